@@ -1,0 +1,17 @@
+//! Words that every room shares: units, serial numbers, byte readers and writers, buffers, and the contract
+//! between machines (which do no I/O) and drivers (which know no protocol).
+//!
+//! **Invariant:** this room knows no protocol, no medium and no operating system.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod buffer;
+pub mod bytes;
+pub mod machine;
+pub mod rng;
+pub mod serial;
+pub mod time;
+pub mod transmit;
+pub mod units;

@@ -1,0 +1,108 @@
+//! The contract between machines and drivers.
+//!
+//! A machine is a protocol role as a plain value: it is handed the time and what happened, and is asked what to do
+//! next. It owns no socket, clock, thread or randomness, so the same object runs in the daemon, in a test and in the
+//! simulator.
+//!
+//! # Order of calls
+//!
+//! A driver handles everything that one wake-up brought (bytes of every ready connection, completions of media,
+//! timers), then drains: [`StreamMachine::poll_action`] until it gives `None`, transmitting for each
+//! [`Action::Transmit`]. It then sleeps until a socket, a medium or [`StreamMachine::poll_timeout`] wakes it.
+
+use core::net::SocketAddr;
+
+use crate::buffer::Buf;
+use crate::time::Instant;
+use crate::transmit::Transmit;
+
+/// A connection, as the driver numbers it. A number is used again only after `disconnected` was called for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub u32);
+
+/// A medium, as the machine's owner numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MediumId(pub u32);
+
+/// A listening address, as the configuration numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortalId(pub u32);
+
+/// What is known of a new connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// The portal that accepted it.
+    pub portal: PortalId,
+    /// Our address.
+    pub local: SocketAddr,
+    /// The peer's address.
+    pub peer: SocketAddr,
+    /// Fresh bytes from the operating system's generator, for challenges.
+    pub entropy: [u8; 32],
+}
+
+/// Why a connection ended, as the driver saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// The peer closed its side in order.
+    Closed,
+    /// The transport failed or was reset.
+    Failed,
+    /// The driver shuts down.
+    Shutdown,
+}
+
+/// A buffer that the machine lends so that the next bytes of the stream land where they belong.
+#[derive(Debug)]
+pub struct Loan {
+    /// The buffer; the driver receives into its spare room and calls `advance`.
+    pub buf: Buf,
+    /// How many bytes, at most, belong into it.
+    pub want: usize,
+}
+
+/// What a machine asks its driver to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Call `transmit` for this connection: it has something to send. Given once until `transmit` was called.
+    Transmit(ConnId),
+    /// Send what is pending, then close. `transmit` is still called until it gives nothing.
+    Close(ConnId),
+    /// Close at once; what is pending is dropped.
+    Abort(ConnId),
+}
+
+/// A machine that talks over byte streams.
+pub trait StreamMachine {
+    /// Takes note of a new connection.
+    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival);
+
+    /// Takes received bytes. The machine consumes them all; it bounds what it keeps by itself.
+    fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
+
+    /// Lends the buffer that the next bytes belong into, if that is known and worth it: a large payload whose place
+    /// is settled. The driver gives it back with [`Self::repaid`] after each receive, filled or not. While a loan
+    /// is out the driver calls `received` for that connection only with bytes that follow the loan's `want`.
+    fn lend(&mut self, conn: ConnId) -> Option<Loan>;
+
+    /// Takes a loan back, with what was received appended to it.
+    fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan);
+
+    /// Appends what the connection has to send until `out` is full or nothing is left.
+    fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit);
+
+    /// Takes note that a connection is gone. Called exactly once for each connected one, also after `Close`.
+    fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone);
+
+    /// Takes note that a medium has completions to collect.
+    fn medium_ready(&mut self, now: Instant, medium: MediumId);
+
+    /// Returns the next thing to do, or `None` when only a deadline is left.
+    fn poll_action(&mut self) -> Option<Action>;
+
+    /// Returns when `handle_timeout` wants to be called, if nothing happens before.
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// Takes note that the deadline passed.
+    fn handle_timeout(&mut self, now: Instant);
+}

@@ -1,0 +1,149 @@
+//! What a machine wants on the wire next: headers written into a slab, data by reference.
+//!
+//! The machine appends; the driver turns the pieces into one vectored send and calls [`Transmit::sent`] with what
+//! the socket took. A batch that is in flight must not be appended to: the driver keeps two per busy connection.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::buffer::{Bytes, DataList, Pool};
+
+/// A batch of bytes to send, in order.
+#[derive(Debug, Default)]
+pub struct Transmit {
+    slab: Vec<u8>,
+    pieces: VecDeque<Piece>,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Slab { start: usize, end: usize },
+    Shared(Bytes),
+}
+
+impl Transmit {
+    /// A machine stops appending once a batch holds this many bytes, so that the wire is busy while the next batch
+    /// is prepared, and a slow peer holds no more than this of us. One PDU may go beyond it.
+    pub const BATCH_BYTES: usize = 512 << 10;
+
+    /// A machine stops appending at this many pieces: one `sendmsg` takes 1024 (`UIO_MAXIOV`).
+    pub const BATCH_PIECES: usize = 900;
+
+    /// Starts empty, without an allocation.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns whether the machine should append no more.
+    pub fn is_full(&self) -> bool {
+        self.len >= Self::BATCH_BYTES || self.pieces.len() >= Self::BATCH_PIECES
+    }
+
+    /// Returns whether nothing is left to send.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns how many bytes are left to send.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends a copy of `bytes` (headers, digests, padding).
+    pub fn put(&mut self, bytes: &[u8]) {
+        let start = self.slab.len();
+        self.slab.extend_from_slice(bytes);
+        let end = self.slab.len();
+        self.len += bytes.len();
+        match self.pieces.back_mut() {
+            Some(Piece::Slab { end: last, .. }) if *last == start => *last = end,
+            _ if start == end => {}
+            _ => self.pieces.push_back(Piece::Slab { start, end }),
+        }
+    }
+
+    /// Appends shared bytes without copying them.
+    pub fn share(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.len += bytes.len();
+            self.pieces.push_back(Piece::Shared(bytes));
+        }
+    }
+
+    /// Appends every part of `data` without copying.
+    pub fn share_list(&mut self, data: DataList) {
+        for part in data.into_parts() {
+            self.share(part);
+        }
+    }
+
+    /// Returns the pieces that are left to send, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces.iter().map(|piece| match piece {
+            Piece::Slab { start, end } => self.slab.get(*start..*end).unwrap_or_default(),
+            Piece::Shared(bytes) => bytes,
+        })
+    }
+
+    /// Removes the first `len` bytes, which the socket took; blocks that are done with go back to `pool`.
+    pub fn sent(&mut self, len: usize, pool: &Pool) {
+        let mut left = len.min(self.len);
+        self.len -= left;
+        while let Some(front) = self.pieces.pop_front() {
+            let size = match &front {
+                Piece::Slab { start, end } => end - start,
+                Piece::Shared(bytes) => bytes.len(),
+            };
+            if size > left {
+                self.pieces.push_front(match front {
+                    Piece::Slab { start, end } => Piece::Slab { start: start + left, end },
+                    Piece::Shared(bytes) => Piece::Shared(bytes.slice(left, size)),
+                });
+                break;
+            }
+            left -= size;
+            if let Piece::Shared(bytes) = front {
+                pool.recycle(bytes);
+            }
+        }
+        if self.pieces.is_empty() {
+            self.slab.clear();
+        }
+    }
+
+    /// Gives every block back and becomes empty (the connection is gone).
+    pub fn clear(&mut self, pool: &Pool) {
+        self.sent(self.len, pool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(batch: &Transmit) -> Vec<u8> {
+        batch.pieces().flatten().copied().collect()
+    }
+
+    #[test]
+    fn sends_in_order_and_resumes_in_the_middle_of_a_piece() {
+        let pool = Pool::new(1 << 20);
+        let mut batch = Transmit::new();
+        batch.put(b"head");
+        batch.put(b"er");
+        batch.share(Bytes::copied_from(b"payload"));
+        batch.put(b"crc");
+        assert_eq!(batch.pieces().count(), 3);
+        assert_eq!(content(&batch), b"headerpayloadcrc");
+        for step in [1, 4, 3, 6] {
+            let before = content(&batch);
+            batch.sent(step, &pool);
+            assert_eq!(content(&batch), before[step..]);
+            assert_eq!(batch.len(), before.len() - step);
+        }
+        batch.sent(99, &pool);
+        assert!(batch.is_empty());
+        assert_eq!(pool.kept_bytes(), 4096);
+    }
+}

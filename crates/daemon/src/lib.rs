@@ -1,0 +1,2 @@
+//! Placeholder until the first module of this room lands.
+#![forbid(unsafe_code)]

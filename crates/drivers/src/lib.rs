@@ -1,0 +1,1 @@
+//! Placeholder until the first module of this room lands.

@@ -1,0 +1,209 @@
+//! Operations, completions and capabilities.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use base::buffer::DataList;
+
+/// A medium.
+///
+/// Operations that are in flight together may take effect in any order; who needs an order waits for the
+/// completion. A write is *acknowledged* when its completion is polled, and *durable* when a later `Flush` completes
+/// well or when it was submitted with [`Durability::Stable`].
+pub trait Store {
+    /// Returns what the medium is and can do now. Cheap; a medium that grows answers with its new size.
+    fn profile(&self) -> Profile;
+
+    /// Starts an operation. Its completion comes from [`Self::poll`], perhaps at once, exactly once, whatever
+    /// happens. A range that leaves the medium completes with [`Fault::OutOfRange`].
+    fn submit(&mut self, op: Op);
+
+    /// Returns the next completion, if there is one.
+    fn poll(&mut self) -> Option<Completion>;
+}
+
+/// Names an operation; chosen by the submitter and returned with the completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// One operation on a medium.
+#[derive(Debug)]
+pub struct Op {
+    /// Returned with the completion.
+    pub id: OpId,
+    /// What to do.
+    pub action: OpAction,
+}
+
+/// What an operation does. Offsets and lengths are in bytes and multiples of [`Profile::granule`].
+#[derive(Debug)]
+pub enum OpAction {
+    /// Reads `len` bytes at `at`. Never-written bytes read as zeros.
+    Read {
+        /// Where to start.
+        at: u64,
+        /// How many bytes; at most [`Profile::io_len_max`].
+        len: usize,
+    },
+    /// Writes `data` at `at`.
+    Write {
+        /// Where to start.
+        at: u64,
+        /// The bytes; at most [`Profile::io_len_max`] of them.
+        data: DataList,
+        /// When the write may be acknowledged.
+        durability: Durability,
+    },
+    /// Makes every write acknowledged before this operation was submitted durable.
+    Flush,
+    /// Frees the storage of a range. Afterwards it reads as zeros if [`Profile::deallocated_reads_zero`], else as
+    /// anything that once was there.
+    Deallocate {
+        /// Where to start.
+        at: u64,
+        /// How many bytes; unbounded.
+        len: u64,
+    },
+    /// Makes a range read as zeros.
+    WriteZeroes {
+        /// Where to start.
+        at: u64,
+        /// How many bytes; unbounded.
+        len: u64,
+        /// Whether the range may lose its storage. If not, it stays (or becomes) allocated.
+        may_deallocate: bool,
+        /// When the operation may be acknowledged.
+        durability: Durability,
+    },
+    /// Lists which parts of a range have storage.
+    Extents {
+        /// Where to start.
+        at: u64,
+        /// How many bytes to look at.
+        len: u64,
+        /// At most this many extents come back; they may then cover less than was asked.
+        count_max: usize,
+    },
+}
+
+/// When a write may be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// As soon as later reads see it.
+    Cached,
+    /// Only once it survives a loss of power (FUA).
+    Stable,
+}
+
+/// What came of an operation.
+#[derive(Debug)]
+pub struct Completion {
+    /// The operation's name.
+    pub id: OpId,
+    /// The result.
+    pub result: Result<Outcome, Failure>,
+}
+
+/// A success.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The bytes of a `Read`: exactly as many as were asked for.
+    Data(DataList),
+    /// A `Write`, `Flush`, `Deallocate` or `WriteZeroes` is done. A write gives its data back for recycling.
+    Done(DataList),
+    /// The extents of an `Extents`, in order, without gaps, starting at its `at`.
+    Extents(Vec<Extent>),
+}
+
+/// A run of bytes that has storage, or has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where it starts.
+    pub at: u64,
+    /// How long it is.
+    pub len: u64,
+    /// Whether it has storage.
+    pub state: ExtentState,
+}
+
+/// Whether a run of bytes has storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtentState {
+    /// It has.
+    Mapped,
+    /// It has none and reads as zeros.
+    Hole,
+    /// It has storage reserved for it and reads as zeros.
+    Anchored,
+}
+
+/// A failed operation. A failed write may have changed any part of its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What went wrong.
+    pub fault: Fault,
+    /// The first byte that could not be read or written, where the medium can tell.
+    pub at: Option<u64>,
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self { fault, at: None }
+    }
+}
+
+/// The kinds of failure that a device server answers differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The medium could not deliver or keep the data (EIO).
+    Medium,
+    /// No room is left (ENOSPC, EDQUOT).
+    NoSpace,
+    /// The medium cannot be written (EROFS, EPERM, EBADF of a read-only open).
+    ReadOnly,
+    /// The medium is gone (ENODEV, ENXIO, a file cut shorter than the device).
+    Gone,
+    /// The range leaves the medium.
+    OutOfRange,
+    /// The medium cannot do this at all.
+    Unsupported,
+    /// The operation broke the contract: our own error.
+    Bug,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Medium => "medium error",
+            Self::NoSpace => "no space left on the medium",
+            Self::ReadOnly => "medium is read-only",
+            Self::Gone => "medium is gone",
+            Self::OutOfRange => "range beyond the end of the medium",
+            Self::Unsupported => "operation not supported by the medium",
+            Self::Bug => "operation broke the contract",
+        })
+    }
+}
+
+/// What a medium is and can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Its size in bytes.
+    pub len: u64,
+    /// Offsets and lengths must be multiples of this many bytes (512 or more for O_DIRECT, else 1).
+    pub granule: u32,
+    /// The size in bytes in which it prefers to be written; a power of two (a page, a physical sector).
+    pub preferred_granule: u32,
+    /// The longest read or write it takes, in bytes; a multiple of 1 MiB.
+    pub io_len_max: usize,
+    /// Whether it refuses every change.
+    pub read_only: bool,
+    /// Whether acknowledged writes can be lost with the power before a flush.
+    pub volatile_cache: bool,
+    /// Whether it can free storage.
+    pub thin: bool,
+    /// Whether freed ranges read as zeros.
+    pub deallocated_reads_zero: bool,
+    /// Whether it is a spinning disk.
+    pub rotational: bool,
+}

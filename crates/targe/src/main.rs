@@ -1,0 +1,3 @@
+//! The `targe` binary.
+#![forbid(unsafe_code)]
+fn main() {}

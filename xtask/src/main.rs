@@ -1,0 +1,2 @@
+//! Project chores that `make` calls.
+fn main() {}

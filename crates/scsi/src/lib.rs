@@ -1,3 +1,13 @@
-//! Placeholder until the first module of this room lands.
+//! SCSI as bytes and nouns, for both roles: what a CDB, a sense, a LUN is, and how it stands on the wire.
+//!
+//! **Invariant:** no state and no transport: every function here maps bytes to values or values to bytes.
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod cdb;
+pub mod lun;
+pub mod opcode;
+pub mod sense;
+pub mod status;

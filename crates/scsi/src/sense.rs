@@ -1,0 +1,317 @@
+//! Sense data (SPC-5 §4.4): what a device server says when a command did not simply succeed.
+
+use base::bytes::Writer;
+
+/// The broad kind of a condition (SPC-5 table 48).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SenseKey(pub u8);
+
+#[allow(missing_docs, reason = "the names are the standard's")]
+impl SenseKey {
+    pub const NO_SENSE: Self = Self(0x0);
+    pub const RECOVERED_ERROR: Self = Self(0x1);
+    pub const NOT_READY: Self = Self(0x2);
+    pub const MEDIUM_ERROR: Self = Self(0x3);
+    pub const HARDWARE_ERROR: Self = Self(0x4);
+    pub const ILLEGAL_REQUEST: Self = Self(0x5);
+    pub const UNIT_ATTENTION: Self = Self(0x6);
+    pub const DATA_PROTECT: Self = Self(0x7);
+    pub const BLANK_CHECK: Self = Self(0x8);
+    pub const COPY_ABORTED: Self = Self(0xa);
+    pub const ABORTED_COMMAND: Self = Self(0xb);
+    pub const VOLUME_OVERFLOW: Self = Self(0xd);
+    pub const MISCOMPARE: Self = Self(0xe);
+    pub const COMPLETED: Self = Self(0xf);
+}
+
+/// Additional sense code (high byte) and qualifier (low byte).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Asc(pub u16);
+
+/// Sense data as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sense {
+    /// The broad kind.
+    pub key: SenseKey,
+    /// The exact condition.
+    pub asc: Asc,
+    /// The INFORMATION field, if valid: an LBA, a byte offset of a miscompare, …
+    pub information: Option<u64>,
+    /// The COMMAND-SPECIFIC INFORMATION field; zero if the command defines none.
+    pub command_specific: u64,
+    /// The sense-key specific field, if valid.
+    pub specific: Option<SenseKeySpecific>,
+    /// Whether the error was found after an earlier command had been answered GOOD.
+    pub deferred: bool,
+    /// FILEMARK, EOM, ILI and SDAT_OVFL bits as byte 2 of fixed format has them (SPC-5 §4.4.3).
+    pub stream_bits: u8,
+}
+
+/// The sense-key specific field (SPC-5 §4.4.2.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SenseKeySpecific {
+    /// Where in the CDB or the parameter list the illegal field is.
+    FieldPointer {
+        /// Whether the field stands in the CDB, else in the parameter list.
+        in_cdb: bool,
+        /// The most significant bit of the field, if it is not the whole byte.
+        bit: Option<u8>,
+        /// The first byte of the field.
+        byte: u16,
+    },
+    /// How far a long operation is, in 65536ths.
+    Progress(u16),
+    /// How often the device tried.
+    ActualRetryCount(u16),
+    /// Which segment descriptor of a copy failed (SPC-5 §4.4.2.4.5).
+    SegmentPointer {
+        /// Whether the pointer is relative to the segment descriptor.
+        in_segment: bool,
+        /// The most significant bit of the field, if it is not the whole byte.
+        bit: Option<u8>,
+        /// The first byte of the field.
+        byte: u16,
+    },
+    /// A unit attention queue overflowed.
+    Overflow,
+}
+
+impl SenseKeySpecific {
+    /// Returns the three bytes of the field, SKSV set.
+    pub fn to_bytes(self) -> [u8; 3] {
+        let pointer = |flag: u8, bit: Option<u8>, byte: u16| {
+            let [high, low] = byte.to_be_bytes();
+            [0x80 | flag | bit.map_or(0, |bit| 0x08 | (bit & 7)), high, low]
+        };
+        match self {
+            Self::FieldPointer { in_cdb, bit, byte } => pointer(u8::from(in_cdb) << 6, bit, byte),
+            Self::SegmentPointer { in_segment, bit, byte } => pointer(u8::from(in_segment) << 5, bit, byte),
+            Self::Progress(n) | Self::ActualRetryCount(n) => pointer(0, None, n),
+            Self::Overflow => [0x81, 0, 0],
+        }
+    }
+}
+
+impl Sense {
+    /// The longest sense data that [`Self::encode`] writes.
+    pub const MAX_LEN: usize = 8 + 12 + 12 + 8 + 4;
+
+    /// Makes sense data of a key and a code alone.
+    pub const fn new(key: SenseKey, asc: Asc) -> Self {
+        Self {
+            key,
+            asc,
+            information: None,
+            command_specific: 0,
+            specific: None,
+            deferred: false,
+            stream_bits: 0,
+        }
+    }
+
+    /// ILLEGAL REQUEST with a code.
+    pub const fn illegal(asc: Asc) -> Self {
+        Self::new(SenseKey::ILLEGAL_REQUEST, asc)
+    }
+
+    /// INVALID FIELD IN CDB, pointing at `byte` and, unless the field is the whole byte, at its top `bit`.
+    pub const fn invalid_cdb(byte: u16, bit: Option<u8>) -> Self {
+        let mut sense = Self::illegal(Asc::INVALID_FIELD_IN_CDB);
+        sense.specific = Some(SenseKeySpecific::FieldPointer { in_cdb: true, bit, byte });
+        sense
+    }
+
+    /// INVALID FIELD IN PARAMETER LIST, pointing at `byte` of the list.
+    pub const fn invalid_parameter(byte: u16, bit: Option<u8>) -> Self {
+        let mut sense = Self::illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST);
+        sense.specific = Some(SenseKeySpecific::FieldPointer { in_cdb: false, bit, byte });
+        sense
+    }
+
+    /// The same with the INFORMATION field set.
+    #[must_use]
+    pub const fn with_information(mut self, information: u64) -> Self {
+        self.information = Some(information);
+        self
+    }
+
+    /// The same with the COMMAND-SPECIFIC INFORMATION field set.
+    #[must_use]
+    pub const fn with_command_specific(mut self, value: u64) -> Self {
+        self.command_specific = value;
+        self
+    }
+
+    /// The same with a sense-key specific field.
+    #[must_use]
+    pub const fn with_specific(mut self, specific: SenseKeySpecific) -> Self {
+        self.specific = Some(specific);
+        self
+    }
+
+    /// Encodes in descriptor format (response code 72h/73h) or fixed format (70h/71h) and returns the length.
+    ///
+    /// A 64-bit INFORMATION value that fixed format cannot hold leaves its VALID bit clear (SPC-5 §4.4.3).
+    pub fn encode(&self, descriptor_format: bool, out: &mut [u8; Self::MAX_LEN]) -> usize {
+        out.fill(0);
+        let mut writer = Writer::new(out);
+        // `MAX_LEN` has room for everything either form can hold, so no write can fail.
+        let _fits = if descriptor_format { self.descriptor(&mut writer) } else { self.fixed(&mut writer) };
+        writer.len()
+    }
+
+    fn fixed(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::PastEnd> {
+        let information = self.information.and_then(|value| u32::try_from(value).ok());
+        let valid = u8::from(information.is_some()) << 7;
+        out.put(&[
+            valid | 0x70 | u8::from(self.deferred),
+            0,
+            (self.stream_bits & 0xf0) | (self.key.0 & 0xf),
+        ])?;
+        out.u32(information.unwrap_or(0))?;
+        out.u8(10)?;
+        out.u32(u32::try_from(self.command_specific).unwrap_or(0))?;
+        out.u16(self.asc.0)?;
+        out.u8(0)?;
+        out.put(&self.specific.map_or([0; 3], SenseKeySpecific::to_bytes))
+    }
+
+    fn descriptor(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::PastEnd> {
+        let [asc, ascq] = self.asc.0.to_be_bytes();
+        let mut additional = 0;
+        if self.information.is_some() {
+            additional += 12;
+        }
+        if self.command_specific != 0 {
+            additional += 12;
+        }
+        if self.specific.is_some() {
+            additional += 8;
+        }
+        if self.stream_bits != 0 {
+            additional += 4;
+        }
+        out.put(&[0x72 | u8::from(self.deferred), self.key.0 & 0xf, asc, ascq, 0, 0, 0, additional])?;
+        if let Some(information) = self.information {
+            out.put(&[0x00, 0x0a, 0x80, 0])?;
+            out.u64(information)?;
+        }
+        if self.command_specific != 0 {
+            out.put(&[0x01, 0x0a, 0, 0])?;
+            out.u64(self.command_specific)?;
+        }
+        if let Some(specific) = self.specific {
+            out.put(&[0x02, 0x06, 0, 0])?;
+            out.put(&specific.to_bytes())?;
+            out.u8(0)?;
+        }
+        if self.stream_bits != 0 {
+            out.put(&[0x04, 0x02, 0, self.stream_bits & 0xf0])?;
+        }
+        Ok(())
+    }
+}
+
+#[allow(missing_docs, reason = "the names are the standard's (SPC-5 annex F)")]
+impl Asc {
+    pub const NONE: Self = Self(0x0000);
+    pub const OPERATION_IN_PROGRESS: Self = Self(0x0016);
+    pub const SANITIZE_IN_PROGRESS: Self = Self(0x041b);
+    pub const NOT_READY_INITIALIZING_COMMAND_REQUIRED: Self = Self(0x0402);
+    pub const NOT_READY_SPACE_ALLOCATION_IN_PROGRESS: Self = Self(0x0414);
+    pub const NOT_READY_TARGET_PORT_STANDBY: Self = Self(0x040b);
+    pub const NOT_READY_TARGET_PORT_UNAVAILABLE: Self = Self(0x040c);
+    pub const LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION: Self = Self(0x0500);
+    pub const LOGICAL_UNIT_COMMUNICATION_FAILURE: Self = Self(0x0800);
+    pub const WRITE_ERROR: Self = Self(0x0c00);
+    pub const UNEXPECTED_UNSOLICITED_DATA: Self = Self(0x0c0c);
+    pub const NOT_ENOUGH_UNSOLICITED_DATA: Self = Self(0x0c0d);
+    pub const INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT: Self = Self(0x0e03);
+    pub const COPY_TARGET_DEVICE_NOT_REACHABLE: Self = Self(0x0d02);
+    pub const THIRD_PARTY_DEVICE_FAILURE: Self = Self(0x0d01);
+    pub const INCORRECT_COPY_TARGET_DEVICE_TYPE: Self = Self(0x0d03);
+    pub const UNRECOVERED_READ_ERROR: Self = Self(0x1100);
+    pub const PARAMETER_LIST_LENGTH_ERROR: Self = Self(0x1a00);
+    pub const MISCOMPARE_DURING_VERIFY: Self = Self(0x1d00);
+    pub const INVALID_COMMAND_OPERATION_CODE: Self = Self(0x2000);
+    pub const LBA_OUT_OF_RANGE: Self = Self(0x2100);
+    pub const INVALID_FIELD_IN_CDB: Self = Self(0x2400);
+    pub const LOGICAL_UNIT_NOT_SUPPORTED: Self = Self(0x2500);
+    pub const INVALID_FIELD_IN_PARAMETER_LIST: Self = Self(0x2600);
+    pub const PARAMETER_NOT_SUPPORTED: Self = Self(0x2601);
+    pub const PARAMETER_VALUE_INVALID: Self = Self(0x2602);
+    pub const INVALID_RELEASE_OF_PERSISTENT_RESERVATION: Self = Self(0x2604);
+    pub const TOO_MANY_TARGET_DESCRIPTORS: Self = Self(0x2606);
+    pub const UNSUPPORTED_TARGET_DESCRIPTOR_TYPE: Self = Self(0x2607);
+    pub const TOO_MANY_SEGMENT_DESCRIPTORS: Self = Self(0x2608);
+    pub const UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE: Self = Self(0x2609);
+    pub const INLINE_DATA_LENGTH_EXCEEDED: Self = Self(0x260b);
+    pub const COPY_SOURCE_OR_DESTINATION_INVALID: Self = Self(0x260c);
+    pub const WRITE_PROTECTED: Self = Self(0x2700);
+    pub const SOFTWARE_WRITE_PROTECTED: Self = Self(0x2702);
+    pub const SPACE_ALLOCATION_FAILED_WRITE_PROTECT: Self = Self(0x2707);
+    pub const MEDIUM_MAY_HAVE_CHANGED: Self = Self(0x2800);
+    pub const POWER_ON_RESET_OR_BUS_DEVICE_RESET: Self = Self(0x2900);
+    pub const POWER_ON_OCCURRED: Self = Self(0x2901);
+    pub const BUS_DEVICE_RESET_OCCURRED: Self = Self(0x2903);
+    pub const I_T_NEXUS_LOSS_OCCURRED: Self = Self(0x2907);
+    pub const MODE_PARAMETERS_CHANGED: Self = Self(0x2a01);
+    pub const RESERVATIONS_PREEMPTED: Self = Self(0x2a03);
+    pub const RESERVATIONS_RELEASED: Self = Self(0x2a04);
+    pub const REGISTRATIONS_PREEMPTED: Self = Self(0x2a05);
+    pub const ASYMMETRIC_ACCESS_STATE_CHANGED: Self = Self(0x2a06);
+    pub const CAPACITY_DATA_HAS_CHANGED: Self = Self(0x2a09);
+    pub const COMMAND_SEQUENCE_ERROR: Self = Self(0x2c00);
+    pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Self = Self(0x2f00);
+    pub const SANITIZE_COMMAND_FAILED: Self = Self(0x3103);
+    pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self = Self(0x3900);
+    pub const MEDIUM_NOT_PRESENT: Self = Self(0x3a00);
+    pub const INQUIRY_DATA_HAS_CHANGED: Self = Self(0x3f03);
+    pub const REPORTED_LUNS_DATA_HAS_CHANGED: Self = Self(0x3f0e);
+    pub const THIN_PROVISIONING_SOFT_THRESHOLD_REACHED: Self = Self(0x3807);
+    pub const INTERNAL_TARGET_FAILURE: Self = Self(0x4400);
+    pub const PERSISTENT_RESERVATION_INFORMATION_LOST: Self = Self(0x4403);
+    pub const COMMAND_PHASE_ERROR: Self = Self(0x4a00);
+    pub const DATA_PHASE_ERROR: Self = Self(0x4b00);
+    pub const PROTOCOL_SERVICE_CRC_ERROR: Self = Self(0x4705);
+    pub const OVERLAPPED_COMMANDS_ATTEMPTED: Self = Self(0x4e00);
+    pub const MEDIUM_REMOVAL_PREVENTED: Self = Self(0x5302);
+    pub const INSUFFICIENT_RESOURCES: Self = Self(0x5503);
+    pub const INSUFFICIENT_REGISTRATION_RESOURCES: Self = Self(0x5504);
+    pub const SYSTEM_RESOURCE_FAILURE: Self = Self(0x5500);
+    pub const INVALID_TOKEN_OPERATION_CAUSE_NOT_REPORTABLE: Self = Self(0x2300);
+    pub const TOKEN_UNKNOWN: Self = Self(0x2304);
+    pub const TOKEN_CORRUPT: Self = Self(0x2305);
+    pub const TOKEN_REVOKED: Self = Self(0x2306);
+    pub const TOKEN_EXPIRED: Self = Self(0x2307);
+    pub const TOKEN_CANCELLED: Self = Self(0x2308);
+    pub const INVALID_TOKEN_LENGTH: Self = Self(0x230a);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(sense: Sense, descriptor: bool) -> alloc::vec::Vec<u8> {
+        let mut out = [0xa5; Sense::MAX_LEN];
+        let len = sense.encode(descriptor, &mut out);
+        out[..len].to_vec()
+    }
+
+    #[test]
+    fn a_cdb_field_pointer_stands_where_spc_puts_it() {
+        let sense = Sense::invalid_cdb(1, Some(4));
+        assert_eq!(encoded(sense, false), [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xcc, 0, 1]);
+        assert_eq!(encoded(sense, true), [0x72, 5, 0x24, 0, 0, 0, 0, 8, 2, 6, 0, 0, 0xcc, 0, 1, 0]);
+    }
+
+    #[test]
+    fn a_large_lba_is_invalid_in_fixed_format_and_whole_in_descriptor_format() {
+        let sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR).with_information(1 << 40);
+        assert_eq!(encoded(sense, false)[0], 0x70);
+        let bytes = encoded(sense, true);
+        assert_eq!(bytes[7], 12);
+        assert_eq!(bytes[8..20], [0, 10, 0x80, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(encoded(sense.with_information(7), false)[..7], [0xf0, 0, 3, 0, 0, 0, 7]);
+    }
+}

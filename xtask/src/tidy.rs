@@ -1,0 +1,48 @@
+//! Checks the rules of the house that the compiler and clippy cannot see. Reads only what git tracks, prints one
+//! line per finding (`path:line: what is wrong`), changes nothing. Each rule is one module and one function from
+//! a [`Tree`] to findings, so that a test can plant a violation in a tree made of strings.
+
+mod citations;
+mod facts;
+mod layers;
+mod leftovers;
+mod shape;
+mod sizes;
+mod tree;
+
+use std::process::ExitCode;
+
+use tree::{Finding, Tree};
+
+/// One rule: its name as printed, and the check.
+type Rule = (&'static str, fn(&Tree) -> Vec<Finding>);
+
+const RULES: &[Rule] = &[
+    ("layers", layers::check),
+    ("sizes", sizes::check),
+    ("leftovers", leftovers::check),
+    ("shape", shape::check),
+    ("citations", citations::check),
+    ("facts", facts::check),
+];
+
+/// Runs every rule on the repository around the current directory. Exits 0 when nothing was found, 1 when
+/// something was, 2 when the repository could not be read.
+pub(crate) fn main() -> ExitCode {
+    let tree = match Tree::of_repository() {
+        Ok(tree) => tree,
+        Err(why) => {
+            eprintln!("tidy: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut found = 0_usize;
+    for (name, rule) in RULES {
+        for finding in rule(&tree) {
+            println!("{finding} [{name}]");
+            found = found.saturating_add(1);
+        }
+    }
+    println!("tidy: {} files, {} rules, {found} findings", tree.len(), RULES.len());
+    if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,85 @@
+//! Citations of a standard in the code: `//= rfc7143#section-4.2` opens one, `//= type=…` qualifies it, `//# …`
+//! quotes. A citation that names no section, or a quotation of nothing, helps nobody.
+
+use super::tree::{Finding, Tree};
+
+const KINDS: &[&str] = &["test", "implication", "exception"];
+
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending_in(&[".rs"]) {
+        let mut cited = false;
+        for (index, line) in text.lines().map(str::trim_start).enumerate() {
+            if let Some(citation) = line.strip_prefix("//=") {
+                match complaint(citation.trim(), cited) {
+                    Some(what) => findings.push(Finding::at(path, index, what)),
+                    None => cited = true,
+                }
+            } else if line.starts_with("//#") {
+                if !cited {
+                    findings.push(Finding::at(
+                        path,
+                        index,
+                        "a quotation without `//= document#section-…` above it",
+                    ));
+                }
+            } else {
+                cited = false;
+            }
+        }
+    }
+    findings
+}
+
+fn complaint(citation: &str, cited: bool) -> Option<String> {
+    if let Some(kind) = citation.strip_prefix("type=") {
+        let known = KINDS.contains(&kind);
+        return match (cited, known) {
+            (true, true) => None,
+            (false, _) => Some("`type=` without a citation above it".to_owned()),
+            (true, false) => Some(format!("unknown type `{kind}`; known: {}", KINDS.join(", "))),
+        };
+    }
+    let Some((document, place)) = citation.split_once('#') else {
+        return Some(format!("`{citation}` names no `#section-…`"));
+    };
+    let number = place.strip_prefix("section-").or_else(|| place.strip_prefix("appendix-"));
+    let named = number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_alphanumeric()));
+    let rfc =
+        document.strip_prefix("rfc").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    (!named || !rfc).then(|| format!("`{citation}` is not `rfcN#section-N` or `rfcN#appendix-X`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::planted;
+    use super::*;
+
+    fn found(text: &str) -> usize {
+        check(&planted(&[("crates/a/src/b.rs", text)])).len()
+    }
+
+    #[test]
+    fn accepts_a_citation_with_section_type_and_quotation() {
+        assert_eq!(
+            found("//= rfc7143#section-4.2.2.1\n//= type=test\n    //# MUST\n    //# NOT\nfn f() {}\n"),
+            0
+        );
+        assert_eq!(found("//= rfc7143#appendix-A\n"), 0);
+    }
+
+    #[test]
+    fn finds_a_citation_without_section() {
+        for citation in ["rfc7143", "rfc7143#4.2", "rfc7143#section-", "7143#section-4", "rfc#section-4"] {
+            assert_eq!(found(&format!("//= {citation}\n")), 1, "{citation}");
+        }
+    }
+
+    #[test]
+    fn finds_a_quotation_or_type_that_belongs_to_nothing() {
+        assert_eq!(found("//# MUST\n"), 1);
+        assert_eq!(found("//= type=test\n"), 1);
+        assert_eq!(found("//= rfc7143#section-4\n//= type=maybe\n"), 1);
+        assert_eq!(found("//= rfc7143#section-4\nfn f() {}\n//# MUST\n"), 1);
+    }
+}

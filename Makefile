@@ -6,7 +6,9 @@ TARGE := target/release/targe
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test doc build tidy packages
+# Which target the rigs judge: targe, or tgt to try the rigs themselves.
+SERVER ?= targe
+.PHONY: help demo test test-libiscsi doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,6 +18,9 @@ demo: build  ## build and serve the default disk; prints the lines to paste
 
 test: packages  ## everything CI runs
 	tests/everything
+
+test-libiscsi: build packages  ## libiscsi's suite on every configuration
+	tests/foreign/libiscsi/run --server $(SERVER)
 
 doc:  ## the documentation of every room, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

@@ -1,0 +1,47 @@
+"""What the suite is run on. A test is passed when it really passes on at least one of these and fails on none.
+
+Many tests skip themselves by what the unit says of itself (thin or full, removable, write-protected, 4 KiB physical
+blocks), so no single unit can pass all of them.
+"""
+
+from dataclasses import dataclass
+
+from servers import MIB, Export, Lun
+
+# The tool's own CHAP tests (sources of 2026) want users of these three shapes; 1.19 logs in with them.
+PLAIN = ("libiscsi", "secret-of-libiscsi")
+LIKE_HEX = ("0xuser", "secret-of-libiscsi")
+LIKE_BASE64 = ("0buser", "secret-of-libiscsi")
+
+READING = ("SCSI.Inquiry", "SCSI.Mandatory", "SCSI.ModeSense6", "SCSI.Read10", "SCSI.Read12", "SCSI.Read16", "SCSI.Read6",
+           "SCSI.ReadCapacity10", "SCSI.ReadCapacity16", "SCSI.ReadOnly", "SCSI.TestUnitReady")
+LOGGING_IN = ("SCSI.Mandatory", "SCSI.Read16", "SCSI.Write16", "SCSI.Reserve6", "SCSI.ProutReserve", "iSCSI.iSCSITMF",
+              "iSCSI.iSCSICHAP")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """`only`: the suites it is meant for, all when empty. `newer`: needs what libiscsi 1.19 cannot do."""
+    name: str
+    export: Export
+    query: str = ""
+    only: tuple = ()
+    newer: bool = False
+
+
+CONFIGURATIONS = [
+    Configuration("thin file", Export(luns=(Lun("file"),))),
+    Configuration("full file", Export(luns=(Lun("file", thin=False),))),
+    Configuration("thin file, no write cache, 4 KiB blocks", Export(luns=(Lun("file", write_cache=False, block=4096),))),
+    Configuration("memory", Export(luns=(Lun("ram", physical=512),))),
+    Configuration("memory, header digest", Export(luns=(Lun("ram"),), digests="header"), query="?header_digest=crc32c"),
+    Configuration("memory, both digests", Export(luns=(Lun("ram"),), digests="required"),
+                  query="?header_digest=crc32c&data_digest=crc32c", newer=True),
+    Configuration("removable", Export(luns=(Lun("file", removable=True),))),
+    Configuration("write-protected", Export(luns=(Lun("file", readonly=True),)), only=READING),
+    Configuration("large", Export(luns=(Lun("file", size=3 << 40),)), only=("SCSI.ReadCapacity10", "SCSI.ReadCapacity16",
+                  "SCSI.GetLBAStatus", "SCSI.Read10", "SCSI.Read16", "SCSI.Write16")),
+    Configuration("user", Export(incoming=PLAIN, luns=(Lun("ram", size=64 * MIB),)), only=LOGGING_IN),
+    Configuration("user 0x…", Export(incoming=LIKE_HEX, luns=(Lun("ram", size=64 * MIB),)), only=LOGGING_IN),
+    Configuration("user 0b…", Export(incoming=LIKE_BASE64, luns=(Lun("ram", size=64 * MIB),)), only=LOGGING_IN),
+]

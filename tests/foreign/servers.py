@@ -1,0 +1,277 @@
+"""Targets under test: describe what to export, start it, get URLs, stop or kill it.
+
+`Export` says what every rig needs in words that fit any target; each class here turns it into the commands or the
+configuration of one product. Rigs never name a product themselves, so that a rig tried on one judges the other.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+OUT = os.path.join(ROOT, "out")
+IQN = "iqn.2026-11.org.targe:rig"
+# Longest a target may take from its start to an open port, seconds.
+START_MAX_S = 20
+# Longest it may take from SIGTERM to its end, seconds.
+STOP_MAX_S = 20
+MIB = 1 << 20
+# What is wanted of header and data digests.
+DIGEST_POLICIES = {"offered": ("offer", "offer"), "required": ("require", "require"), "header": ("require", "offer")}
+
+
+@dataclass(frozen=True)
+class Lun:
+    """One logical unit. `thin` files start as one hole, others are written full of zeros."""
+    medium: str = "file"
+    size: int = 100 * MIB
+    thin: bool = True
+    readonly: bool = False
+    removable: bool = False
+    write_cache: bool = True
+    block: int = 512
+    physical: int = 4096
+
+
+@dataclass(frozen=True)
+class Export:
+    """One target with its units and who may reach it. `incoming` is what the initiator proves, `outgoing` what the
+    target proves in return, each (name, secret). `digests`: "offered", "required", or
+    "header" (that one required). `announce`: the host SendTargets names
+    instead of the address it was asked on."""
+    luns: tuple = (Lun(),)
+    incoming: tuple = None
+    outgoing: tuple = None
+    digests: str = "offered"
+    announce: str = None
+
+
+class Server:
+    """A target process with its own folder, listening on one free port of 127.0.0.1 and 127.0.0.2."""
+
+    first_lun = 0
+
+    def __init__(self, folder, export):
+        self.folder = os.path.abspath(folder)
+        self.export = export
+        self.iqn = IQN
+        self.port = None
+        self.process = None
+        os.makedirs(self.folder, exist_ok=True)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def url(self, unit=0, host="127.0.0.1", query=""):
+        name = ""
+        if self.export.incoming:
+            name = "%".join(self.export.incoming) + "@"
+        return f"iscsi://{name}{host}:{self.port}/{self.iqn}/{self.first_lun + unit}{query}"
+
+    def medium_path(self, unit=0):
+        return os.path.join(self.folder, f"lun{unit}.img")
+
+    def make_media(self):
+        for unit, lun in enumerate(self.export.luns):
+            if lun.medium == "file" or self.every_medium_is_a_file:
+                make_file(self.medium_path(unit), lun)
+
+    def start(self, fresh=True):
+        """Start serving; `fresh` makes new media, otherwise those of the last start are used again."""
+        if fresh:
+            self.make_media()
+        if self.port is None:
+            self.port = free_port()
+        log = open(os.path.join(self.folder, "server.log"), "ab")
+        with log:
+            self.process = subprocess.Popen(
+                self.command(), cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL,
+                stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
+        deadline = time.monotonic() + START_MAX_S
+        while not listens("127.0.0.1", self.port):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"{type(self).__name__} did not start; {self.log_tail()}")
+            time.sleep(0.02)
+        self.set_up()
+
+    def set_up(self):
+        """Whatever must be told to a running server before it is of use."""
+
+    def alive(self):
+        return self.process is not None and self.process.poll() is None and listens("127.0.0.1", self.port)
+
+    def stop(self):
+        """Ask to end; returns the exit code. A server that does not end in time is killed and that is an error."""
+        if self.process is None:
+            return None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_MAX_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"{type(self).__name__} did not end within {STOP_MAX_S} s of SIGTERM") from None
+        finally:
+            self.process = None
+
+    def kill(self):
+        """SIGKILL, as a crash would have it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def log_tail(self, lines=15):
+        with open(os.path.join(self.folder, "server.log"), errors="replace") as log:
+            return "its log ends:\n" + "".join(log.readlines()[-lines:])
+
+    def environment(self):
+        return dict(os.environ)
+
+
+class Tgt(Server):
+    """Debian's tgtd. It has no memory backend (a file stands in) and counts units from 1: unit 0 is its own."""
+
+    first_lun = 1
+    every_medium_is_a_file = True
+
+    def command(self):
+        portals = ",".join(f"portal={host}:{self.port}" for host in ("127.0.0.1", "127.0.0.2"))
+        return ["/usr/sbin/tgtd", "-f", "--iscsi", portals]
+
+    def environment(self):
+        # Relative to the folder, where both tgtd and tgtadm run: a socket path has room for 107 bytes only.
+        return dict(os.environ, TGT_IPC_SOCKET="tgt")
+
+    def admin(self, *arguments):
+        command = ["tgtadm", "--lld", "iscsi", *arguments]
+        subprocess.run(command, cwd=self.folder, env=self.environment(), check=True, timeout=20, capture_output=True)
+
+    def set_up(self):
+        on_target = ("--mode", "target", "--tid", "1")
+        self.admin("--op", "new", *on_target, "-T", self.iqn)
+        for unit, lun in enumerate(self.export.luns):
+            which = ("--mode", "logicalunit", "--tid", "1", "--lun", str(self.first_lun + unit))
+            self.admin("--op", "new", *which, "-b", self.medium_path(unit), "-y", "rdwr", "--blocksize", str(lun.block))
+            exponent = (lun.physical // lun.block).bit_length() - 1
+            flags = f"thin_provisioning={int(lun.thin)},removable={int(lun.removable)},lbppbe={exponent}"
+            self.admin("--op", "update", *which, "--params", f"{flags},readonly={int(lun.readonly)}")
+        for key, policy in zip(("HeaderDigest", "DataDigest"), DIGEST_POLICIES[self.export.digests]):
+            value = "CRC32C,None" if policy == "offer" else "CRC32C"
+            self.admin("--op", "update", *on_target, "-n", key, "-v", value)
+        for account, direction in ((self.export.incoming, ()), (self.export.outgoing, ("--outgoing",))):
+            if account:
+                name, secret = account
+                self.admin("--op", "new", "--mode", "account", "--user", name, "--password", secret)
+                self.admin("--op", "bind", "--mode", "account", "--tid", "1", "--user", name, *direction)
+        self.admin("--op", "bind", *on_target, "-I", "ALL")
+
+    def stop(self):
+        # tgtd ignores SIGTERM while a session lives and keeps no state: end it the hard way.
+        self.kill()
+        return 0
+
+
+class Targe(Server):
+    """Ours: the release binary with a configuration of its own."""
+
+    every_medium_is_a_file = False
+    binary = os.path.join(ROOT, "target", "release", "targe")
+
+    def command(self):
+        return [self.binary, "serve", "--config", self.config_path()]
+
+    def config_path(self):
+        return os.path.join(self.folder, "targe.toml")
+
+    def start(self, fresh=True):
+        if fresh:
+            shutil.rmtree(os.path.join(self.folder, "state"), ignore_errors=True)
+        if self.port is None:
+            self.port = free_port()
+        self.write_config()
+        super().start(fresh)
+
+    def write_config(self):
+        # Closed to others, as targe asks of a file that holds secrets.
+        with open(os.open(self.config_path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write("\n".join(self.config_lines()) + "\n")
+
+    def config_lines(self):
+        yield from ('state_dir = "state"', 'admin_socket = "admin/admin.sock"', "max_connections = 4000",
+                    "max_sessions = 4000")
+        for host in ("127.0.0.1", "127.0.0.2"):
+            yield from ("[[portal]]", f'listen = "{host}:{self.port}"')
+            if self.export.announce:
+                yield f'announce = "{self.export.announce}:{self.port}"'
+        header, data = DIGEST_POLICIES[self.export.digests]
+        yield from ("[session]", f'header_digest = "{header}"', f'data_digest = "{data}"')
+        yield from ("[[target]]", f'name = "{self.iqn}"', "max_sessions = 4000")
+        if self.export.incoming:
+            yield from ("[target.auth]", 'user = "{}"\nsecret = "{}"'.format(*self.export.incoming))
+            if self.export.outgoing:
+                yield 'mutual_user = "{}"\nmutual_secret = "{}"'.format(*self.export.outgoing)
+        for unit, lun in enumerate(self.export.luns):
+            yield from ("[[target.lun]]", f"lun = {unit}", f'type = "{lun.medium}"', f"bs = {lun.block}")
+            yield f'path = "{self.medium_path(unit)}"' if lun.medium == "file" else f"size = {lun.size}"
+            yield f'provisioning = "{"thin" if lun.thin else "full"}"'
+            yield from (f"physical_bs = {lun.physical}", f"ro = {toml(lun.readonly)}")
+            yield from (f"removable = {toml(lun.removable)}", f"write_cache = {toml(lun.write_cache)}")
+
+    def reload(self):
+        """Applies the export as it is described now to the running server."""
+        self.write_config()
+        self.process.send_signal(signal.SIGHUP)
+
+
+def toml(flag):
+    return "true" if flag else "false"
+
+
+def make_file(path, lun):
+    with open(path, "wb") as file:
+        file.truncate(lun.size)
+        if not lun.thin:
+            zeros = bytes(MIB)
+            for _ in range(lun.size // MIB):
+                file.write(zeros)
+
+
+def free_port():
+    """A port that is free on both addresses a server listens on."""
+    for _ in range(50):
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.2", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free port")
+
+
+def listens(host, port):
+    try:
+        with socket.create_connection((host, port), 2):
+            return True
+    except OSError:
+        return False
+
+
+def die_with_parent():
+    """Runs in the child: a rig that is killed leaves no server behind (PR_SET_PDEATHSIG = 1)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+
+
+KINDS = {"targe": Targe, "tgt": Tgt}

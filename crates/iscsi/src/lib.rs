@@ -1,3 +1,15 @@
-//! Placeholder until the first module of this room lands.
+//! RFC 7143 (iSCSI) and RFC 7144 as values and state machines, for both roles: names, text keys, login, and what
+//! follows it.
+//!
+//! **Invariant:** this room knows no SCSI device type and no transport; it does no I/O and has no clock or
+//! randomness but what it is handed.
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod chap;
+pub mod keys;
+pub mod login;
+pub mod name;
+pub mod negotiate;

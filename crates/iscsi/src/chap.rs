@@ -1,0 +1,174 @@
+//! CHAP (RFC 1994 as RFC 7143 §12.1.3 uses it): algorithms, secrets, and the names they belong to.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use subtle::ConstantTimeEq as _;
+use zeroize::Zeroizing;
+
+/// A digest algorithm of CHAP, by its number in the IANA registry of PPP authentication algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// MD5.
+    Md5 = 5,
+    /// SHA1.
+    Sha1 = 6,
+    /// SHA-256.
+    Sha256 = 7,
+    /// SHA3-256.
+    Sha3 = 8,
+}
+
+impl Algorithm {
+    /// All, strongest first.
+    pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
+
+    /// Returns its number on the wire.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// Returns the algorithm of this number.
+    pub fn by_number(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| u64::from(algorithm.number()) == number)
+    }
+}
+
+/// A set of algorithms. It is offered strongest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Algorithms(u16);
+
+impl Algorithms {
+    /// No algorithm: no CHAP.
+    pub const NONE: Self = Self(0);
+    /// Every algorithm.
+    pub const ALL: Self =
+        Self::NONE.with(Algorithm::Md5).with(Algorithm::Sha1).with(Algorithm::Sha256).with(Algorithm::Sha3);
+
+    /// Returns the set with `algorithm` added.
+    #[must_use]
+    pub const fn with(self, algorithm: Algorithm) -> Self {
+        Self(self.0 | 1 << algorithm.number())
+    }
+
+    /// Returns whether `algorithm` is in it.
+    pub const fn contains(self, algorithm: Algorithm) -> bool {
+        self.0 & (1 << algorithm.number()) != 0
+    }
+
+    /// Returns whether nothing is in it.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns its members, strongest first.
+    pub fn iter(self) -> impl Iterator<Item = Algorithm> {
+        Algorithm::ALL.into_iter().filter(move |algorithm| self.contains(*algorithm))
+    }
+}
+
+/// The shortest secret that may stand alone, in bytes: 96 bits (RFC 7143 §9.2.1).
+pub const MIN_SECRET: usize = 12;
+/// The longest secret, in bytes. RFC 7143 §9.2.1 asks for 16; a limit of our own keeps a mistaken file from
+/// becoming a secret.
+pub const MAX_SECRET: usize = 255;
+
+/// A CHAP secret. It is wiped when dropped and never printed.
+#[derive(Clone)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+/// Why bytes are not a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSecret {
+    /// Fewer than [`MIN_SECRET`] bytes.
+    #[error("a CHAP secret has at least 12 bytes")]
+    TooShort,
+    /// More than [`MAX_SECRET`] bytes.
+    #[error("a CHAP secret has at most 255 bytes")]
+    TooLong,
+}
+
+impl Secret {
+    /// Takes a secret of [`MIN_SECRET`] to [`MAX_SECRET`] bytes.
+    ///
+    /// # Errors
+    /// The length is wrong.
+    pub fn new(bytes: &[u8]) -> Result<Self, BadSecret> {
+        if bytes.len() < MIN_SECRET { Err(BadSecret::TooShort) } else { Self::of_any_strength(bytes) }
+    }
+
+    /// Takes a secret of 1 to [`MAX_SECRET`] bytes. RFC 7143 §9.2.1 allows less than [`MIN_SECRET`] only under
+    /// IPsec; this is for foreign peers that do it anyway, when the operator said so.
+    ///
+    /// # Errors
+    /// The length is wrong.
+    pub fn of_any_strength(bytes: &[u8]) -> Result<Self, BadSecret> {
+        match bytes.len() {
+            0 => Err(BadSecret::TooShort),
+            1..=MAX_SECRET => Ok(Self(Zeroizing::new(bytes.to_vec()))),
+            _ => Err(BadSecret::TooLong),
+        }
+    }
+}
+
+impl core::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// A name and the secret that goes with it.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// The name, taken literally: `0xuser` is a name and no number.
+    pub name: String,
+    /// The secret.
+    pub secret: Secret,
+}
+
+/// The longest response, in bytes: that of SHA-256 and SHA3-256.
+pub const MAX_RESPONSE: usize = 32;
+
+/// The proof that a side knows a secret.
+#[derive(Clone, Copy)]
+pub struct Response {
+    bytes: [u8; MAX_RESPONSE],
+    len: usize,
+}
+
+impl Response {
+    /// Computes the response to a challenge: the digest over identifier, secret and challenge (RFC 1994 §4.1).
+    pub fn compute(algorithm: Algorithm, id: u8, secret: &Secret, challenge: &[u8]) -> Self {
+        let parts: [&[u8]; 3] = [&[id], &secret.0, challenge];
+        match algorithm {
+            Algorithm::Md5 => Self::digest::<md5::Md5>(&parts),
+            Algorithm::Sha1 => Self::digest::<sha1::Sha1>(&parts),
+            Algorithm::Sha256 => Self::digest::<sha2::Sha256>(&parts),
+            Algorithm::Sha3 => Self::digest::<sha3::Sha3_256>(&parts),
+        }
+    }
+
+    fn digest<D: md5::Digest>(parts: &[&[u8]]) -> Self {
+        let mut digest = D::new();
+        for part in parts {
+            digest.update(part);
+        }
+        let mut out = Self { bytes: [0; MAX_RESPONSE], len: 0 };
+        for (to, from) in out.bytes.iter_mut().zip(digest.finalize()) {
+            *to = from;
+            out.len += 1;
+        }
+        out
+    }
+
+    /// Returns its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    /// Returns whether `claimed` is this response, in a time that does not tell where they part.
+    pub fn is(&self, claimed: &[u8]) -> bool {
+        self.as_bytes().ct_eq(claimed).into()
+    }
+}

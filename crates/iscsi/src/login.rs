@@ -1,0 +1,251 @@
+//! The login phase (RFC 7143 §6.3, §11.12, §11.13) as values, so that it needs neither PDUs nor sockets.
+//!
+//! The connection turns a Login Request PDU into a [`LoginRequest`] and a [`LoginResponse`] into a PDU; it fills in
+//! StatSN, ExpCmdSN and MaxCmdSN. Whom we serve, and how they prove who they are, the owner of the configuration
+//! says through [`directory::Directory`].
+
+pub mod directory;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
+use crate::negotiate::Negotiated;
+use directory::TargetId;
+
+/// A stage of the login phase, as the CSG and NSG fields spell it; 2 is reserved (RFC 7143 §11.12.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stage(pub u8);
+
+impl Stage {
+    /// SecurityNegotiation.
+    pub const SECURITY: Self = Self(0);
+    /// LoginOperationalNegotiation.
+    pub const OPERATIONAL: Self = Self(1);
+    /// FullFeaturePhase.
+    pub const FULL_FEATURE: Self = Self(3);
+}
+
+/// What a Login Request says (RFC 7143 §11.12), LUN-sized zero fields and lengths apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoginRequest<'a> {
+    /// T: the initiator is ready to move to `nsg`.
+    pub transit: bool,
+    /// C: the text goes on in the next request.
+    pub cont: bool,
+    /// The current stage.
+    pub csg: Stage,
+    /// The next stage; means nothing without `transit`.
+    pub nsg: Stage,
+    /// The highest version that the initiator speaks.
+    pub version_max: u8,
+    /// The lowest version that the initiator speaks.
+    pub version_min: u8,
+    /// The initiator's half of the session identifier.
+    pub isid: [u8; 6],
+    /// The target's half; zero for a new session.
+    pub tsih: u16,
+    /// The initiator task tag, the same throughout a login.
+    pub itt: u32,
+    /// The connection's number in its session.
+    pub cid: u16,
+    /// The session's first CmdSN on a leading login.
+    pub cmd_sn: u32,
+    /// What the initiator expects as StatSN, once it knows.
+    pub exp_stat_sn: u32,
+    /// The text, without padding.
+    pub data: &'a [u8],
+}
+
+/// What a Login Response says (RFC 7143 §11.13); the connection adds the sequence numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginResponse {
+    /// T: the target moves to `nsg`.
+    pub transit: bool,
+    /// C: the text goes on in the next response.
+    pub cont: bool,
+    /// The current stage.
+    pub csg: Stage,
+    /// The next stage; means nothing without `transit`.
+    pub nsg: Stage,
+    /// The highest version that the target speaks.
+    pub version_max: u8,
+    /// The version of this session.
+    pub version_active: u8,
+    /// The initiator's half of the session identifier.
+    pub isid: [u8; 6],
+    /// The target's half: what the request said, except in the last response of a leading login, in which the
+    /// owner of the sessions puts the number of the new one.
+    pub tsih: u16,
+    /// The initiator task tag of the request.
+    pub itt: u32,
+    /// The class of the outcome.
+    pub status_class: u8,
+    /// The outcome within its class.
+    pub status_detail: u8,
+    /// The text.
+    pub data: Vec<u8>,
+}
+
+impl LoginResponse {
+    /// Returns the status.
+    pub const fn status(&self) -> Status {
+        Status(((self.status_class as u16) << 8) | self.status_detail as u16)
+    }
+
+    /// Turns a response into a refusal of the same request, for the owner of the sessions that cannot follow up a
+    /// `Complete` (no room, shutting down).
+    #[must_use]
+    pub fn refused(mut self, status: Status) -> Self {
+        let [class, detail] = status.0.to_be_bytes();
+        (self.status_class, self.status_detail) = (class, detail);
+        (self.transit, self.cont, self.nsg) = (false, false, Stage(0));
+        self.data = Vec::new();
+        self
+    }
+}
+
+/// The outcome of a login: class and detail (RFC 7143 §11.13.5).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Status(pub u16);
+
+impl Status {
+    /// The login proceeds, or is complete.
+    pub const SUCCESS: Self = Self(0x0000);
+    /// The target moved; the text says where to; ask here again next time.
+    pub const MOVED_TEMPORARILY: Self = Self(0x0101);
+    /// The target moved for good; the text says where to.
+    pub const MOVED_PERMANENTLY: Self = Self(0x0102);
+    /// The initiator broke a rule that has no detail of its own.
+    pub const INITIATOR_ERROR: Self = Self(0x0200);
+    /// The initiator did not prove who it is, or target authentication is not possible.
+    pub const AUTHENTICATION_FAILURE: Self = Self(0x0201);
+    /// The initiator is not allowed access to the target.
+    pub const AUTHORIZATION_FAILURE: Self = Self(0x0202);
+    /// There is no such target here.
+    pub const NOT_FOUND: Self = Self(0x0203);
+    /// The target was removed and no new address is known.
+    pub const TARGET_REMOVED: Self = Self(0x0204);
+    /// We do not speak the versions asked for.
+    pub const UNSUPPORTED_VERSION: Self = Self(0x0205);
+    /// The session has as many connections as it may.
+    pub const TOO_MANY_CONNECTIONS: Self = Self(0x0206);
+    /// A key that must be given is missing.
+    pub const MISSING_PARAMETER: Self = Self(0x0207);
+    /// The session cannot span to this portal.
+    pub const CANNOT_INCLUDE_IN_SESSION: Self = Self(0x0208);
+    /// We do not serve sessions of this type.
+    pub const SESSION_TYPE_NOT_SUPPORTED: Self = Self(0x0209);
+    /// A connection was to be added to a session that does not exist.
+    pub const SESSION_DOES_NOT_EXIST: Self = Self(0x020a);
+    /// A PDU came that has no place in a login.
+    pub const INVALID_DURING_LOGIN: Self = Self(0x020b);
+    /// The target failed.
+    pub const TARGET_ERROR: Self = Self(0x0300);
+    /// The target is not operational now.
+    pub const SERVICE_UNAVAILABLE: Self = Self(0x0301);
+    /// The target has no room for another session or connection.
+    pub const OUT_OF_RESOURCES: Self = Self(0x0302);
+
+    /// Returns the class: 0 success, 1 redirection, 2 initiator error, 3 target error.
+    pub const fn class(self) -> u8 {
+        self.0.to_be_bytes()[0]
+    }
+
+    /// Returns the detail within the class.
+    pub const fn detail(self) -> u8 {
+        self.0.to_be_bytes()[1]
+    }
+}
+
+impl core::fmt::Debug for Status {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Status({:#06x})", self.0)
+    }
+}
+
+/// What the target's half of a login does next.
+#[derive(Clone, Debug)]
+pub enum LoginStep {
+    /// Send the response; the login goes on.
+    Continue(LoginResponse),
+    /// The login succeeded. Set up the session, put its TSIH into the response if it is new, and send it; or send
+    /// [`LoginResponse::refused`] of it. Digests start with the PDU after it.
+    Complete {
+        /// The last response of the login.
+        response: LoginResponse,
+        /// What came of it.
+        outcome: alloc::boxed::Box<Outcome>,
+    },
+    /// Send the response, then close the connection.
+    Fail {
+        /// The refusal.
+        response: LoginResponse,
+        /// The reason, for the log.
+        why: Why,
+    },
+    /// Close the connection without a word.
+    Drop(Why),
+}
+
+/// What a successful login established.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The kind of session, and what it is with.
+    pub kind: SessionKind,
+    /// The initiator.
+    pub initiator: IscsiName,
+    /// What the initiator calls itself for people, control characters removed.
+    pub initiator_alias: Option<String>,
+    /// The initiator's half of the session identifier.
+    pub isid: Isid,
+    /// The target's half, as the initiator sent it: [`Tsih::NEW`] for a leading login.
+    pub tsih: Tsih,
+    /// The connection's number in its session.
+    pub cid: Cid,
+    /// The CmdSN of the login: the first of a new session.
+    pub cmd_sn: u32,
+    /// How the connection enters the set of sessions.
+    pub entry: Entry,
+    /// What was agreed on.
+    pub negotiated: Negotiated,
+    /// The name under which the initiator authenticated itself, if it had to.
+    pub user: Option<String>,
+}
+
+/// The kind of a session (RFC 7143 §4.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionKind {
+    /// It can only ask for targets.
+    Discovery,
+    /// It is with a target.
+    Normal {
+        /// The target, as the directory numbers it.
+        target: TargetId,
+        /// Its name.
+        name: IscsiName,
+        /// The portal group that the connection came in through.
+        portal_group: PortalGroupTag,
+    },
+}
+
+/// How a connection that logged in enters the set of sessions (RFC 7143 §6.3.1 table, §6.3.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It starts a new session.
+    NewSession,
+    /// It starts a session that takes the place of this one, which ends now (session reinstatement).
+    ReplacesSession(Tsih),
+    /// It joins this session.
+    JoinsSession(Tsih),
+    /// It joins this session and takes the place of the connection of the same CID (connection reinstatement).
+    ReplacesConnection(Tsih),
+}
+
+/// Why a login failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// The initiator speaks no version that we speak.
+    #[error("no common version")]
+    NoCommonVersion,
+}

@@ -1,0 +1,193 @@
+//! What a login asks of the owner of the configuration: targets, credentials, sessions.
+//!
+//! The owner answers with values; it parses no iSCSI text. Every question carries the portal, because what is served
+//! can differ from portal to portal, and the initiator, because it can differ from initiator to initiator.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use base::machine::{Arrival, PortalId};
+
+use crate::chap::{Algorithms, Credentials, Secret};
+use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
+use crate::negotiate::{KeyPolicy, SessionParameters};
+
+/// A target, as the directory numbers it. The number stays with the target as long as a session refers to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TargetId(pub u32);
+
+/// The way in that a connection took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Via {
+    /// The portal.
+    pub portal: PortalId,
+    /// Our address on the connection.
+    pub local: SocketAddr,
+    /// The peer's address.
+    pub peer: SocketAddr,
+}
+
+impl From<&Arrival> for Via {
+    fn from(arrival: &Arrival) -> Self {
+        Self { portal: arrival.portal, local: arrival.local, peer: arrival.peer }
+    }
+}
+
+/// Answers what a login must know.
+pub trait Directory {
+    /// Returns what `initiator` finds under `name` through this portal.
+    fn find_target(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Found;
+
+    /// Returns what `initiator` may do in a discovery session through this portal.
+    fn discovery(&self, via: &Via, initiator: &IscsiName) -> DiscoveryAccess;
+
+    /// Returns the secret with which `user` proves itself to `realm` when it logs in as `initiator`; `None` when
+    /// there is no such user.
+    fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<Secret>;
+
+    /// Returns what is known of a session. The query's `tsih` is [`Tsih::NEW`] when any session between these two
+    /// ports is meant (reinstatement); otherwise it must be that one.
+    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionFacts>;
+
+    /// Returns the first target, in the order of names, that comes behind `after` (or the first of all) and that
+    /// `initiator` may know of through this portal; what it returns goes into the answer to `SendTargets=All`.
+    fn target_behind(&self, via: &Via, initiator: &IscsiName, after: Option<&IscsiName>) -> Option<Listed>;
+}
+
+/// What an initiator finds under a target name.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// A target that it may log in to.
+    Here(TargetAccess),
+    /// Nothing.
+    NotFound,
+    /// A target that this initiator, or this portal, must not reach.
+    Forbidden,
+    /// A target that is gone for good.
+    Removed,
+    /// A target that is to be reached elsewhere.
+    Moved {
+        /// Where.
+        to: TargetAddress,
+        /// Whether the initiator should remember that.
+        permanently: bool,
+    },
+    /// A target that is not operational now.
+    Unavailable,
+    /// A target with no room for more.
+    OutOfResources,
+}
+
+/// How an initiator may log in to a target.
+#[derive(Clone, Debug)]
+pub struct TargetAccess {
+    /// The target.
+    pub target: TargetId,
+    /// The portal group that the portal belongs to on this target.
+    pub portal_group: PortalGroupTag,
+    /// What people call the target, if anything; at most 255 bytes.
+    pub alias: Option<String>,
+    /// How the initiator must prove who it is.
+    pub auth: AuthPolicy,
+    /// What we agree to.
+    pub keys: KeyPolicy,
+}
+
+/// What an initiator may do in a discovery session.
+#[derive(Clone, Debug)]
+pub enum DiscoveryAccess {
+    /// Log in.
+    Granted {
+        /// How it must prove who it is.
+        auth: AuthPolicy,
+        /// What we agree to.
+        keys: KeyPolicy,
+    },
+    /// Nothing: discovery is not served here.
+    NotServed,
+    /// Nothing: this initiator must not.
+    Forbidden,
+}
+
+/// How an initiator must prove who it is, and how we prove who we are.
+#[derive(Clone, Debug, Default)]
+pub struct AuthPolicy {
+    /// Whether it may log in without a proof.
+    pub allows_none: bool,
+    /// The CHAP algorithms that we take; empty for no CHAP.
+    pub chap: Algorithms,
+    /// The name and secret by which we prove ourselves if the initiator asks.
+    pub own: Option<Credentials>,
+}
+
+/// The set of users that a secret is looked up in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Realm {
+    /// Those who may discover.
+    Discovery,
+    /// Those who may log in to the target.
+    Target(TargetId),
+}
+
+/// Which session is meant.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionQuery<'a> {
+    /// The initiator.
+    pub initiator: &'a IscsiName,
+    /// Its half of the identifier.
+    pub isid: Isid,
+    /// Our half, or [`Tsih::NEW`].
+    pub tsih: Tsih,
+    /// The target; `None` for a discovery session.
+    pub target: Option<TargetId>,
+    /// The portal group that the connection came in through; means nothing for a discovery session.
+    pub portal_group: PortalGroupTag,
+    /// The connection that wants in.
+    pub cid: Cid,
+}
+
+/// What is known of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionFacts {
+    /// Our half of its identifier.
+    pub tsih: Tsih,
+    /// What it agreed on when it began.
+    pub parameters: SessionParameters,
+    /// How many connections it has.
+    pub connections: u16,
+    /// Whether one of them has the CID of the query.
+    pub has_cid: bool,
+}
+
+/// Where a target listens (RFC 7143 §13.8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetAddress {
+    /// An IP address and a port.
+    Socket(SocketAddr),
+    /// A host name and a port.
+    Host {
+        /// The name.
+        name: String,
+        /// The TCP port.
+        port: u16,
+    },
+}
+
+/// A target in the answer to `SendTargets`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub name: IscsiName,
+    /// Where it listens, each with its portal group. Empty means: where the question came in, group 1.
+    pub addresses: Vec<(TargetAddress, PortalGroupTag)>,
+}
+
+impl core::fmt::Display for TargetAddress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Socket(address) => write!(f, "{address}"),
+            Self::Host { name, port } => write!(f, "{name}:{port}"),
+        }
+    }
+}

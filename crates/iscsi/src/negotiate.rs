@@ -1,0 +1,190 @@
+//! The negotiation of operational keys (RFC 7143 §6.2, §13): what each side wants, and what both end up with.
+
+/// How PDUs are protected against damage on the way (RFC 7143 §13.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Digest {
+    /// Not at all.
+    #[default]
+    None,
+    /// CRC32C.
+    Crc32c,
+}
+
+/// Which digests a side offers and accepts.
+///
+/// The responder must take the first of the offered digests that it supports (RFC 7143 §6.2.1), so a preference
+/// shows only in what we offer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DigestPolicy {
+    /// Offers `CRC32C,None`, accepts both.
+    #[default]
+    PreferCrc32c,
+    /// Offers `None,CRC32C`, accepts both.
+    PreferNone,
+    /// Offers and accepts only `CRC32C`.
+    RequireCrc32c,
+    /// Offers and accepts only `None`.
+    RequireNone,
+}
+
+/// How a session reports the end of tasks that another session aborted (RFC 7143 §13.23).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskReporting {
+    /// As RFC 3720 has it.
+    #[default]
+    Rfc3720,
+    /// With a response fence (RFC 7143 §4.2.2.3.3).
+    ResponseFence,
+    /// By the fast multi-task abort (RFC 7143 §4.2.3.4).
+    FastAbort,
+}
+
+/// What one side wants of each operational key: as initiator what it offers, as target what it agrees to.
+///
+/// A number is the most (for keys whose result is the minimum) or the least (`default_time2wait`) that this side
+/// takes. Numbers outside a key's legal range are moved to its nearest end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyPolicy {
+    /// HeaderDigest.
+    pub header_digest: DigestPolicy,
+    /// DataDigest.
+    pub data_digest: DigestPolicy,
+    /// MaxConnections: connections in one session.
+    pub max_connections: u16,
+    /// InitialR2T: whether this side insists that no data is sent unasked.
+    pub initial_r2t: bool,
+    /// ImmediateData: whether this side takes data in the command PDU.
+    pub immediate_data: bool,
+    /// MaxRecvDataSegmentLength: the longest data segment that this side receives, in bytes.
+    pub max_recv_data_segment_length: u32,
+    /// MaxBurstLength, in bytes.
+    pub max_burst_length: u32,
+    /// FirstBurstLength, in bytes.
+    pub first_burst_length: u32,
+    /// DefaultTime2Wait, in seconds.
+    pub default_time2wait: u16,
+    /// DefaultTime2Retain, in seconds.
+    pub default_time2retain: u16,
+    /// MaxOutstandingR2T, per task.
+    pub max_outstanding_r2t: u16,
+    /// DataPDUInOrder: whether this side insists that PDUs of a sequence come in order.
+    pub data_pdu_in_order: bool,
+    /// DataSequenceInOrder: whether this side insists that sequences come in order.
+    pub data_sequence_in_order: bool,
+    /// ErrorRecoveryLevel.
+    pub error_recovery_level: u8,
+    /// TaskReporting: the ways that this side supports, best first. `Rfc3720` is always supported.
+    pub task_reporting: &'static [TaskReporting],
+    /// iSCSIProtocolLevel: 1 is RFC 7143, 2 adds RFC 7144.
+    pub protocol_level: u8,
+}
+
+impl Default for KeyPolicy {
+    /// Integrity first, no round trip that is not needed, everything that the protocol has (DESIGN §4).
+    fn default() -> Self {
+        Self {
+            header_digest: DigestPolicy::PreferCrc32c,
+            data_digest: DigestPolicy::PreferCrc32c,
+            max_connections: 8,
+            initial_r2t: false,
+            immediate_data: true,
+            max_recv_data_segment_length: 256 << 10,
+            max_burst_length: 1 << 20,
+            first_burst_length: 256 << 10,
+            default_time2wait: 2,
+            default_time2retain: 20,
+            max_outstanding_r2t: 8,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            error_recovery_level: 2,
+            task_reporting: &[TaskReporting::Rfc3720],
+            protocol_level: 2,
+        }
+    }
+}
+
+/// What a session and one of its connections agreed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Negotiated {
+    /// What holds for the whole session.
+    pub session: SessionParameters,
+    /// What holds for this connection.
+    pub connection: ConnectionParameters,
+}
+
+/// What a session agreed on while its first connection logged in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionParameters {
+    /// The most connections that the session can have.
+    pub max_connections: u16,
+    /// Whether data beyond the immediate needs an R2T.
+    pub initial_r2t: bool,
+    /// Whether a command PDU can carry data.
+    pub immediate_data: bool,
+    /// The most data in one sequence, in bytes.
+    pub max_burst_length: u32,
+    /// The most unsolicited data of a command, in bytes; never above `max_burst_length`.
+    pub first_burst_length: u32,
+    /// The least wait before a connection is built anew or its tasks reassigned, in seconds.
+    pub default_time2wait: u16,
+    /// How long tasks are kept after that, in seconds.
+    pub default_time2retain: u16,
+    /// The most R2Ts of one task that are open at a time.
+    pub max_outstanding_r2t: u16,
+    /// Whether the PDUs of a sequence come in order of their offset.
+    pub data_pdu_in_order: bool,
+    /// Whether sequences come in order of their offset.
+    pub data_sequence_in_order: bool,
+    /// The error recovery level, 0 to 2.
+    pub error_recovery_level: u8,
+    /// How the end of aborted tasks is reported.
+    pub task_reporting: TaskReporting,
+    /// The protocol level: 1 is RFC 7143, 2 adds RFC 7144.
+    pub protocol_level: u8,
+}
+
+impl Default for SessionParameters {
+    /// What holds when nothing was negotiated (RFC 7143 §13).
+    fn default() -> Self {
+        Self {
+            max_connections: 1,
+            initial_r2t: true,
+            immediate_data: true,
+            max_burst_length: 262_144,
+            first_burst_length: 65_536,
+            default_time2wait: 2,
+            default_time2retain: 20,
+            max_outstanding_r2t: 1,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            error_recovery_level: 0,
+            task_reporting: TaskReporting::Rfc3720,
+            protocol_level: 1,
+        }
+    }
+}
+
+/// What one connection agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionParameters {
+    /// The digest over header segments, from the first PDU of full feature phase on.
+    pub header_digest: Digest,
+    /// The digest over data segments, from the first PDU of full feature phase on.
+    pub data_digest: Digest,
+    /// The longest data segment that the initiator receives, in bytes: a limit on what the target sends.
+    pub initiator_max_recv: u32,
+    /// The longest data segment that the target receives, in bytes: a limit on what the initiator sends.
+    pub target_max_recv: u32,
+}
+
+impl Default for ConnectionParameters {
+    /// What holds when nothing was negotiated (RFC 7143 §13).
+    fn default() -> Self {
+        Self {
+            header_digest: Digest::None,
+            data_digest: Digest::None,
+            initiator_max_recv: crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH,
+            target_max_recv: crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH,
+        }
+    }
+}

@@ -9,7 +9,10 @@
 extern crate alloc;
 
 pub mod chap;
+pub mod digest;
 pub mod keys;
 pub mod login;
 pub mod name;
 pub mod negotiate;
+pub mod pdu;
+pub mod serial;

@@ -1,0 +1,381 @@
+//! PDUs as bytes and as values (RFC 7143 §11), for both roles.
+//!
+//! Every PDU begins with a 48-byte basic header segment. [`Bhs`] is that segment as it came: well-formed, since
+//! any 48 bytes are one, and good enough to frame the PDU and to log it. Each kind of PDU has a file with its
+//! layout and a value type; [`Message::decode`] turns the segment into the value, of which every instance is legal,
+//! and [`Message::encode`] turns it back, writing every byte. A value does not know how long its data segment is:
+//! who frames the PDU sets that with [`Bhs::with_data_len`].
+//!
+//! What follows the basic header is not here: additional header segments are in [`ahs`], digests in
+//! [`crate::digest`], the order of the parts in the receiver.
+
+use core::fmt;
+
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::serial::{CmdSn, StatSn};
+
+/// Declares the layout of one kind of basic header segment.
+macro_rules! layout {
+    (struct $name:ident { $($field:ident: $type:ty,)* }) => {
+        #[derive(
+            Clone,
+            Copy,
+            zerocopy::FromBytes,
+            zerocopy::IntoBytes,
+            zerocopy::Immutable,
+            zerocopy::KnownLayout,
+            zerocopy::Unaligned,
+        )]
+        #[repr(C)]
+        struct $name { $($field: $type,)* }
+        const _: () = assert!(size_of::<$name>() == $crate::pdu::BHS_LEN);
+    };
+}
+
+/// Declares a one-byte protocol number that keeps unknown values.
+macro_rules! code8 {
+    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$vdoc:meta])* $variant:ident = $value:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub struct $name(pub u8);
+
+        impl $name {
+            $($(#[$vdoc])* pub const $variant: Self = Self($value);)*
+        }
+    };
+}
+
+pub mod ahs;
+pub mod async_message;
+pub mod data_in;
+pub mod data_out;
+pub mod login_request;
+pub mod login_response;
+pub mod logout_request;
+pub mod logout_response;
+pub mod nop_in;
+pub mod nop_out;
+pub mod r2t;
+pub mod reject;
+pub mod scsi_command;
+pub mod scsi_response;
+pub mod snack;
+pub mod text_request;
+pub mod text_response;
+pub mod tmf_request;
+pub mod tmf_response;
+
+/// The length of a basic header segment.
+pub const BHS_LEN: usize = 48;
+
+/// The longest data segment a header can announce (24 bits).
+pub const MAX_DATA_SEGMENT: u32 = 0x00ff_ffff;
+
+/// A basic header segment (§11.2.1), as it came or as it will go.
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Bhs {
+    opcode: u8,
+    flags: u8,
+    specific: [u8; 2],
+    total_ahs_length: u8,
+    data_segment_length: [u8; 3],
+    lun: U64,
+    itt: U32,
+    rest: [u8; 28],
+}
+
+const _: () = assert!(size_of::<Bhs>() == BHS_LEN);
+
+impl Bhs {
+    /// Takes 48 bytes for what they are.
+    pub fn from_bytes(bytes: [u8; BHS_LEN]) -> Self {
+        zerocopy::transmute!(bytes)
+    }
+
+    /// Returns the 48 bytes.
+    pub fn to_bytes(self) -> [u8; BHS_LEN] {
+        zerocopy::transmute!(self)
+    }
+
+    /// Returns the 48 bytes in place.
+    pub fn bytes(&self) -> &[u8; BHS_LEN] {
+        zerocopy::transmute_ref!(self)
+    }
+
+    /// Returns the opcode, without the immediate bit.
+    pub const fn opcode(&self) -> Opcode {
+        Opcode(self.opcode & OPCODE_MASK)
+    }
+
+    /// Returns whether the request asks for immediate delivery (§4.2.2.1). Means nothing in a target's PDU.
+    pub const fn is_immediate(&self) -> bool {
+        self.opcode & IMMEDIATE != 0
+    }
+
+    /// Returns the second byte, whose first bit is F (or T, or R) in most PDUs.
+    pub const fn flags(&self) -> u8 {
+        self.flags
+    }
+
+    /// Returns the length of all additional header segments, in bytes: at most 1020.
+    pub const fn ahs_len(&self) -> usize {
+        self.total_ahs_length as usize * 4
+    }
+
+    /// Returns the length of the data segment without its padding.
+    pub const fn data_len(&self) -> u32 {
+        let [a, b, c] = self.data_segment_length;
+        u32::from_be_bytes([0, a, b, c])
+    }
+
+    /// Returns bytes 8 to 15, which hold the LUN wherever a PDU has one.
+    pub const fn lun(&self) -> u64 {
+        self.lun.get()
+    }
+
+    /// Returns the initiator task tag, which every PDU but R2T's kin carries at the same place.
+    pub const fn itt(&self) -> Itt {
+        Itt(self.itt.get())
+    }
+
+    /// Announces `len` bytes of data; at most [`MAX_DATA_SEGMENT`], more is cut to that.
+    #[must_use]
+    pub fn with_data_len(mut self, len: usize) -> Self {
+        let len = u32::try_from(len).unwrap_or(MAX_DATA_SEGMENT).min(MAX_DATA_SEGMENT);
+        let [_, a, b, c] = len.to_be_bytes();
+        self.data_segment_length = [a, b, c];
+        self
+    }
+
+    /// Announces `len` bytes of additional header segments, which must be a multiple of 4 and at most 1020.
+    #[must_use]
+    pub fn with_ahs_len(mut self, len: usize) -> Self {
+        self.total_ahs_length = u8::try_from(len / 4).unwrap_or(u8::MAX);
+        self
+    }
+}
+
+impl fmt::Debug for Bhs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?}{} flags {:02x} data {} ahs {} itt {:08x}",
+            self.opcode(),
+            if self.is_immediate() { "(immediate)" } else { "" },
+            self.flags,
+            self.data_len(),
+            self.ahs_len(),
+            self.itt.get()
+        )
+    }
+}
+
+/// A PDU as a value.
+pub trait Message: Sized {
+    /// The opcode of this kind of PDU.
+    const OPCODE: Opcode;
+
+    /// Reads the value from a header with the right opcode. Reserved fields are ignored (§11).
+    ///
+    /// # Errors
+    /// What makes the header illegal.
+    fn decode(bhs: &Bhs) -> Result<Self, Malformed>;
+
+    /// Writes the value, reserved fields as zero, with no data segment announced.
+    fn encode(&self) -> Bhs;
+}
+
+/// What kind of PDU a header begins (§11.2.1.2). Unknown values are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Opcode(pub u8);
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $value:literal;)*) => {
+        impl Opcode {
+            $($(#[$doc])* pub const $name: Self = Self($value);)*
+        }
+
+        impl fmt::Debug for Opcode {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name => f.write_str(stringify!($name)),)*
+                    Self(other) => write!(f, "opcode {other:#04x}"),
+                }
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// NOP-Out, from an initiator.
+    NOP_OUT = 0x00;
+    /// SCSI Command, from an initiator.
+    SCSI_COMMAND = 0x01;
+    /// Task Management Function Request, from an initiator.
+    TMF_REQUEST = 0x02;
+    /// Login Request, from an initiator.
+    LOGIN_REQUEST = 0x03;
+    /// Text Request, from an initiator.
+    TEXT_REQUEST = 0x04;
+    /// SCSI Data-Out, from an initiator.
+    DATA_OUT = 0x05;
+    /// Logout Request, from an initiator.
+    LOGOUT_REQUEST = 0x06;
+    /// SNACK Request, from an initiator.
+    SNACK = 0x10;
+    /// NOP-In, from a target.
+    NOP_IN = 0x20;
+    /// SCSI Response, from a target.
+    SCSI_RESPONSE = 0x21;
+    /// Task Management Function Response, from a target.
+    TMF_RESPONSE = 0x22;
+    /// Login Response, from a target.
+    LOGIN_RESPONSE = 0x23;
+    /// Text Response, from a target.
+    TEXT_RESPONSE = 0x24;
+    /// SCSI Data-In, from a target.
+    DATA_IN = 0x25;
+    /// Logout Response, from a target.
+    LOGOUT_RESPONSE = 0x26;
+    /// Ready To Transfer, from a target.
+    R2T = 0x31;
+    /// Asynchronous Message, from a target.
+    ASYNC_MESSAGE = 0x32;
+    /// Reject, from a target.
+    REJECT = 0x3f;
+}
+
+/// An initiator task tag: names a task from its first PDU to its last (§4.2.2.1, §11.2.1.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Itt(pub u32);
+
+impl Itt {
+    /// The reserved tag that names no task.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
+/// A target transfer tag: names an R2T, a ping, or a text conversation in the target's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ttt(pub u32);
+
+impl Ttt {
+    /// The reserved tag that names nothing.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
+/// The three counters that nearly every PDU of a target carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetSn {
+    /// The number of this status, or the next one where the PDU carries none.
+    pub stat_sn: StatSn,
+    /// The next command number that the target expects; all before it have arrived.
+    pub exp_cmd_sn: CmdSn,
+    /// The last command number that the initiator may use now.
+    pub max_cmd_sn: CmdSn,
+}
+
+/// How far the data of a command missed what the initiator expected (§11.4.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Residual {
+    /// Exactly as expected.
+    #[default]
+    None,
+    /// So many bytes could not be moved, because the initiator expected fewer.
+    Overflow(u32),
+    /// So many of the expected bytes were not there to move.
+    Underflow(u32),
+}
+
+impl Residual {
+    /// Compares what the device would have moved with what the initiator expected.
+    pub fn of(transferable: u64, expected: u32) -> Self {
+        let expected = u64::from(expected);
+        match u32::try_from(transferable.abs_diff(expected)).unwrap_or(u32::MAX) {
+            0 => Self::None,
+            by if transferable > expected => Self::Overflow(by),
+            by => Self::Underflow(by),
+        }
+    }
+
+    pub(crate) const fn count(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Overflow(by) | Self::Underflow(by) => by,
+        }
+    }
+
+    pub(crate) const fn flags(self, overflow: u8, underflow: u8) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Overflow(_) => overflow,
+            Self::Underflow(_) => underflow,
+        }
+    }
+
+    pub(crate) const fn read(flags: u8, overflow: u8, underflow: u8, count: u32) -> Result<Self, Malformed> {
+        match (flags & overflow != 0, flags & underflow != 0) {
+            (false, false) => Ok(Self::None),
+            (true, false) => Ok(Self::Overflow(count)),
+            (false, true) => Ok(Self::Underflow(count)),
+            (true, true) => Err(Malformed::OverflowAndUnderflow),
+        }
+    }
+}
+
+/// What makes a header illegal by itself, whatever the state of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// The opcode is not the one asked for.
+    #[error("another opcode than expected")]
+    OtherOpcode,
+    /// A text is both final (or asks for transit) and to be continued.
+    #[error("final and continue bits together")]
+    FinalAndContinue,
+    /// The task attribute is a reserved value.
+    #[error("reserved task attribute")]
+    ReservedAttribute,
+    /// F is 0, so data would follow, but W is 0 too.
+    #[error("unsolicited data announced by a command that does not write")]
+    UnsolicitedWithoutWrite,
+    /// The reason code of a logout is a reserved value.
+    #[error("reserved logout reason")]
+    ReservedLogoutReason,
+    /// An R2T asks for no byte.
+    #[error("R2T of no bytes")]
+    EmptyR2t,
+    /// Both residual bits are set.
+    #[error("overflow and underflow together")]
+    OverflowAndUnderflow,
+    /// A Data-In carries status but is not final.
+    #[error("status on data that is not final")]
+    StatusBeforeFinal,
+    /// The additional header segments do not add up.
+    #[error("additional header segments out of order")]
+    BadAhs,
+}
+
+/// The immediate-delivery bit of the first byte.
+const IMMEDIATE: u8 = 0x40;
+const OPCODE_MASK: u8 = 0x3f;
+/// The final bit of the second byte.
+const FINAL: u8 = 0x80;
+/// The continue bit of the second byte of login and text PDUs.
+const CONTINUE: u8 = 0x40;
+
+const fn first_byte(opcode: Opcode, immediate: bool) -> u8 {
+    opcode.0 | if immediate { IMMEDIATE } else { 0 }
+}
+
+const fn bit(on: bool, mask: u8) -> u8 {
+    if on { mask } else { 0 }
+}
+
+fn expect(bhs: &Bhs, opcode: Opcode) -> Result<(), Malformed> {
+    if bhs.opcode() == opcode { Ok(()) } else { Err(Malformed::OtherOpcode) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Additional header segments (RFC 7143 §11.2.2). Only a SCSI Command has any: the rest of a long CDB, and the
+//! length of a bidirectional command's read.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Deref;
+
+use base::bytes::Reader;
+
+use super::Malformed;
+
+/// The longest run of additional header segments: TotalAHSLength counts 4-byte words in one byte.
+pub const MAX_AHS: usize = 255 * 4;
+
+/// The longest CDB that the standards know (SPC-5 §4.2.3: 260 bytes).
+pub const MAX_CDB: usize = 260;
+
+/// How many bytes of a CDB stand in the basic header.
+const BHS_CDB: usize = 16;
+
+const EXTENDED_CDB: u8 = 1;
+const BIDIRECTIONAL_READ: u8 = 2;
+
+/// What the additional header segments of a SCSI Command say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ahs<'a> {
+    /// The bytes of the CDB behind the first 16, without padding.
+    pub extended_cdb: Option<&'a [u8]>,
+    /// How many bytes the initiator expects to receive from a bidirectional command.
+    pub bidirectional_read_length: Option<u32>,
+}
+
+impl<'a> Ahs<'a> {
+    /// Reads a run of additional header segments. A segment of unknown type is passed over.
+    ///
+    /// # Errors
+    /// [`Malformed::BadAhs`] when a segment ends beyond the run, comes twice, or has an impossible length.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut ahs = Self::default();
+        let mut reader = Reader::new(bytes);
+        while !reader.is_empty() {
+            ahs.parse_one(&mut reader)?;
+        }
+        Ok(ahs)
+    }
+
+    fn parse_one(&mut self, reader: &mut Reader<'a>) -> Result<(), Malformed> {
+        let len = usize::from(reader.u16().map_err(|_| Malformed::BadAhs)?);
+        let kind = reader.u8().map_err(|_| Malformed::BadAhs)?;
+        let specific = reader.take(len).map_err(|_| Malformed::BadAhs)?;
+        // AHSLength counts neither itself nor the type nor the padding to four bytes.
+        let padding = (3 + len).next_multiple_of(4) - (3 + len);
+        reader.take(padding).map_err(|_| Malformed::BadAhs)?;
+        match kind {
+            EXTENDED_CDB => {
+                let cdb = specific.get(1..).filter(|cdb| !cdb.is_empty() && cdb.len() <= MAX_CDB - BHS_CDB);
+                let cdb = cdb.ok_or(Malformed::BadAhs)?;
+                self.extended_cdb.replace(cdb).map_or(Ok(()), |_| Err(Malformed::BadAhs))
+            }
+            BIDIRECTIONAL_READ => {
+                let [_, a, b, c, d] = specific else { return Err(Malformed::BadAhs) };
+                let read_len = u32::from_be_bytes([*a, *b, *c, *d]);
+                self.bidirectional_read_length.replace(read_len).map_or(Ok(()), |_| Err(Malformed::BadAhs))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the segments as bytes, a multiple of four of them.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Some(cdb) = self.extended_cdb {
+            put(&mut out, EXTENDED_CDB, cdb);
+        }
+        if let Some(len) = self.bidirectional_read_length {
+            put(&mut out, BIDIRECTIONAL_READ, &len.to_be_bytes());
+        }
+        out
+    }
+}
+
+fn put(out: &mut Vec<u8>, kind: u8, body: &[u8]) {
+    let len = u16::try_from(body.len() + 1).unwrap_or(u16::MAX);
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend_from_slice(&[kind, 0]);
+    out.extend_from_slice(body);
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+/// A CDB: 16 bytes in place, or up to [`MAX_CDB`] in a block of their own.
+///
+/// The protocol does not say how long a CDB of up to 16 bytes is; the operation code does, which is SCSI's affair.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cdb {
+    head: [u8; BHS_CDB],
+    whole: Option<Box<[u8]>>,
+}
+
+impl Cdb {
+    /// Puts a CDB together from the basic header's part and what an additional segment holds.
+    pub fn new(head: [u8; BHS_CDB], extended: Option<&[u8]>) -> Self {
+        let whole = extended.map(|rest| {
+            let mut whole = Vec::with_capacity(BHS_CDB + rest.len());
+            whole.extend_from_slice(&head);
+            whole.extend_from_slice(rest);
+            whole.into_boxed_slice()
+        });
+        Self { head, whole }
+    }
+}
+
+impl Deref for Cdb {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.whole.as_deref().unwrap_or(&self.head)
+    }
+}
+
+impl fmt::Debug for Cdb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_round_trip() {
+        for (extended_cdb, bidirectional_read_length) in [
+            (None, None),
+            (Some(&[7u8; 16][..]), None),
+            (Some(&[9; 17][..]), Some(512)),
+            (None, Some(u32::MAX)),
+        ] {
+            let ahs = Ahs { extended_cdb, bidirectional_read_length };
+            let bytes = ahs.to_bytes();
+            assert_eq!(bytes.len() % 4, 0);
+            assert_eq!(Ahs::parse(&bytes), Ok(ahs));
+        }
+    }
+
+    #[test]
+    fn an_extended_cdb_looks_as_the_standard_draws_it() {
+        let ahs = Ahs { extended_cdb: Some(&[0xaa, 0xbb]), bidirectional_read_length: Some(0x0102_0304) };
+        assert_eq!(ahs.to_bytes(), [0, 3, 1, 0, 0xaa, 0xbb, 0, 0, 0, 5, 2, 0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn unknown_segments_are_passed_over_and_impossible_ones_refused() {
+        let cases = [
+            (&[0, 1, 9, 0, 0, 5, 2, 0, 0, 0, 0, 7][..], Ok(Some(7))),
+            (&[0, 5, 2, 0, 0, 0, 0], Err(Malformed::BadAhs)),
+            (&[0, 4, 2, 0, 0, 0, 0, 0], Err(Malformed::BadAhs)),
+            (&[0, 5, 2, 0, 0, 0, 0, 7, 0, 5, 2, 0, 0, 0, 0, 7], Err(Malformed::BadAhs)),
+            (&[0, 1, 1, 0], Err(Malformed::BadAhs)),
+            (&[0, 0, 1, 0], Err(Malformed::BadAhs)),
+            (&[0xff, 0xff, 9, 0], Err(Malformed::BadAhs)),
+            (&[0], Err(Malformed::BadAhs)),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(Ahs::parse(bytes).map(|ahs| ahs.bidirectional_read_length), expected, "{bytes:x?}");
+        }
+        let mut long = Vec::from([1, 0, 1, 0]);
+        long.resize(4 + 256, 0);
+        assert_eq!(Ahs::parse(&long), Err(Malformed::BadAhs));
+    }
+
+    #[test]
+    fn a_cdb_is_whole_wherever_it_lies() {
+        assert_eq!(Cdb::new([1; 16], None).len(), 16);
+        let long = Cdb::new([1; 16], Some(&[2; 16]));
+        assert_eq!(&long[14..18], [1, 1, 2, 2]);
+    }
+}

@@ -1,0 +1,118 @@
+//! SCSI Response (RFC 7143 §11.4, with the status qualifier of RFC 7144). Its data segment is a 2-byte length and
+//! that much sense data, then perhaps response data.
+
+use zerocopy::byteorder::big_endian::{U16, U32};
+
+use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, Residual, TargetSn, expect, first_byte};
+use crate::serial::{CmdSn, DataSn, StatSn};
+
+/// A SCSI Response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScsiResponse {
+    /// Whether the target could carry out the command at all.
+    pub response: ServiceResponse,
+    /// The SCSI status; means something only with [`ServiceResponse::COMPLETED`].
+    pub status: u8,
+    /// The status qualifier of SAM-5; 0 if RFC 7144 was not negotiated.
+    pub status_qualifier: u16,
+    /// Names the task.
+    pub itt: Itt,
+    /// Copied from an R-Data SNACK, else zero.
+    pub snack_tag: u32,
+    /// The counters.
+    pub sn: TargetSn,
+    /// How many Data-In and R2T PDUs the target sent for the command.
+    pub exp_data_sn: DataSn,
+    /// How far the read data of a bidirectional command missed what was expected.
+    pub bidirectional_read_residual: Residual,
+    /// How far the data missed what was expected.
+    pub residual: Residual,
+}
+
+code8! {
+    /// Whether the target could carry out a command (§11.4.3).
+    pub struct ServiceResponse {
+        /// The command completed; the status says how.
+        COMPLETED = 0x00;
+        /// The target failed; there is no status.
+        TARGET_FAILURE = 0x01;
+    }
+}
+
+impl Message for ScsiResponse {
+    const OPCODE: Opcode = Opcode::SCSI_RESPONSE;
+
+    fn decode(bhs: &Bhs) -> Result<Self, Malformed> {
+        expect(bhs, Self::OPCODE)?;
+        let raw: Layout = zerocopy::transmute!(*bhs);
+        let bidirectional = raw.bidirectional_read_residual.get();
+        Ok(Self {
+            response: ServiceResponse(raw.response),
+            status: raw.status,
+            status_qualifier: raw.status_qualifier.get(),
+            itt: Itt(raw.itt.get()),
+            snack_tag: raw.snack_tag.get(),
+            sn: TargetSn {
+                stat_sn: StatSn(raw.stat_sn.get()),
+                exp_cmd_sn: CmdSn(raw.exp_cmd_sn.get()),
+                max_cmd_sn: CmdSn(raw.max_cmd_sn.get()),
+            },
+            exp_data_sn: DataSn(raw.exp_data_sn.get()),
+            bidirectional_read_residual: Residual::read(
+                raw.flags,
+                BIDIRECTIONAL_OVERFLOW,
+                BIDIRECTIONAL_UNDERFLOW,
+                bidirectional,
+            )?,
+            residual: Residual::read(raw.flags, OVERFLOW, UNDERFLOW, raw.residual.get())?,
+        })
+    }
+
+    fn encode(&self) -> Bhs {
+        let bidirectional = self.bidirectional_read_residual;
+        zerocopy::transmute!(Layout {
+            opcode: first_byte(Self::OPCODE, false),
+            flags: FINAL
+                | bidirectional.flags(BIDIRECTIONAL_OVERFLOW, BIDIRECTIONAL_UNDERFLOW)
+                | self.residual.flags(OVERFLOW, UNDERFLOW),
+            response: self.response.0,
+            status: self.status,
+            lengths: [0; 4],
+            status_qualifier: self.status_qualifier.into(),
+            reserved: [0; 6],
+            itt: self.itt.0.into(),
+            snack_tag: self.snack_tag.into(),
+            stat_sn: self.sn.stat_sn.0.into(),
+            exp_cmd_sn: self.sn.exp_cmd_sn.0.into(),
+            max_cmd_sn: self.sn.max_cmd_sn.0.into(),
+            exp_data_sn: self.exp_data_sn.0.into(),
+            bidirectional_read_residual: bidirectional.count().into(),
+            residual: self.residual.count().into(),
+        })
+    }
+}
+
+const BIDIRECTIONAL_OVERFLOW: u8 = 0x10;
+const BIDIRECTIONAL_UNDERFLOW: u8 = 0x08;
+const OVERFLOW: u8 = 0x04;
+const UNDERFLOW: u8 = 0x02;
+
+layout! {
+    struct Layout {
+        opcode: u8,
+        flags: u8,
+        response: u8,
+        status: u8,
+        lengths: [u8; 4],
+        status_qualifier: U16,
+        reserved: [u8; 6],
+        itt: U32,
+        snack_tag: U32,
+        stat_sn: U32,
+        exp_cmd_sn: U32,
+        max_cmd_sn: U32,
+        exp_data_sn: U32,
+        bidirectional_read_residual: U32,
+        residual: U32,
+    }
+}

@@ -1,0 +1,115 @@
+//! Task Management Function Request (RFC 7143 §11.5, with the functions of RFC 7144). It has no data segment.
+
+use zerocopy::byteorder::big_endian::{U32, U64};
+
+use super::{Bhs, FINAL, Itt, Malformed, Message, Opcode, expect, first_byte};
+use crate::serial::{CmdSn, DataSn, StatSn};
+
+/// A Task Management Function Request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TmfRequest {
+    /// Whether it is delivered at once and takes no number, as it nearly always does.
+    pub immediate: bool,
+    /// What to do.
+    pub function: TmfFunction,
+    /// The logical unit, for functions that have one.
+    pub lun: u64,
+    /// Names this request.
+    pub itt: Itt,
+    /// The task to abort, query or reassign, else [`Itt::NONE`].
+    pub referenced_task_tag: Itt,
+    /// Its number, or the next one if it is immediate.
+    pub cmd_sn: CmdSn,
+    /// All statuses before this one have arrived.
+    pub exp_stat_sn: StatSn,
+    /// The number of the task to abort.
+    pub ref_cmd_sn: CmdSn,
+    /// For a reassignment: the next data or R2T number that the initiator expects.
+    pub exp_data_sn: DataSn,
+}
+
+code8! {
+    /// A task management function (§11.5.1, RFC 7144 §7).
+    pub struct TmfFunction {
+        /// Aborts one task of the requester.
+        ABORT_TASK = 1;
+        /// Aborts the requester's tasks on a logical unit.
+        ABORT_TASK_SET = 2;
+        /// Ends an auto contingent allegiance.
+        CLEAR_ACA = 3;
+        /// Aborts everybody's tasks on a logical unit.
+        CLEAR_TASK_SET = 4;
+        /// Resets a logical unit.
+        LOGICAL_UNIT_RESET = 5;
+        /// Resets every logical unit of the target.
+        TARGET_WARM_RESET = 6;
+        /// Resets the target and ends every session.
+        TARGET_COLD_RESET = 7;
+        /// Moves a task to this connection.
+        TASK_REASSIGN = 8;
+        /// Asks whether a task is there.
+        QUERY_TASK = 9;
+        /// Asks whether the requester has a task on a logical unit.
+        QUERY_TASK_SET = 10;
+        /// Makes the logical unit forget the requester's nexus.
+        I_T_NEXUS_RESET = 11;
+        /// Asks whether a unit attention is pending.
+        QUERY_ASYNCHRONOUS_EVENT = 12;
+    }
+}
+
+impl Message for TmfRequest {
+    const OPCODE: Opcode = Opcode::TMF_REQUEST;
+
+    fn decode(bhs: &Bhs) -> Result<Self, Malformed> {
+        expect(bhs, Self::OPCODE)?;
+        let raw: Layout = zerocopy::transmute!(*bhs);
+        Ok(Self {
+            immediate: bhs.is_immediate(),
+            function: TmfFunction(raw.function & FUNCTION),
+            lun: raw.lun.get(),
+            itt: Itt(raw.itt.get()),
+            referenced_task_tag: Itt(raw.referenced_task_tag.get()),
+            cmd_sn: CmdSn(raw.cmd_sn.get()),
+            exp_stat_sn: StatSn(raw.exp_stat_sn.get()),
+            ref_cmd_sn: CmdSn(raw.ref_cmd_sn.get()),
+            exp_data_sn: DataSn(raw.exp_data_sn.get()),
+        })
+    }
+
+    fn encode(&self) -> Bhs {
+        zerocopy::transmute!(Layout {
+            opcode: first_byte(Self::OPCODE, self.immediate),
+            function: FINAL | (self.function.0 & FUNCTION),
+            reserved: [0; 2],
+            lengths: [0; 4],
+            lun: self.lun.into(),
+            itt: self.itt.0.into(),
+            referenced_task_tag: self.referenced_task_tag.0.into(),
+            cmd_sn: self.cmd_sn.0.into(),
+            exp_stat_sn: self.exp_stat_sn.0.into(),
+            ref_cmd_sn: self.ref_cmd_sn.0.into(),
+            exp_data_sn: self.exp_data_sn.0.into(),
+            reserved2: [0; 8],
+        })
+    }
+}
+
+const FUNCTION: u8 = 0x7f;
+
+layout! {
+    struct Layout {
+        opcode: u8,
+        function: u8,
+        reserved: [u8; 2],
+        lengths: [u8; 4],
+        lun: U64,
+        itt: U32,
+        referenced_task_tag: U32,
+        cmd_sn: U32,
+        exp_stat_sn: U32,
+        ref_cmd_sn: U32,
+        exp_data_sn: U32,
+        reserved2: [u8; 8],
+    }
+}

@@ -1,0 +1,48 @@
+//! The counters of RFC 7143 §4.2.2. All of them wrap and compare by RFC 1982.
+
+base::serial32! {
+    /// Numbers the commands of a session (§4.2.2.1). `ExpCmdSN` and `MaxCmdSN` are of this kind too.
+    pub struct CmdSn;
+}
+
+base::serial32! {
+    /// Numbers the statuses of a connection (§4.2.2.2). `ExpStatSN` is of this kind too.
+    pub struct StatSn;
+}
+
+base::serial32! {
+    /// Numbers the data PDUs of a task, or of one R2T's answer (§4.2.2.3).
+    pub struct DataSn;
+}
+
+base::serial32! {
+    /// Numbers the R2Ts of a task (§4.2.2.3). It shares its space with [`DataSn`] in a bidirectional command.
+    pub struct R2tSn;
+}
+
+impl CmdSn {
+    /// Returns whether this number lies in `first..=last`, walking upwards from `first`. An empty window
+    /// (`last` one before `first`) holds nothing.
+    pub const fn within(self, first: Self, last: Self) -> bool {
+        first.distance_to(self) < first.distance_to(last.next())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_may_wrap_and_may_be_empty() {
+        for (sn, first, last, inside) in [
+            (5, 5, 5, true),
+            (4, 5, 5, false),
+            (6, 5, 5, false),
+            (5, 5, 4, false),
+            (0, u32::MAX, 1, true),
+            (2, u32::MAX, 1, false),
+        ] {
+            assert_eq!(CmdSn(sn).within(CmdSn(first), CmdSn(last)), inside, "{sn} in {first}..={last}");
+        }
+    }
+}

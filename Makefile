@@ -8,7 +8,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test test-libiscsi doc build tidy packages
+.PHONY: help demo test test-libiscsi test-guest doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: packages  ## everything CI runs
 
 test-libiscsi: build packages  ## libiscsi's suite on every configuration
 	tests/foreign/libiscsi/run --server $(SERVER)
+
+test-guest: build packages  ## the Linux kernel's initiator, in a QEMU guest
+	tests/foreign/guest/run --server $(SERVER)
 
 doc:  ## the documentation of every room, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

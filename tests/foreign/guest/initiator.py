@@ -1,0 +1,95 @@
+"""The Linux kernel's initiator in the guest: records, sessions and the disks they bring."""
+
+import contextlib
+import re
+import time
+
+from machine import HOST, CommandFailed
+from verdicts import expect
+
+# Longest the kernel may take from the login to the disk, seconds.
+DISK_MAX_S = 30
+# What the kernel says when something on the way to the disk went wrong.
+COMPLAINTS = "I/O error|Sense Key|detected conn error|session recovery timed out|rejecting I/O|digest|EXT4-fs error"
+
+
+class Initiator:
+    def __init__(self, guest, server):
+        self.guest, self.server = guest, server
+        self.portal = f"{HOST}:{server.port}"
+        self.record = f"iscsiadm -m node -T {server.iqn} -p {self.portal}"
+        for command in ("ifconfig lo 127.0.0.1 up", "modprobe virtio_pci", "modprobe virtio_net", "modprobe iscsi_tcp",
+                        "modprobe sd_mod", "modprobe ext4", "modprobe crc32c_generic",
+                        "until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done",
+                        "ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up", "route add default gw 10.0.2.2",
+                        # One refusal is an answer; the default asks eight times.
+                        "echo node.session.initial_login_retry_max = 1 >> /etc/iscsi/iscsid.conf",
+                        "iscsid -f > /tmp/iscsid.log 2>&1 &",
+                        # Its socket has no file to wait for: ask until it answers (21: no session).
+                        "for i in $(seq 100); do iscsiadm -m session; [ $? = 21 ] && break; sleep 0.1; done"):
+            guest.run(command)
+
+    def discover(self):
+        return self.guest.run(f"iscsiadm -m discovery -t sendtargets -p {self.portal}")
+
+    def set_up(self, header="CRC32C", data="CRC32C", algorithm="SHA256", secrets=None):
+        """A record made by hand, with CHAP both ways if the server asks for it."""
+        self.guest.run(f"{self.record} -o delete > /dev/null 2>&1", check=False)
+        self.guest.run(f"{self.record} -o new")
+        self.update("node.conn[0].iscsi.HeaderDigest", header)
+        self.update("node.conn[0].iscsi.DataDigest", data)
+        incoming, outgoing = secrets or (self.server.export.incoming, self.server.export.outgoing)
+        if incoming:
+            self.update("node.session.auth.authmethod", "CHAP")
+            self.update("node.session.auth.chap_algs", algorithm)
+            self.update("node.session.auth.username", incoming[0])
+            self.update("node.session.auth.password", incoming[1])
+        if outgoing:
+            self.update("node.session.auth.username_in", outgoing[0])
+            self.update("node.session.auth.password_in", outgoing[1])
+
+    def update(self, key, value):
+        self.guest.run(f"{self.record} -o update -n '{key}' -v '{value}'")
+
+    @contextlib.contextmanager
+    def logged_in(self, **settings):
+        """Logs in, yields the disk (as /dev/sdX), logs out; whatever an earlier case left behind is cleared first."""
+        self.clear()
+        self.set_up(**settings)
+        self.guest.run(f"{self.record} --login")
+        yield self.disk()
+        self.guest.run(f"{self.record} --logout")
+        sessions = self.guest.run("iscsiadm -m session 2>&1", check=False)
+        expect(self.guest.code == "21", f"a session is left after logout: {sessions}")
+
+    def clear(self):
+        self.guest.run("umount /mnt 2> /dev/null", check=False)
+        self.guest.run("iscsiadm -m session > /dev/null 2>&1 && iscsiadm -m node --logoutall=all", check=False, limit_s=150)
+        self.guest.run("dmesg -c > /dev/null")
+
+    def disks(self, unit=0):
+        lun = self.server.first_lun + unit
+        listed = self.guest.run(f"ls -d /sys/class/iscsi_session/session*/device/target*/*:{lun}/block/sd* 2> /dev/null",
+                                check=False)
+        return [f"/dev/{path.rsplit('/', 1)[1]}" for path in listed.split()]
+
+    def disk(self, count=1):
+        """The disk, once the kernel has `count` of them; the last one of several."""
+        deadline = time.monotonic() + DISK_MAX_S
+        while len(found := self.disks()) < count:
+            if time.monotonic() > deadline:
+                raise CommandFailed(f"no disk: {self.guest.run('dmesg | tail -n 15')}")
+            time.sleep(0.1)
+        self.guest.run(f"until [ -b {found[-1]} ]; do sleep 0.1; done")
+        return found[-1]
+
+    def negotiated(self):
+        """The session's parameters as iscsiadm shows them."""
+        shown = self.guest.run("iscsiadm -m session -P 2")
+        return dict(re.findall(r"^\s*(\w+): (\S+)$", shown, re.MULTILINE))
+
+    def size(self, disk):
+        return int(self.guest.run(f"cat /sys/block/{disk.removeprefix('/dev/')}/size")) * 512
+
+    def complaints(self):
+        return self.guest.run(f"dmesg | grep -E '{COMPLAINTS}'", check=False)

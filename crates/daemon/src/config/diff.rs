@@ -1,0 +1,245 @@
+//! What a reload has to do: the differences between two configurations, by portal, target and LUN.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::names::IscsiName;
+use super::value::{Config, MappedLun, Medium, Portal, Target, Unit};
+
+/// The differences between two configurations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Settings that take effect at once.
+    pub settings: Vec<&'static str>,
+    /// Settings that take effect at the next start.
+    pub restart: Vec<&'static str>,
+    /// Portals that differ, by their address.
+    pub portals: Vec<(SocketAddr, PortalChange)>,
+    /// Targets that differ, by their name.
+    pub targets: Vec<(IscsiName, TargetChange)>,
+}
+
+/// What became of a portal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortalChange {
+    /// It is new.
+    Added,
+    /// It is no more. Connections that it accepted live on.
+    Removed,
+    /// It announces itself otherwise.
+    Changed,
+}
+
+/// What became of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetChange {
+    /// It is new.
+    Added,
+    /// It is no more: its sessions end.
+    Removed,
+    /// It is another.
+    Changed(TargetDelta),
+}
+
+/// How a target differs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TargetDelta {
+    /// Who may come in, with which proof: its sessions are judged anew.
+    pub access: bool,
+    /// Limits, digests, alias or portals: counts for new sessions.
+    pub offer: bool,
+    /// LUNs that differ, by number.
+    pub luns: Vec<(u16, LunChange)>,
+}
+
+/// What became of a LUN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LunChange {
+    /// It is new.
+    Added,
+    /// It is no more.
+    Removed,
+    /// Another unit stands there: another medium, block length or identity.
+    Replaced,
+    /// The same unit with other properties: size, write protection, write cache.
+    Changed,
+}
+
+impl Changes {
+    /// Returns whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Config {
+    /// Returns what leads from `old` to `new`.
+    pub fn diff(old: &Self, new: &Self) -> Changes {
+        let mut changes = Changes::default();
+        let live = [
+            ("log", old.log != new.log),
+            ("max_sessions", old.max_sessions != new.max_sessions),
+            ("max_connections", old.max_connections != new.max_connections),
+            ("login_timeout", old.login_timeout != new.login_timeout),
+            ("discovery", old.discovery_auth != new.discovery_auth),
+        ];
+        let fixed = [
+            ("state_dir", old.state_dir != new.state_dir),
+            ("admin_socket", old.admin_socket != new.admin_socket),
+            ("reactor", old.reactor != new.reactor),
+            ("cores", old.cores != new.cores),
+            ("poll", old.poll != new.poll),
+            ("memory", old.memory != new.memory),
+        ];
+        changes.settings.extend(live.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));
+        changes.restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));
+        changes.portals = portals(&old.portals, &new.portals);
+        changes.targets = targets(old, new);
+        changes
+    }
+
+    fn unit(&self, lun: &MappedLun) -> Option<&Unit> {
+        self.units.get(lun.unit.0)
+    }
+
+    /// Returns what a target's access list says, with units instead of their places in this configuration.
+    fn view<'c>(&'c self, luns: &[MappedLun]) -> Vec<(u16, bool, Option<&'c str>)> {
+        luns.iter()
+            .map(|lun| (lun.lun, lun.read_only, self.unit(lun).map(|unit| unit.label.as_str())))
+            .collect()
+    }
+}
+
+fn portals(old: &[Portal], new: &[Portal]) -> Vec<(SocketAddr, PortalChange)> {
+    let find = |list: &[Portal], portal: &Portal| list.iter().find(|p| p.listen == portal.listen).cloned();
+    let gone = old.iter().filter(|p| find(new, p).is_none()).map(|p| (p.listen, PortalChange::Removed));
+    let rest = new.iter().filter_map(|portal| match find(old, portal) {
+        None => Some((portal.listen, PortalChange::Added)),
+        Some(before) => (before != *portal).then_some((portal.listen, PortalChange::Changed)),
+    });
+    gone.chain(rest).collect()
+}
+
+fn targets(old: &Config, new: &Config) -> Vec<(IscsiName, TargetChange)> {
+    let before: BTreeMap<_, _> = old.targets.iter().map(|target| (&target.name, target)).collect();
+    let after: BTreeMap<_, _> = new.targets.iter().map(|target| (&target.name, target)).collect();
+    let gone = before
+        .keys()
+        .filter(|name| !after.contains_key(*name))
+        .map(|name| ((*name).clone(), TargetChange::Removed));
+    let rest = after.iter().filter_map(|(name, target)| match before.get(name) {
+        None => Some(((*name).clone(), TargetChange::Added)),
+        Some(was) => {
+            let delta = target_delta(old, was, new, target);
+            (delta != TargetDelta::default()).then(|| ((*name).clone(), TargetChange::Changed(delta)))
+        }
+    });
+    gone.chain(rest).collect()
+}
+
+fn target_delta(old: &Config, was: &Target, new: &Config, is: &Target) -> TargetDelta {
+    let reached = |config: &Config, target: &Target| -> Vec<Option<SocketAddr>> {
+        target.portals.iter().map(|index| config.portals.get(*index).map(|portal| portal.listen)).collect()
+    };
+    let entries = |config: &Config, target: &Target| {
+        target.acl.as_ref().map(|acl| {
+            let entry = |entry: &super::value::AclEntry| {
+                let view: Vec<_> = config
+                    .view(&entry.luns)
+                    .into_iter()
+                    .map(|(lun, ro, label)| (lun, ro, label.map(str::to_owned)))
+                    .collect();
+                (entry.initiators.clone(), view, entry.auth.clone())
+            };
+            acl.iter().map(entry).collect::<Vec<_>>()
+        })
+    };
+    TargetDelta {
+        access: was.auth != is.auth || entries(old, was) != entries(new, is),
+        offer: was.alias != is.alias
+            || was.max_sessions != is.max_sessions
+            || was.session != is.session
+            || reached(old, was) != reached(new, is),
+        luns: luns(old, was, new, is),
+    }
+}
+
+fn luns(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<(u16, LunChange)> {
+    let before: BTreeMap<u16, &MappedLun> = was.luns.iter().map(|lun| (lun.lun, lun)).collect();
+    let after: BTreeMap<u16, &MappedLun> = is.luns.iter().map(|lun| (lun.lun, lun)).collect();
+    let gone = before.keys().filter(|lun| !after.contains_key(lun)).map(|lun| (*lun, LunChange::Removed));
+    let rest = after.iter().filter_map(|(number, lun)| {
+        let Some(earlier) = before.get(number) else { return Some((*number, LunChange::Added)) };
+        let change = match (old.unit(earlier), new.unit(lun)) {
+            (Some(a), Some(b)) if !same_unit(a, b) => Some(LunChange::Replaced),
+            (a, b) if a != b || earlier.read_only != lun.read_only => Some(LunChange::Changed),
+            _ => None,
+        };
+        change.map(|change| (*number, change))
+    });
+    gone.chain(rest).collect()
+}
+
+/// Returns whether an initiator would take the two for one disk.
+pub(crate) fn same_unit(a: &Unit, b: &Unit) -> bool {
+    let same_medium = match (&a.medium, &b.medium) {
+        (Medium::File { path: a, direct: x, .. }, Medium::File { path: b, direct: y, .. })
+        | (Medium::Block { path: a, direct: x }, Medium::Block { path: b, direct: y }) => a == b && x == y,
+        // Memory cannot grow without losing what it holds.
+        (a, b) => a == b,
+    };
+    same_medium && a.block_size == b.block_size && a.identity.naa == b.identity.naa && a.thin == b.thin
+}
+
+/// One line for the log: `target iqn… changed: access, LUN 2 added; portal 127.0.0.1:3260 removed`.
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts: Vec<String> =
+            self.portals.iter().map(|(at, change)| format!("portal {at} {change}")).collect();
+        parts.extend(self.targets.iter().map(|(name, change)| format!("target {name} {change}")));
+        parts.extend(self.settings.iter().map(|name| format!("{name} changed")));
+        parts.extend(self.restart.iter().map(|name| format!("{name} takes effect at the next start")));
+        if parts.is_empty() {
+            parts.push("nothing changed".to_owned());
+        }
+        f.write_str(&parts.join("; "))
+    }
+}
+
+impl fmt::Display for PortalChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Added => "added",
+            Self::Removed => "removed",
+            Self::Changed => "changed",
+        })
+    }
+}
+
+impl fmt::Display for TargetChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let delta = match self {
+            Self::Added => return f.write_str("added"),
+            Self::Removed => return f.write_str("removed"),
+            Self::Changed(delta) => delta,
+        };
+        let mut parts = Vec::new();
+        if delta.access {
+            parts.push("access".to_owned());
+        }
+        if delta.offer {
+            parts.push("offer".to_owned());
+        }
+        for (lun, change) in &delta.luns {
+            let word = match change {
+                LunChange::Added => "added",
+                LunChange::Removed => "removed",
+                LunChange::Replaced => "replaced",
+                LunChange::Changed => "changed",
+            };
+            parts.push(format!("LUN {lun} {word}"));
+        }
+        write!(f, "changed: {}", parts.join(", "))
+    }
+}

@@ -1,0 +1,109 @@
+//! The flags of `targe serve`: they build the same tree that a file does.
+
+use std::path::{Path, PathBuf};
+
+use super::document::{Raw, Tree, flag_place, from_word};
+use super::place::{At, Place, Report};
+use super::schema::{Kind, ROOT};
+use super::spec;
+
+/// The flags that shape a configuration, as given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `--config FILE`.
+    pub config: Option<PathBuf>,
+    /// `--listen ADDR:PORT`, which replaces the portals of the file.
+    pub listen: Vec<String>,
+    /// `--target IQN`.
+    pub target: Option<String>,
+    /// `--lun SPEC`.
+    pub luns: Vec<String>,
+    /// `--reactor KIND`.
+    pub reactor: Option<String>,
+    /// `--poll`.
+    pub poll: bool,
+    /// `--cores LIST`.
+    pub cores: Option<String>,
+    /// `--state-dir DIR`.
+    pub state_dir: Option<PathBuf>,
+    /// `--socket PATH`.
+    pub socket: Option<PathBuf>,
+    /// `--log LEVEL`.
+    pub log: Option<String>,
+}
+
+impl Flags {
+    /// Returns whether the disk and the target's name are left to us.
+    pub fn is_default_disk(&self) -> bool {
+        self.config.is_none() && self.luns.is_empty()
+    }
+
+    /// Puts the flags over what a file says, or over nothing. `state_dir` holds the default disk.
+    pub(crate) fn apply(&self, tree: &mut Tree, state_dir: &Path, report: &mut Report) {
+        self.settings(tree, report);
+        if !self.listen.is_empty() {
+            tree.entries.remove("portal");
+        }
+        for listen in &self.listen {
+            let place = flag_place("--listen", listen);
+            let mut portal = Tree::new(place.clone());
+            portal.set("listen", At::new(Raw::Text(listen.clone()), place));
+            tree.push("portal", portal);
+        }
+        if self.config.is_some() {
+            if let Some(name) = &self.target {
+                report.mistake(&flag_place("--target", name), "the targets are those of the --config file");
+            }
+            for spec in &self.luns {
+                report.mistake(&flag_place("--lun", spec), "the LUNs are those of the --config file");
+            }
+            return;
+        }
+        let name_place = self.target.as_ref().map_or(Place::Default, |name| flag_place("--target", name));
+        let name = self.target.as_deref().unwrap_or(super::DEFAULT_TARGET);
+        let mut target = Tree::new(name_place.clone());
+        target.set("name", At::new(Raw::Text(name.to_owned()), name_place));
+        for lun in &self.luns {
+            let tree = spec::parse(lun, &flag_place("--lun", lun), report);
+            target.push("lun", tree);
+        }
+        if self.luns.is_empty() {
+            target.push("lun", default_disk(&utf8(&state_dir.join("disk.img"), report)));
+        }
+        tree.push("target", target);
+    }
+
+    fn settings(&self, tree: &mut Tree, report: &mut Report) {
+        for (flag, key, value) in [
+            ("--reactor", "reactor", self.reactor.clone()),
+            ("--poll", "poll", self.poll.then(|| "true".to_owned())),
+            ("--cores", "cores", self.cores.clone()),
+            ("--state-dir", "state_dir", self.state_dir.as_deref().map(|path| utf8(path, report))),
+            ("--socket", "admin_socket", self.socket.as_deref().map(|path| utf8(path, report))),
+            ("--log", "log", self.log.clone()),
+        ] {
+            if let (Some(value), Some(key)) = (value, ROOT.key(key)) {
+                let place = flag_place(flag, if matches!(key.kind, Kind::Switch) { "" } else { &value });
+                tree.set(key.name, from_word(&value, key.kind, &place));
+            }
+        }
+    }
+}
+
+/// Returns a path as text; one that is none becomes a mistake.
+fn utf8(path: &Path, report: &mut Report) -> String {
+    if path.to_str().is_none() {
+        report.mistake(&Place::Default, format!("the path {} is not UTF-8", path.display()));
+    }
+    path.to_string_lossy().into_owned()
+}
+
+/// The disk that is served when nothing else is asked for: 1 GiB, thin, in the state directory.
+fn default_disk(path: &str) -> Tree {
+    let place = Place::Flag("the default disk".into());
+    let mut lun = Tree::new(place.clone());
+    for (key, value) in [("type", "file"), ("path", path), ("size", "1G")] {
+        lun.set(key, At::new(Raw::Text(value.to_owned()), place.clone()));
+    }
+    lun
+}

@@ -1,0 +1,88 @@
+//! Serial numbers and world-wide names: stable, because they are derived from what the operator wrote.
+
+use sha2::{Digest, Sha256};
+
+use super::value::Naa;
+
+/// Derives the world-wide name of a unit: NAA 3h, locally assigned (SPC-5 §7.7.6.6.4), 60 bits of a hash. `scope` is
+/// the target's name and `medium` what the unit is within it.
+///
+/// The same inputs give the same name on every host and in every release: initiators recognise their disks by it.
+pub(crate) fn derived_naa(scope: &str, medium: &str) -> Naa {
+    let mut hash = Sha256::new();
+    hash.update(b"targe unit 1\0");
+    hash.update(scope.as_bytes());
+    hash.update([0]);
+    hash.update(medium.as_bytes());
+    let digest: [u8; 32] = hash.finalize().into();
+    let [first, rest @ ..] = digest.first_chunk::<8>().copied().unwrap_or_default();
+    let mut name = [0x30 | (first & 0x0f), 0, 0, 0, 0, 0, 0, 0];
+    if let Some(tail) = name.get_mut(1..) {
+        tail.copy_from_slice(&rest);
+    }
+    Naa::Short(name)
+}
+
+/// Parses a world-wide name.
+///
+/// # Errors
+/// A fragment that says what is wrong.
+pub(crate) fn parse_naa(text: &str) -> Result<Naa, String> {
+    let digits = text.strip_prefix("naa.").or(text.strip_prefix("0x")).unwrap_or(text);
+    let wrong = || format!("\"{text}\" is no NAA name: 16 or 32 hexadecimal digits");
+    let nibbles = digits
+        .chars()
+        .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect::<Option<Vec<u8>>>()
+        .ok_or_else(wrong)?;
+    let bytes: Vec<u8> =
+        nibbles.chunks(2).map(|pair| pair.iter().fold(0, |byte, nibble| byte << 4 | nibble)).collect();
+    let kind = nibbles.first().copied().unwrap_or(0);
+    if let (16, Ok(bytes), 2 | 3 | 5) = (nibbles.len(), <[u8; 8]>::try_from(bytes.as_slice()), kind) {
+        return Ok(Naa::Short(bytes));
+    }
+    if let (32, Ok(bytes), 6) = (nibbles.len(), <[u8; 16]>::try_from(bytes.as_slice()), kind) {
+        return Ok(Naa::Long(bytes));
+    }
+    match nibbles.len() {
+        16 => Err(format!("\"{text}\" is no NAA name: 16 digits begin with 2, 3 or 5")),
+        32 => Err(format!("\"{text}\" is no NAA name: 32 digits begin with 6")),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Initiators recognise their disks by these: a change of this table is a change of every disk's name.
+    #[test]
+    fn derived_names_never_change() {
+        for (scope, medium, name) in [
+            ("iqn.2001-04.com.example:a", "file:/srv/a.img", "3ba6cb8b7e9c9562"),
+            ("iqn.2001-04.com.example:a", "ram:0", "3f40b72c8b520c6c"),
+            ("iqn.2001-04.com.example:b", "ram:0", "3759ae1c714625e4"),
+        ] {
+            assert_eq!(derived_naa(scope, medium).to_string(), name);
+        }
+    }
+
+    #[test]
+    fn takes_names_of_known_types_only() {
+        for (text, ok) in [
+            ("3000000000000001", true),
+            ("0x5000C50000000001", true),
+            ("naa.2000000000000001", true),
+            ("60000000000000010000000000000001", true),
+            ("6000000000000001", false),
+            ("1000000000000001", false),
+            ("30000000000000010000000000000001", false),
+            ("300000000000000", false),
+            ("300000000000000g", false),
+            ("", false),
+        ] {
+            assert_eq!(parse_naa(text).is_ok(), ok, "{text}");
+        }
+        assert_eq!(parse_naa("0x5000C50000000001").unwrap().to_string(), "5000c50000000001");
+    }
+}

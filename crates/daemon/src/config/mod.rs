@@ -1,0 +1,107 @@
+//! The configuration: read from TOML or from flags, checked whole, every mistake with its place.
+//!
+//! What is written ([`wire`], with places) and what it means ([`value`]) are separate types. All keys stand in one
+//! table ([`schema`]), from which the reader, the defaults and the reference in `docs/config.md` come.
+//!
+//! **Invariant:** this room opens media only to see whether it may; it changes nothing in the file system.
+
+mod diff;
+mod document;
+mod flags;
+mod identity;
+mod names;
+mod place;
+mod reader;
+mod reference;
+mod resolve;
+mod schema;
+mod secret;
+mod spec;
+mod units;
+mod value;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+pub use diff::{Changes, LunChange, PortalChange, TargetChange, TargetDelta};
+pub use flags::Flags;
+pub use names::{IscsiName, NamePattern};
+pub use place::{Mistake, Place, Report};
+pub use reference::reference;
+pub use resolve::Surroundings;
+pub use units::show_size;
+pub use value::{
+    AclEntry, Announced, Auth, Chap, ChapAlgorithm, Config, DigestPolicy, Identity, MappedLun, Medium, Naa,
+    Portal, ReactorChoice, Secret, SessionLimits, Target, Unit, UnitIndex,
+};
+
+/// A file longer than this is no configuration: it holds some 50 000 LUNs.
+const FILE_LEN_MAX: u64 = 8 << 20;
+
+/// The name of the target when nobody chose one. The domain is one of those that nobody can own (RFC 2606).
+pub const DEFAULT_TARGET: &str = "iqn.2026-01.example.targe:disk";
+
+/// A configuration and the report on it, which then holds warnings only.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What was configured.
+    pub config: Config,
+    /// What was odd about it.
+    pub report: Report,
+}
+
+impl Config {
+    /// Reads what the flags ask for: their file, if they name one, with the other flags over it. Relative paths in
+    /// the file count from its directory, those in flags from the working directory.
+    ///
+    /// # Errors
+    /// The report, when it has mistakes.
+    pub fn load(flags: &Flags, around: &Surroundings) -> Result<Loaded, Report> {
+        let mut around = around.clone();
+        let mut flags = flags.clone();
+        for path in [&mut flags.state_dir, &mut flags.socket].into_iter().flatten() {
+            *path = around.absolute(path);
+        }
+        let mut report = Report::new(flags.config.clone());
+        let mut tree = match &flags.config {
+            Some(file) => match read(file) {
+                Ok((text, mode)) => {
+                    around.file_mode = Some(mode);
+                    let whole = around.absolute(file);
+                    around.directory = whole.parent().map_or(around.directory, Path::to_path_buf);
+                    document::from_toml(&text, &mut report)
+                }
+                Err(why) => {
+                    report.whole(why);
+                    return Err(report);
+                }
+            },
+            None => document::Tree::new(Place::Default),
+        };
+        let state_dir = flags.state_dir.clone().unwrap_or_else(|| around.state_dir.clone());
+        flags.apply(&mut tree, &state_dir, &mut report);
+        around.name_is_ours = flags.config.is_none() && flags.target.is_none();
+        let root = wire::Root::read(tree, &mut report);
+        let config = resolve::resolve(root, &around, &mut report);
+        if report.is_clean() { Ok(Loaded { config, report }) } else { Err(report) }
+    }
+}
+
+fn read(file: &Path) -> Result<(String, u32), String> {
+    let cannot = |error: std::io::Error| format!("cannot read: {}", crate::os_error(&error));
+    let meta = file.metadata().map_err(cannot)?;
+    if meta.len() > FILE_LEN_MAX {
+        return Err(format!("longer than {}", show_size(FILE_LEN_MAX)));
+    }
+    let bytes = std::fs::read(file).map_err(cannot)?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let line =
+            error.as_bytes().iter().take(error.utf8_error().valid_up_to()).filter(|b| **b == b'\n').count();
+        format!("not UTF-8 (on line {})", line + 1)
+    })?;
+    Ok((text, meta.mode() & 0o777))
+}

@@ -1,0 +1,216 @@
+//! Where a value was written, and the mistakes that were found there.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// In the configuration file; both count from 1, columns in characters.
+    File {
+        /// The line.
+        line: u32,
+        /// The column.
+        column: u32,
+    },
+    /// On the command line: the flag and its value, as given.
+    Flag(Arc<str>),
+    /// Nowhere: a default.
+    Default,
+}
+
+/// A value and where it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct At<T> {
+    pub(crate) value: T,
+    pub(crate) place: Place,
+}
+
+impl<T> At<T> {
+    pub(crate) const fn new(value: T, place: Place) -> Self {
+        Self { value, place }
+    }
+
+    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> At<U> {
+        At { value: f(self.value), place: self.place }
+    }
+}
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mistake {
+    /// Where it is; `None` when it concerns the file as a whole.
+    pub place: Option<Place>,
+    /// What is wrong, as a fragment without full stop.
+    pub message: String,
+}
+
+/// All mistakes of one configuration, and what is merely odd about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The file, as the user named it; `None` for a configuration built from flags.
+    pub file: Option<PathBuf>,
+    /// Mistakes: the configuration cannot be used.
+    pub mistakes: BTreeSet<Mistake>,
+    /// What deserves a look but does not stop anything.
+    pub warnings: BTreeSet<Mistake>,
+    /// Whether the text itself was damaged, so that what seems missing may only be unreadable.
+    damaged: bool,
+}
+
+impl Report {
+    pub(crate) fn new(file: Option<PathBuf>) -> Self {
+        Self { file, ..Self::default() }
+    }
+
+    /// Returns whether the configuration can be used.
+    pub fn is_clean(&self) -> bool {
+        self.mistakes.is_empty()
+    }
+
+    /// Notes a mistake.
+    pub(crate) fn mistake(&mut self, place: &Place, message: impl Into<String>) {
+        self.mistakes.insert(Mistake { place: Some(place.clone()), message: message.into() });
+    }
+
+    /// Notes that something is not there. Left out when the text is damaged: it may well be there.
+    pub(crate) fn missing(&mut self, place: &Place, message: impl Into<String>) {
+        if !self.damaged {
+            self.mistake(place, message);
+        }
+    }
+
+    /// Notes a mistake of the text itself.
+    pub(crate) fn damage(&mut self, place: &Place, message: impl Into<String>) {
+        self.damaged = true;
+        self.mistake(place, message);
+    }
+
+    /// Notes a mistake that has no position.
+    pub(crate) fn whole(&mut self, message: impl Into<String>) {
+        self.mistakes.insert(Mistake { place: None, message: message.into() });
+    }
+
+    /// Notes something odd.
+    pub(crate) fn warn(&mut self, place: &Place, message: impl Into<String>) {
+        self.warnings.insert(Mistake { place: Some(place.clone()), message: message.into() });
+    }
+
+    fn line(&self, f: &mut fmt::Formatter<'_>, mistake: &Mistake, kind: &str) -> fmt::Result {
+        match (&mistake.place, &self.file) {
+            (Some(Place::Flag(flag)), _) => write!(f, "{flag}: ")?,
+            (Some(Place::File { line, column }), Some(file)) => {
+                write!(f, "{}:{line}:{column}: ", file.display())?;
+            }
+            (_, Some(file)) => write!(f, "{}: ", file.display())?,
+            (_, None) => {}
+        }
+        writeln!(f, "{kind}{}", mistake.message)
+    }
+}
+
+/// One line each, mistakes first: `targe.toml:12:9: unknown key "sise" in lun (did you mean "size"?)`.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for mistake in &self.mistakes {
+            self.line(f, mistake, "")?;
+        }
+        for warning in &self.warnings {
+            self.line(f, warning, "warning: ")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Report {}
+
+/// Finds lines and columns in a text.
+pub(crate) struct LineIndex<'a> {
+    text: &'a str,
+    /// The byte offset at which each line starts.
+    starts: Vec<usize>,
+}
+
+impl<'a> LineIndex<'a> {
+    pub(crate) fn new(text: &'a str) -> Self {
+        let starts =
+            std::iter::once(0).chain(text.match_indices('\n').map(|(newline, _)| newline + 1)).collect();
+        Self { text, starts }
+    }
+
+    /// Returns the place of the character at a byte offset.
+    pub(crate) fn place(&self, offset: usize) -> Place {
+        let line = self.starts.partition_point(|&start| start <= offset);
+        let start = line.checked_sub(1).and_then(|row| self.starts.get(row)).copied().unwrap_or(0);
+        let column = self.text.get(start..offset).map_or(0, |before| before.chars().count()) + 1;
+        Place::File {
+            line: u32::try_from(line).unwrap_or(u32::MAX),
+            column: u32::try_from(column).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// Returns ` (did you mean "…"?)` when one of `known` is close to `word`, else nothing.
+pub(crate) fn did_you_mean<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+    let best = known.into_iter().map(|name| (distance(word, name), name)).min();
+    match best {
+        Some((distance, name)) if distance <= 1 + name.len() / 4 => format!(" (did you mean \"{name}\"?)"),
+        _ => String::new(),
+    }
+}
+
+/// Returns how many single-character edits (insert, delete, replace) lead from `a` to `b`.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (cell, to) in row.iter_mut().skip(1).zip(b.chars()) {
+            let replaced = diagonal + usize::from(!from.eq_ignore_ascii_case(&to));
+            diagonal = *cell;
+            left = replaced.min(left + 1).min(diagonal + 1);
+            *cell = left;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_lines_and_characters_from_one() {
+        let index = LineIndex::new("a\nbé c\n\nx");
+        for (offset, line, column) in
+            [(0, 1, 1), (2, 2, 1), (3, 2, 2), (5, 2, 3), (8, 3, 1), (9, 4, 1), (10, 4, 2)]
+        {
+            assert_eq!(index.place(offset), Place::File { line, column }, "{offset}");
+        }
+    }
+
+    #[test]
+    fn edit_distance_of_near_and_far_words() {
+        for (a, b, expected) in [
+            ("size", "size", 0),
+            ("sise", "size", 1),
+            ("sze", "size", 1),
+            ("", "abc", 3),
+            ("kitten", "sitting", 3),
+        ] {
+            assert_eq!(distance(a, b), expected, "{a} {b}");
+            assert_eq!(distance(b, a), expected, "{b} {a}");
+        }
+    }
+
+    #[test]
+    fn suggests_only_near_words() {
+        assert_eq!(did_you_mean("sise", ["path", "size"]), " (did you mean \"size\"?)");
+        assert_eq!(did_you_mean("colour", ["path", "size"]), "");
+    }
+}

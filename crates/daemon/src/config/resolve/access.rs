@@ -1,0 +1,211 @@
+//! Who may come in, what they must prove, and what they then see.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use super::super::names::{NamePattern, check_label};
+use super::super::place::{At, Place, Report, did_you_mean};
+use super::super::secret;
+use super::super::value::{AclEntry, Auth, Chap, ChapAlgorithm, MappedLun, Secret};
+use super::super::wire;
+use super::Surroundings;
+use super::luns::TargetLuns;
+
+/// Groups of initiators by name.
+pub(super) type Groups = BTreeMap<String, Vec<NamePattern>>;
+
+pub(super) fn groups(written: &[wire::Group], report: &mut Report) -> Groups {
+    let mut groups = Groups::new();
+    for group in written {
+        let patterns = group.initiators.iter().filter_map(|at| pattern(at, report)).collect();
+        let Some(name) = &group.name else { continue };
+        if let Err(why) = check_label(&name.value) {
+            report.mistake(&name.place, why);
+        }
+        if groups.insert(name.value.clone(), patterns).is_some() {
+            report.mistake(&name.place, format!("group \"{}\" is given twice", name.value));
+        }
+    }
+    groups
+}
+
+pub(super) fn acl(
+    entries: Vec<wire::Acl>,
+    luns: &TargetLuns,
+    target_auth: &Auth,
+    groups: &Groups,
+    around: &Surroundings,
+    report: &mut Report,
+) -> Vec<AclEntry> {
+    let mut resolved: Vec<AclEntry> = Vec::new();
+    for entry in entries {
+        if let Some(first) = entry.initiators.first()
+            && resolved.iter().any(|earlier| earlier.initiators.iter().any(|p| p.as_str() == "*"))
+        {
+            report.warn(&first.place, "an earlier entry of this access list fits every initiator");
+        }
+        let initiators = initiators(&entry.initiators, groups, report);
+        let mapped = match entry.luns {
+            None => luns
+                .mapped
+                .iter()
+                .map(|lun| MappedLun { read_only: lun.read_only || entry.ro, ..*lun })
+                .collect(),
+            Some(mappings) => mappings_of(mappings, entry.ro, luns, report),
+        };
+        let auth = entry.auth.map_or_else(|| target_auth.clone(), |written| auth(written, around, report));
+        resolved.push(AclEntry { initiators, luns: mapped, auth });
+    }
+    resolved
+}
+
+fn initiators(written: &[At<String>], groups: &Groups, report: &mut Report) -> Vec<NamePattern> {
+    let mut patterns = Vec::new();
+    for at in written {
+        match at.value.strip_prefix('@') {
+            Some(name) => match groups.get(name) {
+                Some(members) => patterns.extend(members.iter().cloned()),
+                None => {
+                    let hint = did_you_mean(name, groups.keys().map(String::as_str));
+                    report.mistake(&at.place, format!("no group is named \"{name}\"{hint}"));
+                }
+            },
+            None => patterns.extend(pattern(at, report)),
+        }
+    }
+    patterns
+}
+
+fn pattern(at: &At<String>, report: &mut Report) -> Option<NamePattern> {
+    NamePattern::parse(&at.value).map_err(|why| report.mistake(&at.place, why)).ok()
+}
+
+fn mappings_of(
+    mappings: Vec<wire::Mapping>,
+    all_read_only: bool,
+    luns: &TargetLuns,
+    report: &mut Report,
+) -> Vec<MappedLun> {
+    let mut seen = BTreeSet::new();
+    let mut mapped = Vec::new();
+    for mapping in mappings {
+        let Some(lun) = mapping.lun else { continue };
+        if !luns.numbers.contains(&lun.value) {
+            report.mistake(&lun.place, format!("the target has no LUN {}", lun.value));
+        }
+        let shown = mapping.shown_as.unwrap_or_else(|| lun.clone());
+        if !seen.insert(shown.value) {
+            report.mistake(&shown.place, format!("two LUNs are shown as {}", shown.value));
+        }
+        if let Some(own) = luns.mapped.iter().find(|own| own.lun == lun.value) {
+            let read_only = own.read_only || mapping.ro || all_read_only;
+            mapped.push(MappedLun { lun: shown.value, unit: own.unit, read_only });
+        }
+    }
+    mapped.sort_unstable_by_key(|lun| lun.lun);
+    mapped
+}
+
+pub(super) fn auth(written: wire::Auth, around: &Surroundings, report: &mut Report) -> Auth {
+    let wire::Auth {
+        place,
+        method,
+        user,
+        secret_file,
+        secret,
+        mutual_user,
+        mutual_secret_file,
+        mutual_secret,
+        algorithms,
+    } = written;
+    if method.is_some_and(|at| at.value == "none") {
+        let given = [&user, &secret, &mutual_user, &mutual_secret].into_iter().flatten().map(|at| &at.place);
+        let files = [&secret_file, &mutual_secret_file].into_iter().flatten().map(|at| &at.place);
+        if let Some(place) = given.chain(files).next() {
+            report.mistake(place, "auth with method \"none\" takes no names or secrets");
+        }
+        return Auth::None;
+    }
+    if user.is_none() {
+        report.missing(&place, "auth has no \"user\"");
+    }
+    let secret_place =
+        secret_file.as_ref().map(|at| at.place.clone()).or(secret.as_ref().map(|at| at.place.clone()));
+    let own = read_secret("secret", secret_file, secret, around, report);
+    if secret_place.is_none() {
+        report.missing(&place, "auth has no \"secret_file\"");
+    }
+    let mutual_place = mutual_secret_file
+        .as_ref()
+        .map(|at| at.place.clone())
+        .or(mutual_secret.as_ref().map(|at| at.place.clone()));
+    let mutual = read_secret("mutual_secret", mutual_secret_file, mutual_secret, around, report);
+    match (&mutual_user, &mutual_place) {
+        (Some(name), None) => {
+            report.missing(&name.place, "auth has a \"mutual_user\" and no \"mutual_secret_file\"")
+        }
+        (None, Some(place)) => report.missing(place, "auth has a mutual secret and no \"mutual_user\""),
+        _ => {}
+    }
+    // RFC 7143 §9.2.1: the two directions must not share a secret.
+    if let (Some(own), Some(mutual), Some(place)) = (&own, &mutual, &mutual_place)
+        && own == mutual
+    {
+        report.mistake(place, "the mutual secret must be another one than the initiator's");
+    }
+    if algorithms.is_empty() {
+        report.missing(&place, "auth accepts no algorithm");
+    }
+    Auth::Chap(Chap {
+        user: user.map(|at| at.value).unwrap_or_default(),
+        secret: own.unwrap_or_else(|| Secret::new(Vec::new())),
+        mutual: mutual_user.map(|at| at.value).zip(mutual),
+        algorithms: algorithms.into_iter().map(algorithm).collect(),
+    })
+}
+
+fn algorithm(name: &'static str) -> ChapAlgorithm {
+    match name {
+        "SHA3-256" => ChapAlgorithm::Sha3,
+        "SHA-256" => ChapAlgorithm::Sha256,
+        "SHA1" => ChapAlgorithm::Sha1,
+        _ => ChapAlgorithm::Md5,
+    }
+}
+
+/// Takes a secret from its file or from the configuration, whichever is given.
+fn read_secret(
+    key: &str,
+    file: Option<At<PathBuf>>,
+    inline: Option<At<String>>,
+    around: &Surroundings,
+    report: &mut Report,
+) -> Option<Secret> {
+    let (result, place) = match (file, inline) {
+        (Some(_), Some(inline)) => {
+            report.mistake(&inline.place, format!("give \"{key}_file\" or \"{key}\", not both"));
+            return None;
+        }
+        (Some(file), None) => (secret::from_file(&around.absolute(&file.value)), file.place),
+        (None, Some(inline)) => {
+            check_inline(key, &inline.place, around, report);
+            (secret::check(inline.value.into_bytes()), inline.place)
+        }
+        (None, None) => return None,
+    };
+    result.map_err(|why| report.mistake(&place, why)).ok()
+}
+
+/// A secret in the configuration is as secret as the file is.
+fn check_inline(key: &str, place: &Place, around: &Surroundings, report: &mut Report) {
+    match around.file_mode {
+        Some(mode) if mode & 0o077 != 0 => report.mistake(
+            place,
+            format!(
+                "\"{key}\" in a file that others can read (mode {mode:03o}); use \"{key}_file\" or chmod 600"
+            ),
+        ),
+        _ => report
+            .warn(place, format!("\"{key}\" is written in the configuration; \"{key}_file\" keeps it apart")),
+    }
+}

@@ -1,0 +1,446 @@
+//! Logical units: media, numbers, identities.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use base::units::{BlockSize, ByteLen};
+
+use super::super::identity;
+use super::super::names::{IscsiName, check_label};
+use super::super::place::{At, Place, Report, did_you_mean};
+use super::super::units::show_size;
+use super::super::value::{Identity, MappedLun, Medium, Naa, Unit, UnitIndex};
+use super::super::wire;
+use super::{Surroundings, at_line};
+use crate::os_error;
+
+/// The units met so far.
+pub(super) struct Pool<'a> {
+    around: &'a Surroundings,
+    units: Vec<Unit>,
+    shared: BTreeMap<String, Shared>,
+    /// Which file or device belongs to which unit, so that no two units write to one medium.
+    media: BTreeMap<MediumKey, String>,
+    names: BTreeMap<Naa, String>,
+}
+
+struct Shared {
+    place: Place,
+    unit: Option<UnitIndex>,
+    /// The identity that the first target to show the unit completes.
+    identity: Option<Derived>,
+    used: bool,
+}
+
+/// What tells one file or device from another.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum MediumKey {
+    Inode(u64, u64),
+    Device(u64),
+    Path(PathBuf),
+}
+
+/// The parts of an identity that may have to be derived.
+struct Derived {
+    naa: Option<At<Naa>>,
+    serial: Option<String>,
+    place: Place,
+}
+
+/// The LUNs of a target.
+pub(super) struct TargetLuns {
+    /// Every number that is used, rightly or wrongly.
+    pub(super) numbers: BTreeSet<u16>,
+    /// Those that are right, in ascending order.
+    pub(super) mapped: Vec<MappedLun>,
+}
+
+impl<'a> Pool<'a> {
+    /// Starts with the shared units.
+    pub(super) fn new(around: &'a Surroundings, shared: &[wire::Lun], report: &mut Report) -> Self {
+        let mut pool = Self {
+            around,
+            units: Vec::new(),
+            shared: BTreeMap::new(),
+            media: BTreeMap::new(),
+            names: BTreeMap::new(),
+        };
+        for lun in shared {
+            let label = lun.name.as_ref().map(|at| at.value.clone()).unwrap_or_default();
+            let unit = pool.unit(lun, label.clone(), report);
+            let Some(name) = &lun.name else { continue };
+            if let Err(why) = check_label(&name.value) {
+                report.mistake(&name.place, why);
+            }
+            if let Some(first) = pool.shared.get(&label) {
+                let line = at_line(&first.place);
+                report.mistake(&name.place, format!("lun \"{label}\" is given twice{line}"));
+                continue;
+            }
+            let identity = Some(derived(lun, report));
+            pool.shared.insert(label, Shared { place: name.place.clone(), unit, identity, used: false });
+        }
+        pool
+    }
+
+    /// Resolves the LUNs of a target. `scope` is what their identities are derived from; without one (the target's
+    /// name is wrong) none is derived.
+    pub(super) fn target_luns(
+        &mut self,
+        target: &IscsiName,
+        scope: Option<&str>,
+        luns: Vec<wire::Lun>,
+        report: &mut Report,
+    ) -> TargetLuns {
+        let mut numbers = fixed_numbers(&luns, report);
+        let mut mapped = Vec::new();
+        let mut seen = BTreeSet::new();
+        let mut shown: BTreeMap<String, Place> = BTreeMap::new();
+        for lun in luns {
+            let Some(number) = lun.lun.as_ref().map(|at| at.value).or_else(|| lowest_free(&numbers)) else {
+                report.mistake(&lun.place, "the target has no number free for another LUN");
+                continue;
+            };
+            numbers.insert(number);
+            let scope = scope.filter(|_| seen.insert(number));
+            let unit = match &lun.share {
+                Some(name) => {
+                    if let Some(first) = shown.insert(name.value.clone(), name.place.clone()) {
+                        let line = at_line(&first);
+                        report
+                            .mistake(&name.place, format!("the target shows \"{}\" twice{line}", name.value));
+                    }
+                    self.shared_unit(&lun, name, scope, report)
+                }
+                None => self.own_unit(&lun, target, scope, number, report),
+            };
+            if let Some(unit) = unit {
+                let read_only = lun.ro || self.units.get(unit.0).is_some_and(|unit| unit.read_only);
+                mapped.push(MappedLun { lun: number, unit, read_only });
+            }
+        }
+        mapped.sort_unstable_by_key(|lun| lun.lun);
+        mapped.dedup_by_key(|lun| lun.lun);
+        TargetLuns { numbers, mapped }
+    }
+
+    /// Ends: warns of shared units that no target shows.
+    pub(super) fn finish(self, report: &mut Report) -> Vec<Unit> {
+        for (name, shared) in &self.shared {
+            if !shared.used {
+                report.warn(&shared.place, format!("no target shows lun \"{name}\""));
+            }
+        }
+        self.units
+    }
+
+    fn own_unit(
+        &mut self,
+        lun: &wire::Lun,
+        target: &IscsiName,
+        scope: Option<&str>,
+        number: u16,
+        report: &mut Report,
+    ) -> Option<UnitIndex> {
+        let index = self.unit(lun, format!("{target}/{number}"), report);
+        let derived = derived(lun, report);
+        let index = index?;
+        let medium = match self.units.get(index.0).map(|unit| &unit.medium) {
+            Some(Medium::Ram { .. }) => format!("ram:{number}"),
+            Some(Medium::Null { .. }) => format!("null:{number}"),
+            Some(medium) => medium.to_string(),
+            None => return None,
+        };
+        self.identify(index, derived, scope, &medium, report);
+        Some(index)
+    }
+
+    fn shared_unit(
+        &mut self,
+        lun: &wire::Lun,
+        name: &At<String>,
+        scope: Option<&str>,
+        report: &mut Report,
+    ) -> Option<UnitIndex> {
+        for (key, place) in &lun.own_keys {
+            report.mistake(place, format!("\"{key}\" belongs to the shared lun, not to the target's"));
+        }
+        let Some(shared) = self.shared.get_mut(&name.value) else {
+            let hint = did_you_mean(&name.value, self.shared.keys().map(String::as_str));
+            report.mistake(&name.place, format!("no lun is named \"{}\"{hint}", name.value));
+            return None;
+        };
+        shared.used = true;
+        let unit = shared.unit;
+        if let (Some(unit), Some(identity)) = (unit, shared.identity.take()) {
+            self.identify(unit, identity, scope, &format!("shared:{}", name.value), report);
+        }
+        unit
+    }
+
+    /// Resolves everything of a unit but its identity.
+    fn unit(&mut self, lun: &wire::Lun, label: String, report: &mut Report) -> Option<UnitIndex> {
+        let block_size = block_size(lun.bs.as_ref());
+        let physical_block_size = block_size_of(lun.physical_bs.as_ref(), block_size, report);
+        let medium = self.medium(lun, block_size, &label, report);
+        let text = |at: &Option<At<String>>, report: &mut Report| printable(at.as_ref(), report);
+        let (vendor, product) = (text(&lun.vendor, report), text(&lun.product, report));
+        let revision = text(&lun.revision, report);
+        let unit = Unit {
+            label,
+            medium: medium?,
+            block_size,
+            physical_block_size,
+            read_only: lun.ro,
+            thin: lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
+            write_cache: lun.write_cache,
+            removable: lun.removable,
+            identity: Identity {
+                serial: String::new(),
+                naa: Naa::Short([0; 8]),
+                vendor: vendor.unwrap_or_default(),
+                product: product.unwrap_or_default(),
+                revision: revision.unwrap_or_else(own_revision),
+            },
+        };
+        self.units.push(unit);
+        Some(UnitIndex(self.units.len() - 1))
+    }
+
+    fn identify(
+        &mut self,
+        index: UnitIndex,
+        given: Derived,
+        scope: Option<&str>,
+        medium: &str,
+        report: &mut Report,
+    ) {
+        let place = given.naa.as_ref().map_or(given.place, |at| at.place.clone());
+        let derived = || scope.map(|scope| identity::derived_naa(scope, medium));
+        let Some(naa) = given.naa.map(|at| at.value).or_else(derived) else { return };
+        let Some(unit) = self.units.get_mut(index.0) else { return };
+        unit.identity.naa = naa;
+        unit.identity.serial = given.serial.unwrap_or_else(|| naa.to_string());
+        if let Some(other) = self.names.insert(naa, unit.label.clone()) {
+            report.mistake(&place, format!("the name naa.{naa} is already that of {other}"));
+        }
+    }
+
+    fn medium(&mut self, lun: &wire::Lun, bs: BlockSize, label: &str, report: &mut Report) -> Option<Medium> {
+        let size = lun.size.as_ref().filter(|at| whole_blocks(at, bs, report)).map(|at| ByteLen(at.value));
+        let Some(kind) = &lun.kind else {
+            if !lun.kind_given {
+                report.missing(&lun.place, "lun has no \"type\"");
+            }
+            return None;
+        };
+        let on_disk = matches!(kind.value, "file" | "block");
+        let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
+        if on_disk && !lun.path_given {
+            report.missing(&kind.place, format!("lun of type {} has no \"path\"", kind.value));
+        }
+        if !on_disk && !lun.size_given {
+            report.missing(&kind.place, format!("lun of type {} has no \"size\"", kind.value));
+        }
+        for (name, place) in &lun.own_keys {
+            let fits = match *name {
+                "path" | "direct" => on_disk,
+                "size" => kind.value != "block",
+                _ => true,
+            };
+            if !fits {
+                report.mistake(place, unfit(name));
+            }
+        }
+        let direct = lun.direct.as_ref().is_some_and(|at| at.value);
+        match kind.value {
+            "ram" => Some(Medium::Ram { size: size? }),
+            "null" => Some(Medium::Null { size: size? }),
+            _ => {
+                let at = lun.path.as_ref()?;
+                let path = self.around.absolute(&at.value);
+                let checked = if kind.value == "file" {
+                    check_file(&path, &at.place, lun, bs, report)
+                } else {
+                    check_device(&path, lun)
+                };
+                if let Err(why) = checked {
+                    report.mistake(&at.place, why);
+                }
+                if let Some(other) = self.media.insert(medium_key(&path), label.to_owned()) {
+                    let hint =
+                        "; to show one medium in several targets, make it a top-level [[lun]] and share it";
+                    report.mistake(
+                        &at.place,
+                        format!("{} is already the medium of {other}{hint}", path.display()),
+                    );
+                }
+                Some(match kind.value {
+                    "file" => Medium::File { path, size, direct },
+                    _ => Medium::Block { path, direct },
+                })
+            }
+        }
+    }
+}
+
+/// Collects the numbers that are fixed with `lun = N`.
+fn fixed_numbers(luns: &[wire::Lun], report: &mut Report) -> BTreeSet<u16> {
+    let mut fixed: BTreeMap<u16, &Place> = BTreeMap::new();
+    for at in luns.iter().filter_map(|lun| lun.lun.as_ref()) {
+        match fixed.get(&at.value) {
+            Some(first) => {
+                report.mistake(&at.place, format!("LUN {} is given twice{}", at.value, at_line(first)));
+            }
+            None => {
+                fixed.insert(at.value, &at.place);
+            }
+        }
+    }
+    fixed.into_keys().collect()
+}
+
+fn lowest_free(used: &BTreeSet<u16>) -> Option<u16> {
+    (0..=u16::try_from(super::super::schema::LUN_MAX).unwrap_or(0)).find(|number| !used.contains(number))
+}
+
+fn derived(lun: &wire::Lun, report: &mut Report) -> Derived {
+    let naa = lun.naa.as_ref().and_then(|at| match identity::parse_naa(&at.value) {
+        Ok(naa) => Some(At::new(naa, at.place.clone())),
+        Err(why) => {
+            report.mistake(&at.place, why);
+            None
+        }
+    });
+    Derived { naa, serial: printable(lun.serial.as_ref(), report), place: lun.place.clone() }
+}
+
+/// Takes a string that goes into an ASCII field of INQUIRY data (SPC-5 §4.3.1).
+fn printable(at: Option<&At<String>>, report: &mut Report) -> Option<String> {
+    let at = at?;
+    if at.value.chars().all(|c| matches!(c, ' '..='~')) {
+        return Some(at.value.clone());
+    }
+    report.mistake(&at.place, format!("{:?} is not printable ASCII", at.value));
+    None
+}
+
+/// Returns the version of targe as INQUIRY's four characters hold it.
+fn own_revision() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    version.split('.').take(2).collect::<Vec<_>>().join(".").chars().take(4).collect()
+}
+
+fn block_size(word: Option<&At<&'static str>>) -> BlockSize {
+    word.and_then(|at| at.value.parse().ok()).and_then(BlockSize::from_bytes).unwrap_or(BlockSize::B512)
+}
+
+fn block_size_of(word: Option<&At<&'static str>>, logical: BlockSize, report: &mut Report) -> BlockSize {
+    let physical = block_size(word);
+    if let Some(at) = word
+        && physical.bytes() < logical.bytes()
+    {
+        report.mistake(&at.place, format!("\"physical_bs\" is less than \"bs\" ({})", logical.bytes()));
+    }
+    physical
+}
+
+fn whole_blocks(size: &At<u64>, bs: BlockSize, report: &mut Report) -> bool {
+    let whole = size.value.is_multiple_of(u64::from(bs.bytes()));
+    if !whole {
+        let message = format!("\"size\" is no multiple of the block length ({})", bs.bytes());
+        report.mistake(&size.place, message);
+    }
+    whole
+}
+
+fn check_file(
+    path: &Path,
+    place: &Place,
+    lun: &wire::Lun,
+    bs: BlockSize,
+    report: &mut Report,
+) -> Result<(), String> {
+    let name = path.display();
+    let meta = match path.metadata() {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == ErrorKind::NotFound => return check_creation(path, lun),
+        Err(error) => return Err(format!("cannot use {name}: {}", os_error(&error))),
+    };
+    if meta.file_type().is_block_device() {
+        return Err(format!("{name} is a block device; use type \"block\""));
+    }
+    if !meta.is_file() {
+        return Err(format!("{name} is not a regular file"));
+    }
+    check_access(path, lun.ro)?;
+    let len = meta.len().max(lun.size.as_ref().map_or(0, |at| at.value));
+    if len < u64::from(bs.bytes()) {
+        return Err(format!("{name} is shorter than one block; give \"size\" to make it longer"));
+    }
+    if let Some(size) = &lun.size
+        && meta.len() > size.value
+    {
+        let len = show_size(meta.len());
+        report.warn(&size.place, format!("{name} is longer than \"size\" ({len}) and is served whole"));
+    }
+    if meta.len() % u64::from(bs.bytes()) != 0 && lun.size.is_none() {
+        report.warn(place, format!("the end of {name} is no whole block and is not served"));
+    }
+    Ok(())
+}
+
+fn check_creation(path: &Path, lun: &wire::Lun) -> Result<(), String> {
+    let name = path.display();
+    if !lun.size_given {
+        return Err(format!("{name} does not exist; give \"size\" to create it"));
+    }
+    if lun.ro {
+        return Err(format!("{name} does not exist, and \"ro\" forbids to create it"));
+    }
+    match path.parent().map(Path::metadata) {
+        Some(Ok(parent)) if parent.is_dir() => Ok(()),
+        Some(Err(error)) => Err(format!("cannot create {name}: its directory: {}", os_error(&error))),
+        _ => Err(format!("cannot create {name}: its directory is none")),
+    }
+}
+
+fn check_device(path: &Path, lun: &wire::Lun) -> Result<(), String> {
+    let name = path.display();
+    let meta = path.metadata().map_err(|error| format!("cannot use {name}: {}", os_error(&error)))?;
+    if meta.is_file() {
+        return Err(format!("{name} is a regular file; use type \"file\""));
+    }
+    if !meta.file_type().is_block_device() {
+        return Err(format!("{name} is not a block device"));
+    }
+    check_access(path, lun.ro)
+}
+
+fn check_access(path: &Path, read_only: bool) -> Result<(), String> {
+    let opened = std::fs::OpenOptions::new().read(true).write(!read_only).open(path);
+    let hint = if read_only { "" } else { " for writing" };
+    opened.map(drop).map_err(|error| format!("cannot open {}{hint}: {}", path.display(), os_error(&error)))
+}
+
+/// Returns what identifies a medium, whichever of its names a path uses.
+fn medium_key(path: &Path) -> MediumKey {
+    let of_meta = |meta: &Metadata| {
+        if meta.file_type().is_block_device() {
+            MediumKey::Device(meta.rdev())
+        } else {
+            MediumKey::Inode(meta.dev(), meta.ino())
+        }
+    };
+    if let Ok(meta) = path.metadata() {
+        return of_meta(&meta);
+    }
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    MediumKey::Path(match (parent, path.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => path.to_path_buf(),
+    })
+}

@@ -1,0 +1,169 @@
+//! From what is written to what it means: defaults, references between sections, and the mistakes that only show when
+//! sections are held against each other or against the files they name.
+//!
+//! A value that was written wrongly is already in the report; here it is replaced by a placeholder that nobody sees,
+//! because a report with mistakes never gives a configuration.
+
+mod access;
+mod luns;
+mod portals;
+mod session;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base::units::ByteLen;
+
+use super::names::IscsiName;
+use super::place::{At, Place, Report};
+use super::value::{Auth, Config, ReactorChoice, Target};
+use super::wire;
+use crate::log::Level;
+
+/// What a configuration is resolved against.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// Where relative paths begin; absolute.
+    pub directory: PathBuf,
+    /// The state directory if none is configured; absolute.
+    pub state_dir: PathBuf,
+    /// The admin socket if neither it nor a state directory is configured.
+    pub admin_socket: Option<PathBuf>,
+    /// What distinguishes this host; goes into the identity of disks of a target whose name nobody chose.
+    pub host: String,
+    /// The permission bits of the configuration file; `None` for flags.
+    pub file_mode: Option<u32>,
+    /// Whether the first target's name was chosen by us.
+    pub name_is_ours: bool,
+}
+
+impl Surroundings {
+    /// Makes a path absolute, without looking at the file system.
+    pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
+        self.directory.join(path)
+    }
+}
+
+/// Resolves a configuration. The result is whole if and only if the report stays clean.
+pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Report) -> Config {
+    let portals = portals::resolve(&root.portals, report);
+    let groups = access::groups(&root.groups, report);
+    let mut pool = luns::Pool::new(around, &root.luns, report);
+    let discovery_auth = match root.discovery_auth {
+        Some(auth) => access::auth(auth, around, report),
+        None => Auth::None,
+    };
+    let mut names = BTreeMap::new();
+    let mut targets = Vec::new();
+    for target in root.targets {
+        let name = target_name(target.name.as_ref(), &mut names, report);
+        let scope = name.as_ref().map(|name| identity_scope(name, around));
+        let name = name.unwrap_or_else(IscsiName::placeholder);
+        let luns = pool.target_luns(&name, scope.as_deref(), target.luns, report);
+        if let Some(place) = &target.no_luns {
+            report.mistake(place, "target has an empty list of \"lun\"");
+        }
+        let auth = target.auth.map_or(Auth::None, |auth| access::auth(auth, around, report));
+        let acl = target.acl.map(|entries| access::acl(entries, &luns, &auth, &groups, around, report));
+        targets.push(Target {
+            name,
+            alias: target.alias.map(|alias| alias.value),
+            portals: portals.of_target(target.portals, &target.place, report),
+            max_sessions: target.max_sessions.map_or(1, |at| at.value),
+            session: session::resolve(target.session, report),
+            auth,
+            luns: luns.mapped,
+            acl,
+        });
+    }
+    if let Some(place) = &root.no_targets {
+        report.mistake(place, "the list of \"target\" is empty");
+    }
+    let units = pool.finish(report);
+    let state_dir = root.state_dir.as_ref().map(|path| around.absolute(&path.value));
+    let admin_socket = match (root.admin_socket, &state_dir, &around.admin_socket) {
+        (Some(path), _, _) => around.absolute(&path.value),
+        (None, None, Some(socket)) => socket.clone(),
+        (None, dir, _) => dir.as_ref().unwrap_or(&around.state_dir).join("admin/admin.sock"),
+    };
+    let max_sessions = root.max_sessions.as_ref().map_or(1, |at| at.value);
+    if let Some(connections) = &root.max_connections
+        && connections.value < max_sessions
+    {
+        let message = format!("\"max_connections\" is less than \"max_sessions\" ({max_sessions})");
+        report.warn(&connections.place, message);
+    }
+    Config {
+        state_dir: state_dir.unwrap_or_else(|| around.state_dir.clone()),
+        admin_socket,
+        log: root.log.and_then(|at| Level::parse(at.value)).unwrap_or(Level::Info),
+        reactor: match root.reactor.map(|at| at.value) {
+            Some("uring") => ReactorChoice::Uring,
+            Some("epoll") => ReactorChoice::Epoll,
+            _ => ReactorChoice::Auto,
+        },
+        cores: root.cores.map(|at| cores(&at, report)).unwrap_or_default(),
+        poll: root.poll.is_some_and(|at| at.value),
+        memory: ByteLen(root.memory.map_or(0, |at| at.value)),
+        max_sessions,
+        max_connections: root.max_connections.map_or(1, |at| at.value),
+        login_timeout: root.login_timeout.map_or(Duration::ZERO, |at| at.value),
+        portals: portals.list,
+        discovery_auth,
+        units,
+        targets,
+    }
+}
+
+/// The largest number of a core that the kernel's affinity masks usually hold.
+const CORE_MAX: u16 = 1023;
+
+/// Parses a list of cores such as `0-3,6`.
+fn cores(list: &At<String>, report: &mut Report) -> Vec<u16> {
+    let mut cores = Vec::new();
+    for part in list.value.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
+            (Ok(first), Ok(last)) if first <= last && last <= CORE_MAX => cores.extend(first..=last),
+            _ => report.mistake(
+                &list.place,
+                format!(
+                    "\"cores\" must be numbers and ranges such as \"0-3,6\" up to {CORE_MAX}, not \"{part}\""
+                ),
+            ),
+        }
+    }
+    cores.sort_unstable();
+    cores.dedup();
+    cores
+}
+
+/// Returns what the identities of a target's units are derived from, besides their media.
+fn identity_scope(name: &IscsiName, around: &Surroundings) -> String {
+    if around.name_is_ours { format!("{name}\0{}", around.host) } else { name.to_string() }
+}
+
+/// Returns a target's name; `None` when it is wrong or taken.
+fn target_name(
+    name: Option<&At<String>>,
+    seen: &mut BTreeMap<IscsiName, Place>,
+    report: &mut Report,
+) -> Option<IscsiName> {
+    let At { value, place } = name?;
+    let name = IscsiName::parse(value).map_err(|why| report.mistake(place, why)).ok()?;
+    if let Some(first) = seen.get(&name) {
+        report.mistake(place, format!("target \"{name}\" is given twice{}", at_line(first)));
+        return None;
+    }
+    seen.insert(name.clone(), place.clone());
+    Some(name)
+}
+
+/// Returns ` (first on line N)` where there is a line.
+fn at_line(place: &Place) -> String {
+    match place {
+        Place::File { line, .. } => format!(" (first on line {line})"),
+        Place::Flag(_) | Place::Default => String::new(),
+    }
+}

@@ -1,0 +1,183 @@
+//! Listening addresses.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::super::names::check_label;
+use super::super::place::{At, Place, Report, did_you_mean};
+use super::super::value::{Announced, Portal};
+use super::super::wire;
+use super::at_line;
+
+/// The port that IANA gave iSCSI (RFC 7143 §4.2.7).
+pub(crate) const PORT: u16 = 3260;
+
+pub(super) struct Portals {
+    pub(super) list: Vec<Portal>,
+    names: BTreeMap<String, usize>,
+}
+
+pub(super) fn resolve(written: &[wire::Portal], report: &mut Report) -> Portals {
+    let mut portals = Portals { list: Vec::new(), names: BTreeMap::new() };
+    let mut listening: Vec<(SocketAddr, Place)> = Vec::new();
+    for portal in written {
+        let listen = portal.listen.as_ref().and_then(|at| listen_address(at, &mut listening, report));
+        let listen = listen.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT));
+        if let Some(name) = &portal.name {
+            if let Err(why) = check_label(&name.value) {
+                report.mistake(&name.place, why);
+            }
+            if portals.names.insert(name.value.clone(), portals.list.len()).is_some() {
+                report.mistake(&name.place, format!("portal \"{}\" is given twice", name.value));
+            }
+        }
+        portals.list.push(Portal {
+            listen,
+            announce: portal.announce.as_ref().and_then(|at| {
+                let announced = announced(&at.value, listen.port());
+                if announced.is_none() {
+                    let message = format!("\"{}\" is no HOST, HOST:PORT or [IPV6]:PORT", at.value);
+                    report.mistake(&at.place, message);
+                }
+                announced
+            }),
+            name: portal.name.as_ref().map(|at| at.value.clone()),
+            tag: portal.tag.as_ref().map_or(1, |at| at.value),
+        });
+    }
+    if written.is_empty() {
+        portals.list.push(Portal {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT),
+            announce: None,
+            name: None,
+            tag: 1,
+        });
+    }
+    portals
+}
+
+impl Portals {
+    /// Returns the portals of a target as places in the list.
+    pub(super) fn of_target(
+        &self,
+        chosen: Option<Vec<At<String>>>,
+        place: &Place,
+        report: &mut Report,
+    ) -> Vec<usize> {
+        let Some(chosen) = chosen else { return (0..self.list.len()).collect() };
+        if chosen.is_empty() {
+            report.mistake(place, "target has an empty list of \"portals\"");
+        }
+        let mut indexes = Vec::new();
+        for name in chosen {
+            match self.names.get(&name.value) {
+                Some(index) => indexes.push(*index),
+                None => {
+                    let hint = did_you_mean(&name.value, self.names.keys().map(String::as_str));
+                    report.mistake(&name.place, format!("no portal is named \"{}\"{hint}", name.value));
+                }
+            }
+        }
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes
+    }
+}
+
+fn listen_address(
+    at: &At<String>,
+    listening: &mut Vec<(SocketAddr, Place)>,
+    report: &mut Report,
+) -> Option<SocketAddr> {
+    let Some(listen) = parse_listen(&at.value) else {
+        report.mistake(
+            &at.place,
+            format!("\"{}\" is no address to listen on (such as 127.0.0.1:3260 or [::1]:3260)", at.value),
+        );
+        return None;
+    };
+    let clash = listening.iter().find(|(other, _)| {
+        let same_family = other.is_ipv4() == listen.is_ipv4();
+        let same_address =
+            other.ip() == listen.ip() || other.ip().is_unspecified() || listen.ip().is_unspecified();
+        listen.port() != 0 && same_family && same_address && other.port() == listen.port()
+    });
+    match clash {
+        Some((other, first)) if *other == listen => {
+            report.mistake(&at.place, format!("portal {listen} is given twice{}", at_line(first)));
+        }
+        Some((other, _)) => {
+            report.mistake(&at.place, format!("portal {listen} clashes with portal {other}"));
+        }
+        None => {}
+    }
+    listening.push((listen, at.place.clone()));
+    Some(listen)
+}
+
+/// Parses an address with or without a port.
+fn parse_listen(text: &str) -> Option<SocketAddr> {
+    let bare = || text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
+    text.parse().ok().or_else(|| bare().map(|ip| SocketAddr::new(ip, PORT)))
+}
+
+fn announced(text: &str, port: u16) -> Option<Announced> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        let host = match address.ip() {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        };
+        return Some(Announced { host, port: address.port() });
+    }
+    if let Ok(IpAddr::V6(ip)) = text.trim_start_matches('[').trim_end_matches(']').parse() {
+        return Some(Announced { host: format!("[{ip}]"), port });
+    }
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, digits)) => (host, digits.parse().ok()?),
+        None => (text, port),
+    };
+    let label_ok = |label: &str| {
+        !label.is_empty() && label.len() <= 63 && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    };
+    (host.len() <= 253 && host.split('.').all(label_ok)).then(|| Announced { host: host.to_owned(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn announced_addresses_keep_their_brackets_and_take_the_port_that_is_missing() {
+        for (text, expected) in [
+            ("san.example.net", Some("san.example.net:3261")),
+            ("san.example.net:3260", Some("san.example.net:3260")),
+            ("192.0.2.1", Some("192.0.2.1:3261")),
+            ("192.0.2.1:99", Some("192.0.2.1:99")),
+            ("2001:db8::1", Some("[2001:db8::1]:3261")),
+            ("[2001:db8::1]", Some("[2001:db8::1]:3261")),
+            ("[2001:db8::1]:99", Some("[2001:db8::1]:99")),
+            ("san example", None),
+            ("san:port", None),
+            ("san:99999", None),
+            ("a..b", None),
+            ("", None),
+        ] {
+            assert_eq!(announced(text, 3261).map(|a| a.to_string()).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_portal_without_a_port_is_on_3260() {
+        for (text, expected) in [
+            ("127.0.0.1", Some("127.0.0.1:3260")),
+            ("::1", Some("[::1]:3260")),
+            ("[::]", Some("[::]:3260")),
+            ("[::]:1", Some("[::]:1")),
+            ("localhost:3260", None),
+            ("127.0.0.1:", None),
+            ("127.0.0.1:70000", None),
+        ] {
+            assert_eq!(parse_listen(text).map(|a| a.to_string()).as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,514 @@
+//! Every key of the configuration, defined once: its name, kind, default and meaning. The reader, the defaults, the
+//! LUN specs of the command line and `docs/config.md` all come from these tables.
+
+/// A table of the configuration.
+#[derive(Debug)]
+pub(crate) struct Section {
+    /// What a message calls it: `unknown key "sise" in lun`.
+    pub(crate) noun: &'static str,
+    /// What it is for.
+    pub(crate) doc: &'static str,
+    /// Its keys, in the order of the reference.
+    pub(crate) keys: &'static [Key],
+}
+
+/// One key.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) absent: Absent,
+    pub(crate) doc: &'static str,
+}
+
+/// What happens when a key is not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// It must be given.
+    Required,
+    /// This value is taken, written as in a LUN spec.
+    Value(&'static str),
+    /// What happens instead is told in words.
+    Told(&'static str),
+}
+
+/// What a value looks like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// A string of at most so many bytes.
+    Text { len_max: usize },
+    /// `true` or `false`.
+    Switch,
+    /// A whole number in this range.
+    Count { min: u64, max: u64 },
+    /// A size in bytes in this range: a string with a binary unit, or a number.
+    Size { min: u64, max: u64 },
+    /// A span of time in this range of milliseconds.
+    Span { min_ms: u64, max_ms: u64 },
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A path; a relative one counts from the directory of the configuration file.
+    Path,
+    /// Strings.
+    Texts { what: &'static str },
+    /// One of these words, several times, best first.
+    Choices(&'static [&'static str]),
+    /// LUNs: numbers, or tables of this section.
+    Mappings(&'static Section),
+    /// One table.
+    Table(&'static Section),
+    /// Any number of tables.
+    Tables(&'static Section),
+}
+
+impl Section {
+    /// Finds a key.
+    pub(crate) fn key(&self, name: &str) -> Option<&'static Key> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+}
+
+const fn key(name: &'static str, kind: Kind, absent: Absent, doc: &'static str) -> Key {
+    Key { name, kind, absent, doc }
+}
+
+use Absent::{Required, Told, Value};
+use Kind::{Choice, Choices, Count, Mappings, Path, Size, Span, Switch, Table, Tables, Text, Texts};
+
+/// Names of portals, groups and shared LUNs.
+const LABEL_LEN_MAX: usize = 64;
+
+/// An iSCSI name or alias: RFC 7143 §4.2.7.1 allows 223 bytes for a name, §13.6 255 for an alias.
+const NAME_LEN_MAX: usize = 255;
+
+/// Algorithms of CHAP, strongest first.
+pub(crate) const CHAP_ALGORITHMS: &[&str] = &["SHA3-256", "SHA-256", "SHA1", "MD5"];
+
+const DIGEST_POLICIES: &[&str] = &["offer", "require", "forbid"];
+
+/// RFC 7143 lets the lengths of segments and bursts be 512 to 2^24 - 1.
+const SEGMENT: Kind = Size { min: 512, max: (1 << 24) - 1 };
+
+pub(crate) static ROOT: Section = Section {
+    noun: "the configuration",
+    doc: "The top level: what concerns the daemon as a whole.",
+    keys: &[
+        key(
+            "state_dir",
+            Path,
+            Told("`$XDG_STATE_HOME/targe`, else `~/.local/state/targe`"),
+            "Where persistent reservations and the default disk are kept. Created with mode 0700 if missing.",
+        ),
+        key(
+            "admin_socket",
+            Path,
+            Told("`$XDG_RUNTIME_DIR/targe/admin.sock`, else `admin/admin.sock` in `state_dir`"),
+            "The Unix socket that `targe status`, `sessions` and `luns` talk to. Its directory is created with mode \
+             0700 if missing, and must be closed to everyone else.",
+        ),
+        key(
+            "log",
+            Choice(&["error", "warn", "info", "debug"]),
+            Value("info"),
+            "How much is logged to stderr.",
+        ),
+        key(
+            "reactor",
+            Choice(&["auto", "uring", "epoll"]),
+            Value("auto"),
+            "How sockets and files are driven. `auto` takes io_uring where the kernel allows it.",
+        ),
+        key(
+            "cores",
+            Text { len_max: 1024 },
+            Told("every core that the process may use"),
+            "The cores that reactors run on, such as `0-3,6`. Targets that share no LUN are spread over them.",
+        ),
+        key(
+            "poll",
+            Switch,
+            Value("false"),
+            "Whether reactors spin instead of sleeping: less delay, and every core in `cores` always busy.",
+        ),
+        key(
+            "memory",
+            Size { min: 16 << 20, max: 1 << 44 },
+            Value("256M"),
+            "The budget for data in flight, over all sessions. A peer that would exceed it waits.",
+        ),
+        key(
+            "max_sessions",
+            Count { min: 1, max: 65_535 },
+            Value("4096"),
+            "The most sessions in all. One more is refused with `Out of resources`.",
+        ),
+        key(
+            "max_connections",
+            Count { min: 1, max: 65_535 },
+            Value("8192"),
+            "The most connections in all, including those that have not logged in yet.",
+        ),
+        key(
+            "login_timeout",
+            Span { min_ms: 100, max_ms: 600_000 },
+            Value("15s"),
+            "How long a connection may take from arriving to the end of its login.",
+        ),
+        key("portal", Tables(&PORTAL), Told("one portal on 127.0.0.1:3260"), "The addresses to listen on."),
+        key("discovery", Table(&DISCOVERY), Told("discovery needs no authentication"), "Discovery sessions."),
+        key(
+            "session",
+            Table(&SESSION),
+            Told("the defaults below"),
+            "What every target offers in its sessions; a target's own `session` table overrides single keys.",
+        ),
+        key(
+            "group",
+            Tables(&GROUP),
+            Told("no groups"),
+            "Named lists of initiators, for use in access lists.",
+        ),
+        key(
+            "lun",
+            Tables(&SHARED_LUN),
+            Told("no shared LUNs"),
+            "Logical units that several targets show. A target takes one with `share = NAME`.",
+        ),
+        key("target", Tables(&TARGET), Required, "The targets."),
+    ],
+};
+
+pub(crate) static PORTAL: Section = Section {
+    noun: "portal",
+    doc: "An address to listen on.",
+    keys: &[
+        key(
+            "listen",
+            Text { len_max: 64 },
+            Required,
+            "Address and port: `127.0.0.1:3260`, `[::1]:3260`, `0.0.0.0:3260`. Without a port, 3260.",
+        ),
+        key(
+            "announce",
+            Text { len_max: 300 },
+            Told("the address that the initiator connected to"),
+            "The address that SendTargets names instead, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`: for a daemon behind \
+             a forwarded port.",
+        ),
+        key(
+            "name",
+            Text { len_max: LABEL_LEN_MAX },
+            Told("no name"),
+            "A name for use in a target's `portals`.",
+        ),
+        key(
+            "tag",
+            Count { min: 1, max: 65_535 },
+            Value("1"),
+            "The portal group tag. The connections of one session come over portals of one tag.",
+        ),
+    ],
+};
+
+pub(crate) static DISCOVERY: Section = Section {
+    noun: "discovery",
+    doc: "Discovery sessions, in which an initiator asks for the targets it may use.",
+    keys: &[key("auth", Table(&AUTH), Told("no authentication"), "Who may discover.")],
+};
+
+pub(crate) static GROUP: Section = Section {
+    noun: "group",
+    doc: "A named list of initiators.",
+    keys: &[
+        key("name", Text { len_max: LABEL_LEN_MAX }, Required, "Its name; an access list says `@NAME`."),
+        key(
+            "initiators",
+            Texts { what: "initiator names or patterns" },
+            Required,
+            "Initiator names. `*` stands for any run of characters, `?` for one.",
+        ),
+    ],
+};
+
+pub(crate) static AUTH: Section = Section {
+    noun: "auth",
+    doc: "CHAP (RFC 7143 §12.1): the initiator proves that it knows a secret, and with the mutual keys the target \
+          does as well. Secrets are 12 to 255 bytes.",
+    keys: &[
+        key(
+            "method",
+            Choice(&["chap", "none"]),
+            Value("chap"),
+            "`none` lets an entry of an access list in without CHAP where its target asks for it.",
+        ),
+        key(
+            "user",
+            Text { len_max: NAME_LEN_MAX },
+            Told("needed for CHAP"),
+            "The name the initiator gives (`CHAP_N`).",
+        ),
+        key(
+            "secret_file",
+            Path,
+            Told("needed for CHAP, unless `secret` is given"),
+            "A file that holds the initiator's secret; one newline at its end does not count. It must not be readable \
+             by group or others.",
+        ),
+        key(
+            "secret",
+            Text { len_max: 255 },
+            Told("none"),
+            "The secret itself. Refused unless the configuration file is closed to group and others; prefer \
+             `secret_file`.",
+        ),
+        key(
+            "mutual_user",
+            Text { len_max: NAME_LEN_MAX },
+            Told("the target does not authenticate itself"),
+            "The name the target gives when the initiator asks it to authenticate itself.",
+        ),
+        key(
+            "mutual_secret_file",
+            Path,
+            Told("none"),
+            "A file that holds the target's secret, which must be another one.",
+        ),
+        key("mutual_secret", Text { len_max: 255 }, Told("none"), "The target's secret itself; as `secret`."),
+        key(
+            "algorithms",
+            Choices(CHAP_ALGORITHMS),
+            Value("SHA3-256 SHA-256 SHA1 MD5"),
+            "The algorithms that are accepted. Of those an initiator offers, the first it names is taken.",
+        ),
+    ],
+};
+
+pub(crate) static SESSION: Section = Section {
+    noun: "session",
+    doc: "What a target offers and bounds in a session (RFC 7143 §13).",
+    keys: &[
+        key(
+            "header_digest",
+            Choice(DIGEST_POLICIES),
+            Value("offer"),
+            "CRC32C over headers: `offer` takes it if the initiator does, `require` refuses a login without, \
+             `forbid` never uses it.",
+        ),
+        key("data_digest", Choice(DIGEST_POLICIES), Value("offer"), "CRC32C over data, likewise."),
+        key(
+            "max_recv_data_segment_length",
+            SEGMENT,
+            Value("256K"),
+            "The longest data segment that we receive (`MaxRecvDataSegmentLength`).",
+        ),
+        key("max_burst_length", SEGMENT, Value("1M"), "The longest solicited burst (`MaxBurstLength`)."),
+        key(
+            "first_burst_length",
+            SEGMENT,
+            Value("256K"),
+            "The most unsolicited data of a command (`FirstBurstLength`); at most `max_burst_length`.",
+        ),
+        key(
+            "max_outstanding_r2t",
+            Count { min: 1, max: 65_535 },
+            Value("16"),
+            "The most R2Ts of one task at a time (`MaxOutstandingR2T`).",
+        ),
+        key(
+            "initial_r2t",
+            Switch,
+            Value("false"),
+            "Whether an initiator waits for an R2T before it sends more than \
+             immediate data (`InitialR2T`).",
+        ),
+        key(
+            "immediate_data",
+            Switch,
+            Value("true"),
+            "Whether a command may bring data along (`ImmediateData`).",
+        ),
+        key("data_pdu_in_order", Switch, Value("true"), "`DataPDUInOrder`."),
+        key("data_sequence_in_order", Switch, Value("true"), "`DataSequenceInOrder`."),
+        key(
+            "max_connections",
+            Count { min: 1, max: 65_535 },
+            Value("1"),
+            "The most connections of one session (`MaxConnections`).",
+        ),
+        key("error_recovery_level", Count { min: 0, max: 2 }, Value("0"), "`ErrorRecoveryLevel`."),
+        key(
+            "time2wait",
+            Span { min_ms: 0, max_ms: 3_600_000 },
+            Value("2s"),
+            "`DefaultTime2Wait`, in whole seconds.",
+        ),
+        key(
+            "time2retain",
+            Span { min_ms: 0, max_ms: 3_600_000 },
+            Value("20s"),
+            "`DefaultTime2Retain`, in whole seconds.",
+        ),
+        key(
+            "queue_depth",
+            Count { min: 1, max: 4096 },
+            Value("128"),
+            "The command window of a session: how many commands it may have outstanding.",
+        ),
+        key(
+            "nop_interval",
+            Span { min_ms: 0, max_ms: 3_600_000 },
+            Value("15s"),
+            "After this much silence the target asks whether the initiator is still there. `0s` never asks.",
+        ),
+        key(
+            "nop_timeout",
+            Span { min_ms: 100, max_ms: 3_600_000 },
+            Value("15s"),
+            "A connection that leaves the question unanswered for so long is dropped.",
+        ),
+    ],
+};
+
+macro_rules! lun_keys {
+    ($($extra:expr),* ; $type_default:expr) => {
+        &[
+            $($extra,)*
+            key("type", Choice(&["file", "block", "ram", "null"]), $type_default,
+                "The medium: `file` (a regular file), `block` (a block device), `ram` (memory, lost at exit), `null` \
+                 (reads as zeros, forgets writes)."),
+            key("path", Path, Told("needed for `file` and `block`"), "The file or device."),
+            key("size", Size { min: 1 << 20, max: 1 << 60 }, Told("the size that the file or device has"),
+                "Needed for `ram` and `null`. A file that is missing is created with it, a shorter one is made this \
+                 long; none is ever cut."),
+            key("bs", Choice(&["512", "4096"]), Value("512"), "The length of a logical block in bytes."),
+            key("physical_bs", Choice(&["512", "4096", "8192", "16384", "32768", "65536"]), Value("4096"),
+                "The length of a physical block that is reported; at least `bs`."),
+            key("ro", Switch, Value("false"), "Whether the LUN is write-protected."),
+            key("direct", Switch, Value("false"), "Whether a file or device bypasses the page cache (O_DIRECT)."),
+            key("provisioning", Choice(&["thin", "full"]), Value("thin"),
+                "`thin`: unmapped blocks give their storage back. `full`: everything is allocated at the start, and \
+                 UNMAP is not offered."),
+            key("write_cache", Switch, Value("true"),
+                "Whether writes are acknowledged before they are durable, as a disk with a write cache does. Initiators \
+                 flush it."),
+            key("removable", Switch, Value("false"), "Whether the medium is reported as removable."),
+            key("serial", Text { len_max: 36 }, Told("derived like `naa`"), "The unit serial number, printable ASCII."),
+            key("naa", Text { len_max: 36 }, Told("derived from the names of target and medium"),
+                "The world-wide name: 16 or 32 hexadecimal digits that begin with 2, 3, 5 or 6. Two LUNs never share \
+                 one."),
+            key("vendor", Text { len_max: 8 }, Value("TARGE"), "The vendor that INQUIRY tells, printable ASCII."),
+            key("product", Text { len_max: 16 }, Value("Virtual Disk"), "The product that INQUIRY tells, printable ASCII."),
+            key("revision", Text { len_max: 4 }, Told("the version of targe"), "The revision that INQUIRY tells, printable ASCII."),
+        ]
+    };
+}
+
+/// The highest LUN that flat addressing expresses (SAM-5 §4.7.7.4: 14 bits).
+pub(crate) const LUN_MAX: u64 = 16_383;
+
+pub(crate) static LUN: Section = Section {
+    noun: "lun",
+    doc: "A logical unit of a target. `--lun` takes the same keys: `file:PATH,size=10G,ro,bs=4096`.",
+    keys: lun_keys!(
+        key("lun", Count { min: 0, max: LUN_MAX }, Told("the lowest that is free"), "Its number."),
+        key("share", Text { len_max: LABEL_LEN_MAX }, Told("an own LUN"),
+            "Shows the top-level `lun` of this name instead; only `lun` and `ro` can be given with it.");
+        Told("needed unless `share` is given")
+    ),
+};
+
+pub(crate) static SHARED_LUN: Section = Section {
+    noun: "lun",
+    doc: "A logical unit that several targets show.",
+    keys: lun_keys!(
+        key("name", Text { len_max: LABEL_LEN_MAX }, Required, "The name that a target's `share` uses.");
+        Required
+    ),
+};
+
+pub(crate) static TARGET: Section = Section {
+    noun: "target",
+    doc: "A target: a name, its LUNs, and who may use them.",
+    keys: &[
+        key(
+            "name",
+            Text { len_max: NAME_LEN_MAX },
+            Required,
+            "Its iSCSI name: `iqn.YYYY-MM.REVERSED-DOMAIN:WHAT`, `eui.` with 16 or `naa.` with 16 or 32 hexadecimal \
+             digits. Upper case is made lower.",
+        ),
+        key("alias", Text { len_max: NAME_LEN_MAX }, Told("none"), "A name for people (`TargetAlias`)."),
+        key(
+            "portals",
+            Texts { what: "names of portals" },
+            Told("every portal"),
+            "The portals it is reached over.",
+        ),
+        key(
+            "max_sessions",
+            Count { min: 1, max: 65_535 },
+            Value("256"),
+            "The most sessions with this target.",
+        ),
+        key("session", Table(&SESSION), Told("the top-level `session`"), "What this target offers instead."),
+        key("auth", Table(&AUTH), Told("no authentication"), "The CHAP that every initiator needs."),
+        key("lun", Tables(&LUN), Required, "Its logical units."),
+        key(
+            "acl",
+            Tables(&ACL),
+            Told("every initiator may use every LUN"),
+            "Its access list. The first entry that fits an initiator counts; who fits none is refused.",
+        ),
+    ],
+};
+
+pub(crate) static ACL: Section = Section {
+    noun: "acl",
+    doc: "An entry of an access list.",
+    keys: &[
+        key(
+            "initiators",
+            Texts { what: "initiator names, patterns or groups" },
+            Required,
+            "Initiator names, patterns with `*` and `?`, or `@GROUP`.",
+        ),
+        key(
+            "luns",
+            Mappings(&MAPPING),
+            Told("every LUN under its own number"),
+            "What the initiator sees: numbers, or tables `{ lun = 2, as = 0, ro = true }`.",
+        ),
+        key("ro", Switch, Value("false"), "Whether everything the initiator sees is write-protected."),
+        key("auth", Table(&AUTH), Told("the target's `auth`"), "The CHAP that these initiators need."),
+    ],
+};
+
+pub(crate) static MAPPING: Section = Section {
+    noun: "luns entry",
+    doc: "A LUN as one initiator sees it.",
+    keys: &[
+        key("lun", Count { min: 0, max: LUN_MAX }, Required, "The number that the LUN has in its target."),
+        key(
+            "as",
+            Count { min: 0, max: LUN_MAX },
+            Told("the same number"),
+            "The number that the initiator sees.",
+        ),
+        key("ro", Switch, Value("false"), "Whether it is write-protected for this initiator."),
+    ],
+};
+
+/// Every section, in the order of the reference, with the header that opens it in a file.
+pub(crate) static SECTIONS: &[(&str, &Section)] = &[
+    ("", &ROOT),
+    ("[[portal]]", &PORTAL),
+    ("[[target]]", &TARGET),
+    ("[[target.lun]]", &LUN),
+    ("[[target.acl]]", &ACL),
+    ("[target.auth], [target.acl.auth], [discovery.auth]", &AUTH),
+    ("[session], [target.session]", &SESSION),
+    ("[[lun]]", &SHARED_LUN),
+    ("[[group]]", &GROUP),
+    ("[discovery]", &DISCOVERY),
+    ("{ } in luns", &MAPPING),
+];

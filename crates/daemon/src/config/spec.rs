@@ -1,0 +1,94 @@
+//! LUN specs: `file:PATH[,size=10G][,ro][,bs=4096]…`. The words after the first comma are the keys of a `[[target.lun]]`
+//! table; a switch without a value is switched on; `\,` is a comma that separates nothing.
+
+use super::document::{Tree, from_word};
+use super::place::{At, Place, Report, did_you_mean};
+use super::schema::{Key, Kind, LUN};
+
+/// Media that the command line promises for later releases.
+const LATER: &[&str] = &["nbd", "rbd", "sg", "tape", "changer", "disc"];
+
+/// Parses a spec into the table that it stands for. Mistakes go to the report; what is right is returned all the same.
+pub(crate) fn parse(spec: &str, place: &Place, report: &mut Report) -> Tree {
+    let mut tree = Tree::new(place.clone());
+    let mut words = split(spec).into_iter();
+    let head = words.next().unwrap_or_default();
+    let (kind, argument) = head.split_once(':').unwrap_or((&head, ""));
+    let argument_key = match kind {
+        "file" | "block" => Some("path"),
+        "ram" | "null" => Some("size"),
+        later if LATER.contains(&later) => {
+            report.mistake(place, format!("media of type \"{later}\" are not in this build"));
+            None
+        }
+        _ => {
+            let hint = did_you_mean(kind, ["file", "block", "ram", "null"]);
+            report.mistake(
+                place,
+                format!("a LUN begins with file:, block:, ram: or null:, not \"{kind}\"{hint}"),
+            );
+            None
+        }
+    };
+    if let Some(name) = argument_key {
+        tree.set("type", from_word(kind, Kind::Choice(&[]), place));
+        if argument.is_empty() {
+            let example = if name == "path" { "/srv/disk.img" } else { "512M" };
+            report.mistake(place, format!("\"{kind}\" has no {name} (such as {kind}:{example})"));
+        }
+        tree.set(name, from_word(argument, Kind::Path, place));
+    }
+    for word in words {
+        option(&word, &mut tree, place, report);
+    }
+    tree
+}
+
+fn option(word: &str, tree: &mut Tree, place: &Place, report: &mut Report) {
+    let (name, value) = match word.split_once('=') {
+        Some((name, value)) => (name, Some(value)),
+        None => (word, None),
+    };
+    let Some(key) = options().find(|key| key.name == name) else {
+        let hint = did_you_mean(name, options().map(|key| key.name));
+        report.mistake(place, format!("unknown key \"{name}\" in lun{hint}"));
+        return;
+    };
+    if tree.entries.contains_key(name) {
+        report.mistake(place, format!("\"{name}\" is given twice"));
+        return;
+    }
+    match (value, key.kind) {
+        (Some(value), kind) => tree.set(name, from_word(value, kind, place)),
+        (None, Kind::Switch) => tree.set(name, At::new(super::document::Raw::Switch(true), place.clone())),
+        (None, _) => report.mistake(place, format!("\"{name}\" needs a value ({name}=…)")),
+    }
+}
+
+/// Returns the keys that may stand after the first comma.
+fn options() -> impl Iterator<Item = &'static Key> {
+    LUN.keys.iter().filter(|key| !["type", "path", "share"].contains(&key.name))
+}
+
+/// Splits at commas, except those after a backslash.
+fn split(spec: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut chars = spec.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' if chars.peek() == Some(&',') => {
+                chars.next();
+                if let Some(word) = words.last_mut() {
+                    word.push(',')
+                }
+            }
+            ',' => words.push(String::new()),
+            c => {
+                if let Some(word) = words.last_mut() {
+                    word.push(c)
+                }
+            }
+        }
+    }
+    words
+}

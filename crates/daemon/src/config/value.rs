@@ -1,0 +1,352 @@
+//! What a configuration means: every value legal, every default filled in, every reference resolved.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::units::{BlockSize, ByteLen};
+
+use super::names::{IscsiName, NamePattern};
+use crate::log::Level;
+
+/// A whole configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where persistent state is kept.
+    pub state_dir: PathBuf,
+    /// The Unix socket of the admin protocol.
+    pub admin_socket: PathBuf,
+    /// How much is logged.
+    pub log: Level,
+    /// How sockets and files are driven.
+    pub reactor: ReactorChoice,
+    /// The cores that reactors run on; empty means every core that the process may use.
+    pub cores: Vec<u16>,
+    /// Whether reactors spin.
+    pub poll: bool,
+    /// The budget for data in flight.
+    pub memory: ByteLen,
+    /// The most sessions in all.
+    pub max_sessions: u16,
+    /// The most connections in all.
+    pub max_connections: u16,
+    /// How long a login may take.
+    pub login_timeout: Duration,
+    /// The listening addresses; at least one.
+    pub portals: Vec<Portal>,
+    /// Who may discover.
+    pub discovery_auth: Auth,
+    /// Every logical unit, once, however many targets show it.
+    pub units: Vec<Unit>,
+    /// The targets; at least one.
+    pub targets: Vec<Target>,
+}
+
+/// The reactor that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReactorChoice {
+    /// The best that the kernel allows.
+    Auto,
+    /// io_uring or nothing.
+    Uring,
+    /// epoll.
+    Epoll,
+}
+
+/// A listening address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Portal {
+    /// The address.
+    pub listen: SocketAddr,
+    /// The address that SendTargets names instead of the one that the initiator reached.
+    pub announce: Option<Announced>,
+    /// The name that targets use.
+    pub name: Option<String>,
+    /// The portal group tag.
+    pub tag: u16,
+}
+
+/// An announced address: a host name or address as RFC 7143 §13.8 writes it, and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// A host name, an IPv4 address, or an IPv6 address in brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+}
+
+impl fmt::Display for Announced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// What an initiator must prove.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// Nothing.
+    None,
+    /// That it knows a secret.
+    Chap(Chap),
+}
+
+/// One-way or mutual CHAP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chap {
+    /// The name that the initiator gives.
+    pub user: String,
+    /// The initiator's secret.
+    pub secret: Secret,
+    /// The name and secret of the target, if it proves itself when asked.
+    pub mutual: Option<(String, Secret)>,
+    /// The accepted algorithms; at least one.
+    pub algorithms: Vec<ChapAlgorithm>,
+}
+
+/// A CHAP digest algorithm (RFC 7143 §12.1.3 and IANA's registry).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChapAlgorithm {
+    /// MD5.
+    Md5,
+    /// SHA-1.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+    /// SHA3-256.
+    Sha3,
+}
+
+/// A secret. It shows itself to nobody by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    pub(crate) const fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the secret.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Names a unit of a configuration: its place in [`Config::units`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnitIndex(pub usize);
+
+/// A logical unit: a medium and how it presents itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// What people call it: its name if it is shared, else `TARGET/LUN`.
+    pub label: String,
+    /// Where its data is.
+    pub medium: Medium,
+    /// The length of a logical block.
+    pub block_size: BlockSize,
+    /// The length of a physical block that is reported.
+    pub physical_block_size: BlockSize,
+    /// Whether it is write-protected for everyone.
+    pub read_only: bool,
+    /// Whether unmapped blocks give their storage back.
+    pub thin: bool,
+    /// Whether writes are acknowledged before they are durable.
+    pub write_cache: bool,
+    /// Whether the medium is reported as removable.
+    pub removable: bool,
+    /// Who it says it is.
+    pub identity: Identity,
+}
+
+/// Where a unit's data is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// A regular file.
+    File {
+        /// Its absolute path.
+        path: PathBuf,
+        /// The length it is at least given.
+        size: Option<ByteLen>,
+        /// Whether it bypasses the page cache.
+        direct: bool,
+    },
+    /// A block device.
+    Block {
+        /// Its absolute path.
+        path: PathBuf,
+        /// Whether it bypasses the page cache.
+        direct: bool,
+    },
+    /// Memory.
+    Ram {
+        /// Its size.
+        size: ByteLen,
+    },
+    /// Zeros.
+    Null {
+        /// Its size.
+        size: ByteLen,
+    },
+}
+
+impl Medium {
+    /// Returns the path of a file or device.
+    pub fn path(&self) -> Option<&PathBuf> {
+        match self {
+            Self::File { path, .. } | Self::Block { path, .. } => Some(path),
+            Self::Ram { .. } | Self::Null { .. } => None,
+        }
+    }
+}
+
+/// As a LUN spec begins: `file:/srv/disk.img`, `ram:512M`.
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, .. } => write!(f, "file:{}", path.display()),
+            Self::Block { path, .. } => write!(f, "block:{}", path.display()),
+            Self::Ram { size } => write!(f, "ram:{}", super::units::show_size(size.0)),
+            Self::Null { size } => write!(f, "null:{}", super::units::show_size(size.0)),
+        }
+    }
+}
+
+/// Who a unit says it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The unit serial number, 1 to 36 printable ASCII characters.
+    pub serial: String,
+    /// The world-wide name.
+    pub naa: Naa,
+    /// At most 8 printable ASCII characters.
+    pub vendor: String,
+    /// At most 16 printable ASCII characters.
+    pub product: String,
+    /// At most 4 printable ASCII characters.
+    pub revision: String,
+}
+
+/// A world-wide name (SPC-5 §7.7.6.6: NAA).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Naa {
+    /// 8 bytes: NAA 2h, 3h or 5h.
+    Short([u8; 8]),
+    /// 16 bytes: NAA 6h.
+    Long([u8; 16]),
+}
+
+impl Naa {
+    /// Returns the bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(bytes) => bytes,
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl fmt::Display for Naa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its name.
+    pub name: IscsiName,
+    /// A name for people.
+    pub alias: Option<String>,
+    /// The portals it is reached over, as places in [`Config::portals`], in ascending order.
+    pub portals: Vec<usize>,
+    /// The most sessions.
+    pub max_sessions: u16,
+    /// What it offers in a session.
+    pub session: SessionLimits,
+    /// What every initiator must prove, unless an entry of the access list says otherwise.
+    pub auth: Auth,
+    /// Its LUNs, in ascending order of their numbers.
+    pub luns: Vec<MappedLun>,
+    /// Its access list; `None` lets everyone in.
+    pub acl: Option<Vec<AclEntry>>,
+}
+
+/// A unit under a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedLun {
+    /// The number, 0 to 16383.
+    pub lun: u16,
+    /// The unit.
+    pub unit: UnitIndex,
+    /// Whether it is write-protected here.
+    pub read_only: bool,
+}
+
+/// An entry of an access list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AclEntry {
+    /// Whom it fits.
+    pub initiators: Vec<NamePattern>,
+    /// What they see, in ascending order of the numbers.
+    pub luns: Vec<MappedLun>,
+    /// What they must prove.
+    pub auth: Auth,
+}
+
+/// Whether a digest is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DigestPolicy {
+    /// If the initiator offers it.
+    Offer,
+    /// Always; a login without is refused.
+    Require,
+    /// Never.
+    Forbid,
+}
+
+/// What a target offers and bounds in a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// CRC32C over headers.
+    pub header_digest: DigestPolicy,
+    /// CRC32C over data.
+    pub data_digest: DigestPolicy,
+    /// The longest data segment that we receive, in bytes.
+    pub max_recv_data_segment_length: u32,
+    /// In bytes.
+    pub max_burst_length: u32,
+    /// In bytes; at most `max_burst_length`.
+    pub first_burst_length: u32,
+    /// R2Ts of one task at a time.
+    pub max_outstanding_r2t: u16,
+    /// `InitialR2T`.
+    pub initial_r2t: bool,
+    /// `ImmediateData`.
+    pub immediate_data: bool,
+    /// `DataPDUInOrder`.
+    pub data_pdu_in_order: bool,
+    /// `DataSequenceInOrder`.
+    pub data_sequence_in_order: bool,
+    /// Connections of a session.
+    pub max_connections: u16,
+    /// 0 to 2.
+    pub error_recovery_level: u8,
+    /// Whole seconds, 0 to 3600.
+    pub time2wait: u16,
+    /// Whole seconds, 0 to 3600.
+    pub time2retain: u16,
+    /// The command window.
+    pub queue_depth: u16,
+    /// Silence before a NOP-In asks; `None` never asks.
+    pub nop_interval: Option<Duration>,
+    /// How long its answer may take.
+    pub nop_timeout: Duration,
+}

@@ -1,0 +1,350 @@
+//! The configuration as it is written: one struct per section, every value with its place, nothing cross-checked yet.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::document::{Raw, Tree};
+use super::place::{At, Place, Report};
+use super::reader::Reader;
+use super::schema::{
+    ACL, AUTH, DISCOVERY, GROUP, LUN, MAPPING, PORTAL, ROOT, SESSION, SHARED_LUN, Section, TARGET,
+};
+
+pub(crate) struct Root {
+    pub(crate) state_dir: Option<At<PathBuf>>,
+    pub(crate) admin_socket: Option<At<PathBuf>>,
+    pub(crate) log: Option<At<&'static str>>,
+    pub(crate) reactor: Option<At<&'static str>>,
+    pub(crate) cores: Option<At<String>>,
+    pub(crate) poll: Option<At<bool>>,
+    pub(crate) memory: Option<At<u64>>,
+    pub(crate) max_sessions: Option<At<u16>>,
+    pub(crate) max_connections: Option<At<u16>>,
+    pub(crate) login_timeout: Option<At<Duration>>,
+    pub(crate) portals: Vec<Portal>,
+    pub(crate) discovery_auth: Option<Auth>,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) luns: Vec<Lun>,
+    pub(crate) targets: Vec<Target>,
+    /// An empty list of targets.
+    pub(crate) no_targets: Option<Place>,
+}
+
+pub(crate) struct Portal {
+    pub(crate) listen: Option<At<String>>,
+    pub(crate) announce: Option<At<String>>,
+    pub(crate) name: Option<At<String>>,
+    pub(crate) tag: Option<At<u16>>,
+}
+
+pub(crate) struct Group {
+    pub(crate) name: Option<At<String>>,
+    pub(crate) initiators: Vec<At<String>>,
+}
+
+pub(crate) struct Auth {
+    pub(crate) place: Place,
+    pub(crate) method: Option<At<&'static str>>,
+    pub(crate) user: Option<At<String>>,
+    pub(crate) secret_file: Option<At<PathBuf>>,
+    pub(crate) secret: Option<At<String>>,
+    pub(crate) mutual_user: Option<At<String>>,
+    pub(crate) mutual_secret_file: Option<At<PathBuf>>,
+    pub(crate) mutual_secret: Option<At<String>>,
+    pub(crate) algorithms: Vec<&'static str>,
+}
+
+pub(crate) struct Session {
+    pub(crate) header_digest: Option<At<&'static str>>,
+    pub(crate) data_digest: Option<At<&'static str>>,
+    pub(crate) max_recv_data_segment_length: Option<At<u64>>,
+    pub(crate) max_burst_length: Option<At<u64>>,
+    pub(crate) first_burst_length: Option<At<u64>>,
+    pub(crate) max_outstanding_r2t: Option<At<u16>>,
+    pub(crate) initial_r2t: Option<At<bool>>,
+    pub(crate) immediate_data: Option<At<bool>>,
+    pub(crate) data_pdu_in_order: Option<At<bool>>,
+    pub(crate) data_sequence_in_order: Option<At<bool>>,
+    pub(crate) max_connections: Option<At<u16>>,
+    pub(crate) error_recovery_level: Option<At<u16>>,
+    pub(crate) time2wait: Option<At<Duration>>,
+    pub(crate) time2retain: Option<At<Duration>>,
+    pub(crate) queue_depth: Option<At<u16>>,
+    pub(crate) nop_interval: Option<At<Duration>>,
+    pub(crate) nop_timeout: Option<At<Duration>>,
+}
+
+/// A LUN of a target or a shared one.
+pub(crate) struct Lun {
+    pub(crate) place: Place,
+    /// Only in a target.
+    pub(crate) lun: Option<At<u16>>,
+    /// Only in a target.
+    pub(crate) share: Option<At<String>>,
+    /// What is given besides `lun`, `share` and `ro`, which alone go with `share`.
+    pub(crate) own_keys: Vec<(&'static str, Place)>,
+    /// Only at the top level.
+    pub(crate) name: Option<At<String>>,
+    pub(crate) kind: Option<At<&'static str>>,
+    pub(crate) path: Option<At<PathBuf>>,
+    pub(crate) size: Option<At<u64>>,
+    /// Whether `size` is given, rightly or wrongly.
+    pub(crate) size_given: bool,
+    pub(crate) path_given: bool,
+    pub(crate) kind_given: bool,
+    pub(crate) bs: Option<At<&'static str>>,
+    pub(crate) physical_bs: Option<At<&'static str>>,
+    pub(crate) ro: bool,
+    pub(crate) direct: Option<At<bool>>,
+    pub(crate) provisioning: Option<At<&'static str>>,
+    pub(crate) write_cache: bool,
+    pub(crate) removable: bool,
+    pub(crate) serial: Option<At<String>>,
+    pub(crate) naa: Option<At<String>>,
+    pub(crate) vendor: Option<At<String>>,
+    pub(crate) product: Option<At<String>>,
+    pub(crate) revision: Option<At<String>>,
+}
+
+pub(crate) struct Target {
+    pub(crate) place: Place,
+    pub(crate) name: Option<At<String>>,
+    pub(crate) alias: Option<At<String>>,
+    pub(crate) portals: Option<Vec<At<String>>>,
+    pub(crate) max_sessions: Option<At<u16>>,
+    pub(crate) session: Session,
+    pub(crate) auth: Option<Auth>,
+    pub(crate) luns: Vec<Lun>,
+    /// An empty list of LUNs.
+    pub(crate) no_luns: Option<Place>,
+    pub(crate) acl: Option<Vec<Acl>>,
+}
+
+pub(crate) struct Acl {
+    pub(crate) initiators: Vec<At<String>>,
+    pub(crate) luns: Option<Vec<Mapping>>,
+    pub(crate) ro: bool,
+    pub(crate) auth: Option<Auth>,
+}
+
+pub(crate) struct Mapping {
+    pub(crate) lun: Option<At<u16>>,
+    pub(crate) shown_as: Option<At<u16>>,
+    pub(crate) ro: bool,
+}
+
+impl Root {
+    pub(crate) fn read(tree: Tree, report: &mut Report) -> Self {
+        let mut r = Reader::open(&ROOT, tree, report);
+        let mut root = Self {
+            state_dir: r.path("state_dir"),
+            admin_socket: r.path("admin_socket"),
+            log: r.choice("log"),
+            reactor: r.choice("reactor"),
+            cores: r.text("cores"),
+            poll: r.switch("poll"),
+            memory: r.size("memory"),
+            max_sessions: r.count16("max_sessions"),
+            max_connections: r.count16("max_connections"),
+            login_timeout: r.span("login_timeout"),
+            portals: Vec::new(),
+            discovery_auth: None,
+            groups: Vec::new(),
+            luns: Vec::new(),
+            targets: Vec::new(),
+            no_targets: r.given("target"),
+        };
+        let portals = r.tables("portal");
+        let groups = r.tables("group");
+        let luns = r.tables("lun");
+        let targets = r.tables("target");
+        let discovery = r.table("discovery");
+        let session = r.table("session").unwrap_or_else(|| Tree::new(Place::Default));
+        drop(r);
+        Session::read(session.clone(), report);
+        root.portals = portals.into_iter().map(|tree| Portal::read(tree, report)).collect();
+        root.groups = groups.into_iter().map(|tree| Group::read(tree, report)).collect();
+        root.luns = luns.into_iter().map(|tree| Lun::read(&SHARED_LUN, tree, report)).collect();
+        root.targets = targets.into_iter().map(|tree| Target::read(tree, &session, report)).collect();
+        if !root.targets.is_empty() {
+            root.no_targets = None;
+        }
+        root.discovery_auth = discovery.and_then(|tree| {
+            let auth = Reader::open(&DISCOVERY, tree, report).table("auth")?;
+            Some(Auth::read(auth, report))
+        });
+        root
+    }
+}
+
+impl Portal {
+    fn read(tree: Tree, report: &mut Report) -> Self {
+        let mut r = Reader::open(&PORTAL, tree, report);
+        Self {
+            listen: r.text("listen"),
+            announce: r.text("announce"),
+            name: r.text("name"),
+            tag: r.count16("tag"),
+        }
+    }
+}
+
+impl Group {
+    fn read(tree: Tree, report: &mut Report) -> Self {
+        let mut r = Reader::open(&GROUP, tree, report);
+        Self { name: r.text("name"), initiators: r.texts("initiators").unwrap_or_default() }
+    }
+}
+
+impl Auth {
+    fn read(tree: Tree, report: &mut Report) -> Self {
+        let mut r = Reader::open(&AUTH, tree, report);
+        Self {
+            place: r.place().clone(),
+            method: r.choice("method"),
+            user: r.text("user"),
+            secret_file: r.path("secret_file"),
+            secret: r.text("secret"),
+            mutual_user: r.text("mutual_user"),
+            mutual_secret_file: r.path("mutual_secret_file"),
+            mutual_secret: r.text("mutual_secret"),
+            algorithms: r.choices("algorithms").unwrap_or_default(),
+        }
+    }
+}
+
+impl Session {
+    fn read(tree: Tree, report: &mut Report) -> Self {
+        let mut r = Reader::open(&SESSION, tree, report);
+        Self {
+            header_digest: r.choice("header_digest"),
+            data_digest: r.choice("data_digest"),
+            max_recv_data_segment_length: r.size("max_recv_data_segment_length"),
+            max_burst_length: r.size("max_burst_length"),
+            first_burst_length: r.size("first_burst_length"),
+            max_outstanding_r2t: r.count16("max_outstanding_r2t"),
+            initial_r2t: r.switch("initial_r2t"),
+            immediate_data: r.switch("immediate_data"),
+            data_pdu_in_order: r.switch("data_pdu_in_order"),
+            data_sequence_in_order: r.switch("data_sequence_in_order"),
+            max_connections: r.count16("max_connections"),
+            error_recovery_level: r.count16("error_recovery_level"),
+            time2wait: r.span("time2wait"),
+            time2retain: r.span("time2retain"),
+            queue_depth: r.count16("queue_depth"),
+            nop_interval: r.span("nop_interval"),
+            nop_timeout: r.span("nop_timeout"),
+        }
+    }
+}
+
+impl Lun {
+    fn read(section: &'static Section, tree: Tree, report: &mut Report) -> Self {
+        let shared = section.key("share").is_none();
+        let mut r = Reader::open(section, tree, report);
+        let own_keys = section
+            .keys
+            .iter()
+            .filter(|key| !["lun", "share", "ro"].contains(&key.name))
+            .filter_map(|key| Some((key.name, r.given(key.name)?)))
+            .collect();
+        Self {
+            place: r.place().clone(),
+            own_keys,
+            lun: if shared { None } else { r.count16("lun") },
+            share: if shared { None } else { r.text("share") },
+            name: if shared { r.text("name") } else { None },
+            kind_given: r.given("type").is_some(),
+            path_given: r.given("path").is_some(),
+            size_given: r.given("size").is_some(),
+            kind: r.choice("type"),
+            path: r.path("path"),
+            size: r.size("size"),
+            bs: r.choice("bs"),
+            physical_bs: r.choice("physical_bs"),
+            ro: r.switch("ro").is_some_and(|on| on.value),
+            direct: r.switch("direct"),
+            provisioning: r.choice("provisioning"),
+            write_cache: r.switch("write_cache").is_none_or(|on| on.value),
+            removable: r.switch("removable").is_some_and(|on| on.value),
+            serial: r.text("serial"),
+            naa: r.text("naa"),
+            vendor: r.text("vendor"),
+            product: r.text("product"),
+            revision: r.text("revision"),
+        }
+    }
+}
+
+impl Target {
+    fn read(tree: Tree, session: &Tree, report: &mut Report) -> Self {
+        let mut r = Reader::open(&TARGET, tree, report);
+        let place = r.place().clone();
+        let name = r.text("name");
+        let alias = r.text("alias");
+        let portals = r.texts("portals");
+        let max_sessions = r.count16("max_sessions");
+        let mut own = r.table("session").unwrap_or_else(|| Tree::new(place.clone()));
+        own.underlay(session);
+        let auth = r.table("auth");
+        let luns_given = r.given("lun");
+        let luns = r.tables("lun");
+        let acl_given = r.given("acl").is_some();
+        let acl = r.tables("acl");
+        drop(r);
+        Self {
+            place,
+            name,
+            alias,
+            portals,
+            max_sessions,
+            session: Session::read(own, report),
+            auth: auth.map(|tree| Auth::read(tree, report)),
+            no_luns: luns_given.filter(|_| luns.is_empty()),
+            luns: luns.into_iter().map(|tree| Lun::read(&LUN, tree, report)).collect(),
+            acl: acl_given.then(|| acl.into_iter().map(|tree| Acl::read(tree, report)).collect()),
+        }
+    }
+}
+
+impl Acl {
+    fn read(tree: Tree, report: &mut Report) -> Self {
+        let mut r = Reader::open(&ACL, tree, report);
+        let initiators = r.texts("initiators").unwrap_or_default();
+        let luns = r.list("luns");
+        let ro = r.switch("ro").is_some_and(|on| on.value);
+        let auth = r.table("auth");
+        drop(r);
+        Self {
+            initiators,
+            luns: luns.map(|list| list.into_iter().filter_map(|item| Mapping::read(item, report)).collect()),
+            ro,
+            auth: auth.map(|tree| Auth::read(tree, report)),
+        }
+    }
+}
+
+impl Mapping {
+    fn read(item: At<Raw>, report: &mut Report) -> Option<Self> {
+        let tree = match item.value {
+            Raw::Table(tree) => tree,
+            Raw::Integer(_) => {
+                let mut tree = Tree::new(item.place.clone());
+                tree.set("lun", item);
+                tree
+            }
+            other => {
+                let message =
+                    format!("an entry of \"luns\" must be a number or a table, not {}", other.noun());
+                report.mistake(&item.place, message);
+                return None;
+            }
+        };
+        let mut r = Reader::open(&MAPPING, tree, report);
+        Some(Self {
+            lun: r.count16("lun"),
+            shown_as: r.count16("as"),
+            ro: r.switch("ro").is_some_and(|on| on.value),
+        })
+    }
+}

@@ -9,6 +9,12 @@
 //! A driver handles everything that one wake-up brought (bytes of every ready connection, completions of media,
 //! timers), then drains: [`StreamMachine::poll_action`] until it gives `None`, transmitting for each
 //! [`Action::Transmit`]. It then sleeps until a socket, a medium or [`StreamMachine::poll_timeout`] wakes it.
+//!
+//! Before each receive it asks for a loan. After the receive it calls [`StreamMachine::repaid`] first, for what went
+//! into the loan, and then [`StreamMachine::received`] for the bytes that followed. A loan that is out always comes
+//! back before [`StreamMachine::disconnected`]. After a [`Action::Close`], an [`Action::Abort`] or the peer's end of
+//! stream no more bytes are handed over; the machine is asked to transmit until it has nothing left, but after
+//! `Abort`.
 
 use core::net::SocketAddr;
 
@@ -44,7 +50,7 @@ pub struct Arrival {
 /// Why a connection ended, as the driver saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// The peer closed its side in order.
+    /// The peer closed its side in order, or the machine asked for the end.
     Closed,
     /// The transport failed or was reset.
     Failed,
@@ -82,10 +88,11 @@ pub trait StreamMachine {
 
     /// Lends the buffer that the next bytes belong into, if that is known and worth it: a large payload whose place
     /// is settled. The driver gives it back with [`Self::repaid`] after each receive, filled or not. While a loan
-    /// is out the driver calls `received` for that connection only with bytes that follow the loan's `want`.
+    /// is out the driver does not call `received` for that connection: first the loan is repaid, then the bytes
+    /// that follow its `want` are handed over.
     fn lend(&mut self, conn: ConnId) -> Option<Loan>;
 
-    /// Takes a loan back, with what was received appended to it.
+    /// Takes a loan back, with what was received appended to its buffer and its `want` as it was.
     fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan);
 
     /// Appends what the connection has to send until `out` is full or nothing is left.

@@ -1,0 +1,86 @@
+//! How a reactor is set up.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Which engine to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// io_uring where the kernel allows it, epoll otherwise.
+    #[default]
+    Auto,
+    /// io_uring; starting fails without it.
+    Uring,
+    /// epoll.
+    Epoll,
+}
+
+/// Which engine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// io_uring.
+    Uring,
+    /// epoll.
+    Epoll,
+}
+
+/// A reactor's settings.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which engine to use.
+    pub engine: EngineChoice,
+    /// Whether to spin instead of sleeping: lower latency for a whole core.
+    pub poll: bool,
+    /// At most this many connections are open; more are reset right after they were accepted.
+    pub connections_max: usize,
+    /// At most this many connections come from one address.
+    pub connections_per_peer_max: usize,
+    /// How long a connection that is being closed may take to accept our last bytes.
+    pub linger: Duration,
+    /// How many bytes of unused buffers the pool keeps.
+    pub pool_bytes_max: usize,
+    /// How many threads run the file operations that would block.
+    pub file_threads_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            engine: EngineChoice::Auto,
+            poll: false,
+            connections_max: 8192,
+            connections_per_peer_max: 4096,
+            linger: Duration::from_secs(5),
+            pool_bytes_max: 64 << 20,
+            file_threads_max: 4,
+        }
+    }
+}
+
+/// A word that names no engine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown reactor `{0}`, expected auto, uring or epoll")]
+pub struct UnknownEngine(pub String);
+
+impl FromStr for EngineChoice {
+    type Err = UnknownEngine;
+
+    fn from_str(word: &str) -> Result<Self, UnknownEngine> {
+        match word {
+            "auto" => Ok(Self::Auto),
+            "uring" => Ok(Self::Uring),
+            "epoll" => Ok(Self::Epoll),
+            _ => Err(UnknownEngine(word.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uring => "io_uring",
+            Self::Epoll => "epoll",
+        })
+    }
+}

@@ -1,0 +1,449 @@
+//! The life of connections: from their arrival to the machine's last word about them.
+//!
+//! A connection is *open*; then *flushing* (the machine closes it, or the peer sends no more: what is pending still
+//! goes out); then *lingering* (our end is closed, what the peer still sends is thrown away until it closes too, so
+//! that a reset does not destroy our last bytes on their way); then *ending* (what is under way is cancelled). It
+//! may skip any of these. Nothing but `open` lasts longer than [`crate::config::Config::linger`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::buffer::Pool;
+use base::machine::{Action, Arrival, ConnId, Gone, Loan, PortalId, StreamMachine};
+use base::time::Instant;
+use base::transmit::Transmit;
+use rustix::net::{Shutdown, shutdown, sockopt};
+
+use crate::config::Config;
+use crate::engine::{Engine, Receipt, Sending};
+use crate::files::Errno;
+use crate::listener;
+use crate::slab::Slab;
+use crate::stats::Stats;
+
+/// How many batches one connection may send in one turn before others have theirs.
+const BATCHES_PER_TURN: usize = 4;
+
+/// How many unused batches are kept: more connections than this are seldom busy in the same instant.
+const BATCHES_KEPT: usize = 64;
+
+pub(crate) struct Connections {
+    table: Slab<Conn>,
+    per_peer: BTreeMap<IpAddr, usize>,
+    connections_max: usize,
+    per_peer_max: usize,
+    linger: Duration,
+    /// When connections that are closing are ended.
+    deadlines: BTreeSet<(Instant, u32)>,
+    receive_due: Vec<u32>,
+    send_due: Vec<u32>,
+    /// Had their share of this turn and have more to send.
+    send_next_turn: Vec<u32>,
+    batches: Vec<Transmit>,
+    pool: Pool,
+}
+
+struct Conn {
+    socket: Rc<OwnedFd>,
+    peer: IpAddr,
+    state: State,
+    /// Why it ends, once it does.
+    why: Gone,
+    /// The engine has a receive, or a send, under way.
+    receiving: bool,
+    sending: bool,
+    /// The batch that is being filled.
+    filling: Option<Transmit>,
+    /// The machine has more to send than was taken.
+    wants_transmit: bool,
+    /// The peer sends no more.
+    peer_ended: bool,
+    deadline: Option<Instant>,
+    receive_listed: bool,
+    send_listed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Flushing,
+    Lingering,
+    Ending,
+}
+
+/// A connection that is to be taken in.
+pub(crate) struct Candidate {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: SocketAddr,
+    pub(crate) portal: PortalId,
+}
+
+impl Connections {
+    pub(crate) fn new(config: &Config, pool: Pool) -> Self {
+        Self {
+            table: Slab::new(),
+            per_peer: BTreeMap::new(),
+            connections_max: config.connections_max,
+            per_peer_max: config.connections_per_peer_max,
+            linger: config.linger,
+            deadlines: BTreeSet::new(),
+            receive_due: Vec::new(),
+            send_due: Vec::new(),
+            send_next_turn: Vec::new(),
+            batches: Vec::new(),
+            pool,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Returns when [`Self::end_overdue`] has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Returns whether somebody waits for the next turn.
+    pub(crate) fn is_hungry(&self) -> bool {
+        !self.send_next_turn.is_empty()
+    }
+
+    /// Takes a connection in, unless a limit or a broken socket forbids it. Returns its number.
+    pub(crate) fn admit(
+        &mut self,
+        engine: &mut dyn Engine,
+        machine: &mut dyn StreamMachine,
+        now: Instant,
+        candidate: Candidate,
+    ) -> Option<ConnId> {
+        let peer_ip = candidate.peer.ip().to_canonical();
+        let from_peer = self.per_peer.get(&peer_ip).copied().unwrap_or(0);
+        if self.table.len() >= self.connections_max || from_peer >= self.per_peer_max {
+            Stats::bump(&mut engine.stats().refused, 1);
+            reset(&candidate.socket);
+            return None;
+        }
+        let arrival = introduce(&candidate).ok()?;
+        let socket = Rc::new(candidate.socket);
+        let number = self.table.insert(Conn::new(Rc::clone(&socket), peer_ip));
+        if engine.open(number, socket).is_err() {
+            self.table.remove(number);
+            return None;
+        }
+        self.per_peer.insert(peer_ip, from_peer + 1);
+        Stats::bump(&mut engine.stats().accepts, 1);
+        machine.connected(now, ConnId(number), &arrival);
+        self.list_receive(number);
+        Some(ConnId(number))
+    }
+
+    /// Takes the end of a receive.
+    pub(crate) fn received(
+        &mut self,
+        machine: &mut dyn StreamMachine,
+        now: Instant,
+        number: u32,
+        got: (Option<Loan>, &[u8], Receipt),
+    ) {
+        let Some(conn) = self.table.get_mut(number) else { return };
+        let (loan, bytes, receipt) = got;
+        conn.receiving = false;
+        if let Some(loan) = loan {
+            machine.repaid(now, ConnId(number), loan);
+        }
+        if conn.state == State::Open && !bytes.is_empty() {
+            machine.received(now, ConnId(number), bytes);
+        }
+        if conn.state == State::Ending {
+            return self.list_send(number);
+        }
+        match receipt {
+            Receipt::More => self.list_receive(number),
+            Receipt::End => {
+                conn.peer_ended = true;
+                self.close(number, now, Gone::Closed);
+            }
+            Receipt::Failed => self.end(number, Gone::Failed),
+        }
+    }
+
+    /// Takes the end of a send.
+    pub(crate) fn sent(&mut self, number: u32, batch: Transmit, result: Result<(), Errno>) {
+        self.put_back(batch);
+        let Some(conn) = self.table.get_mut(number) else { return };
+        conn.sending = false;
+        match result {
+            Ok(()) => self.list_send(number),
+            Err(_) => self.end(number, Gone::Failed),
+        }
+    }
+
+    /// Does what the machine asks.
+    pub(crate) fn act(&mut self, now: Instant, action: Action) {
+        match action {
+            Action::Transmit(ConnId(number)) => {
+                if let Some(conn) = self.table.get_mut(number) {
+                    conn.wants_transmit = true;
+                    self.list_send(number);
+                }
+            }
+            Action::Close(ConnId(number)) => self.close(number, now, Gone::Closed),
+            Action::Abort(ConnId(number)) => self.end(number, Gone::Closed),
+        }
+    }
+
+    /// Ends the connections that took too long to close.
+    pub(crate) fn end_overdue(&mut self, now: Instant) {
+        while let Some((at, number)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            self.deadlines.pop_first();
+            if let Some(conn) = self.table.get_mut(number) {
+                conn.deadline = None;
+                let why = conn.why;
+                self.end(number, why);
+            }
+        }
+    }
+
+    /// Ends every connection.
+    pub(crate) fn end_all(&mut self, why: Gone) {
+        for number in self.table.numbers() {
+            self.end(number, why);
+        }
+    }
+
+    /// Lets those send that had their share of the last turn.
+    pub(crate) fn next_turn(&mut self) {
+        self.send_due.append(&mut self.send_next_turn);
+    }
+
+    /// Sends what is due. Returns whether there was anything.
+    pub(crate) fn send_all(
+        &mut self,
+        engine: &mut dyn Engine,
+        machine: &mut dyn StreamMachine,
+        now: Instant,
+    ) -> bool {
+        let mut due = std::mem::take(&mut self.send_due);
+        let any = !due.is_empty();
+        for number in due.drain(..) {
+            self.pump(engine, machine, now, number);
+        }
+        if self.send_due.is_empty() {
+            self.send_due = due;
+        }
+        any
+    }
+
+    /// Starts the receives that are due.
+    pub(crate) fn receive_all(&mut self, engine: &mut dyn Engine, machine: &mut dyn StreamMachine) {
+        let mut due = std::mem::take(&mut self.receive_due);
+        for number in due.drain(..) {
+            let Some(conn) = self.table.get_mut(number) else { continue };
+            conn.receive_listed = false;
+            if conn.receiving || conn.peer_ended || conn.state == State::Ending {
+                continue;
+            }
+            conn.receiving = true;
+            let loan = if conn.state == State::Open { machine.lend(ConnId(number)) } else { None };
+            engine.receive(number, loan);
+        }
+        self.receive_due = due;
+    }
+
+    /// Fills and sends one connection's batches, and moves it on when nothing is left to send.
+    fn pump(&mut self, engine: &mut dyn Engine, machine: &mut dyn StreamMachine, now: Instant, number: u32) {
+        if let Some(conn) = self.table.get_mut(number) {
+            conn.send_listed = false;
+        }
+        for _ in 0..BATCHES_PER_TURN {
+            self.fill(machine, now, number);
+            let Some(conn) = self.table.get_mut(number) else { return };
+            if conn.sending || conn.state == State::Ending {
+                break;
+            }
+            let Some(batch) = conn.filling.take() else { break };
+            match engine.send(number, batch) {
+                Sending::Done(batch) => self.put_back(batch),
+                Sending::Pending => conn.sending = true,
+                Sending::Failed(batch) => {
+                    self.put_back(batch);
+                    self.end(number, Gone::Failed);
+                }
+            }
+        }
+        self.settle(engine, machine, now, number);
+    }
+
+    /// Lets the machine fill the batch that is not under way.
+    fn fill(&mut self, machine: &mut dyn StreamMachine, now: Instant, number: u32) {
+        let Some(conn) = self.table.get_mut(number) else { return };
+        if !conn.wants_transmit || !matches!(conn.state, State::Open | State::Flushing) {
+            return;
+        }
+        let mut batch = conn.filling.take().unwrap_or_else(|| self.batches.pop().unwrap_or_default());
+        if !batch.is_full() {
+            machine.transmit(now, ConnId(number), &mut batch);
+            conn.wants_transmit = batch.is_full();
+        }
+        if batch.is_empty() {
+            self.put_back(batch);
+        } else {
+            conn.filling = Some(batch);
+        }
+    }
+
+    /// Moves a connection on that has nothing left to send, or nothing left under way.
+    fn settle(
+        &mut self,
+        engine: &mut dyn Engine,
+        machine: &mut dyn StreamMachine,
+        now: Instant,
+        number: u32,
+    ) {
+        let Some(conn) = self.table.get_mut(number) else { return };
+        let drained = !conn.sending && conn.filling.is_none() && !conn.wants_transmit;
+        if conn.state == State::Flushing && drained {
+            if conn.peer_ended || shutdown(&conn.socket, Shutdown::Write).is_err() {
+                conn.state = State::Ending;
+            } else {
+                conn.state = State::Lingering;
+            }
+        }
+        match conn.state {
+            State::Open | State::Flushing if !drained && !conn.sending => {
+                conn.send_listed = true;
+                self.send_next_turn.push(number);
+            }
+            State::Ending if conn.receiving || conn.sending => engine.cancel(number),
+            State::Ending => self.bury(engine, machine, now, number),
+            _ => {}
+        }
+    }
+
+    /// The machine's last word about a connection.
+    fn bury(&mut self, engine: &mut dyn Engine, machine: &mut dyn StreamMachine, now: Instant, number: u32) {
+        let Some(conn) = self.table.remove(number) else { return };
+        if let Some(deadline) = conn.deadline {
+            self.deadlines.remove(&(deadline, number));
+        }
+        if let Some(batch) = conn.filling {
+            self.put_back(batch);
+        }
+        if let Some(count) = self.per_peer.get_mut(&conn.peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_peer.remove(&conn.peer);
+            }
+        }
+        engine.forget(number);
+        if !conn.peer_ended {
+            reset(&conn.socket);
+        }
+        machine.disconnected(now, ConnId(number), conn.why);
+    }
+
+    /// Sends what is pending, then closes.
+    fn close(&mut self, number: u32, now: Instant, why: Gone) {
+        let Some(conn) = self.table.get_mut(number) else { return };
+        match conn.state {
+            State::Open => {
+                conn.state = State::Flushing;
+                conn.why = why;
+                conn.wants_transmit = true;
+                let deadline = now.after(self.linger);
+                conn.deadline = Some(deadline);
+                self.deadlines.insert((deadline, number));
+            }
+            State::Lingering => conn.state = State::Ending,
+            State::Flushing | State::Ending => {}
+        }
+        self.list_send(number);
+        self.list_receive(number);
+    }
+
+    /// Closes at once.
+    fn end(&mut self, number: u32, why: Gone) {
+        let Some(conn) = self.table.get_mut(number) else { return };
+        if conn.state == State::Open {
+            conn.why = why;
+        }
+        conn.state = State::Ending;
+        conn.wants_transmit = false;
+        self.list_send(number);
+    }
+
+    fn list_send(&mut self, number: u32) {
+        if let Some(conn) = self.table.get_mut(number)
+            && !conn.send_listed
+        {
+            conn.send_listed = true;
+            self.send_due.push(number);
+        }
+    }
+
+    fn list_receive(&mut self, number: u32) {
+        if let Some(conn) = self.table.get_mut(number)
+            && !conn.receive_listed
+        {
+            conn.receive_listed = true;
+            self.receive_due.push(number);
+        }
+    }
+
+    /// Keeps a batch for the next who needs one.
+    fn put_back(&mut self, mut batch: Transmit) {
+        batch.clear(&self.pool);
+        if self.batches.len() < BATCHES_KEPT {
+            self.batches.push(batch);
+        }
+    }
+}
+
+impl Conn {
+    fn new(socket: Rc<OwnedFd>, peer: IpAddr) -> Self {
+        Self {
+            socket,
+            peer,
+            state: State::Open,
+            why: Gone::Closed,
+            receiving: false,
+            sending: false,
+            filling: None,
+            wants_transmit: false,
+            peer_ended: false,
+            deadline: None,
+            receive_listed: false,
+            send_listed: false,
+        }
+    }
+}
+
+/// Sets a new socket up and learns what the machine wants to know of it.
+fn introduce(candidate: &Candidate) -> Result<Arrival, Errno> {
+    listener::prepare(&candidate.socket)?;
+    // Calls say themselves that they do not wait, and io_uring waits better without it.
+    rustix::io::ioctl_fionbio(&candidate.socket, false)?;
+    let local = SocketAddr::try_from(rustix::net::getsockname(&candidate.socket)?)?;
+    let mut entropy = [0; 32];
+    let mut filled = 0;
+    while let Some(rest) = entropy.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(Arrival { portal: candidate.portal, local, peer: candidate.peer, entropy })
+}
+
+/// Makes the coming close a reset, so that nothing of the connection stays in the kernel.
+fn reset(socket: &OwnedFd) {
+    // It fails for what is no socket any more, and then nothing stays either.
+    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+}

@@ -1,0 +1,101 @@
+//! What a reactor asks of the kernel, whichever way the kernel is asked.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::machine::Loan;
+use base::transmit::Transmit;
+
+use crate::config::EngineKind;
+use crate::files::Errno;
+use crate::stats::Stats;
+
+/// How many connections one listener gives at most in one turn, so that a flood of them starves nobody.
+pub(crate) const ACCEPTS_PER_TURN: usize = 16;
+
+/// How many bytes that follow a loan are received with it. They are copied once more, so this is enough for the
+/// headers to come and the small requests behind them, and little beside a payload worth a loan.
+pub(crate) const BEHIND_LOAN: usize = 16 << 10;
+
+/// Does the system calls. Connections and listeners have the numbers that the reactor gave them.
+///
+/// A connection has at most one receive and one send under way. Each ends with exactly one event, cancelled ones
+/// too; [`Self::forget`] may be called only once they have ended.
+pub(crate) trait Engine {
+    /// Returns which engine this is.
+    fn kind(&self) -> EngineKind;
+
+    /// Starts to accept connections.
+    fn listen(&mut self, listener: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
+
+    /// Accepts no connection until [`Self::resume_accepts`]; some more may come until then.
+    fn pause_accepts(&mut self, listener: u32);
+
+    /// Accepts connections again.
+    fn resume_accepts(&mut self, listener: u32);
+
+    /// Stops accepting. The listener's number is not used again.
+    fn unlisten(&mut self, listener: u32);
+
+    /// Takes note of a new connection.
+    fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
+
+    /// Starts a receive, into the loan first.
+    fn receive(&mut self, conn: u32, loan: Option<Loan>);
+
+    /// Starts to send all of `batch`.
+    fn send(&mut self, conn: u32, batch: Transmit) -> Sending;
+
+    /// Ends what is under way for a connection; the events follow.
+    fn cancel(&mut self, conn: u32);
+
+    /// Forgets a connection that has nothing under way.
+    fn forget(&mut self, conn: u32);
+
+    /// Submits what was started and waits until something happened, or for `timeout`.
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+
+    /// Returns the next of the events that the last wait brought.
+    fn next_event(&mut self) -> Option<Event<'_>>;
+
+    /// The counters of the reactor.
+    fn stats(&mut self) -> &mut Stats;
+}
+
+/// What happened.
+pub(crate) enum Event<'a> {
+    /// Nothing that concerns the reactor.
+    Nothing,
+    /// A connection came.
+    Accepted { listener: u32, socket: OwnedFd, peer: SocketAddr },
+    /// A connection could not be accepted.
+    AcceptFailed { listener: u32 },
+    /// A receive ended. The loan holds what was received into it; `bytes` followed.
+    Received { conn: u32, loan: Option<Loan>, bytes: &'a [u8], receipt: Receipt },
+    /// A send ended, with the batch empty if it ended well.
+    Sent { conn: u32, batch: Transmit, result: Result<(), Errno> },
+}
+
+/// How a receive ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receipt {
+    /// There may be more.
+    More,
+    /// The peer sends no more.
+    End,
+    /// The connection is broken, or the receive was cancelled.
+    Failed,
+}
+
+/// What became of a send at once.
+pub(crate) enum Sending {
+    /// It is done.
+    Done(Transmit),
+    /// It is under way, and an event will tell.
+    Pending,
+    /// The connection is broken.
+    Failed(Transmit),
+}

@@ -1,0 +1,376 @@
+//! File operations: submitted by the media that need them, carried out by the reactor's engine.
+//!
+//! A medium takes a [`FileQueue`] for its number, submits [`FileOp`]s and collects [`FileDone`]s. Operations own
+//! their buffers until they are done. With io_uring they travel in the reactor's own ring, all of one drain in one
+//! system call. With epoll, and for calls that io_uring lacks, cached I/O is done at once by the calling thread and
+//! the rest by a few threads. Operations in flight together may take effect in any order.
+
+mod sync;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use base::buffer::{Buf, DataList, Pool};
+use base::machine::MediumId;
+use smallvec::SmallVec;
+
+pub use rustix::io::Errno;
+
+use crate::clock::Clock;
+use crate::slab::Slab;
+use crate::stats::Stats;
+use crate::threads::Threads;
+use crate::waker::Waker;
+pub(crate) use sync::Attempt;
+pub(crate) use sync::run_to_end;
+
+/// An open file that operations name. Clones name the same one; it closes with the last of them.
+#[derive(Clone, Debug)]
+pub struct IoFile {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    file: File,
+    direct: bool,
+    /// Whether reads that must not wait are worth trying.
+    tries_reads: AtomicBool,
+    /// Writes by the calling thread rest until then (clock nanoseconds), because one took too long.
+    writes_rest_until: AtomicU64,
+}
+
+/// One operation.
+#[derive(Debug)]
+pub struct FileOp {
+    /// Returned with the result; the submitter chooses it.
+    pub token: u64,
+    /// The file.
+    pub file: IoFile,
+    /// What to do.
+    pub kind: FileOpKind,
+}
+
+/// The buffers of a read, filled in order.
+pub type ReadBufs = SmallVec<[Buf; 1]>;
+
+/// What an operation does. Offsets and lengths are in bytes.
+#[derive(Debug)]
+pub enum FileOpKind {
+    /// Reads `len` bytes at `at` into the spare room of `bufs`, which must suffice.
+    Read {
+        /// Where to start.
+        at: u64,
+        /// How many bytes.
+        len: usize,
+        /// Where to.
+        bufs: ReadBufs,
+    },
+    /// Writes `data` at `at`.
+    Write {
+        /// Where to start.
+        at: u64,
+        /// The bytes.
+        data: DataList,
+        /// Whether to finish only once they are durable (`RWF_DSYNC`).
+        stable: bool,
+    },
+    /// Makes the file durable.
+    Sync {
+        /// Whether only what is needed to read the data back counts (`fdatasync`).
+        data_only: bool,
+    },
+    /// Changes the storage of a range without changing the file's size.
+    Fallocate {
+        /// How.
+        mode: FallocateMode,
+        /// Where to start.
+        at: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// Lists data and holes of a range.
+    Extents {
+        /// Where to start.
+        at: u64,
+        /// How many bytes.
+        len: u64,
+        /// At most this many extents.
+        count_max: usize,
+    },
+    /// Drops a range of a block device (`BLKDISCARD`).
+    Discard {
+        /// Where to start.
+        at: u64,
+        /// How many bytes.
+        len: u64,
+    },
+    /// Makes a range of a block device read as zeros (`BLKZEROOUT`).
+    ZeroOut {
+        /// Where to start.
+        at: u64,
+        /// How many bytes.
+        len: u64,
+    },
+}
+
+/// What becomes of a range's storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FallocateMode {
+    /// It is reserved; what is there stays.
+    Allocate,
+    /// It is freed and reads as zeros.
+    PunchHole,
+    /// It reads as zeros and stays reserved.
+    ZeroRange,
+}
+
+/// What came of an operation.
+#[derive(Debug)]
+pub struct FileDone {
+    /// The submitter's name for it.
+    pub token: u64,
+    /// The result.
+    pub result: Result<FileOutcome, FileError>,
+}
+
+/// A success.
+#[derive(Debug)]
+pub enum FileOutcome {
+    /// A read, with the bytes appended to its buffers: fewer than asked only where the file ends.
+    Read(ReadBufs),
+    /// A write is done, whole. The data comes back for recycling.
+    Wrote(DataList),
+    /// Any other change is done.
+    Done,
+    /// The extents of a range, in order, without gaps, starting at its start.
+    Extents(Vec<FileExtent>),
+}
+
+/// A failure. Buffers went back to the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileError {
+    /// What the system said.
+    pub errno: Errno,
+    /// How many bytes were transferred before.
+    pub done: usize,
+}
+
+/// A run of bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileExtent {
+    /// Where it starts.
+    pub at: u64,
+    /// How long it is.
+    pub len: u64,
+    /// Whether it has storage; a hole reads as zeros.
+    pub data: bool,
+}
+
+/// All file work of one reactor. Clones are the same; it stays on the reactor's thread.
+#[derive(Clone)]
+pub struct Files {
+    hub: Rc<RefCell<Hub>>,
+}
+
+/// One medium's way to its reactor's file work. Clones share one queue of results.
+#[derive(Clone)]
+pub struct FileQueue {
+    hub: Rc<RefCell<Hub>>,
+    lane: Rc<Lane>,
+    pool: Pool,
+}
+
+struct Lane {
+    medium: MediumId,
+    done: RefCell<VecDeque<FileDone>>,
+    /// Whether it stands in `Hub::ready`.
+    listed: Cell<bool>,
+}
+
+struct Hub {
+    /// Whether operations go to a ring that somebody drains with `take_work`.
+    ring: bool,
+    backlog: VecDeque<Work>,
+    in_ring: usize,
+    threads: Threads,
+    /// Whose operation each thread job is.
+    in_threads: Slab<Rc<Lane>>,
+    ready: VecDeque<Rc<Lane>>,
+    clock: Clock,
+    pool: Pool,
+    inline_count: usize,
+    ring_count: usize,
+    threads_count: usize,
+}
+
+/// An operation on its way, and how far it is.
+pub(crate) struct Work {
+    pub(crate) op: FileOp,
+    pub(crate) done: usize,
+    lane: Rc<Lane>,
+}
+
+impl IoFile {
+    /// Takes an open file. `direct` says that it was opened with `O_DIRECT`.
+    pub fn new(file: File, direct: bool) -> Self {
+        let inner = Inner {
+            file,
+            direct,
+            tries_reads: AtomicBool::new(!direct),
+            writes_rest_until: AtomicU64::new(0),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Returns the file.
+    pub fn file(&self) -> &File {
+        &self.inner.file
+    }
+
+    /// Returns whether it was opened with `O_DIRECT`.
+    pub fn direct(&self) -> bool {
+        self.inner.direct
+    }
+}
+
+impl FileQueue {
+    /// Starts an operation. Its result comes from [`Self::poll`], perhaps at once, exactly once.
+    pub fn submit(&self, op: FileOp) {
+        self.hub.borrow_mut().submit(Work { op, done: 0, lane: Rc::clone(&self.lane) });
+    }
+
+    /// Returns the next result.
+    pub fn poll(&self) -> Option<FileDone> {
+        self.lane.done.borrow_mut().pop_front()
+    }
+
+    /// Returns the reactor's buffers.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl std::fmt::Debug for FileQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FileQueue({:?})", self.lane.medium)
+    }
+}
+
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Files")
+    }
+}
+
+impl Files {
+    pub(crate) fn new(waker: Arc<Waker>, clock: Clock, pool: Pool, threads_max: usize) -> Self {
+        let hub = Hub {
+            ring: false,
+            backlog: VecDeque::new(),
+            in_ring: 0,
+            threads: Threads::new(waker, threads_max),
+            in_threads: Slab::new(),
+            ready: VecDeque::new(),
+            clock,
+            pool,
+            inline_count: 0,
+            ring_count: 0,
+            threads_count: 0,
+        };
+        Self { hub: Rc::new(RefCell::new(hub)) }
+    }
+
+    /// Makes a queue whose results are announced as `medium`'s.
+    pub fn queue(&self, medium: MediumId) -> FileQueue {
+        let lane = Lane { medium, done: RefCell::default(), listed: Cell::new(false) };
+        let pool = self.hub.borrow().pool.clone();
+        FileQueue { hub: Rc::clone(&self.hub), lane: Rc::new(lane), pool }
+    }
+
+    /// Takes over what threads have finished.
+    pub(crate) fn collect(&self) {
+        let mut hub = self.hub.borrow_mut();
+        if hub.in_threads.is_empty() {
+            return;
+        }
+        for (number, done) in hub.threads.take_done() {
+            let Some(lane) = hub.in_threads.remove(number) else { continue };
+            hub.threads_count += 1;
+            hub.put(&lane, done);
+        }
+    }
+
+    /// Returns the next medium with results that nobody has collected.
+    pub(crate) fn next_ready(&self) -> Option<MediumId> {
+        let mut hub = self.hub.borrow_mut();
+        while let Some(lane) = hub.ready.pop_front() {
+            lane.listed.set(false);
+            if !lane.done.borrow().is_empty() {
+                return Some(lane.medium);
+            }
+        }
+        None
+    }
+
+    /// Returns whether no operation is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        let hub = self.hub.borrow();
+        hub.in_ring == 0 && hub.backlog.is_empty() && hub.in_threads.is_empty()
+    }
+
+    pub(crate) fn count(&self, stats: &mut Stats) {
+        let mut hub = self.hub.borrow_mut();
+        Stats::bump(&mut stats.file_inline, std::mem::take(&mut hub.inline_count));
+        Stats::bump(&mut stats.file_ring, std::mem::take(&mut hub.ring_count));
+        Stats::bump(&mut stats.file_threads, std::mem::take(&mut hub.threads_count));
+    }
+}
+
+impl Hub {
+    fn submit(&mut self, mut work: Work) {
+        match sync::try_at_once(&mut work, self.ring, &self.clock) {
+            Attempt::Finished(result) => {
+                self.inline_count += 1;
+                self.deliver(work, result);
+            }
+            Attempt::Again => self.backlog.push_back(work),
+            Attempt::Blocked => self.hand_over(work),
+        }
+    }
+
+    fn hand_over(&mut self, work: Work) {
+        let Work { op, done, lane } = work;
+        let number = self.in_threads.insert(lane);
+        if let Err((op, done)) = self.threads.submit(number, op, done) {
+            // No thread can be had: better late than never.
+            let done = run_to_end(op, done);
+            if let Some(lane) = self.in_threads.remove(number) {
+                self.put(&lane, done);
+            }
+        }
+    }
+
+    fn deliver(&mut self, work: Work, result: Result<(), FileError>) {
+        let Work { op, lane, .. } = work;
+        let done = sync::conclude(op, result);
+        self.put(&lane, done);
+    }
+
+    fn put(&mut self, lane: &Rc<Lane>, done: FileDone) {
+        lane.done.borrow_mut().push_back(done);
+        if !lane.listed.replace(true) {
+            self.ready.push_back(Rc::clone(lane));
+        }
+    }
+}
+
+/// Turns a system error into the one that operations carry.
+pub(crate) fn errno_of(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

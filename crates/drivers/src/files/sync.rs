@@ -1,0 +1,308 @@
+//! Carries operations out with plain system calls, and keeps account of how far they are.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use base::buffer::{Buf, DataList};
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::ReadWriteFlags;
+use smallvec::SmallVec;
+
+use super::{
+    Errno, FallocateMode, FileDone, FileError, FileExtent, FileOp, FileOpKind, FileOutcome, IoFile, Work,
+};
+use crate::clock::Clock;
+
+mod block;
+
+/// The most pieces one system call takes (`UIO_MAXIOV`).
+const PIECES_MAX: usize = 1024;
+
+/// The largest write that the calling thread does itself: copying it into the page cache takes some 20 µs, about
+/// what handing it to a thread and back costs.
+const INLINE_WRITE_MAX: usize = 64 << 10;
+
+/// A write that took the calling thread this long was not a mere copy: the system makes writers wait until dirty
+/// pages are on the medium.
+const INLINE_WRITE_SLOW: Duration = Duration::from_millis(2);
+
+/// For so long are writes to that file left to threads then: at worst one event in a hundred is late by it.
+const INLINE_WRITE_REST: Duration = Duration::from_millis(200);
+
+/// How far a try came.
+pub(crate) enum Attempt {
+    /// The operation is over.
+    Finished(Result<(), FileError>),
+    /// There is more to do, and the same way goes on.
+    Again,
+    /// It would block, or this way cannot do it: a thread has to.
+    Blocked,
+}
+
+type Slices<'a> = SmallVec<[IoSlice<'a>; 16]>;
+type SlicesMut<'a> = SmallVec<[IoSliceMut<'a>; 16]>;
+
+/// Tries to do `work` without waiting. `ring` says that a ring stands ready for what does not go that way.
+pub(crate) fn try_at_once(work: &mut Work, ring: bool, clock: &Clock) -> Attempt {
+    match &work.op.kind {
+        FileOpKind::Extents { .. } | FileOpKind::Discard { .. } | FileOpKind::ZeroOut { .. } => {
+            Attempt::Blocked
+        }
+        FileOpKind::Read { .. } if !ring => read_at_once(work),
+        FileOpKind::Write { data, stable: false, .. }
+            if data.len() <= INLINE_WRITE_MAX && writes_at_once(&work.op.file, clock) =>
+        {
+            write_at_once(work, clock)
+        }
+        _ if ring => Attempt::Again,
+        _ => Attempt::Blocked,
+    }
+}
+
+fn read_at_once(work: &mut Work) -> Attempt {
+    let tries = &work.op.file.inner.tries_reads;
+    if !tries.load(Ordering::Relaxed) {
+        return Attempt::Blocked;
+    }
+    loop {
+        match transfer(&mut work.op, work.done, ReadWriteFlags::NOWAIT) {
+            Err(Errno::AGAIN) => return Attempt::Blocked,
+            Err(Errno::OPNOTSUPP) => {
+                work.op.file.inner.tries_reads.store(false, Ordering::Relaxed);
+                return Attempt::Blocked;
+            }
+            result => match progress(work, result) {
+                Attempt::Again => {}
+                over => return over,
+            },
+        }
+    }
+}
+
+fn writes_at_once(file: &IoFile, clock: &Clock) -> bool {
+    !file.direct() && file.inner.writes_rest_until.load(Ordering::Relaxed) <= clock.now().0
+}
+
+fn write_at_once(work: &mut Work, clock: &Clock) -> Attempt {
+    let start = clock.now();
+    let attempt = loop {
+        let result = transfer(&mut work.op, work.done, ReadWriteFlags::empty());
+        match progress(work, result) {
+            Attempt::Again => {}
+            over => break over,
+        }
+    };
+    let end = clock.now();
+    if end.since(start) >= INLINE_WRITE_SLOW {
+        let rest_until = end.after(INLINE_WRITE_REST);
+        work.op.file.inner.writes_rest_until.store(rest_until.0, Ordering::Relaxed);
+    }
+    attempt
+}
+
+/// Takes account of what a call made of `work`: how many bytes, zero for calls that have none, or an error.
+pub(crate) fn progress(work: &mut Work, result: Result<usize, Errno>) -> Attempt {
+    advance(&mut work.op, &mut work.done, result)
+}
+
+fn advance(op: &mut FileOp, done: &mut usize, result: Result<usize, Errno>) -> Attempt {
+    let failed = |errno| Attempt::Finished(Err(FileError { errno, done: *done }));
+    let count = match result {
+        Ok(count) => count,
+        Err(Errno::INTR | Errno::AGAIN) => return Attempt::Again,
+        Err(Errno::OPNOTSUPP) => return Attempt::Blocked,
+        Err(errno) => return failed(errno),
+    };
+    let whole = match &mut op.kind {
+        FileOpKind::Read { bufs, len, .. } => {
+            fill(bufs, count);
+            if count == 0 {
+                return Attempt::Finished(Ok(()));
+            }
+            *len
+        }
+        FileOpKind::Write { data, .. } => {
+            if count == 0 && !data.is_empty() {
+                return failed(Errno::IO);
+            }
+            data.len()
+        }
+        _ => 0,
+    };
+    *done += count;
+    if *done >= whole { Attempt::Finished(Ok(())) } else { Attempt::Again }
+}
+
+/// Declares the next `count` bytes of the buffers filled.
+fn fill(bufs: &mut [Buf], mut count: usize) {
+    for buf in bufs {
+        let taken = count.min(buf.capacity() - buf.len());
+        buf.advance(taken);
+        count -= taken;
+    }
+}
+
+/// Makes one system call for a read or write that is `done` so far.
+fn transfer(op: &mut FileOp, done: usize, flags: ReadWriteFlags) -> Result<usize, Errno> {
+    let file = op.file.file();
+    match &mut op.kind {
+        FileOpKind::Read { at, len, bufs } => {
+            let mut slices = room(bufs, len.saturating_sub(done));
+            let at = offset(*at, done);
+            rustix::io::preadv2(file, &mut slices, at, flags)
+        }
+        FileOpKind::Write { at, data, .. } => {
+            let slices = rest(data, done);
+            let at = offset(*at, done);
+            if flags.is_empty() {
+                rustix::io::pwritev(file, &slices, at)
+            } else {
+                rustix::io::pwritev2(file, &slices, at, flags)
+            }
+        }
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Returns the room for the next `left` bytes.
+fn room(bufs: &mut [Buf], mut left: usize) -> SlicesMut<'_> {
+    let mut slices = SlicesMut::new();
+    for buf in bufs {
+        let spare = buf.spare_mut();
+        let len = spare.len().min(left);
+        left -= len;
+        if let Some(part) = spare.get_mut(..len)
+            && !part.is_empty()
+            && slices.len() < PIECES_MAX
+        {
+            slices.push(IoSliceMut::new(part));
+        }
+    }
+    slices
+}
+
+/// Returns the data behind the first `done` bytes.
+fn rest(data: &DataList, mut done: usize) -> Slices<'_> {
+    let mut slices = Slices::new();
+    for part in data.parts() {
+        let skipped = done.min(part.len());
+        done -= skipped;
+        if let Some(part) = part.get(skipped..)
+            && !part.is_empty()
+            && slices.len() < PIECES_MAX
+        {
+            slices.push(IoSlice::new(part));
+        }
+    }
+    slices
+}
+
+fn offset(at: u64, done: usize) -> u64 {
+    at.saturating_add(u64::try_from(done).unwrap_or(u64::MAX))
+}
+
+/// Does what is left of an operation, however long it takes.
+pub(crate) fn run_to_end(mut op: FileOp, mut done: usize) -> FileDone {
+    let result = loop {
+        match &op.kind {
+            FileOpKind::Extents { at, len, count_max } => {
+                let result = extents(&op.file, *at, *len, *count_max);
+                let result = result.map(FileOutcome::Extents).map_err(|errno| FileError { errno, done: 0 });
+                return FileDone { token: op.token, result };
+            }
+            FileOpKind::Read { .. } | FileOpKind::Write { .. } => {
+                let result = transfer_blocking(&mut op, done);
+                match advance(&mut op, &mut done, result) {
+                    Attempt::Again => {}
+                    Attempt::Blocked => break Err(FileError { errno: Errno::OPNOTSUPP, done }),
+                    Attempt::Finished(result) => break result,
+                }
+            }
+            _ => match change(&op) {
+                Err(Errno::INTR) => {}
+                result => break result.map_err(|errno| FileError { errno, done: 0 }),
+            },
+        }
+    };
+    conclude(op, result)
+}
+
+fn transfer_blocking(op: &mut FileOp, done: usize) -> Result<usize, Errno> {
+    if !matches!(op.kind, FileOpKind::Write { stable: true, .. }) {
+        return transfer(op, done, ReadWriteFlags::empty());
+    }
+    match transfer(op, done, ReadWriteFlags::DSYNC) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            let count = transfer(op, done, ReadWriteFlags::empty())?;
+            rustix::fs::fdatasync(op.file.file())?;
+            Ok(count)
+        }
+        result => result,
+    }
+}
+
+fn change(op: &FileOp) -> Result<(), Errno> {
+    let file = op.file.file();
+    match &op.kind {
+        FileOpKind::Sync { data_only: true } => rustix::fs::fdatasync(file),
+        FileOpKind::Sync { data_only: false } => rustix::fs::fsync(file),
+        FileOpKind::Fallocate { mode, at, len } => rustix::fs::fallocate(file, mode.flags(), *at, *len),
+        FileOpKind::Discard { at, len } => block::discard(file, *at, *len),
+        FileOpKind::ZeroOut { at, len } => block::zero_out(file, *at, *len),
+        FileOpKind::Read { .. } | FileOpKind::Write { .. } | FileOpKind::Extents { .. } => Err(Errno::INVAL),
+    }
+}
+
+impl FallocateMode {
+    pub(crate) fn flags(self) -> FallocateFlags {
+        match self {
+            Self::Allocate => FallocateFlags::KEEP_SIZE,
+            Self::PunchHole => FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE,
+            Self::ZeroRange => FallocateFlags::KEEP_SIZE | FallocateFlags::ZERO_RANGE,
+        }
+    }
+}
+
+/// Lists data and holes. What the file system cannot tell counts as data; what lies behind the end is a hole.
+fn extents(file: &IoFile, at: u64, len: u64, count_max: usize) -> Result<Vec<FileExtent>, Errno> {
+    let end = at.saturating_add(len);
+    let mut list = Vec::new();
+    let mut at = at;
+    while at < end && list.len() < count_max {
+        let data = seek(file, SeekFrom::Data(at), end)?;
+        if data > at {
+            list.push(FileExtent { at, len: data - at, data: false });
+            at = data;
+            continue;
+        }
+        let hole = seek(file, SeekFrom::Hole(at), end)?.max(at + 1);
+        list.push(FileExtent { at, len: hole - at, data: true });
+        at = hole;
+    }
+    Ok(list)
+}
+
+/// Returns where the next data or hole starts, at most `end`.
+fn seek(file: &IoFile, from: SeekFrom, end: u64) -> Result<u64, Errno> {
+    match (rustix::fs::seek(file.file(), from), from) {
+        (Ok(found), _) => Ok(found.min(end)),
+        // There is nothing of the kind before the end of the file.
+        (Err(Errno::NXIO), _) => Ok(end),
+        // The file system or device does not know holes.
+        (Err(Errno::INVAL | Errno::OPNOTSUPP), SeekFrom::Data(at)) => Ok(at),
+        (Err(Errno::INVAL | Errno::OPNOTSUPP), _) => Ok(end),
+        (Err(errno), _) => Err(errno),
+    }
+}
+
+/// Turns an operation that is over into what its submitter gets.
+pub(crate) fn conclude(op: FileOp, result: Result<(), FileError>) -> FileDone {
+    let FileOp { token, kind, .. } = op;
+    let result = result.map(|()| match kind {
+        FileOpKind::Read { bufs, .. } => FileOutcome::Read(bufs),
+        FileOpKind::Write { data, .. } => FileOutcome::Wrote(data),
+        _ => FileOutcome::Done,
+    });
+    FileDone { token, result }
+}

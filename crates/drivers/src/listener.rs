@@ -1,0 +1,44 @@
+//! Listening sockets and the options of connections.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+
+/// How many connections wait to be accepted: a rack of hosts that all log in again after a restart.
+const BACKLOG: i32 = 1024;
+
+/// A peer that fell silent is probed after this long, four times.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// Opens a listening TCP socket. An IPv6 address listens to IPv6 only, so that both can have the same port.
+///
+/// # Errors
+/// What the system says, `AddrInUse` for a port that is taken among it.
+pub fn open(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
+}
+
+/// Sets what every connection wants: no delay, and a look at peers that fell silent. Accepted sockets inherit it
+/// from their listener.
+pub(crate) fn prepare(socket: impl AsFd) -> Result<(), Errno> {
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! How other threads reach a reactor.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::machine::PortalId;
+use base::time::Instant;
+
+use crate::stats::{Published, Stats};
+use crate::waker::Waker;
+
+/// Work for the reactor's thread.
+pub type Job<M> = Box<dyn FnOnce(&mut M, Instant) + Send>;
+
+/// The reactor that was asked has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the reactor has stopped")]
+pub struct Stopped;
+
+/// Reaches a reactor from any thread. Clones reach the same one.
+pub struct Handle<M> {
+    mailbox: Arc<Mailbox<M>>,
+}
+
+pub(crate) struct Mailbox<M> {
+    letters: Mutex<Option<Vec<Letter<M>>>>,
+    pub(crate) waker: Arc<Waker>,
+    pub(crate) published: Published,
+}
+
+pub(crate) enum Letter<M> {
+    Run(Job<M>),
+    Adopt(Adoption),
+    Listen(TcpListener, PortalId),
+    Unlisten(PortalId),
+    Stop(Duration),
+}
+
+/// A connection that another thread accepted.
+pub(crate) struct Adoption {
+    pub(crate) stream: TcpStream,
+    pub(crate) portal: PortalId,
+    pub(crate) peer: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl<M> Handle<M> {
+    pub(crate) fn new(mailbox: Arc<Mailbox<M>>) -> Self {
+        Self { mailbox }
+    }
+
+    /// Runs `job` on the reactor's thread, between two events; the machine is drained afterwards.
+    ///
+    /// # Errors
+    /// [`Stopped`], and the job is dropped.
+    pub fn post(&self, job: impl FnOnce(&mut M, Instant) + Send + 'static) -> Result<(), Stopped> {
+        self.mailbox.put(Letter::Run(Box::new(job)))
+    }
+
+    /// Hands over an open connection and the bytes that were already received on it. The reactor treats it as one
+    /// that `portal` accepted; its limits apply.
+    ///
+    /// # Errors
+    /// [`Stopped`], and the connection is closed.
+    pub fn adopt(
+        &self,
+        stream: TcpStream,
+        portal: PortalId,
+        peer: SocketAddr,
+        bytes: Vec<u8>,
+    ) -> Result<(), Stopped> {
+        self.mailbox.put(Letter::Adopt(Adoption { stream, portal, peer, bytes }))
+    }
+
+    /// Makes the reactor accept connections from `listener`.
+    ///
+    /// # Errors
+    /// [`Stopped`], and the listener is closed.
+    pub fn listen(&self, listener: TcpListener, portal: PortalId) -> Result<(), Stopped> {
+        self.mailbox.put(Letter::Listen(listener, portal))
+    }
+
+    /// Makes the reactor close every listener of `portal`. Its connections stay.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn unlisten(&self, portal: PortalId) -> Result<(), Stopped> {
+        self.mailbox.put(Letter::Unlisten(portal))
+    }
+
+    /// Makes the reactor close its listeners, wait until all connections are gone, and return from `run`. What is
+    /// still connected `drain` from now is ended with [`base::machine::Gone::Shutdown`]. To end sessions in order,
+    /// tell the machine first, with [`Self::post`].
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn stop(&self, drain: Duration) -> Result<(), Stopped> {
+        self.mailbox.put(Letter::Stop(drain))
+    }
+
+    /// Returns the reactor's counters as of its last turn.
+    pub fn stats(&self) -> Stats {
+        self.mailbox.published.load()
+    }
+}
+
+impl<M> Clone for Handle<M> {
+    fn clone(&self) -> Self {
+        Self { mailbox: Arc::clone(&self.mailbox) }
+    }
+}
+
+impl<M> std::fmt::Debug for Handle<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Handle")
+    }
+}
+
+impl<M> Mailbox<M> {
+    pub(crate) fn new(waker: Arc<Waker>) -> Self {
+        Self { letters: Mutex::new(Some(Vec::new())), waker, published: Published::default() }
+    }
+
+    /// Returns the letters that arrived since the last call.
+    pub(crate) fn take(&self) -> Vec<Letter<M>> {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Refuses letters from now on and drops those that wait.
+    pub(crate) fn close(&self) {
+        let waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(waiting);
+    }
+
+    fn put(&self, letter: Letter<M>) -> Result<(), Stopped> {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.as_mut().ok_or(Stopped)?.push(letter);
+        drop(letters);
+        self.waker.wake();
+        Ok(())
+    }
+}

@@ -1,0 +1,343 @@
+//! Runs one machine on one thread.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::buffer::Pool;
+use base::machine::{Gone, PortalId, StreamMachine};
+use base::time::Instant;
+
+use crate::clock::Clock;
+use crate::config::{Config, EngineChoice, EngineKind};
+use crate::connections::{Candidate, Connections};
+use crate::engine::{Engine, Event};
+use crate::epoll::EpollEngine;
+use crate::files::Files;
+use crate::listener;
+use crate::mailbox::{Adoption, Handle, Letter, Mailbox};
+use crate::stats::Stats;
+use crate::waker::Waker;
+
+/// How long accepting rests when the system has no descriptor or memory left: long enough not to spin, short
+/// enough that a client's login does not time out.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// A reactor could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// io_uring was asked for and cannot be had.
+    #[error("io_uring is not available: {0}")]
+    NoUring(String),
+    /// A resource that every reactor needs is missing.
+    #[error("cannot set up the reactor")]
+    Io(#[from] io::Error),
+}
+
+/// Sockets, timers, files and wake-ups for one machine on one thread.
+///
+/// Made, used and dropped on the thread that it serves; [`Handle`] reaches it from others.
+pub struct Reactor<M> {
+    engine: Box<dyn Engine>,
+    fallback: Option<String>,
+    connections: Connections,
+    listeners: Vec<Option<Listening>>,
+    accepts_rest_until: Option<Instant>,
+    mailbox: Arc<Mailbox<M>>,
+    files: Files,
+    pool: Pool,
+    clock: Clock,
+    poll: bool,
+    stop: Option<Stop>,
+}
+
+struct Listening {
+    portal: PortalId,
+}
+
+#[derive(Clone, Copy)]
+struct Stop {
+    deadline: Instant,
+    /// The deadline has passed and everybody was told.
+    forced: bool,
+}
+
+impl<M: StreamMachine> Reactor<M> {
+    /// Sets a reactor up.
+    ///
+    /// # Errors
+    /// [`StartError`]
+    pub fn new(config: &Config) -> Result<Self, StartError> {
+        let waker = Arc::new(Waker::new()?);
+        let pool = Pool::new(config.pool_bytes_max);
+        let clock = Clock::start();
+        let files = Files::new(Arc::clone(&waker), clock, pool.clone(), config.file_threads_max);
+        let (engine, fallback) = start_engine(config.engine, &waker, &pool, &files)?;
+        Ok(Self {
+            engine,
+            fallback,
+            connections: Connections::new(config, pool.clone()),
+            listeners: Vec::new(),
+            accepts_rest_until: None,
+            mailbox: Arc::new(Mailbox::new(waker)),
+            files,
+            pool,
+            clock,
+            poll: config.poll,
+            stop: None,
+        })
+    }
+
+    /// Returns which engine runs.
+    pub fn engine(&self) -> EngineKind {
+        self.engine.kind()
+    }
+
+    /// Returns why io_uring does not run although it would have been preferred.
+    pub fn fallback(&self) -> Option<&str> {
+        self.fallback.as_deref()
+    }
+
+    /// Returns the store of buffers that everything on this reactor shares.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Returns the file work of this reactor; media take their queues from it.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Returns a way to reach this reactor from any thread.
+    pub fn handle(&self) -> Handle<M> {
+        Handle::new(Arc::clone(&self.mailbox))
+    }
+
+    /// Returns the present moment of the clock that the machine is handed.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Returns the counters.
+    pub fn stats(&mut self) -> Stats {
+        self.publish();
+        self.mailbox.published.load()
+    }
+
+    /// Accepts connections from `listener` as `portal`'s.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn listen(&mut self, listener: TcpListener, portal: PortalId) -> io::Result<()> {
+        let socket = Rc::new(OwnedFd::from(listener));
+        listener::prepare(&socket)?;
+        let number = u32::try_from(self.listeners.len()).unwrap_or(u32::MAX);
+        self.engine.listen(number, socket)?;
+        self.listeners.push(Some(Listening { portal }));
+        Ok(())
+    }
+
+    /// Closes every listener of `portal`. Its connections stay.
+    pub fn unlisten(&mut self, portal: PortalId) {
+        for (number, place) in (0..).zip(&mut self.listeners) {
+            if place.as_ref().is_some_and(|listening| listening.portal == portal) {
+                *place = None;
+                self.engine.unlisten(number);
+            }
+        }
+    }
+
+    /// Runs until [`Handle::stop`] has taken effect.
+    ///
+    /// # Errors
+    /// What the system says of the engine's own descriptors. Errors of connections never come here.
+    pub fn run(&mut self, machine: &mut M) -> io::Result<()> {
+        let mut now = self.clock.now();
+        self.drain(machine, now);
+        while !self.is_stopped() {
+            now = self.step(machine, now, None)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a stop was asked for and has taken effect.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.is_some() && self.connections.is_empty() && self.files.is_idle()
+    }
+
+    /// Does what is due, sleeps until something happens but for `wait_max` at most, handles it, and drains the
+    /// machine. For owners who have more to do on this thread than [`Self::run`].
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn turn(&mut self, machine: &mut M, wait_max: Option<Duration>) -> io::Result<()> {
+        let now = self.clock.now();
+        self.drain(machine, now);
+        self.step(machine, now, wait_max)?;
+        Ok(())
+    }
+
+    /// Sleeps, and handles what woke it. Returns when that was; the clock is read once.
+    fn step(&mut self, machine: &mut M, slept: Instant, wait_max: Option<Duration>) -> io::Result<Instant> {
+        let timeout = self.timeout(machine, slept, wait_max);
+        self.engine.wait(timeout)?;
+        let now = self.clock.now();
+        Stats::bump(&mut self.engine.stats().wakeups, 1);
+        self.connections.next_turn();
+        self.handle_events(machine, now);
+        if self.mailbox.waker.take() {
+            self.files.collect();
+            self.read_letters(machine, now);
+        }
+        self.pass_deadlines(machine, now);
+        self.drain(machine, now);
+        self.publish();
+        Ok(now)
+    }
+
+    /// Returns how long to sleep.
+    fn timeout(&self, machine: &M, now: Instant, wait_max: Option<Duration>) -> Option<Duration> {
+        if self.poll || self.connections.is_hungry() || self.is_stopped() {
+            return Some(Duration::ZERO);
+        }
+        let stop = self.stop.filter(|stop| !stop.forced).map(|stop| stop.deadline);
+        let deadlines =
+            [machine.poll_timeout(), self.connections.next_deadline(), self.accepts_rest_until, stop];
+        let next = deadlines.into_iter().flatten().min().map(|at| at.since(now));
+        next.into_iter().chain(wait_max).min()
+    }
+
+    fn handle_events(&mut self, machine: &mut M, now: Instant) {
+        let mut accepted = Vec::new();
+        while let Some(event) = self.engine.next_event() {
+            match event {
+                Event::Nothing => {}
+                Event::Accepted { listener, socket, peer } => accepted.push((listener, socket, peer)),
+                Event::AcceptFailed { listener } => {
+                    Stats::bump(&mut self.engine.stats().accept_failures, 1);
+                    self.engine.pause_accepts(listener);
+                    self.accepts_rest_until = Some(now.after(ACCEPT_REST));
+                }
+                Event::Received { conn, loan, bytes, receipt } => {
+                    self.connections.received(machine, now, conn, (loan, bytes, receipt));
+                }
+                Event::Sent { conn, batch, result } => self.connections.sent(conn, batch, result),
+            }
+        }
+        for (listener, socket, peer) in accepted {
+            let at = crate::slab::index(listener);
+            let Some(portal) = self.listeners.get(at).and_then(Option::as_ref).map(|it| it.portal) else {
+                continue;
+            };
+            let candidate = Candidate { socket, peer, portal };
+            self.connections.admit(&mut *self.engine, machine, now, candidate);
+        }
+    }
+
+    fn read_letters(&mut self, machine: &mut M, now: Instant) {
+        for letter in self.mailbox.take() {
+            match letter {
+                Letter::Run(job) => job(machine, now),
+                Letter::Adopt(adoption) => self.adopt(machine, now, adoption),
+                Letter::Listen(listener, portal) => {
+                    if self.stop.is_none() && self.listen(listener, portal).is_err() {
+                        Stats::bump(&mut self.engine.stats().accept_failures, 1);
+                    }
+                }
+                Letter::Unlisten(portal) => self.unlisten(portal),
+                Letter::Stop(drain) => self.begin_stop(now.after(drain)),
+            }
+        }
+    }
+
+    fn adopt(&mut self, machine: &mut M, now: Instant, adoption: Adoption) {
+        let Adoption { stream, portal, peer, bytes } = adoption;
+        let candidate = Candidate { socket: stream.into(), peer, portal };
+        let Some(conn) = self.connections.admit(&mut *self.engine, machine, now, candidate) else { return };
+        if !bytes.is_empty() {
+            machine.received(now, conn, &bytes);
+        }
+    }
+
+    fn begin_stop(&mut self, deadline: Instant) {
+        for (number, place) in (0..).zip(&mut self.listeners) {
+            if place.take().is_some() {
+                self.engine.unlisten(number);
+            }
+        }
+        self.accepts_rest_until = None;
+        let deadline = self.stop.map_or(deadline, |stop| stop.deadline.min(deadline));
+        self.stop = Some(Stop { deadline, forced: false });
+    }
+
+    fn pass_deadlines(&mut self, machine: &mut M, now: Instant) {
+        if machine.poll_timeout().is_some_and(|at| at <= now) {
+            machine.handle_timeout(now);
+        }
+        self.connections.end_overdue(now);
+        if self.accepts_rest_until.is_some_and(|at| at <= now) {
+            self.accepts_rest_until = None;
+            for (number, place) in (0..).zip(&self.listeners) {
+                if place.is_some() {
+                    self.engine.resume_accepts(number);
+                }
+            }
+        }
+        if let Some(stop) = &mut self.stop
+            && stop.deadline <= now
+            && !stop.forced
+        {
+            stop.forced = true;
+            self.connections.end_all(Gone::Shutdown);
+        }
+    }
+
+    /// Does what the machine asks until only deadlines are left, and starts the receives that are due.
+    fn drain(&mut self, machine: &mut M, now: Instant) {
+        loop {
+            while let Some(action) = machine.poll_action() {
+                self.connections.act(now, action);
+            }
+            let mut more = self.connections.send_all(&mut *self.engine, machine, now);
+            while let Some(medium) = self.files.next_ready() {
+                machine.medium_ready(now, medium);
+                more = true;
+            }
+            if !more {
+                break;
+            }
+        }
+        self.connections.receive_all(&mut *self.engine, machine);
+    }
+
+    fn publish(&mut self) {
+        let stats = self.engine.stats();
+        self.files.count(stats);
+        stats.connections = 0;
+        Stats::bump(&mut stats.connections, self.connections.len());
+        self.mailbox.published.store(stats);
+    }
+}
+
+impl<M> Drop for Reactor<M> {
+    fn drop(&mut self) {
+        self.mailbox.close();
+    }
+}
+
+fn start_engine(
+    choice: EngineChoice,
+    waker: &Arc<Waker>,
+    pool: &Pool,
+    _files: &Files,
+) -> Result<(Box<dyn Engine>, Option<String>), StartError> {
+    let why = match choice {
+        EngineChoice::Epoll => None,
+        EngineChoice::Uring => return Err(StartError::NoUring("not built in".to_owned())),
+        EngineChoice::Auto => Some("not built in".to_owned()),
+    };
+    Ok((Box::new(EpollEngine::new(Arc::clone(waker), pool.clone())?), why))
+}

@@ -1,0 +1,64 @@
+//! What a reactor did, as plain numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one reactor since its start.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The same counters where other threads can read them.
+        #[derive(Debug, Default)]
+        pub(crate) struct Published {
+            $($name: AtomicU64,)*
+        }
+
+        impl Published {
+            pub(crate) fn store(&self, stats: &Stats) {
+                $(self.$name.store(stats.$name, Ordering::Relaxed);)*
+            }
+
+            pub(crate) fn load(&self) -> Stats {
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+stats! {
+    /// Times the reactor woke up.
+    wakeups,
+    /// System calls that wait or submit: `io_uring_enter` or `epoll_wait`.
+    enters,
+    /// Receives that brought something, an end of stream included.
+    receives,
+    /// Sends that the kernel finished.
+    sends,
+    /// Bytes received.
+    bytes_in,
+    /// Bytes sent.
+    bytes_out,
+    /// Connections taken from listeners or adopted.
+    accepts,
+    /// Connections turned away by a limit.
+    refused,
+    /// Accepts that failed for lack of descriptors or memory.
+    accept_failures,
+    /// File operations finished by the calling thread itself.
+    file_inline,
+    /// File operations finished by io_uring.
+    file_ring,
+    /// File operations finished by the thread pool.
+    file_threads,
+    /// Connections open now.
+    connections,
+}
+
+impl Stats {
+    pub(crate) fn bump(counter: &mut u64, by: usize) {
+        *counter = counter.wrapping_add(u64::try_from(by).unwrap_or(u64::MAX));
+    }
+}

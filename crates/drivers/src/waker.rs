@@ -1,0 +1,40 @@
+//! Wakes a sleeping reactor from another thread.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+/// An eventfd with a flag in front of it, so that many wake-ups cost one system call.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    signalled: AtomicBool,
+    event: OwnedFd,
+}
+
+impl Waker {
+    pub(crate) fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { signalled: AtomicBool::new(false), event })
+    }
+
+    /// Makes the reactor look at its queues. What was queued before this call is seen.
+    pub(crate) fn wake(&self) {
+        if !self.signalled.swap(true, Ordering::AcqRel) {
+            // It fails only when the counter is full, and then the reactor is awake already.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Returns whether somebody woke us since the last call.
+    pub(crate) fn take(&self) -> bool {
+        self.signalled.load(Ordering::Relaxed) && self.signalled.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}

@@ -1,0 +1,330 @@
+//! Reactors over real loopback sockets, with either engine.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of this is test code, where a panic is the verdict"
+)]
+
+mod parrot;
+mod rig;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use base::machine::{ConnId, Gone, PortalId};
+use base::time::Instant;
+use drivers::config::{Config, EngineChoice};
+use drivers::mailbox::Stopped;
+
+use parrot::{ABORT, BABBLE, CLOSE, ECHO, babble_byte, frame};
+use rig::{HANG, PORTAL, Rig, pattern, receive, send};
+
+/// Makes a test of each function for each engine.
+macro_rules! with_both_engines {
+    ($($name:ident,)*) => {
+        mod epoll {
+            $(#[test] fn $name() { super::$name(super::EngineChoice::Epoll); })*
+        }
+        mod uring {
+            $(#[test] fn $name() { super::$name(super::EngineChoice::Uring); })*
+        }
+    };
+}
+
+with_both_engines! {
+    echoes_in_order_whatever_the_sizes,
+    answers_bytes_that_trickle_in,
+    sends_what_is_pending_before_it_closes,
+    answers_a_peer_that_closed_its_side,
+    aborts_at_once,
+    survives_a_reset,
+    holds_two_batches_for_a_peer_that_does_not_read,
+    keeps_each_connection_apart,
+    runs_what_is_posted,
+    adopts_a_connection_with_its_bytes,
+    calls_the_machine_when_its_time_comes,
+    turns_away_what_is_over_a_limit,
+    stops_listening_to_a_portal,
+    stops_when_the_last_connection_is_gone,
+    ends_what_is_left_when_the_drain_is_over,
+    refuses_letters_after_its_end,
+    gives_every_arrival_its_own_entropy,
+}
+
+fn echoes_in_order_whatever_the_sizes(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    let sizes = [0, 1, 7, 1023, 1024, 1025, 4096, 65_536, 300_000, 1 << 20, 3];
+    let mut writer = stream.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        for (seed, size) in (0..).zip(sizes) {
+            send(&mut writer, ECHO, size);
+            writer.write_all(&pattern(seed, size)).unwrap();
+        }
+    });
+    for (seed, size) in (0..).zip(sizes) {
+        assert_eq!(receive(&mut stream, size), pattern(seed, size), "echo of {size} bytes");
+    }
+    sender.join().unwrap();
+    drop(stream);
+    let parrot = rig.stop(HANG);
+    assert!(parrot.loaned_bytes > 500_000, "{} bytes came through loans", parrot.loaned_bytes);
+    assert_eq!(parrot.gone, [(ConnId(0), Gone::Closed)]);
+}
+
+fn answers_bytes_that_trickle_in(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    let mut bytes = frame(ECHO, 1500).to_vec();
+    bytes.extend(pattern(1, 1500));
+    for byte in &bytes {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    assert_eq!(receive(&mut stream, 1500), pattern(1, 1500));
+}
+
+fn sends_what_is_pending_before_it_closes(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    send(&mut stream, BABBLE, 3 << 20);
+    send(&mut stream, CLOSE, 0);
+    // What comes after the close is thrown away; that must not reset what we have still to read.
+    let mut writer = stream.try_clone().unwrap();
+    let ignored = std::thread::spawn(move || {
+        let _ = writer.write_all(&[0; 100_000]);
+    });
+    let mut all = Vec::new();
+    std::thread::sleep(Duration::from_millis(20));
+    stream.read_to_end(&mut all).unwrap();
+    assert_eq!(all.len(), 3 << 20);
+    assert!(all.iter().enumerate().all(|(at, byte)| *byte == babble_byte(at)));
+    ignored.join().unwrap();
+    drop(stream);
+    let parrot = rig.stop(HANG);
+    assert_eq!(parrot.gone, [(ConnId(0), Gone::Closed)]);
+}
+
+fn answers_a_peer_that_closed_its_side(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    send(&mut stream, BABBLE, 2 << 20);
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    assert_eq!(all.len(), 2 << 20);
+    rig.await_that("the end of the connection", |parrot| parrot.gone == [(ConnId(0), Gone::Closed)]);
+}
+
+fn aborts_at_once(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    // A loan is out, and more is pending than the socket takes, when the abort comes from elsewhere.
+    send(&mut stream, BABBLE, 64 << 20);
+    send(&mut stream, ECHO, 1 << 20);
+    rig.await_that("a start", |parrot| parrot.conns.values().any(|conn| conn.transmitted > 0));
+    rig.ask(|parrot| parrot.abort(ConnId(0)));
+    let mut all = Vec::new();
+    let why = stream.read_to_end(&mut all).unwrap_err();
+    assert_eq!(why.kind(), ErrorKind::ConnectionReset);
+    assert!(all.len() < 64 << 20);
+    rig.await_that("the end of the connection", |parrot| parrot.gone == [(ConnId(0), Gone::Closed)]);
+    let mut stream = rig.connect();
+    send(&mut stream, ABORT, 0);
+    assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+fn survives_a_reset(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    send(&mut stream, BABBLE, 64 << 20);
+    let _ = receive(&mut stream, 1000);
+    // Unread bytes make the close a reset.
+    drop(stream);
+    rig.await_that("the end of the connection", |parrot| parrot.gone == [(ConnId(0), Gone::Failed)]);
+    let mut other = rig.connect();
+    send(&mut other, BABBLE, 10);
+    assert_eq!(receive(&mut other, 10).len(), 10);
+}
+
+fn holds_two_batches_for_a_peer_that_does_not_read(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    send(&mut stream, BABBLE, 64 << 20);
+    let mut last = 0;
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = rig.ask(|parrot| parrot.conns[&0].transmitted);
+        if now == last && now > 0 {
+            break;
+        }
+        last = now;
+    }
+    let sent = usize::try_from(rig.stats().bytes_out).unwrap();
+    // What the kernel reports as sent lags behind by what a blocked send has not reported yet.
+    let held = last - sent;
+    let most = 2 * (base::transmit::Transmit::BATCH_BYTES + 8192);
+    assert!(held <= most, "{held} bytes are held for a peer that does not read");
+    assert!(last < 32 << 20, "the kernel took {last} bytes");
+    let mut other = rig.connect();
+    send(&mut other, BABBLE, 10);
+    assert_eq!(receive(&mut other, 10).len(), 10);
+    let all = receive(&mut stream, 64 << 20);
+    assert!(all.iter().enumerate().all(|(at, byte)| *byte == babble_byte(at)));
+}
+
+fn keeps_each_connection_apart(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let workers: Vec<_> = (0..24)
+        .map(|worker| {
+            let mut stream = rig.connect();
+            std::thread::spawn(move || {
+                for round in 0..20 {
+                    let seed = worker * 1000 + round;
+                    let size = usize::try_from(seed * 7919 % 70_000).unwrap();
+                    let words = pattern(seed, size);
+                    send(&mut stream, ECHO, size);
+                    stream.write_all(&words).unwrap();
+                    assert_eq!(receive(&mut stream, size), words, "worker {worker}, round {round}");
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    let parrot = rig.stop(HANG);
+    assert_eq!(parrot.gone.len(), 24);
+}
+
+fn runs_what_is_posted(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    send(&mut stream, BABBLE, 1);
+    receive(&mut stream, 1);
+    assert_eq!(rig.ask(|parrot| parrot.conns.len()), 1);
+    // What a job makes the machine want is done without another event.
+    rig.ask(|parrot| parrot.babble(ConnId(0), 500));
+    assert_eq!(receive(&mut stream, 500).len(), 500);
+}
+
+fn adopts_a_connection_with_its_bytes(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let side_door = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(side_door.local_addr().unwrap()).unwrap();
+    stream.set_read_timeout(Some(HANG)).unwrap();
+    let (accepted, peer) = side_door.accept().unwrap();
+    accepted.set_nonblocking(true).unwrap();
+    let mut bytes = frame(ECHO, 3000).to_vec();
+    bytes.extend(&pattern(4, 3000)[..10]);
+    rig.handle.adopt(accepted, PortalId(9), peer, bytes).unwrap();
+    stream.write_all(&pattern(4, 3000)[10..]).unwrap();
+    assert_eq!(receive(&mut stream, 3000), pattern(4, 3000));
+    let (portal, address) = rig.ask(|parrot| (parrot.arrivals[0].0, parrot.arrivals[0].1));
+    assert_eq!((portal, address), (PortalId(9), stream.local_addr().unwrap()));
+}
+
+fn calls_the_machine_when_its_time_comes(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let span = Duration::from_millis(30);
+    let (ask, asked) = std::sync::mpsc::channel();
+    rig.handle
+        .post(move |parrot, now: Instant| {
+            parrot.ring_in(now, span);
+            parrot.ring_in(now, span * 2);
+            ask.send(now).unwrap();
+        })
+        .unwrap();
+    let start = asked.recv_timeout(HANG).unwrap();
+    rig.await_that("two alarms", |parrot| parrot.rung.len() == 2);
+    let rung = rig.ask(|parrot| parrot.rung.clone());
+    assert!(rung[0].since(start) >= span && rung[1].since(start) >= span * 2, "{rung:?} after {start:?}");
+}
+
+fn turns_away_what_is_over_a_limit(engine: EngineChoice) {
+    let Some(rig) = Rig::start_with(Config { engine, connections_per_peer_max: 2, ..Config::default() })
+    else {
+        return;
+    };
+    let mut inside = [rig.connect(), rig.connect()];
+    for stream in &mut inside {
+        send(stream, BABBLE, 1);
+        receive(stream, 1);
+    }
+    let mut outside = rig.connect();
+    let answer = outside.read(&mut [0]);
+    assert!(answer.as_ref().is_err_and(|why| why.kind() == ErrorKind::ConnectionReset), "{answer:?}");
+    let stats = rig.stats();
+    assert_eq!((stats.accepts, stats.refused, stats.connections), (2, 1, 2));
+    let [first, _second] = inside;
+    drop(first);
+    rig.await_that("a free place", |parrot| parrot.conns.len() == 1);
+    let mut late = rig.connect();
+    send(&mut late, BABBLE, 1);
+    receive(&mut late, 1);
+}
+
+fn stops_listening_to_a_portal(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    send(&mut stream, BABBLE, 1);
+    receive(&mut stream, 1);
+    rig.handle.unlisten(PORTAL).unwrap();
+    rig.ask(|_| ());
+    // With io_uring the listener closes when its accept was cancelled.
+    let start = std::time::Instant::now();
+    while TcpStream::connect(rig.address).is_ok() {
+        assert!(start.elapsed() < HANG, "still listening");
+    }
+    send(&mut stream, BABBLE, 1);
+    receive(&mut stream, 1);
+}
+
+fn stops_when_the_last_connection_is_gone(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    send(&mut stream, BABBLE, 1);
+    receive(&mut stream, 1);
+    rig.handle.stop(HANG).unwrap();
+    // It still serves who is there.
+    send(&mut stream, BABBLE, 1);
+    receive(&mut stream, 1);
+    drop(stream);
+    let parrot = rig.stop(HANG);
+    assert_eq!(parrot.gone, [(ConnId(0), Gone::Closed)]);
+}
+
+fn ends_what_is_left_when_the_drain_is_over(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut idle = rig.connect();
+    let mut stuck = rig.connect();
+    let mut lent = rig.connect();
+    send(&mut idle, BABBLE, 1);
+    receive(&mut idle, 1);
+    send(&mut stuck, BABBLE, 64 << 20);
+    receive(&mut stuck, 1);
+    send(&mut lent, ECHO, 1 << 20);
+    rig.await_that("three connections", |parrot| parrot.conns.len() == 3);
+    let parrot = rig.stop(Duration::from_millis(10));
+    assert_eq!(parrot.gone.len(), 3);
+    assert!(parrot.gone.iter().all(|(_, why)| *why == Gone::Shutdown), "{:?}", parrot.gone);
+}
+
+fn refuses_letters_after_its_end(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let handle = rig.handle.clone();
+    rig.stop(HANG);
+    assert_eq!(handle.post(|_, _| ()), Err(Stopped));
+}
+
+fn gives_every_arrival_its_own_entropy(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    let streams = [rig.connect(), rig.connect()];
+    rig.await_that("two arrivals", |parrot| parrot.arrivals.len() == 2);
+    let entropy = rig.ask(|parrot| [parrot.arrivals[0].2, parrot.arrivals[1].2]);
+    assert_ne!(entropy[0], entropy[1]);
+    assert_ne!(entropy[0], [0; 32]);
+    drop(streams);
+}

@@ -1,0 +1,216 @@
+//! A machine for tests: a peer asks it by small frames to repeat, to babble, or to hang up.
+//!
+//! A frame is a kind, three bytes of nothing, and a length (big-endian); an `Echo` is followed by so many bytes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use base::buffer::{Buf, Bytes};
+use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
+use base::time::Instant;
+use base::transmit::Transmit;
+
+pub(crate) const ECHO: u8 = b'E';
+pub(crate) const BABBLE: u8 = b'B';
+pub(crate) const CLOSE: u8 = b'C';
+pub(crate) const ABORT: u8 = b'A';
+
+/// Payloads from this size on are received through loans.
+const LOAN_MIN: usize = 1024;
+
+pub(crate) fn frame(kind: u8, len: usize) -> [u8; 8] {
+    let [a, b, c, d] = u32::try_from(len).unwrap().to_be_bytes();
+    [kind, 0, 0, 0, a, b, c, d]
+}
+
+/// The `at`th byte of every babble.
+pub(crate) fn babble_byte(at: usize) -> u8 {
+    u8::try_from(at % 251).unwrap()
+}
+
+#[derive(Default)]
+pub(crate) struct Parrot {
+    pub(crate) conns: BTreeMap<u32, Conn>,
+    pub(crate) arrivals: Vec<(PortalId, SocketAddr, [u8; 32])>,
+    pub(crate) gone: Vec<(ConnId, Gone)>,
+    pub(crate) loaned_bytes: usize,
+    pub(crate) received_calls: usize,
+    pub(crate) media_ready: Vec<MediumId>,
+    pub(crate) alarms: VecDeque<Instant>,
+    pub(crate) rung: Vec<Instant>,
+    actions: VecDeque<Action>,
+}
+
+#[derive(Default)]
+pub(crate) struct Conn {
+    head: Vec<u8>,
+    payload: Option<Buf>,
+    want: usize,
+    lent: bool,
+    out: VecDeque<Out>,
+    /// How many bytes were put into batches.
+    pub(crate) transmitted: usize,
+    asked: bool,
+}
+
+enum Out {
+    Bytes(Bytes),
+    Babble { at: usize, end: usize },
+}
+
+impl Parrot {
+    fn conn(&mut self, conn: ConnId) -> &mut Conn {
+        self.conns.get_mut(&conn.0).expect("a call for a connection that is not there")
+    }
+
+    fn ask(&mut self, conn: ConnId) {
+        let state = self.conn(conn);
+        if !state.out.is_empty() && !state.asked {
+            state.asked = true;
+            self.actions.push_back(Action::Transmit(conn));
+        }
+    }
+
+    fn obey(&mut self, conn: ConnId, kind: u8, len: usize) {
+        let state = self.conn(conn);
+        match kind {
+            ECHO => {
+                state.payload = Some(Buf::with_capacity(len));
+                state.want = len;
+                state.finish_payload();
+            }
+            BABBLE => state.out.push_back(Out::Babble { at: 0, end: len }),
+            CLOSE => self.actions.push_back(Action::Close(conn)),
+            ABORT => self.actions.push_back(Action::Abort(conn)),
+            other => panic!("frame of kind {other}"),
+        }
+    }
+
+    pub(crate) fn abort(&mut self, conn: ConnId) {
+        self.actions.push_back(Action::Abort(conn));
+    }
+
+    pub(crate) fn babble(&mut self, conn: ConnId, len: usize) {
+        self.conn(conn).out.push_back(Out::Babble { at: 0, end: len });
+        self.ask(conn);
+    }
+
+    pub(crate) fn ring_in(&mut self, now: Instant, span: Duration) {
+        self.alarms.push_back(now.after(span));
+    }
+}
+
+impl Conn {
+    fn finish_payload(&mut self) {
+        if self.payload.as_ref().is_some_and(|buf| buf.len() == self.want) {
+            let bytes = self.payload.take().unwrap().freeze();
+            self.out.push_back(Out::Bytes(bytes));
+        }
+    }
+}
+
+impl StreamMachine for Parrot {
+    fn connected(&mut self, _: Instant, conn: ConnId, arrival: &Arrival) {
+        self.arrivals.push((arrival.portal, arrival.peer, arrival.entropy));
+        assert!(self.conns.insert(conn.0, Conn::default()).is_none(), "a number is used twice");
+    }
+
+    fn received(&mut self, _: Instant, conn: ConnId, mut bytes: &[u8]) {
+        self.received_calls += 1;
+        assert!(!self.conn(conn).lent, "received while a loan is out");
+        while !bytes.is_empty() {
+            let state = self.conn(conn);
+            if let Some(buf) = &mut state.payload {
+                let taken = bytes.len().min(state.want - buf.len());
+                assert_eq!(buf.append(&bytes[..taken]), taken);
+                bytes = &bytes[taken..];
+                state.finish_payload();
+                continue;
+            }
+            let taken = bytes.len().min(8 - state.head.len());
+            state.head.extend_from_slice(&bytes[..taken]);
+            bytes = &bytes[taken..];
+            if let Ok(head) = <[u8; 8]>::try_from(state.head.as_slice()) {
+                state.head.clear();
+                let len = u32::from_be_bytes(head[4..].try_into().unwrap());
+                self.obey(conn, head[0], len.try_into().unwrap());
+            }
+        }
+        self.ask(conn);
+    }
+
+    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
+        let state = self.conn(conn);
+        assert!(!state.lent, "a second loan is asked for");
+        let left = state.payload.as_ref().map(|buf| state.want - buf.len())?;
+        if left < LOAN_MIN {
+            return None;
+        }
+        state.lent = true;
+        Some(Loan { buf: state.payload.take()?, want: left })
+    }
+
+    fn repaid(&mut self, _: Instant, conn: ConnId, loan: Loan) {
+        let state = self.conn(conn);
+        assert!(std::mem::take(&mut state.lent), "repaid what was not lent");
+        let before = state.want - loan.want;
+        let got = loan.buf.len() - before;
+        assert!(got <= loan.want);
+        state.payload = Some(loan.buf);
+        state.finish_payload();
+        self.loaned_bytes += got;
+        self.ask(conn);
+    }
+
+    fn transmit(&mut self, _: Instant, conn: ConnId, out: &mut Transmit) {
+        let state = self.conn(conn);
+        state.asked = false;
+        let before = out.len();
+        while !out.is_full() {
+            match state.out.front_mut() {
+                None => break,
+                Some(Out::Bytes(bytes)) => {
+                    out.share(bytes.clone());
+                    state.out.pop_front();
+                }
+                Some(Out::Babble { at, end }) => {
+                    let len = (*end - *at).min(8192);
+                    let words: Vec<u8> = (*at..*at + len).map(babble_byte).collect();
+                    out.put(&words);
+                    *at += len;
+                    if at == end {
+                        state.out.pop_front();
+                    }
+                }
+            }
+        }
+        state.transmitted += out.len() - before;
+        self.ask(conn);
+    }
+
+    fn disconnected(&mut self, _: Instant, conn: ConnId, why: Gone) {
+        let state = self.conns.remove(&conn.0).expect("a connection ends once");
+        assert!(!state.lent, "a loan comes back before the end");
+        self.gone.push((conn, why));
+    }
+
+    fn medium_ready(&mut self, _: Instant, medium: MediumId) {
+        self.media_ready.push(medium);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.alarms.front().copied()
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        while self.alarms.front().is_some_and(|at| *at <= now) {
+            self.alarms.pop_front();
+            self.rung.push(now);
+        }
+    }
+}

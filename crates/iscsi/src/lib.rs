@@ -16,3 +16,4 @@ pub mod name;
 pub mod negotiate;
 pub mod pdu;
 pub mod serial;
+pub mod text;

@@ -1,0 +1,156 @@
+//! Values of keys (RFC 7143 §6.1): numbers, Booleans, lists, and binary values in hexadecimal or base64.
+//!
+//! Every length is checked on the encoded form, before a byte is decoded or room is made for it.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+use core::ops::RangeInclusive;
+
+/// Why a value cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadValue {
+    /// It is not spelled as such a value is.
+    #[error("the value is not spelled as such a value is")]
+    Form,
+    /// It is a number outside the legal range.
+    #[error("the number is out of range")]
+    Range,
+    /// It would decode to more or fewer bytes than it may.
+    #[error("the binary value has the wrong length")]
+    Length,
+}
+
+/// Reads a number: decimal without leading zeros, or hexadecimal behind `0x`; below 2^64.
+///
+/// # Errors
+/// `Form` when it is neither, `Range` when it has more than 64 bits.
+pub fn number(value: &[u8]) -> Result<u64, BadValue> {
+    let (digits, radix) = match value {
+        [b'0', b'x' | b'X', digits @ ..] => (digits, 16),
+        [b'0', _, ..] => return Err(BadValue::Form),
+        digits => (digits, 10),
+    };
+    if digits.is_empty() || !digits.iter().all(|digit| char::from(*digit).is_digit(radix)) {
+        return Err(BadValue::Form);
+    }
+    let text = core::str::from_utf8(digits).map_err(|_| BadValue::Form)?;
+    u64::from_str_radix(text, radix).map_err(|_| BadValue::Range)
+}
+
+/// Reads a number that must lie in `range`.
+///
+/// # Errors
+/// `Form` when it is no number, `Range` when it is another one.
+pub fn number_in(value: &[u8], range: RangeInclusive<u32>) -> Result<u32, BadValue> {
+    let number = u32::try_from(number(value)?).map_err(|_| BadValue::Range)?;
+    if range.contains(&number) { Ok(number) } else { Err(BadValue::Range) }
+}
+
+/// Reads `Yes` or `No`.
+///
+/// # Errors
+/// `Form` when it is neither.
+pub fn boolean(value: &[u8]) -> Result<bool, BadValue> {
+    match value {
+        b"Yes" => Ok(true),
+        b"No" => Ok(false),
+        _ => Err(BadValue::Form),
+    }
+}
+
+/// Returns how a Boolean is spelled.
+pub const fn spell(value: bool) -> &'static str {
+    if value { "Yes" } else { "No" }
+}
+
+/// Splits a list at its commas.
+pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',')
+}
+
+/// Decodes a binary value (`0x…` or `0b…`) that must come to a number of bytes in `len`.
+///
+/// # Errors
+/// `Form` when it is not so spelled, `Length` when it is too short or too long; then nothing was decoded.
+pub fn binary(value: &[u8], len: RangeInclusive<usize>) -> Result<Vec<u8>, BadValue> {
+    match value {
+        [b'0', b'x' | b'X', digits @ ..] => hex(digits, &len),
+        [b'0', b'b' | b'B', digits @ ..] => base64(digits, &len),
+        _ => Err(BadValue::Form),
+    }
+}
+
+fn hex(digits: &[u8], len: &RangeInclusive<usize>) -> Result<Vec<u8>, BadValue> {
+    if !digits.len().is_multiple_of(2) {
+        return Err(BadValue::Form);
+    }
+    if !len.contains(&(digits.len() / 2)) {
+        return Err(BadValue::Length);
+    }
+    let (pairs, _) = digits.as_chunks::<2>();
+    pairs.iter().map(|[high, low]| Ok(hex_digit(*high)? << 4 | hex_digit(*low)?)).collect()
+}
+
+fn hex_digit(digit: u8) -> Result<u8, BadValue> {
+    let value = char::from(digit).to_digit(16).ok_or(BadValue::Form)?;
+    u8::try_from(value).map_err(|_| BadValue::Form)
+}
+
+/// Padding may be missing; bits that belong to no byte must be zero.
+fn base64(digits: &[u8], len: &RangeInclusive<usize>) -> Result<Vec<u8>, BadValue> {
+    let padded = digits.len();
+    let digits = digits.strip_suffix(b"==").or_else(|| digits.strip_suffix(b"=")).unwrap_or(digits);
+    if digits.len() % 4 == 1 || (padded != digits.len() && !padded.is_multiple_of(4)) {
+        return Err(BadValue::Form);
+    }
+    let decoded = digits.len() / 4 * 3 + (digits.len() % 4).saturating_sub(1);
+    if !len.contains(&decoded) {
+        return Err(BadValue::Length);
+    }
+    let mut out = Vec::with_capacity(decoded);
+    let (mut bits, mut count) = (0u32, 0u32);
+    for digit in digits {
+        let place = BASE64.iter().position(|known| known == digit).ok_or(BadValue::Form)?;
+        bits = bits << 6 | u32::try_from(place).map_err(|_| BadValue::Form)?;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push(bits.wrapping_shr(count).to_be_bytes()[3]);
+            bits &= (1 << count) - 1;
+        }
+    }
+    if bits == 0 { Ok(out) } else { Err(BadValue::Form) }
+}
+
+/// Spells bytes in hexadecimal, behind `0x`.
+pub fn to_hex(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(2 + 2 * bytes.len());
+    out.push_str("0x");
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{byte:02x}");
+    }
+    out
+}
+
+/// Spells bytes in base64, behind `0b`.
+pub fn to_base64(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(2 + bytes.len().div_ceil(3) * 4);
+    out.push_str("0b");
+    for part in bytes.chunks(3) {
+        let mut three = [0; 4];
+        for (to, from) in three.iter_mut().skip(1).zip(part) {
+            *to = *from;
+        }
+        let bits = u32::from_be_bytes(three);
+        for digit in 0..4 {
+            let place = bits >> (18 - 6 * digit) & 63;
+            let known = usize::try_from(place).ok().and_then(|place| BASE64.get(place));
+            out.push(if digit > part.len() { '=' } else { known.map_or('=', |c| char::from(*c)) });
+        }
+    }
+    out
+}
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -1,8 +1,13 @@
-//! CHAP (RFC 1994 as RFC 7143 §12.1.3 uses it): algorithms, secrets, and the names they belong to.
+//! CHAP (RFC 1994 as RFC 7143 §12.1.3 uses it): algorithms, secrets, challenges and responses.
+//!
+//! [`conversation`] is both sides of the talk; what it rests on is here.
+
+pub mod conversation;
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use md5::Digest;
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
@@ -27,6 +32,15 @@ impl Algorithm {
     /// Returns its number on the wire.
     pub const fn number(self) -> u8 {
         self as u8
+    }
+
+    /// Returns the length of its responses, in bytes.
+    pub const fn response_len(self) -> usize {
+        match self {
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Sha256 | Self::Sha3 => 32,
+        }
     }
 
     /// Returns the algorithm of this number.
@@ -127,6 +141,35 @@ pub struct Credentials {
     pub secret: Secret,
 }
 
+/// The longest challenge that a peer may send, in bytes (RFC 7143 §12.1.3).
+pub const MAX_CHALLENGE: usize = 1024;
+
+/// A challenge of our own.
+#[derive(Clone, Debug)]
+pub struct Challenge {
+    /// CHAP_I.
+    pub id: u8,
+    /// CHAP_C, as long as a response of the algorithm that was agreed on.
+    pub bytes: Vec<u8>,
+}
+
+impl Challenge {
+    /// Makes a challenge out of fresh bytes of the operating system's generator, which it uses up: they must serve
+    /// for nothing else.
+    pub fn from_entropy(entropy: &Zeroizing<[u8; 32]>, algorithm: Algorithm) -> Self {
+        let derive = |label: &[u8]| {
+            let mut digest = sha2::Sha256::new();
+            digest.update(label);
+            digest.update(entropy.as_slice());
+            digest.finalize()
+        };
+        // Hashing keeps the generator's output itself off the wire.
+        let bytes = derive(b"challenge").iter().copied().take(algorithm.response_len()).collect();
+        let id = derive(b"identifier").first().copied().unwrap_or_default();
+        Self { id, bytes }
+    }
+}
+
 /// The longest response, in bytes: that of SHA-256 and SHA3-256.
 pub const MAX_RESPONSE: usize = 32;
 
@@ -149,7 +192,7 @@ impl Response {
         }
     }
 
-    fn digest<D: md5::Digest>(parts: &[&[u8]]) -> Self {
+    fn digest<D: Digest>(parts: &[&[u8]]) -> Self {
         let mut digest = D::new();
         for part in parts {
             digest.update(part);
@@ -162,7 +205,7 @@ impl Response {
         out
     }
 
-    /// Returns its bytes.
+    /// Returns its bytes, as many as [`Algorithm::response_len`] says.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
@@ -170,5 +213,49 @@ impl Response {
     /// Returns whether `claimed` is this response, in a time that does not tell where they part.
     pub fn is(&self, claimed: &[u8]) -> bool {
         self.as_bytes().ct_eq(claimed).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::value::{binary, to_hex};
+
+    /// Known answers, computed with another implementation (Python's hashlib): digest over id, secret, challenge.
+    #[test]
+    fn computes_the_known_responses() {
+        let challenge = binary(b"0x000102030405060708090a0b0c0d0e0f", 16..=16).unwrap();
+        let secret = Secret::new(b"supersecretpassword").unwrap();
+        for (algorithm, want) in [
+            (Algorithm::Md5, "0xba1a42eacce4e0686f34e33774fc88d7"),
+            (Algorithm::Sha1, "0x6913e7268bfcf3f105f4d69f7413c55dcec5a49b"),
+            (Algorithm::Sha256, "0xa435aefa5baec3422843f16752f09f94ec6e5622fd76791ef1391d40dea16eaa"),
+            (Algorithm::Sha3, "0xc3fe9734d04fa1c66c486784ead2c574ef4ef9a49ec1aed5e17aac8064bafdda"),
+        ] {
+            let response = Response::compute(algorithm, 0x2a, &secret, &challenge);
+            assert_eq!(to_hex(response.as_bytes()), want, "{algorithm:?}");
+            assert_eq!(response.as_bytes().len(), algorithm.response_len());
+            assert!(response.is(&binary(want.as_bytes(), 1..=32).unwrap()));
+            assert!(!response.is(&[]));
+            assert!(!response.is(&[0; 32]));
+        }
+    }
+
+    #[test]
+    fn a_secret_has_the_length_that_it_must_have_and_never_shows() {
+        assert_eq!(Secret::new(&[b'a'; 11]).err(), Some(BadSecret::TooShort));
+        assert_eq!(Secret::new(&[b'a'; 256]).err(), Some(BadSecret::TooLong));
+        assert_eq!(Secret::of_any_strength(b"").err(), Some(BadSecret::TooShort));
+        assert!(Secret::of_any_strength(b"short").is_ok());
+        let shown = alloc::format!("{:?}", Secret::new(&[b'a'; 12]).unwrap());
+        assert_eq!(shown, "Secret(…)");
+    }
+
+    #[test]
+    fn algorithms_are_offered_strongest_first() {
+        let numbers: Vec<u8> = Algorithms::ALL.iter().map(Algorithm::number).collect();
+        assert_eq!(numbers, [8, 7, 6, 5]);
+        assert!(Algorithms::NONE.is_empty());
+        assert_eq!(Algorithm::by_number(9), None);
     }
 }

@@ -1,4 +1,11 @@
 //! The negotiation of operational keys (RFC 7143 §6.2, §13): what each side wants, and what both end up with.
+//!
+//! [`exchange`] runs it for either role by walking the key table; [`gate`] says which keys may be sent at all.
+
+pub mod exchange;
+pub mod gate;
+
+use crate::keys::Key;
 
 /// How PDUs are protected against damage on the way (RFC 7143 §13.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +34,32 @@ pub enum DigestPolicy {
     RequireNone,
 }
 
+impl Digest {
+    /// Returns its name in the lists of `HeaderDigest` and `DataDigest`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::Crc32c => "CRC32C",
+        }
+    }
+
+    fn by_name(name: &str) -> Self {
+        if name == Self::Crc32c.name() { Self::Crc32c } else { Self::None }
+    }
+}
+
+impl DigestPolicy {
+    /// Returns the digests that are offered and accepted, in order of preference.
+    pub const fn accepted(self) -> &'static [&'static str] {
+        match self {
+            Self::PreferCrc32c => &["CRC32C", "None"],
+            Self::PreferNone => &["None", "CRC32C"],
+            Self::RequireCrc32c => &["CRC32C"],
+            Self::RequireNone => &["None"],
+        }
+    }
+}
+
 /// How a session reports the end of tasks that another session aborted (RFC 7143 §13.23).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskReporting {
@@ -37,6 +70,16 @@ pub enum TaskReporting {
     ResponseFence,
     /// By the fast multi-task abort (RFC 7143 §4.2.3.4).
     FastAbort,
+}
+
+impl TaskReporting {
+    fn by_name(name: &str) -> Self {
+        match name {
+            "ResponseFence" => Self::ResponseFence,
+            "FastAbort" => Self::FastAbort,
+            _ => Self::Rfc3720,
+        }
+    }
 }
 
 /// What one side wants of each operational key: as initiator what it offers, as target what it agrees to.
@@ -73,8 +116,8 @@ pub struct KeyPolicy {
     pub data_sequence_in_order: bool,
     /// ErrorRecoveryLevel.
     pub error_recovery_level: u8,
-    /// TaskReporting: the ways that this side supports, best first. `Rfc3720` is always supported.
-    pub task_reporting: &'static [TaskReporting],
+    /// TaskReporting: the names of the ways that this side supports, best first.
+    pub task_reporting: &'static [&'static str],
     /// iSCSIProtocolLevel: 1 is RFC 7143, 2 adds RFC 7144.
     pub protocol_level: u8,
 }
@@ -97,9 +140,42 @@ impl Default for KeyPolicy {
             data_pdu_in_order: true,
             data_sequence_in_order: true,
             error_recovery_level: 2,
-            task_reporting: &[TaskReporting::Rfc3720],
+            task_reporting: &["RFC3720"],
             protocol_level: 2,
         }
+    }
+}
+
+/// What a policy wants of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Want {
+    Number(u32),
+    Flag(bool),
+    Names(&'static [&'static str]),
+}
+
+impl KeyPolicy {
+    /// Returns what this side wants of `key`; `None` for keys that are no operational parameters.
+    fn want(&self, key: Key) -> Option<Want> {
+        Some(match key {
+            Key::HeaderDigest => Want::Names(self.header_digest.accepted()),
+            Key::DataDigest => Want::Names(self.data_digest.accepted()),
+            Key::TaskReporting => Want::Names(self.task_reporting),
+            Key::InitialR2T => Want::Flag(self.initial_r2t),
+            Key::ImmediateData => Want::Flag(self.immediate_data),
+            Key::DataPduInOrder => Want::Flag(self.data_pdu_in_order),
+            Key::DataSequenceInOrder => Want::Flag(self.data_sequence_in_order),
+            Key::MaxConnections => Want::Number(self.max_connections.into()),
+            Key::MaxRecvDataSegmentLength => Want::Number(self.max_recv_data_segment_length),
+            Key::MaxBurstLength => Want::Number(self.max_burst_length),
+            Key::FirstBurstLength => Want::Number(self.first_burst_length),
+            Key::DefaultTime2Wait => Want::Number(self.default_time2wait.into()),
+            Key::DefaultTime2Retain => Want::Number(self.default_time2retain.into()),
+            Key::MaxOutstandingR2T => Want::Number(self.max_outstanding_r2t.into()),
+            Key::ErrorRecoveryLevel => Want::Number(self.error_recovery_level.into()),
+            Key::ProtocolLevel => Want::Number(self.protocol_level.into()),
+            _ => return None,
+        })
     }
 }
 

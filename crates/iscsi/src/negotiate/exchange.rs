@@ -1,0 +1,436 @@
+//! One negotiation of operational keys, for either role: offers, answers, and what comes of them.
+//!
+//! It walks the key table and knows three keys by name: MaxRecvDataSegmentLength, which each side declares for
+//! itself; FirstBurstLength, which MaxBurstLength bounds and which can be irrelevant; ErrorRecoveryLevel, which is
+//! zero in discovery sessions.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::gate::BadNegotiation;
+use super::{ConnectionParameters, Digest, KeyPolicy, Negotiated, SessionParameters, TaskReporting, Want};
+use crate::keys::{BooleanResult, Key, Kind, NumberResult, Role, TABLE, Usage};
+use crate::text::value::{boolean, list, number_in, spell};
+use crate::text::{Pair, TextOut};
+
+/// What kind of session is being negotiated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// The first connection of a normal session.
+    Leading,
+    /// A further connection of a session that agreed on these.
+    Joining(SessionParameters),
+    /// A discovery session, which has one connection.
+    Discovery,
+}
+
+/// The state of one login's negotiation of operational keys.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    role: Role,
+    policy: KeyPolicy,
+    setting: Setting,
+    slots: [Slot; Key::COUNT],
+    own_declared: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    /// Nobody mentioned it.
+    Untouched,
+    /// We offered it and wait for the answer.
+    Offered,
+    /// It has a value; `None` when the negotiation of it failed and the default stays.
+    Settled(Option<Value>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Number(u32),
+    Flag(bool),
+    Name(&'static str),
+}
+
+/// The values that are answers for every key (RFC 7143 §6.2).
+const REJECT: &str = "Reject";
+const IRRELEVANT: &str = "Irrelevant";
+const NOT_UNDERSTOOD: &str = "NotUnderstood";
+
+/// Returns whether `value` is `Reject`, `Irrelevant` or `NotUnderstood`.
+pub fn is_refusal(value: &[u8]) -> bool {
+    [REJECT, IRRELEVANT, NOT_UNDERSTOOD].iter().any(|word| word.as_bytes() == value)
+}
+
+/// Answers a key that is in no table.
+///
+/// # Errors
+/// `AnswerWithoutOffer` when the value is itself such an answer: two sides that answer each other's answers would
+/// never end.
+pub fn answer_unknown(pair: &Pair<'_>, out: &mut TextOut) -> Result<(), BadNegotiation> {
+    if is_refusal(pair.value) {
+        return Err(BadNegotiation::AnswerWithoutOffer);
+    }
+    out.put(pair.name, NOT_UNDERSTOOD);
+    Ok(())
+}
+
+impl Exchange {
+    /// Starts a negotiation in which nothing was said.
+    pub const fn new(role: Role, policy: KeyPolicy, setting: Setting) -> Self {
+        Self { role, policy, setting, slots: [Slot::Untouched; Key::COUNT], own_declared: false }
+    }
+
+    /// Offers every key that this side has a wish for and that was not mentioned yet (the initiator's way).
+    pub fn offer_all(&mut self, out: &mut TextOut) {
+        for spec in &TABLE {
+            if self.is_open(spec.key) {
+                self.offer(spec.key, out);
+            }
+        }
+        self.declare(out);
+    }
+
+    /// Declares what this side receives, once, and offers the keys whose value would otherwise be one that this
+    /// side cannot live with (the target's way).
+    pub fn offer_what_must_change(&mut self, out: &mut TextOut) {
+        self.declare(out);
+        for spec in &TABLE {
+            if self.is_open(spec.key) && !self.is_acceptable(spec.key) {
+                self.offer(spec.key, out);
+            }
+        }
+    }
+
+    /// Takes the peer's pairs, which the gate admitted, and appends the answers that are due, in their order.
+    ///
+    /// # Errors
+    /// The rule that the peer broke.
+    pub fn receive(&mut self, pairs: &[(Key, Pair<'_>)], out: &mut TextOut) -> Result<(), BadNegotiation> {
+        let mut order: Vec<usize> = (0..pairs.len()).collect();
+        // FirstBurstLength depends on keys that may stand behind it.
+        order.sort_by_key(|at| pairs.get(*at).is_some_and(|(key, _)| *key == Key::FirstBurstLength));
+        let mut answers: Vec<(usize, Key, String)> = Vec::new();
+        for at in order {
+            let Some((key, pair)) = pairs.get(at) else { continue };
+            if let Some(answer) = self.receive_one(*key, pair.value)? {
+                answers.push((at, *key, answer));
+            }
+        }
+        answers.sort_by_key(|(at, ..)| *at);
+        for (_, key, answer) in answers {
+            out.put(key.name(), answer);
+        }
+        Ok(())
+    }
+
+    /// Returns whether an offer of ours still waits for its answer.
+    pub fn is_waiting(&self) -> bool {
+        TABLE.iter().any(|spec| self.is_unanswered(spec.key))
+    }
+
+    /// Ends the negotiation.
+    ///
+    /// # Errors
+    /// An offer was not answered, or what came out is nothing that this side may live with.
+    pub fn finish(&self) -> Result<Negotiated, BadNegotiation> {
+        for spec in &TABLE {
+            if self.is_unanswered(spec.key) {
+                return Err(BadNegotiation::Unanswered(spec.key));
+            }
+            if self.concerns(spec.key) && !self.is_acceptable(spec.key) {
+                return Err(BadNegotiation::NoAgreement(spec.key));
+            }
+        }
+        Ok(Negotiated { session: self.session(), connection: self.connection() })
+    }
+
+    /// Appends the answer to an offer, or takes the answer to our own.
+    fn receive_one(&mut self, key: Key, value: &[u8]) -> Result<Option<String>, BadNegotiation> {
+        match key.spec().kind {
+            Kind::Obsolete { boolean } => {
+                // RFC 7143 §13.25 prefers `Reject`, and lets `No` be agreed to, which RFC 3720 peers expect.
+                let answer = if boolean && value == b"No" { "No" } else { REJECT };
+                return Ok(Some(answer.to_string()));
+            }
+            Kind::DeclaredNumber { min, max, .. } => {
+                let number = number_in(value, min..=max).map_err(|_| BadNegotiation::DeclaredIllegal(key))?;
+                self.settle(key, Some(Value::Number(number)));
+                return Ok(None);
+            }
+            Kind::Declared | Kind::Special => return Ok(None),
+            Kind::List { .. } | Kind::Number { .. } | Kind::Boolean { .. } => {}
+        }
+        if self.slot(key) == Slot::Offered {
+            self.take_answer(key, value)?;
+            return Ok(None);
+        }
+        if is_refusal(value) {
+            return Err(BadNegotiation::AnswerWithoutOffer);
+        }
+        if self.is_irrelevant(key) {
+            self.settle(key, None);
+            return Ok(Some(IRRELEVANT.to_string()));
+        }
+        let result = self.result_of(key, value);
+        self.settle(key, result);
+        Ok(Some(result.map_or_else(|| REJECT.to_string(), Value::spelled)))
+    }
+
+    /// Takes the answer to an offer of ours.
+    fn take_answer(&mut self, key: Key, value: &[u8]) -> Result<(), BadNegotiation> {
+        if is_refusal(value) {
+            self.settle(key, None);
+            return Ok(());
+        }
+        // The answer is the result already: applying the result function to it and our offer must not change it.
+        let result = self.result_of(key, value).ok_or(BadNegotiation::AnswerNotOffered(key))?;
+        let one_of_ours = match result {
+            Value::Name(name) => value == name.as_bytes(),
+            Value::Number(number) => self.number_from(key, value) == Some(number),
+            Value::Flag(flag) => boolean(value) == Ok(flag),
+        };
+        if !one_of_ours {
+            return Err(BadNegotiation::AnswerNotOffered(key));
+        }
+        self.settle(key, Some(result));
+        Ok(())
+    }
+
+    /// Computes what comes of our wish and the peer's value; `None` when the value is not legal or nothing fits.
+    fn result_of(&self, key: Key, value: &[u8]) -> Option<Value> {
+        match (key.spec().kind, self.want(key)?) {
+            (Kind::List { .. }, Want::Names(ours)) => list(value)
+                .find_map(|name| ours.iter().find(|own| own.as_bytes() == name))
+                .map(|name| Value::Name(name)),
+            (Kind::Number { result, .. }, Want::Number(own)) => {
+                let theirs = self.number_from(key, value)?;
+                Some(Value::Number(match result {
+                    NumberResult::Min => theirs.min(own),
+                    NumberResult::Max => theirs.max(own),
+                }))
+            }
+            (Kind::Boolean { result, .. }, Want::Flag(own)) => {
+                let theirs = boolean(value).ok()?;
+                Some(Value::Flag(match result {
+                    BooleanResult::And => theirs && own,
+                    BooleanResult::Or => theirs || own,
+                }))
+            }
+            _ => None,
+        }
+    }
+
+    fn number_from(&self, key: Key, value: &[u8]) -> Option<u32> {
+        match key.spec().kind {
+            Kind::Number { min, max, .. } => number_in(value, min..=max).ok(),
+            _ => None,
+        }
+    }
+
+    /// Returns our wish, moved into the legal range and made to fit what is settled.
+    fn want(&self, key: Key) -> Option<Want> {
+        let want = self.policy.want(key)?;
+        let (Want::Number(number), Kind::Number { min, max, .. } | Kind::DeclaredNumber { min, max, .. }) =
+            (want, key.spec().kind)
+        else {
+            return Some(want);
+        };
+        Some(Want::Number(match key {
+            Key::ErrorRecoveryLevel if self.setting == Setting::Discovery => 0,
+            //= rfc7143#section-13.14
+            //# FirstBurstLength MUST NOT exceed MaxBurstLength.
+            Key::FirstBurstLength => {
+                let burst = match self.slot(Key::FirstBurstLength) {
+                    // We state our own only beside our own MaxBurstLength, and hold the peer to what we stated.
+                    Slot::Offered | Slot::Settled(_) => self.policy.max_burst_length,
+                    Slot::Untouched if self.slot(Key::MaxBurstLength) == Slot::Offered => {
+                        self.policy.max_burst_length
+                    }
+                    Slot::Untouched => self.number(Key::MaxBurstLength),
+                };
+                number.min(burst).clamp(min, max)
+            }
+            _ => number.clamp(min, max),
+        }))
+    }
+
+    fn offer(&mut self, key: Key, out: &mut TextOut) {
+        let value = match self.want(key) {
+            Some(Want::Number(number)) => number.to_string(),
+            Some(Want::Flag(flag)) => spell(flag).to_string(),
+            Some(Want::Names(names)) => names.join(","),
+            None => return,
+        };
+        out.put(key.name(), value);
+        self.set(key, Slot::Offered);
+    }
+
+    fn declare(&mut self, out: &mut TextOut) {
+        if let (false, Some(Want::Number(number))) =
+            (self.own_declared, self.want(Key::MaxRecvDataSegmentLength))
+        {
+            out.put(Key::MaxRecvDataSegmentLength.name(), number.to_string());
+            self.own_declared = true;
+        }
+    }
+
+    /// Returns whether this side could offer `key`: a negotiated one, of this setting, that nobody mentioned.
+    fn is_open(&self, key: Key) -> bool {
+        self.concerns(key) && self.slot(key) == Slot::Untouched
+    }
+
+    /// Returns whether `key` is negotiated (not declared) in this setting.
+    fn concerns(&self, key: Key) -> bool {
+        let spec = key.spec();
+        let negotiated = matches!(spec.kind, Kind::List { .. } | Kind::Number { .. } | Kind::Boolean { .. });
+        let here = match self.setting {
+            Setting::Leading => true,
+            Setting::Joining(_) => spec.usage != Usage::LeadingOnly,
+            Setting::Discovery => !spec.irrelevant_in_discovery,
+        };
+        negotiated && here
+    }
+
+    fn is_irrelevant(&self, key: Key) -> bool {
+        let discovery = self.setting == Setting::Discovery && key.spec().irrelevant_in_discovery;
+        discovery || (key == Key::FirstBurstLength && !self.has_unsolicited_data())
+    }
+
+    /// Returns whether any data may come unasked, as far as is settled.
+    fn has_unsolicited_data(&self) -> bool {
+        let settled = |key| matches!(self.slot(key), Slot::Settled(_));
+        let none = settled(Key::InitialR2T)
+            && settled(Key::ImmediateData)
+            && self.flag(Key::InitialR2T)
+            && !self.flag(Key::ImmediateData);
+        !none
+    }
+
+    /// Returns whether we offered `key`, got no answer, and needed one.
+    fn is_unanswered(&self, key: Key) -> bool {
+        // One side's `No` decides an AND and one side's `Yes` an OR; such an offer needs no answer (§6.2.2).
+        let decided = match (key.spec().kind, self.want(key)) {
+            (Kind::Boolean { result: BooleanResult::And, .. }, Some(Want::Flag(own))) => !own,
+            (Kind::Boolean { result: BooleanResult::Or, .. }, Some(Want::Flag(own))) => own,
+            _ => false,
+        };
+        self.slot(key) == Slot::Offered && !decided
+    }
+
+    /// Returns whether the value of `key`, as things stand, is one that this side can live with.
+    fn is_acceptable(&self, key: Key) -> bool {
+        match (key.spec().kind, self.want(key)) {
+            (Kind::List { .. }, Some(Want::Names(ours))) => ours.contains(&self.named(key)),
+            (Kind::Number { result: NumberResult::Min, .. }, Some(Want::Number(own))) => {
+                let moot = key == Key::FirstBurstLength && !self.has_unsolicited_data();
+                moot || self.number(key) <= own
+            }
+            (Kind::Number { result: NumberResult::Max, .. }, Some(Want::Number(own))) => {
+                self.number(key) >= own
+            }
+            (Kind::Boolean { result: BooleanResult::And, .. }, Some(Want::Flag(own))) => {
+                own || !self.flag(key)
+            }
+            (Kind::Boolean { result: BooleanResult::Or, .. }, Some(Want::Flag(own))) => {
+                !own || self.flag(key)
+            }
+            _ => true,
+        }
+    }
+
+    fn session(&self) -> SessionParameters {
+        if let Setting::Joining(parameters) = self.setting {
+            return parameters;
+        }
+        let short = |key| u16::try_from(self.number(key)).unwrap_or(u16::MAX);
+        let tiny = |key| u8::try_from(self.number(key)).unwrap_or(u8::MAX);
+        let max_burst_length = self.number(Key::MaxBurstLength);
+        SessionParameters {
+            max_connections: short(Key::MaxConnections),
+            initial_r2t: self.flag(Key::InitialR2T),
+            immediate_data: self.flag(Key::ImmediateData),
+            max_burst_length,
+            first_burst_length: self.number(Key::FirstBurstLength).min(max_burst_length),
+            default_time2wait: short(Key::DefaultTime2Wait),
+            default_time2retain: short(Key::DefaultTime2Retain),
+            max_outstanding_r2t: short(Key::MaxOutstandingR2T),
+            data_pdu_in_order: self.flag(Key::DataPduInOrder),
+            data_sequence_in_order: self.flag(Key::DataSequenceInOrder),
+            error_recovery_level: tiny(Key::ErrorRecoveryLevel),
+            task_reporting: TaskReporting::by_name(self.named(Key::TaskReporting)),
+            protocol_level: tiny(Key::ProtocolLevel),
+        }
+    }
+
+    fn connection(&self) -> ConnectionParameters {
+        let theirs = self.number(Key::MaxRecvDataSegmentLength);
+        let ours = match self.want(Key::MaxRecvDataSegmentLength) {
+            Some(Want::Number(number)) if self.own_declared => number,
+            _ => crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH,
+        };
+        let (initiator_max_recv, target_max_recv) = match self.role {
+            Role::Initiator => (ours, theirs),
+            Role::Target => (theirs, ours),
+        };
+        ConnectionParameters {
+            header_digest: Digest::by_name(self.named(Key::HeaderDigest)),
+            data_digest: Digest::by_name(self.named(Key::DataDigest)),
+            initiator_max_recv,
+            target_max_recv,
+        }
+    }
+
+    fn number(&self, key: Key) -> u32 {
+        match (self.slot(key), key.spec().kind) {
+            (Slot::Settled(Some(Value::Number(number))), _) => number,
+            (_, Kind::Number { default, .. }) => default,
+            (_, Kind::DeclaredNumber { default, .. }) => default.unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    fn flag(&self, key: Key) -> bool {
+        match (self.slot(key), key.spec().kind) {
+            (Slot::Settled(Some(Value::Flag(flag))), _) => flag,
+            // An offer that is left unanswered because it decides the result.
+            (Slot::Offered, Kind::Boolean { default, .. }) => match self.want(key) {
+                Some(Want::Flag(own)) => own,
+                _ => default,
+            },
+            (_, Kind::Boolean { default, .. }) => default,
+            _ => false,
+        }
+    }
+
+    fn named(&self, key: Key) -> &'static str {
+        match (self.slot(key), key.spec().kind) {
+            (Slot::Settled(Some(Value::Name(name))), _) => name,
+            (_, Kind::List { default, .. }) => default,
+            _ => "",
+        }
+    }
+
+    fn slot(&self, key: Key) -> Slot {
+        self.slots.get(key.index()).copied().unwrap_or(Slot::Untouched)
+    }
+
+    fn settle(&mut self, key: Key, value: Option<Value>) {
+        self.set(key, Slot::Settled(value));
+    }
+
+    fn set(&mut self, key: Key, to: Slot) {
+        if let Some(slot) = self.slots.get_mut(key.index()) {
+            *slot = to;
+        }
+    }
+}
+
+impl Value {
+    fn spelled(self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Flag(flag) => spell(flag).to_string(),
+            Self::Name(name) => name.to_string(),
+        }
+    }
+}

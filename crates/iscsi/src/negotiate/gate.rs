@@ -1,0 +1,96 @@
+//! Which keys may be sent, by whom, when, and how often (RFC 7143 §6.3, §13).
+
+use crate::keys::{Key, Role, Stages, Usage};
+use crate::login::Stage;
+
+/// A rule of negotiation that a peer broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadNegotiation {
+    /// A key was sent twice in one negotiation.
+    #[error("{} was sent twice", .0.name())]
+    KeyTwice(Key),
+    /// A key was sent in a stage that it does not belong to.
+    #[error("{} does not belong to this stage", .0.name())]
+    KeyInWrongStage(Key),
+    /// A key was sent by the side that must not send it.
+    #[error("{} is not for this side to send", .0.name())]
+    KeyFromWrongSide(Key),
+    /// A key of the whole session was sent on a connection that joins one.
+    #[error("{} was settled when the session began", .0.name())]
+    KeyOfLeadingConnection(Key),
+    /// An answer is none of those that the offer allows.
+    #[error("the answer to {} is none that the offer allows", .0.name())]
+    AnswerNotOffered(Key),
+    /// An offer was not answered.
+    #[error("{} was not answered", .0.name())]
+    Unanswered(Key),
+    /// A declared value is not legal.
+    #[error("the declared value of {} is not legal", .0.name())]
+    DeclaredIllegal(Key),
+    /// What came out is nothing that this side may live with.
+    #[error("no agreement on {}", .0.name())]
+    NoAgreement(Key),
+    /// `NotUnderstood` and its like came for a key that was not offered.
+    #[error("an answer came to a key that was not offered")]
+    AnswerWithoutOffer,
+    /// More answers are due than a text can hold.
+    #[error("more answers are due than a text can hold")]
+    TooManyAnswers,
+}
+
+/// Admits the keys that one side sends during one login.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    from: Role,
+    leading: bool,
+    seen: u64,
+}
+
+const _: () = assert!(Key::COUNT <= 64, "a key has a bit in `seen`");
+
+impl Gate {
+    /// Watches what `from` sends; `leading` says whether the login starts a session.
+    pub const fn new(from: Role, leading: bool) -> Self {
+        Self { from, leading, seen: 0 }
+    }
+
+    /// Tells the gate whether the login starts a session, once that is known.
+    pub const fn set_leading(&mut self, leading: bool) {
+        self.leading = leading;
+    }
+
+    /// Returns whether `key` came already.
+    pub const fn has_seen(&self, key: Key) -> bool {
+        self.seen & (1 << key.index()) != 0
+    }
+
+    /// Admits `key` in `stage`, once.
+    ///
+    /// # Errors
+    /// The rule that keeps it out.
+    pub fn admit(&mut self, key: Key, stage: Stage) -> Result<(), BadNegotiation> {
+        let spec = key.spec();
+        if !spec.senders.include(self.from) {
+            return Err(BadNegotiation::KeyFromWrongSide(key));
+        }
+        let in_stage = match spec.stages {
+            Stages::Either => true,
+            Stages::Security => stage == Stage::SECURITY,
+            Stages::Operational => stage == Stage::OPERATIONAL,
+            Stages::Neither => false,
+        };
+        if !in_stage {
+            return Err(BadNegotiation::KeyInWrongStage(key));
+        }
+        // A connection that joins a session repeats its type; that is checked, not negotiated.
+        if spec.usage == Usage::LeadingOnly && !self.leading && key != Key::SessionType {
+            return Err(BadNegotiation::KeyOfLeadingConnection(key));
+        }
+        // A target with several addresses sends this key for each (RFC 7143 §13.8).
+        if self.has_seen(key) && key != Key::TargetAddress {
+            return Err(BadNegotiation::KeyTwice(key));
+        }
+        self.seen |= 1 << key.index();
+        Ok(())
+    }
+}

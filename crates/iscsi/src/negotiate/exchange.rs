@@ -434,3 +434,6 @@ impl Value {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

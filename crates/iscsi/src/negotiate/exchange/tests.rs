@@ -1,0 +1,356 @@
+use super::super::gate::Gate;
+use super::super::{DigestPolicy, KeyPolicy};
+use super::*;
+use crate::login::Stage;
+use crate::text::parse;
+use alloc::format;
+use alloc::vec;
+use base::rng::Rng;
+
+/// Lets `exchange` receive `text` (pairs divided by spaces) and returns its answers in the same form.
+fn say(exchange: &mut Exchange, text: &str) -> Result<String, BadNegotiation> {
+    let mut out = TextOut::new();
+    let text: String = text.split_whitespace().flat_map(|pair| [pair, "\0"]).collect();
+    let pairs = parse(text.as_bytes()).unwrap();
+    let pairs: Vec<_> =
+        pairs.into_iter().map(|pair| (Key::by_name(pair.name.as_bytes()).unwrap(), pair)).collect();
+    exchange.receive(&pairs, &mut out)?;
+    Ok(shown(out))
+}
+
+fn shown(out: TextOut) -> String {
+    let text = String::from_utf8(out.into_bytes()).unwrap();
+    text.trim_end_matches('\0').replace('\0', " ")
+}
+
+fn offers_of(exchange: &mut Exchange, all: bool) -> String {
+    let mut out = TextOut::new();
+    if all {
+        exchange.offer_all(&mut out)
+    } else {
+        exchange.offer_what_must_change(&mut out)
+    }
+    shown(out)
+}
+
+fn target(policy: KeyPolicy) -> Exchange {
+    Exchange::new(Role::Target, policy, Setting::Leading)
+}
+
+fn modest() -> KeyPolicy {
+    KeyPolicy {
+        max_connections: 1,
+        max_recv_data_segment_length: 65_536,
+        max_burst_length: 262_144,
+        first_burst_length: 65_536,
+        max_outstanding_r2t: 4,
+        error_recovery_level: 1,
+        ..KeyPolicy::default()
+    }
+}
+
+#[test]
+fn the_target_answers_each_offer_with_the_result() {
+    for (offer, answer) in [
+        ("HeaderDigest=CRC32C,None", "HeaderDigest=CRC32C"),
+        ("HeaderDigest=None,CRC32C", "HeaderDigest=None"),
+        ("DataDigest=Y-aead,CRC32C", "DataDigest=CRC32C"),
+        ("DataDigest=Y-aead", "DataDigest=Reject"),
+        ("DataDigest=", "DataDigest=Reject"),
+        ("DataDigest=crc32c", "DataDigest=Reject"),
+        ("MaxConnections=8", "MaxConnections=1"),
+        ("MaxConnections=0", "MaxConnections=Reject"),
+        ("MaxConnections=65536", "MaxConnections=Reject"),
+        ("InitialR2T=No", "InitialR2T=No"),
+        ("InitialR2T=Yes", "InitialR2T=Yes"),
+        ("InitialR2T=yes", "InitialR2T=Reject"),
+        ("ImmediateData=Yes", "ImmediateData=Yes"),
+        ("ImmediateData=No", "ImmediateData=No"),
+        ("MaxBurstLength=16776192", "MaxBurstLength=262144"),
+        ("MaxBurstLength=0x1000", "MaxBurstLength=4096"),
+        ("MaxBurstLength=511", "MaxBurstLength=Reject"),
+        ("MaxBurstLength=16777216", "MaxBurstLength=Reject"),
+        ("MaxBurstLength=01000", "MaxBurstLength=Reject"),
+        ("FirstBurstLength=262144", "FirstBurstLength=65536"),
+        ("FirstBurstLength=65536 MaxBurstLength=4096", "FirstBurstLength=4096 MaxBurstLength=4096"),
+        (
+            "FirstBurstLength=4096 InitialR2T=Yes ImmediateData=No",
+            "FirstBurstLength=Irrelevant InitialR2T=Yes ImmediateData=No",
+        ),
+        ("DefaultTime2Wait=0", "DefaultTime2Wait=2"),
+        ("DefaultTime2Wait=60", "DefaultTime2Wait=60"),
+        ("DefaultTime2Retain=0", "DefaultTime2Retain=0"),
+        ("DefaultTime2Retain=3601", "DefaultTime2Retain=Reject"),
+        ("MaxOutstandingR2T=16", "MaxOutstandingR2T=4"),
+        ("DataPDUInOrder=No", "DataPDUInOrder=Yes"),
+        ("ErrorRecoveryLevel=2", "ErrorRecoveryLevel=1"),
+        ("ErrorRecoveryLevel=3", "ErrorRecoveryLevel=Reject"),
+        ("TaskReporting=FastAbort,RFC3720", "TaskReporting=RFC3720"),
+        ("iSCSIProtocolLevel=31", "iSCSIProtocolLevel=2"),
+        ("IFMarker=No OFMarker=Yes", "IFMarker=No OFMarker=Reject"),
+        ("IFMarkInt=2048~8192 OFMarkInt=1", "IFMarkInt=Reject OFMarkInt=Reject"),
+        ("MaxRecvDataSegmentLength=4096", ""),
+    ] {
+        assert_eq!(say(&mut target(modest()), offer), Ok(answer.into()), "{offer}");
+    }
+}
+
+#[test]
+fn what_was_rejected_keeps_its_default() {
+    let mut exchange = target(modest());
+    say(&mut exchange, "MaxBurstLength=1 MaxConnections=0 InitialR2T=Perhaps").unwrap();
+    assert_eq!(exchange.finish().unwrap(), Negotiated::default());
+}
+
+#[test]
+fn keys_without_meaning_in_a_discovery_session_are_irrelevant() {
+    let mut exchange = Exchange::new(Role::Target, KeyPolicy::default(), Setting::Discovery);
+    assert_eq!(
+        say(&mut exchange, "MaxBurstLength=512 ErrorRecoveryLevel=2 HeaderDigest=None"),
+        Ok("MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 HeaderDigest=None".into())
+    );
+    assert_eq!(exchange.finish().map(|done| done.session), Ok(SessionParameters::default()));
+}
+
+#[test]
+fn the_target_offers_only_what_it_cannot_leave_at_its_default() {
+    let strict = KeyPolicy {
+        header_digest: DigestPolicy::RequireCrc32c,
+        immediate_data: false,
+        max_burst_length: 131_072,
+        default_time2wait: 5,
+        ..modest()
+    };
+    for (policy, said, offers) in [
+        (modest(), "", "MaxRecvDataSegmentLength=65536"),
+        (
+            strict.clone(),
+            "",
+            "MaxRecvDataSegmentLength=65536 HeaderDigest=CRC32C ImmediateData=No MaxBurstLength=131072 \
+             DefaultTime2Wait=5",
+        ),
+        (
+            strict,
+            "HeaderDigest=CRC32C MaxBurstLength=512",
+            "MaxRecvDataSegmentLength=65536 \
+             ImmediateData=No FirstBurstLength=512 DefaultTime2Wait=5",
+        ),
+    ] {
+        let mut exchange = target(policy);
+        say(&mut exchange, said).unwrap();
+        assert_eq!(offers_of(&mut exchange, false), offers, "{said}");
+        assert_eq!(offers_of(&mut exchange, false), "", "offers are made once");
+    }
+}
+
+#[test]
+fn an_answer_must_be_one_that_the_offer_allows() {
+    for (answer, allowed) in [
+        ("HeaderDigest=None", true),
+        ("HeaderDigest=CRC32C,None", false),
+        ("HeaderDigest=Y-x", false),
+        ("MaxBurstLength=512", true),
+        ("MaxBurstLength=262145", false),
+        ("MaxBurstLength=0", false),
+        ("MaxBurstLength=NotUnderstood", true),
+        ("DefaultTime2Wait=2", true),
+        ("DefaultTime2Wait=1", false),
+        ("InitialR2T=Yes", true),
+        ("ImmediateData=No", true),
+        ("DataPDUInOrder=No", false),
+        ("iSCSIProtocolLevel=NotUnderstood", true),
+        ("TaskReporting=Irrelevant", true),
+    ] {
+        let mut exchange = Exchange::new(Role::Initiator, modest(), Setting::Leading);
+        offers_of(&mut exchange, true);
+        assert_eq!(say(&mut exchange, answer).is_ok(), allowed, "{answer}");
+    }
+}
+
+#[test]
+fn an_unanswered_offer_fails_unless_it_decides_by_itself() {
+    let policy = KeyPolicy { initial_r2t: true, immediate_data: false, ..modest() };
+    let mut exchange = Exchange::new(Role::Initiator, policy, Setting::Leading);
+    let answers = "HeaderDigest=CRC32C DataDigest=None MaxConnections=1 MaxBurstLength=262144 \
+                   FirstBurstLength=Irrelevant DefaultTime2Wait=2 DefaultTime2Retain=20 MaxOutstandingR2T=1 \
+                   TaskReporting=RFC3720 iSCSIProtocolLevel=1 MaxRecvDataSegmentLength=1024";
+    offers_of(&mut exchange, true);
+    say(&mut exchange, answers).unwrap();
+    assert!(exchange.is_waiting());
+    assert_eq!(exchange.finish().unwrap_err(), BadNegotiation::Unanswered(Key::ErrorRecoveryLevel));
+    say(&mut exchange, "ErrorRecoveryLevel=0").unwrap();
+    let done = exchange.finish().unwrap();
+    assert!(done.session.initial_r2t && !done.session.immediate_data);
+    assert_eq!((done.connection.initiator_max_recv, done.connection.target_max_recv), (65_536, 1024));
+    assert_eq!(done.connection.header_digest, Digest::Crc32c);
+}
+
+#[test]
+fn a_side_does_not_live_with_what_its_policy_excludes() {
+    let policy = KeyPolicy { data_digest: DigestPolicy::RequireCrc32c, ..modest() };
+    let mut exchange = target(policy);
+    assert_eq!(say(&mut exchange, "DataDigest=None"), Ok("DataDigest=Reject".into()));
+    assert_eq!(exchange.finish().unwrap_err(), BadNegotiation::NoAgreement(Key::DataDigest));
+}
+
+#[test]
+fn refuses_declarations_that_are_not_legal() {
+    for value in ["0", "511", "16777216", "", "many", "Reject"] {
+        assert_eq!(
+            say(&mut target(modest()), &format!("MaxRecvDataSegmentLength={value}")),
+            Err(BadNegotiation::DeclaredIllegal(Key::MaxRecvDataSegmentLength)),
+            "{value}"
+        );
+    }
+}
+
+/// Answers to answers would never end.
+#[test]
+fn refuses_an_answer_to_what_was_not_offered() {
+    for text in ["MaxBurstLength=Reject", "HeaderDigest=NotUnderstood", "InitialR2T=Irrelevant"] {
+        assert_eq!(say(&mut target(modest()), text), Err(BadNegotiation::AnswerWithoutOffer), "{text}");
+    }
+    let unknown = Pair { name: "X-com.example.k", value: b"NotUnderstood" };
+    let mut out = TextOut::new();
+    assert_eq!(answer_unknown(&unknown, &mut out), Err(BadNegotiation::AnswerWithoutOffer));
+    answer_unknown(&Pair { value: b"1", ..unknown }, &mut out).unwrap();
+    assert_eq!(shown(out), "X-com.example.k=NotUnderstood");
+}
+
+#[test]
+fn a_joining_connection_negotiates_its_own_keys_only() {
+    let parameters = SessionParameters { max_burst_length: 4096, ..SessionParameters::default() };
+    let mut exchange = Exchange::new(Role::Initiator, modest(), Setting::Joining(parameters));
+    assert_eq!(
+        offers_of(&mut exchange, true),
+        "HeaderDigest=CRC32C,None DataDigest=CRC32C,None MaxRecvDataSegmentLength=65536"
+    );
+    say(&mut exchange, "HeaderDigest=None DataDigest=CRC32C").unwrap();
+    let done = exchange.finish().unwrap();
+    assert_eq!((done.session, done.connection.data_digest), (parameters, Digest::Crc32c));
+}
+
+#[test]
+fn the_gate_lets_each_key_in_once_in_its_stage_from_its_side() {
+    use BadNegotiation::{KeyFromWrongSide, KeyInWrongStage, KeyOfLeadingConnection, KeyTwice};
+    let (security, operational) = (Stage::SECURITY, Stage::OPERATIONAL);
+    for (from, leading, key, stage, want) in [
+        (Role::Initiator, true, Key::HeaderDigest, operational, Ok(())),
+        (Role::Initiator, true, Key::HeaderDigest, security, Err(KeyInWrongStage(Key::HeaderDigest))),
+        (Role::Initiator, true, Key::AuthMethod, security, Ok(())),
+        (Role::Initiator, true, Key::AuthMethod, operational, Err(KeyInWrongStage(Key::AuthMethod))),
+        (Role::Initiator, true, Key::SendTargets, operational, Err(KeyInWrongStage(Key::SendTargets))),
+        (Role::Initiator, true, Key::TargetAlias, operational, Err(KeyFromWrongSide(Key::TargetAlias))),
+        (Role::Target, true, Key::InitiatorName, security, Err(KeyFromWrongSide(Key::InitiatorName))),
+        (
+            Role::Initiator,
+            false,
+            Key::MaxBurstLength,
+            operational,
+            Err(KeyOfLeadingConnection(Key::MaxBurstLength)),
+        ),
+        (Role::Initiator, false, Key::SessionType, security, Ok(())),
+    ] {
+        let mut gate = Gate::new(from, leading);
+        assert_eq!(gate.admit(key, stage), want, "{from:?} {key:?}");
+        if want.is_ok() {
+            assert_eq!(gate.admit(key, stage), Err(KeyTwice(key)));
+        }
+    }
+    let mut gate = Gate::new(Role::Target, true);
+    for _ in 0..3 {
+        assert_eq!(gate.admit(Key::TargetAddress, security), Ok(()));
+    }
+}
+
+/// Two sides with any policies at all come to the same result, or both learn that there is none.
+#[test]
+fn both_sides_end_with_the_same_parameters_whatever_their_policies() {
+    let mut agreed = 0;
+    for seed in 0..2000 {
+        let mut rng = Rng::from_seed(seed);
+        let (ours, theirs) = (any_policy(&mut rng), any_policy(&mut rng));
+        let setting = if rng.chance(1, 4) { Setting::Discovery } else { Setting::Leading };
+        let mut initiator = Exchange::new(Role::Initiator, ours, setting);
+        let mut target = Exchange::new(Role::Target, theirs, setting);
+        let offers = offers_of(&mut initiator, true);
+        let answers = say(&mut target, &offers).unwrap();
+        let counter = offers_of(&mut target, false);
+        let replies = say(&mut initiator, &format!("{answers} {counter}")).unwrap();
+        say(&mut target, &replies).unwrap();
+        match (initiator.finish(), target.finish()) {
+            (Ok(a), Ok(b)) => {
+                assert_eq!(a, b, "seed {seed}");
+                agreed += 1;
+            }
+            (a, b) => {
+                let digest = |result: Result<Negotiated, BadNegotiation>| {
+                    matches!(
+                        result,
+                        Ok(_) | Err(BadNegotiation::NoAgreement(Key::HeaderDigest | Key::DataDigest))
+                    )
+                };
+                assert!(digest(a) && digest(b), "seed {seed}: {a:?} {b:?}");
+            }
+        }
+    }
+    assert!(agreed > 1000, "{agreed}");
+}
+
+fn any_policy(rng: &mut Rng) -> KeyPolicy {
+    let digests = [
+        DigestPolicy::PreferCrc32c,
+        DigestPolicy::PreferNone,
+        DigestPolicy::RequireCrc32c,
+        DigestPolicy::RequireNone,
+    ];
+    let digest = |rng: &mut Rng| digests[usize::try_from(rng.below(4)).unwrap()];
+    let number = |rng: &mut Rng, max: u64| u32::try_from(rng.below(max)).unwrap();
+    let short = |rng: &mut Rng, max: u64| u16::try_from(rng.below(max)).unwrap();
+    KeyPolicy {
+        header_digest: digest(rng),
+        data_digest: digest(rng),
+        max_connections: short(rng, 65_536),
+        initial_r2t: rng.chance(1, 2),
+        immediate_data: rng.chance(1, 2),
+        max_recv_data_segment_length: number(rng, 1 << 25),
+        max_burst_length: number(rng, 1 << 25),
+        first_burst_length: number(rng, 1 << 25),
+        default_time2wait: short(rng, 5000),
+        default_time2retain: short(rng, 5000),
+        max_outstanding_r2t: short(rng, 65_536),
+        data_pdu_in_order: rng.chance(1, 2),
+        data_sequence_in_order: rng.chance(1, 2),
+        error_recovery_level: u8::try_from(rng.below(4)).unwrap(),
+        task_reporting: [&["RFC3720"][..], &["FastAbort", "RFC3720"], &["ResponseFence", "RFC3720"]]
+            [usize::try_from(rng.below(3)).unwrap()],
+        protocol_level: u8::try_from(rng.below(40)).unwrap(),
+    }
+}
+
+#[test]
+fn no_values_make_the_exchange_panic() {
+    let values =
+        ["", "Yes", "No", "0", "512", "16777215", "0xffffffffffffffff", "CRC32C,None", "Reject", "~"];
+    for seed in 0..2000 {
+        let mut rng = Rng::from_seed(seed);
+        let role = if rng.chance(1, 2) { Role::Target } else { Role::Initiator };
+        let mut exchange = Exchange::new(role, any_policy(&mut rng), Setting::Leading);
+        if rng.chance(1, 2) {
+            offers_of(&mut exchange, rng.chance(1, 2));
+        }
+        for _ in 0..4 {
+            let mut text = vec![];
+            for spec in &TABLE {
+                if rng.chance(1, 3) {
+                    let value = values[usize::try_from(rng.below(10)).unwrap()];
+                    text.push(format!("{}={value}", spec.name));
+                }
+            }
+            let _ = say(&mut exchange, &text.join(" "));
+        }
+        if let Ok(done) = exchange.finish() {
+            assert!(done.session.first_burst_length <= done.session.max_burst_length, "seed {seed}");
+        }
+    }
+}

@@ -9,5 +9,7 @@ extern crate alloc;
 pub mod cdb;
 pub mod lun;
 pub mod opcode;
+pub mod pr;
 pub mod sense;
 pub mod status;
+pub mod transport_id;

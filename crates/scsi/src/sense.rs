@@ -270,7 +270,7 @@ impl Asc {
     pub const REPORTED_LUNS_DATA_HAS_CHANGED: Self = Self(0x3f0e);
     pub const THIN_PROVISIONING_SOFT_THRESHOLD_REACHED: Self = Self(0x3807);
     pub const INTERNAL_TARGET_FAILURE: Self = Self(0x4400);
-    pub const PERSISTENT_RESERVATION_INFORMATION_LOST: Self = Self(0x4403);
+    pub const PERSISTENT_RESERVATION_INFORMATION_LOST: Self = Self(0x4401);
     pub const COMMAND_PHASE_ERROR: Self = Self(0x4a00);
     pub const DATA_PHASE_ERROR: Self = Self(0x4b00);
     pub const PROTOCOL_SERVICE_CRC_ERROR: Self = Self(0x4705);

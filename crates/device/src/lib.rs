@@ -10,3 +10,5 @@
 extern crate alloc;
 
 pub mod contract;
+#[allow(dead_code, reason = "the logical unit that uses it is built next to it")]
+pub mod pr;

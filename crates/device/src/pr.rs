@@ -1,0 +1,168 @@
+//! Persistent reservations (SPC-5 §5.14) as a value: who is registered, who holds the logical unit, who may do what.
+//!
+//! Nothing here knows tasks, sessions or media. PERSISTENT RESERVE OUT goes in as an [`out::Request`]; what must happen
+//! elsewhere comes back as a [`Change`]: attentions to raise, tasks to abort, state to save. A request that is
+//! refused has changed nothing.
+
+pub(crate) mod conflict;
+pub(crate) mod out;
+pub(crate) mod report;
+pub mod state;
+#[cfg(test)]
+mod tests;
+
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+
+use scsi::pr::{ReservationKey, ReservationType};
+use scsi::sense::{Asc, Sense};
+
+use crate::contract::{Nexus, RelativePort};
+
+/// How many nexuses can be registered with one logical unit: 64 hosts with 8 paths each, which is what the largest
+/// clusters in use need. READ KEYS then answers 4 KiB, and the saved state stays under [`state::MAX_LEN`].
+pub(crate) const MAX_REGISTRANTS: usize = 512;
+
+/// What an I_T nexus is called across sessions and restarts: the names of its two ports.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NexusName {
+    /// The initiator port, as an encoded TransportID.
+    pub(crate) initiator_port: Rc<[u8]>,
+    /// The target port.
+    pub(crate) target_port: RelativePort,
+}
+
+impl NexusName {
+    /// Returns the lasting name of `nexus`.
+    pub(crate) fn of(nexus: &Nexus) -> Self {
+        Self { initiator_port: Rc::clone(&nexus.initiator_port), target_port: nexus.target_port }
+    }
+}
+
+/// What a nexus is to the persistent reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// Not registered.
+    Stranger,
+    /// Registered, and not the holder.
+    Registrant,
+    /// Holds the reservation. Every registrant does when it is of an all registrants type.
+    Holder,
+}
+
+/// What a PERSISTENT RESERVE OUT that succeeded asks of the rest of the logical unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The unit attentions to establish, never one for the nexus that sent the command.
+    pub(crate) attentions: Vec<(NexusName, Asc)>,
+    /// The nexuses whose tasks, except the command itself, are to be aborted and whose prevention of medium removal is
+    /// to be lifted (PREEMPT AND ABORT).
+    pub(crate) abort: Vec<NexusName>,
+    /// The state to save before the command is answered; empty bytes when nothing is to survive any longer. `None`
+    /// when what was saved is still right.
+    pub(crate) save: Option<Vec<u8>>,
+}
+
+/// Why a PERSISTENT RESERVE OUT was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// RESERVATION CONFLICT.
+    Conflict,
+    /// CHECK CONDITION with this sense.
+    Check(Sense),
+}
+
+impl From<Sense> for Refusal {
+    fn from(sense: Sense) -> Self {
+        Self::Check(sense)
+    }
+}
+
+/// The registrations and the reservation of one logical unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PersistentReservations {
+    registrants: Vec<Registrant>,
+    reservation: Option<Held>,
+    generation: u32,
+    /// APTPL of the last registration.
+    persist: bool,
+    /// Whether what was saved could not be read (SPC-5 §5.14.5.4).
+    lost: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Registrant {
+    nexus: NexusName,
+    key: ReservationKey,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Held {
+    /// By one nexus, which is registered.
+    ByOne(ReservationType, NexusName),
+    /// By every registered nexus, of which there is at least one.
+    ByAll(ReservationType),
+}
+
+impl Held {
+    const fn kind(&self) -> ReservationType {
+        match self {
+            Self::ByOne(kind, _) | Self::ByAll(kind) => *kind,
+        }
+    }
+
+    fn new(kind: ReservationType, holder: &NexusName) -> Self {
+        if kind.is_all_registrants() { Self::ByAll(kind) } else { Self::ByOne(kind, holder.clone()) }
+    }
+}
+
+impl PersistentReservations {
+    /// Starts with no registration.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts knowing that there was something, and not what: every command but a few is refused until an
+    /// application client sends REPLACE LOST RESERVATION (SPC-5 §5.14.5.4).
+    pub(crate) fn lost() -> Self {
+        Self { lost: true, ..Self::default() }
+    }
+
+    /// Returns what `nexus` is to the reservation.
+    pub(crate) fn standing(&self, nexus: &NexusName) -> Standing {
+        if self.registrant(nexus).is_none() {
+            return Standing::Stranger;
+        }
+        match &self.reservation {
+            Some(Held::ByAll(_)) => Standing::Holder,
+            Some(Held::ByOne(_, holder)) if holder == nexus => Standing::Holder,
+            _ => Standing::Registrant,
+        }
+    }
+
+    /// Returns the type of the reservation, if there is one.
+    pub(crate) fn kind(&self) -> Option<ReservationType> {
+        self.reservation.as_ref().map(Held::kind)
+    }
+
+    /// Returns whether any nexus is registered.
+    pub(crate) const fn has_registrants(&self) -> bool {
+        !self.registrants.is_empty()
+    }
+
+    /// Returns whether saved state could not be read and has not been replaced.
+    pub(crate) const fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    fn registrant(&self, nexus: &NexusName) -> Option<&Registrant> {
+        self.registrants.iter().find(|registrant| registrant.nexus == *nexus)
+    }
+
+    fn holder_key(&self) -> Option<ReservationKey> {
+        match &self.reservation {
+            Some(Held::ByOne(_, holder)) => self.registrant(holder).map(|registrant| registrant.key),
+            _ => None,
+        }
+    }
+}

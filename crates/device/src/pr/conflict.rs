@@ -1,0 +1,93 @@
+//! Which commands a reservation stops (SPC-5 table 66, SBC-4 table 13, SPC-2 §5.5.1).
+
+use scsi::cdb::Cdb;
+use scsi::opcode;
+use scsi::pr::{ReservationType, service_action_out};
+
+use super::{PersistentReservations, Standing};
+
+/// How a command stands to reservations of others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Conflict {
+    /// No reservation stops it (INQUIRY, LOG SENSE, READ CAPACITY, …).
+    Never,
+    /// A RESERVE stops it, a persistent reservation does not (TEST UNIT READY).
+    Reserve,
+    /// It looks: exclusive access stops it (READ, MODE SENSE, …).
+    Looks,
+    /// It changes: every reservation stops it (WRITE, MODE SELECT, …).
+    Changes,
+    /// PERSISTENT RESERVE IN and OUT: any RESERVE stops them, even the sender's own (SPC-2 §5.5.1). What persistent
+    /// reservations say to OUT is decided where it is done.
+    Persistent,
+    /// RESERVE and RELEASE, whose own code knows both kinds of reservation.
+    Own,
+    /// Depends on other bytes of the CDB.
+    ByCdb(fn(&Cdb) -> Conflict),
+}
+
+impl Conflict {
+    /// Returns the class of `cdb`, never [`Conflict::ByCdb`].
+    pub(crate) fn of(self, cdb: &Cdb) -> Self {
+        match self {
+            Self::ByCdb(class) => match class(cdb) {
+                Self::ByCdb(_) => Self::Changes,
+                class => class,
+            },
+            class => class,
+        }
+    }
+
+    /// Returns whether a persistent reservation of type `kind` stops a command of this class from a nexus that is
+    /// `standing` to it.
+    pub(crate) const fn with(self, kind: ReservationType, standing: Standing) -> bool {
+        let admitted = match standing {
+            Standing::Holder => true,
+            Standing::Registrant => kind.admits_registrants(),
+            Standing::Stranger => false,
+        };
+        match self {
+            Self::Never | Self::Reserve | Self::Persistent | Self::Own => false,
+            Self::Looks => !admitted && !kind.admits_readers(),
+            Self::Changes | Self::ByCdb(_) => !admitted,
+        }
+    }
+
+    /// Returns whether a RESERVE stops a command of this class, from its holder or from another nexus.
+    pub(crate) const fn with_reserve(self, from_holder: bool) -> bool {
+        match self {
+            Self::Never | Self::Own => false,
+            Self::Persistent => true,
+            Self::Reserve | Self::Looks | Self::Changes | Self::ByCdb(_) => !from_holder,
+        }
+    }
+}
+
+impl PersistentReservations {
+    /// Returns whether the reservation stops a command of `class` from a nexus that is `standing` to it.
+    pub(crate) fn stops(&self, class: Conflict, standing: Standing) -> bool {
+        self.kind().is_some_and(|kind| class.with(kind, standing))
+    }
+
+    /// Returns whether `cdb` is one of the few commands that are still processed while saved state is lost
+    /// (SPC-5 §5.14.5.2, §5.14.5.4).
+    pub(crate) fn passes_while_lost(cdb: &Cdb) -> bool {
+        match cdb.opcode() {
+            opcode::INQUIRY
+            | opcode::LOG_SENSE
+            | opcode::READ_BUFFER_10
+            | opcode::READ_BUFFER_16
+            | opcode::REPORT_LUNS
+            | opcode::REQUEST_SENSE
+            | opcode::WRITE_BUFFER => true,
+            opcode::MAINTENANCE_IN => {
+                u16::from(cdb.u8(1) & 0x1f) == opcode::maintenance_in::REPORT_TARGET_PORT_GROUPS
+            }
+            opcode::START_STOP_UNIT => cdb.u8(4) & 0xf1 == 1,
+            opcode::PERSISTENT_RESERVE_OUT => {
+                u16::from(cdb.u8(1) & 0x1f) == service_action_out::REPLACE_LOST_RESERVATION
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! PERSISTENT RESERVE OUT (SPC-5 §5.14.7 to §5.14.11): every service action as one indivisible step.
+
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+
+use scsi::pr::{BasicList, MoveList, ReservationKey, ReservationType};
+use scsi::sense::{Asc, Sense, SenseKeySpecific};
+use scsi::transport_id::TransportId;
+
+use super::{
+    Change, Held, MAX_REGISTRANTS, NexusName, PersistentReservations, Refusal, Registrant, Standing,
+};
+use crate::contract::RelativePort;
+
+/// What is asked, parsed and so far legal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// REGISTER.
+    Register(BasicList),
+    /// REGISTER AND IGNORE EXISTING KEY.
+    RegisterAndIgnore(BasicList),
+    /// RESERVE with this key and type.
+    Reserve(ReservationKey, ReservationType),
+    /// RELEASE with this key and the CDB byte of SCOPE and TYPE.
+    Release(ReservationKey, u8),
+    /// CLEAR with this key.
+    Clear(ReservationKey),
+    /// PREEMPT or PREEMPT AND ABORT.
+    Preempt {
+        /// RESERVATION KEY.
+        key: ReservationKey,
+        /// SERVICE ACTION RESERVATION KEY: whom to preempt.
+        victims: ReservationKey,
+        /// SCOPE and TYPE, which count only if a reservation is preempted.
+        new: Result<ReservationType, Sense>,
+        /// Whether the victims' tasks are aborted.
+        abort: bool,
+    },
+    /// REGISTER AND MOVE.
+    Move(MoveList),
+    /// REPLACE LOST RESERVATION.
+    ReplaceLost(BasicList, ReservationType),
+}
+
+/// What a request needs to know of the world around the logical unit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct World<'a> {
+    /// The target ports, for ALL_TG_PT and REGISTER AND MOVE.
+    pub(crate) target_ports: &'a [RelativePort],
+    /// The encoded TransportIDs of initiator ports that have a session now: a TransportID that names only the device
+    /// stands for those of them that are its own.
+    pub(crate) initiator_ports: &'a [Rc<[u8]>],
+}
+
+/// Where things stand in the basic parameter list.
+mod at {
+    pub(super) const SERVICE_ACTION_KEY: u16 = 8;
+    pub(super) const MOVE_RELATIVE_PORT: u16 = 18;
+    pub(super) const FLAGS: u16 = 20;
+    pub(super) const SPEC_I_PT_BIT: u8 = 3;
+    pub(super) const MOVE_TRANSPORT_ID: u16 = 24;
+    pub(super) const TRANSPORT_IDS: u16 = 28;
+}
+
+impl PersistentReservations {
+    /// Does what `from` asks.
+    ///
+    /// # Errors
+    /// What to answer instead; nothing has changed then.
+    pub(crate) fn out(
+        &mut self,
+        from: &NexusName,
+        request: Request,
+        world: World<'_>,
+    ) -> Result<Change, Refusal> {
+        let before = self.clone();
+        let mut change = match request {
+            Request::Register(list) => self.register(from, &list, world),
+            Request::RegisterAndIgnore(list) => self.register_and_ignore(from, &list, world),
+            Request::Reserve(key, kind) => self.reserve(from, key, kind),
+            Request::Release(key, scope_and_type) => self.release(from, key, scope_and_type),
+            Request::Clear(key) => self.clear(from, key),
+            Request::Preempt { key, victims, new, abort } => self.preempt(from, key, victims, new, abort),
+            Request::Move(list) => self.register_and_move(from, list, world),
+            Request::ReplaceLost(list, kind) => self.replace_lost(from, &list, kind),
+        }?;
+        let something_is_saved = before.persist || before.lost;
+        if (something_is_saved || self.persist) && *self != before {
+            change.save = Some(if self.persist { self.encode() } else { Vec::new() });
+        }
+        Ok(change)
+    }
+
+    fn register(&mut self, from: &NexusName, list: &BasicList, world: World<'_>) -> Result<Change, Refusal> {
+        let new_key = list.service_action_key;
+        match self.registrant(from).map(|registrant| registrant.key) {
+            None if list.key != ReservationKey::NONE => Err(Refusal::Conflict),
+            None if new_key == ReservationKey::NONE => Ok(Change::default()),
+            None => {
+                let mut nexuses = Vec::new();
+                let others = self.listed_ports(from, list, world)?;
+                for port in core::iter::once(Rc::clone(&from.initiator_port)).chain(others) {
+                    nexuses.extend(through(&port, from, list.all_target_ports, world));
+                }
+                // As if each target port had been sent the command, and none is registered unless all are.
+                if nexuses
+                    .iter()
+                    .any(|nexus| nexus.initiator_port == from.initiator_port && self.is_registered(nexus))
+                {
+                    return Err(Refusal::Conflict);
+                }
+                if nexuses.iter().any(|nexus| self.is_registered(nexus)) {
+                    return Err(Sense::invalid_parameter(at::TRANSPORT_IDS, None).into());
+                }
+                self.admit(nexuses, new_key)?;
+                Ok(self.registered(list.persist))
+            }
+            Some(key) if key != list.key => Err(Refusal::Conflict),
+            Some(_) if list.initiator_ports.is_some() => Err(spec_i_pt_invalid()),
+            Some(key) => {
+                let mut nexuses = through(&from.initiator_port, from, list.all_target_ports, world);
+                nexuses.retain(|nexus| self.registrant(nexus).is_some_and(|other| other.key == key));
+                self.change_key(from, &nexuses, new_key, list.persist)
+            }
+        }
+    }
+
+    fn register_and_ignore(
+        &mut self,
+        from: &NexusName,
+        list: &BasicList,
+        world: World<'_>,
+    ) -> Result<Change, Refusal> {
+        if list.initiator_ports.is_some() {
+            return Err(spec_i_pt_invalid());
+        }
+        let nexuses = through(&from.initiator_port, from, list.all_target_ports, world);
+        if list.service_action_key == ReservationKey::NONE
+            && !nexuses.iter().any(|nexus| self.is_registered(nexus))
+        {
+            return Ok(Change::default());
+        }
+        self.change_key(from, &nexuses, list.service_action_key, list.persist)
+    }
+
+    fn change_key(
+        &mut self,
+        from: &NexusName,
+        nexuses: &[NexusName],
+        key: ReservationKey,
+        persist: bool,
+    ) -> Result<Change, Refusal> {
+        if key == ReservationKey::NONE {
+            let released = self.remove(|registrant| nexuses.contains(&registrant.nexus)).1;
+            let mut change = self.registered(persist);
+            if released.is_some_and(|kind| kind.admits_registrants()) {
+                change.attentions = self.others(from, Asc::RESERVATIONS_RELEASED);
+            }
+            return Ok(change);
+        }
+        let new = nexuses.iter().filter(|nexus| !self.is_registered(nexus)).cloned().collect();
+        self.admit(new, key)?;
+        for registrant in &mut self.registrants {
+            if nexuses.contains(&registrant.nexus) {
+                registrant.key = key;
+            }
+        }
+        Ok(self.registered(persist))
+    }
+
+    fn reserve(
+        &mut self,
+        from: &NexusName,
+        key: ReservationKey,
+        kind: ReservationType,
+    ) -> Result<Change, Refusal> {
+        self.authenticate(from, key)?;
+        match &self.reservation {
+            None => {
+                self.reservation = Some(Held::new(kind, from));
+                Ok(Change::default())
+            }
+            Some(held) if held.kind() == kind && self.standing(from) == Standing::Holder => {
+                Ok(Change::default())
+            }
+            Some(_) => Err(Refusal::Conflict),
+        }
+    }
+
+    fn release(
+        &mut self,
+        from: &NexusName,
+        key: ReservationKey,
+        scope_and_type: u8,
+    ) -> Result<Change, Refusal> {
+        self.authenticate(from, key)?;
+        let Some(kind) = self.kind().filter(|_| self.standing(from) == Standing::Holder) else {
+            return Ok(Change::default());
+        };
+        if kind.code() != scope_and_type {
+            return Err(Sense::illegal(Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION).into());
+        }
+        self.reservation = None;
+        let attentions = if kind.admits_registrants() {
+            self.others(from, Asc::RESERVATIONS_RELEASED)
+        } else {
+            Vec::new()
+        };
+        Ok(Change { attentions, ..Change::default() })
+    }
+
+    fn clear(&mut self, from: &NexusName, key: ReservationKey) -> Result<Change, Refusal> {
+        self.authenticate(from, key)?;
+        let attentions = self.others(from, Asc::RESERVATIONS_PREEMPTED);
+        self.reservation = None;
+        self.registrants.clear();
+        self.generation = self.generation.wrapping_add(1);
+        Ok(Change { attentions, ..Change::default() })
+    }
+
+    fn preempt(
+        &mut self,
+        from: &NexusName,
+        key: ReservationKey,
+        victims: ReservationKey,
+        new: Result<ReservationType, Sense>,
+        abort: bool,
+    ) -> Result<Change, Refusal> {
+        self.authenticate(from, key)?;
+        let all = matches!(self.reservation, Some(Held::ByAll(_)));
+        if victims == ReservationKey::NONE && !all {
+            return Err(Sense::invalid_parameter(at::SERVICE_ACTION_KEY, None).into());
+        }
+        let takes_over =
+            if all { victims == ReservationKey::NONE } else { self.holder_key() == Some(victims) };
+        let is_victim =
+            |registrant: &Registrant| victims == ReservationKey::NONE || registrant.key == victims;
+        let mut hit: Vec<NexusName> = Vec::new();
+        hit.extend(self.registrants.iter().filter(|one| is_victim(one)).map(|one| one.nexus.clone()));
+        if hit.is_empty() {
+            return Err(Refusal::Conflict);
+        }
+        let mut attentions = Vec::new();
+        if takes_over {
+            let new = new?;
+            let old = self.kind();
+            // The old holder is a victim, unless the sender preempts itself; either way its reservation ends here.
+            self.reservation = None;
+            let (gone, _) = self.remove(|registrant| is_victim(registrant) && registrant.nexus != *from);
+            if old != Some(new) {
+                attentions = self.others(from, Asc::RESERVATIONS_RELEASED);
+            }
+            attentions.extend(gone.into_iter().map(|nexus| (nexus, Asc::REGISTRATIONS_PREEMPTED)));
+            self.reservation = Some(Held::new(new, from));
+        } else {
+            let (gone, _) = self.remove(is_victim);
+            let others = gone.into_iter().filter(|nexus| nexus != from);
+            attentions.extend(others.map(|nexus| (nexus, Asc::REGISTRATIONS_PREEMPTED)));
+        }
+        self.generation = self.generation.wrapping_add(1);
+        Ok(Change { attentions, abort: if abort { hit } else { Vec::new() }, save: None })
+    }
+
+    fn register_and_move(
+        &mut self,
+        from: &NexusName,
+        list: MoveList,
+        world: World<'_>,
+    ) -> Result<Change, Refusal> {
+        self.authenticate(from, list.key)?;
+        let kind = match &self.reservation {
+            None => return Err(no_reservation_to_move().into()),
+            Some(Held::ByOne(kind, holder)) if holder == from => *kind,
+            Some(_) => return Err(Refusal::Conflict),
+        };
+        if list.service_action_key == ReservationKey::NONE {
+            return Err(Sense::invalid_parameter(at::SERVICE_ACTION_KEY, None).into());
+        }
+        let target_port = RelativePort(list.relative_port);
+        if !world.target_ports.contains(&target_port) {
+            return Err(Sense::invalid_parameter(at::MOVE_RELATIVE_PORT, None).into());
+        }
+        let initiator_port: Rc<[u8]> = list.initiator_port.encode().into();
+        let names_a_port = !matches!(list.initiator_port, TransportId::IscsiDevice { .. });
+        let speaks_alike = list.initiator_port.protocol() == protocol_of(&from.initiator_port);
+        if !names_a_port || !speaks_alike || initiator_port == from.initiator_port {
+            return Err(Sense::invalid_parameter(at::MOVE_TRANSPORT_ID, None).into());
+        }
+        let to = NexusName { initiator_port, target_port };
+        if !self.is_registered(&to) {
+            self.admit(Vec::from([to.clone()]), list.service_action_key)?;
+        }
+        for registrant in &mut self.registrants {
+            if registrant.nexus == to {
+                registrant.key = list.service_action_key;
+            }
+        }
+        self.reservation = Some(Held::ByOne(kind, to));
+        if list.unregister {
+            self.remove(|registrant| registrant.nexus == *from);
+        }
+        Ok(self.registered(list.persist))
+    }
+
+    fn replace_lost(
+        &mut self,
+        from: &NexusName,
+        list: &BasicList,
+        kind: ReservationType,
+    ) -> Result<Change, Refusal> {
+        if !self.lost {
+            return Err(Sense::illegal(Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION).into());
+        }
+        if list.key != ReservationKey::NONE {
+            return Err(Sense::invalid_parameter(0, None).into());
+        }
+        if list.service_action_key == ReservationKey::NONE {
+            return Err(Sense::invalid_parameter(at::SERVICE_ACTION_KEY, None).into());
+        }
+        *self = Self::new();
+        self.registrants.push(Registrant { nexus: from.clone(), key: list.service_action_key });
+        self.reservation = Some(Held::new(kind, from));
+        self.persist = list.persist;
+        Ok(Change::default())
+    }
+
+    /// Only who is registered, and knows its key, may do anything but register.
+    fn authenticate(&self, from: &NexusName, key: ReservationKey) -> Result<(), Refusal> {
+        match self.registrant(from) {
+            Some(registrant) if registrant.key == key => Ok(()),
+            _ => Err(Refusal::Conflict),
+        }
+    }
+
+    fn is_registered(&self, nexus: &NexusName) -> bool {
+        self.registrant(nexus).is_some()
+    }
+
+    /// Registers `nexuses`, none of which is registered; all of them or none.
+    fn admit(&mut self, mut nexuses: Vec<NexusName>, key: ReservationKey) -> Result<(), Refusal> {
+        nexuses.sort();
+        nexuses.dedup();
+        if self.registrants.len().saturating_add(nexuses.len()) > MAX_REGISTRANTS {
+            return Err(Sense::illegal(Asc::INSUFFICIENT_REGISTRATION_RESOURCES).into());
+        }
+        self.registrants.extend(nexuses.into_iter().map(|nexus| Registrant { nexus, key }));
+        Ok(())
+    }
+
+    /// Removes registrations, and the reservation with them if nobody is left who holds it. Returns who is gone and
+    /// the type of the reservation that ended.
+    fn remove(&mut self, is_gone: impl Fn(&Registrant) -> bool) -> (Vec<NexusName>, Option<ReservationType>) {
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            core::mem::take(&mut self.registrants).into_iter().partition(is_gone);
+        self.registrants = kept;
+        let orphaned = match &self.reservation {
+            Some(Held::ByOne(_, holder)) => !self.is_registered(holder),
+            Some(Held::ByAll(_)) => self.registrants.is_empty(),
+            None => false,
+        };
+        let released = if orphaned { self.reservation.take() } else { None };
+        let gone = gone.into_iter().map(|registrant| registrant.nexus).collect();
+        (gone, released.map(|held| held.kind()))
+    }
+
+    fn registered(&mut self, persist: bool) -> Change {
+        self.persist = persist;
+        self.generation = self.generation.wrapping_add(1);
+        Change::default()
+    }
+
+    /// An attention for every registrant but `from`.
+    fn others(&self, from: &NexusName, asc: Asc) -> Vec<(NexusName, Asc)> {
+        let others = self.registrants.iter().filter(|registrant| registrant.nexus != *from);
+        others.map(|registrant| (registrant.nexus.clone(), asc)).collect()
+    }
+
+    /// The initiator ports that SPEC_I_PT lists.
+    fn listed_ports(
+        &self,
+        from: &NexusName,
+        list: &BasicList,
+        world: World<'_>,
+    ) -> Result<Vec<Rc<[u8]>>, Refusal> {
+        let mut ports = Vec::new();
+        for id in list.initiator_ports.iter().flatten() {
+            if id.protocol() != protocol_of(&from.initiator_port) {
+                return Err(Sense::invalid_parameter(at::TRANSPORT_IDS, None).into());
+            }
+            if !matches!(id, TransportId::IscsiDevice { .. }) {
+                ports.push(id.encode().into());
+                continue;
+            }
+            let known = ports.len();
+            for port in world.initiator_ports {
+                if TransportId::from_bytes(port).is_ok_and(|port| id.covers(&port)) {
+                    ports.push(Rc::clone(port));
+                }
+            }
+            if ports.len() == known {
+                return Err(Sense::invalid_parameter(at::TRANSPORT_IDS, None).into());
+            }
+        }
+        ports.retain(|port| *port != from.initiator_port);
+        Ok(ports)
+    }
+}
+
+/// The nexuses of `port` through the target port of `from`, or through all of them.
+fn through(port: &Rc<[u8]>, from: &NexusName, all: bool, world: World<'_>) -> Vec<NexusName> {
+    let nexus = |target_port| NexusName { initiator_port: Rc::clone(port), target_port };
+    if all {
+        let others = world.target_ports.iter().filter(|other| **other != from.target_port);
+        core::iter::once(from.target_port).chain(others.copied()).map(nexus).collect()
+    } else {
+        Vec::from([nexus(from.target_port)])
+    }
+}
+
+fn protocol_of(initiator_port: &[u8]) -> u8 {
+    initiator_port.first().map_or(0, |first| first & 0x0f)
+}
+
+fn spec_i_pt_invalid() -> Refusal {
+    Sense::invalid_parameter(at::FLAGS, Some(at::SPEC_I_PT_BIT)).into()
+}
+
+/// INVALID FIELD IN CDB, pointing at the service action.
+const fn no_reservation_to_move() -> Sense {
+    let pointer = SenseKeySpecific::FieldPointer { in_cdb: true, bit: Some(4), byte: 1 };
+    Sense::illegal(Asc::INVALID_FIELD_IN_CDB).with_specific(pointer)
+}

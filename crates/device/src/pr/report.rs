@@ -1,0 +1,58 @@
+//! PERSISTENT RESERVE IN (SPC-5 §6.16): what is registered and reserved.
+
+use scsi::pr::{
+    Capabilities, FullStatus, FullStatusList, Keys, Reservation, ReservationFacts, ReservationKey,
+    ReservationType,
+};
+
+use super::{PersistentReservations, Standing};
+
+impl PersistentReservations {
+    /// READ KEYS.
+    pub(crate) fn keys(&self) -> Keys {
+        Keys {
+            generation: self.generation,
+            keys: self.registrants.iter().map(|registrant| registrant.key).collect(),
+        }
+    }
+
+    /// READ RESERVATION. The key of an all registrants reservation is reported as zero.
+    pub(crate) fn reservation(&self) -> Reservation {
+        let key = self.holder_key().unwrap_or(ReservationKey::NONE);
+        let reservation = self.kind().map(|kind| ReservationFacts { key, kind });
+        Reservation { generation: self.generation, reservation }
+    }
+
+    /// READ FULL STATUS. Each nexus is told by itself, also those that one ALL_TG_PT registered.
+    pub(crate) fn full_status(&self) -> FullStatusList {
+        let told = self.registrants.iter().map(|registrant| {
+            let holds = self.standing(&registrant.nexus) == Standing::Holder;
+            FullStatus {
+                key: registrant.key,
+                holds: self.kind().filter(|_| holds),
+                relative_port: registrant.nexus.target_port.0,
+                initiator_port: registrant.nexus.initiator_port.to_vec(),
+            }
+        });
+        FullStatusList { generation: self.generation, registrants: told.collect() }
+    }
+
+    /// REPORT CAPABILITIES.
+    pub(crate) const fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            replace_lost: true,
+            compatible_reservation_handling: true,
+            specify_initiator_ports: true,
+            all_target_ports: true,
+            persist: true,
+            persist_active: self.persist,
+            allow_commands: ALLOW_COMMANDS,
+            types: ReservationType::MASK_OF_ALL,
+        }
+    }
+}
+
+/// ALLOW COMMANDS 100b (SPC-5 table 213): TEST UNIT READY and RECEIVE COPY RESULTS go through every reservation; MODE
+/// SENSE, READ BUFFER, RECEIVE DIAGNOSTIC RESULTS, the REPORT SUPPORTED commands and READ DEFECT DATA go through those
+/// that let strangers read.
+const ALLOW_COMMANDS: u8 = 0b100;

@@ -126,6 +126,15 @@ impl Secret {
     }
 }
 
+/// Takes the same time wherever two secrets of one length differ.
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for Secret {}
+
 impl core::fmt::Debug for Secret {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Secret(…)")
@@ -133,7 +142,7 @@ impl core::fmt::Debug for Secret {
 }
 
 /// A name and the secret that goes with it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// The name, taken literally: `0xuser` is a name and no number.
     pub name: String,

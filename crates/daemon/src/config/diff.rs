@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
-use super::names::IscsiName;
+use iscsi::name::IscsiName;
+
 use super::value::{Config, MappedLun, Medium, Portal, Target, Unit};
 
 /// The differences between two configurations.
@@ -159,6 +160,7 @@ fn target_delta(old: &Config, was: &Target, new: &Config, is: &Target) -> Target
         access: was.auth != is.auth || entries(old, was) != entries(new, is),
         offer: was.alias != is.alias
             || was.max_sessions != is.max_sessions
+            || was.keys != is.keys
             || was.session != is.session
             || reached(old, was) != reached(new, is),
         luns: luns(old, was, new, is),

@@ -29,21 +29,21 @@ use std::path::Path;
 
 pub use diff::{Changes, LunChange, PortalChange, TargetChange, TargetDelta};
 pub use flags::Flags;
-pub use names::{IscsiName, NamePattern};
+pub use names::NamePattern;
 pub use place::{Mistake, Place, Report};
 pub use reference::reference;
 pub use resolve::Surroundings;
 pub use units::show_size;
 pub use value::{
-    AclEntry, Announced, Auth, Chap, ChapAlgorithm, Config, DigestPolicy, Identity, MappedLun, Medium, Naa,
-    Portal, ReactorChoice, Secret, SessionLimits, Target, Unit, UnitIndex,
+    AclEntry, Announced, Auth, Chap, Config, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice,
+    SessionLimits, Target, Unit, UnitIndex,
 };
 
 /// A file longer than this is no configuration: it holds some 50 000 LUNs.
 const FILE_LEN_MAX: u64 = 8 << 20;
 
 /// The name of the target when nobody chose one. The domain is one of those that nobody can own (RFC 2606).
-pub const DEFAULT_TARGET: &str = "iqn.2026-01.example.targe:disk";
+pub const DEFAULT_TARGET: &str = "iqn.2026-11.example.targe:disk";
 
 /// A configuration and the report on it, which then holds warnings only.
 #[derive(Clone, Debug)]

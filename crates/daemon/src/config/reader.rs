@@ -183,6 +183,16 @@ impl<'r> Reader<'r> {
         self.strings(name, value)
     }
 
+    /// Takes a list of strings that must not be empty.
+    pub(crate) fn some_texts(&mut self, name: &'static str) -> Option<Vec<At<String>>> {
+        let place = self.given(name);
+        let texts = self.texts(name)?;
+        if let (true, Some(place)) = (texts.is_empty(), place) {
+            self.report.mistake(&place, format!("\"{name}\" is an empty list"));
+        }
+        Some(texts)
+    }
+
     /// Takes a path.
     pub(crate) fn path(&mut self, name: &'static str) -> Option<At<PathBuf>> {
         let (_, value) = self.take(name)?;
@@ -205,11 +215,15 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Takes tables, in the order given.
+    /// Takes tables, in the order given. A list without any is a mistake.
     pub(crate) fn tables(&mut self, name: &'static str) -> Vec<Tree> {
         let Some((_, value)) = self.take(name) else { return Vec::new() };
         let wanted = format!("tables, as in [[{name}]]");
         match value.value {
+            Raw::List(list) if list.is_empty() => {
+                self.report.mistake(&value.place, format!("\"{name}\" is an empty list"));
+                Vec::new()
+            }
             Raw::List(list) => list
                 .into_iter()
                 .filter_map(|item| match item.value {

@@ -225,7 +225,7 @@ pub(crate) static GROUP: Section = Section {
             "initiators",
             Texts { what: "initiator names or patterns" },
             Required,
-            "Initiator names. `*` stands for any run of characters, `?` for one.",
+            "Initiator names. `*` stands for any run of characters.",
         ),
     ],
 };
@@ -278,7 +278,7 @@ pub(crate) static AUTH: Section = Section {
             "algorithms",
             Choices(CHAP_ALGORITHMS),
             Value("SHA3-256 SHA-256 SHA1 MD5"),
-            "The algorithms that are accepted. Of those an initiator offers, the first it names is taken.",
+            "The algorithms that are accepted. Of those, an initiator's first choice is taken.",
         ),
     ],
 };
@@ -311,7 +311,7 @@ pub(crate) static SESSION: Section = Section {
         key(
             "max_outstanding_r2t",
             Count { min: 1, max: 65_535 },
-            Value("16"),
+            Value("8"),
             "The most R2Ts of one task at a time (`MaxOutstandingR2T`).",
         ),
         key(
@@ -470,7 +470,7 @@ pub(crate) static ACL: Section = Section {
             "initiators",
             Texts { what: "initiator names, patterns or groups" },
             Required,
-            "Initiator names, patterns with `*` and `?`, or `@GROUP`.",
+            "Initiator names, patterns with `*`, or `@GROUP`.",
         ),
         key(
             "luns",

@@ -5,13 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::value::Secret;
-
-/// RFC 7143 §9.2.1: a CHAP secret has at least 96 bits unless IPsec protects the connection.
-const LEN_MIN: usize = 12;
-
-/// RFC 7143 §12.1.4 bounds CHAP values to 1024 bytes in text; 255 is what initiators take at most.
-const LEN_MAX: usize = 255;
+use iscsi::chap::{MAX_SECRET, MIN_SECRET, Secret};
 
 /// Reads a secret. One newline at its end does not count.
 ///
@@ -34,7 +28,7 @@ pub(crate) fn from_file(path: &Path) -> Result<Secret, String> {
         ));
     }
     let mut bytes = Vec::new();
-    let limit = u64::try_from(LEN_MAX).unwrap_or(0) + 3;
+    let limit = u64::try_from(MAX_SECRET).unwrap_or(0) + 3;
     file.by_ref().take(limit).read_to_end(&mut bytes).map_err(cannot)?;
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
@@ -42,17 +36,14 @@ pub(crate) fn from_file(path: &Path) -> Result<Secret, String> {
             bytes.pop();
         }
     }
-    check(bytes).map_err(|why| format!("{why} (in {name})"))
+    check(&bytes).map_err(|why| format!("{why} (in {name})"))
 }
 
 /// Checks the length of a secret.
 ///
 /// # Errors
 /// A fragment that says what is wrong.
-pub(crate) fn check(bytes: Vec<u8>) -> Result<Secret, String> {
-    if (LEN_MIN..=LEN_MAX).contains(&bytes.len()) {
-        Ok(Secret::new(bytes))
-    } else {
-        Err(format!("a CHAP secret has {LEN_MIN} to {LEN_MAX} bytes, not {}", bytes.len()))
-    }
+pub(crate) fn check(bytes: &[u8]) -> Result<Secret, String> {
+    Secret::new(bytes)
+        .map_err(|_| format!("a CHAP secret has {MIN_SECRET} to {MAX_SECRET} bytes, not {}", bytes.len()))
 }

@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use iscsi::negotiate::{DigestPolicy, KeyPolicy};
+
 use super::*;
 use crate::log::Level;
 
@@ -144,7 +146,7 @@ user = "alice"
         DIR/targe.toml:20:13: "time2wait" must be whole seconds
         DIR/targe.toml:21:24: "error_recovery_level" must be 0 to 2
         DIR/targe.toml:24:8: lun of type ram has no "size"
-        DIR/targe.toml:26:8: "disk" begins with none of "iqn.", "eui.", "naa."
+        DIR/targe.toml:26:8: "disk": an iSCSI name starts with iqn., eui. or naa.
         DIR/targe.toml:27:12: no portal is named "front"
         DIR/targe.toml:30:1: unknown key "sise" in lun (did you mean "size"?)
         DIR/targe.toml:31:8: DIR/missing.img does not exist; give "size" to create it
@@ -211,8 +213,11 @@ fn contradictions_are_reported_where_the_second_word_stands() {
             "7:8: target \"iqn.2001-04.com.example:a\" is given twice (first on line 2)",
         ),
         (target.to_owned(), "1:1: target has no \"lun\""),
-        (format!("{target}lun = []\nacl = []\n"), "3:1: target has an empty list of \"lun\""),
-        ("target = []".to_owned(), "1:1: the list of \"target\" is empty"),
+        (
+            format!("{target}lun = []\nacl = []\n"),
+            "3:7: \"lun\" is an empty list\n4:7: \"acl\" is an empty list",
+        ),
+        ("target = []".to_owned(), "1:10: \"target\" is an empty list"),
         (format!("{target}{ram}lun = 3\n{ram}lun = 3\n"), "10:7: LUN 3 is given twice (first on line 6)"),
         (
             format!("{target}{ram}naa = \"3000000000000001\"\n{ram}naa = \"3000000000000001\"\n"),
@@ -273,7 +278,7 @@ fn contradictions_are_reported_where_the_second_word_stands() {
                 "[[portal]]\nlisten = \"0.0.0.0:3260\"\n[[portal]]\nlisten = \"127.0.0.1\"\n{target}portals = []\n{ram}"
             ),
             "4:10: portal 127.0.0.1:3260 clashes with portal 0.0.0.0:3260\n\
-             5:1: target has an empty list of \"portals\"",
+             7:1: \"portals\" is an empty list",
         ),
         (
             format!("[[portal]]\nlisten = \"[::1]\"\n[[portal]]\nlisten = \"[::1]:3260\"\n{target}{ram}"),
@@ -447,15 +452,13 @@ fn a_whole_configuration_resolves_to_what_it_says() {
     let [a, b] = &config.targets[..] else { panic!("two targets") };
     assert_eq!(a.name.as_str(), "iqn.2001-04.com.example:a");
     assert_eq!((&a.portals[..], &b.portals[..]), (&[0, 1][..], &[0][..]));
+    assert_eq!(a.keys.header_digest, DigestPolicy::RequireNone);
+    assert_eq!(b.keys.header_digest, DigestPolicy::PreferCrc32c);
     assert_eq!(
-        (a.session.header_digest, b.session.header_digest),
-        (DigestPolicy::Forbid, DigestPolicy::Offer)
+        (a.keys.data_digest, b.keys.data_digest),
+        (DigestPolicy::RequireCrc32c, DigestPolicy::RequireCrc32c)
     );
-    assert_eq!(
-        (a.session.data_digest, b.session.data_digest),
-        (DigestPolicy::Require, DigestPolicy::Require)
-    );
-    assert_eq!((a.session.max_burst_length, a.session.first_burst_length), (128 << 10, 128 << 10));
+    assert_eq!((a.keys.max_burst_length, a.keys.first_burst_length), (128 << 10, 128 << 10));
     assert_eq!(a.session.nop_interval, None);
     let show = |luns: &[MappedLun]| -> Vec<(u16, String, bool)> {
         luns.iter().map(|lun| (lun.lun, config.units[lun.unit.0].medium.to_string(), lun.read_only)).collect()
@@ -469,10 +472,8 @@ fn a_whole_configuration_resolves_to_what_it_says() {
     assert_eq!(a.luns[0].unit, b.luns[0].unit);
     let entry = &a.acl.as_ref().unwrap()[0];
     assert_eq!(show(&entry.luns), [(0, "null:1T".to_owned(), true), (2, file, false)]);
-    assert!(
-        entry.initiators[0].fits("iqn.1994-05.com.redhat:x")
-            && entry.initiators[1].fits("eui.0123456789abcdef")
-    );
+    let patterns: Vec<_> = entry.initiators.iter().map(NamePattern::as_str).collect();
+    assert_eq!(patterns, ["iqn.1994-05.com.redhat:*", "eui.0123456789abcdef"]);
     let unit = &config.units[a.luns[2].unit.0];
     assert_eq!((unit.identity.vendor.as_str(), unit.identity.product.as_str()), ("ACME", "Virtual Disk"));
     assert_eq!(unit.identity.serial, unit.identity.naa.to_string());
@@ -516,6 +517,14 @@ fn no_flag_at_all_serves_a_default_disk() {
             .units[0]
             .identity
     );
+}
+
+#[test]
+fn what_no_key_changes_is_what_the_protocol_engine_offers() {
+    let scratch = Scratch::new();
+    let keys = scratch.flags(&Flags::default()).unwrap().config.targets[0].keys.clone();
+    // Several connections and recovery levels have their place in the engine, but not yet their substance.
+    assert_eq!(KeyPolicy { max_connections: 8, error_recovery_level: 2, ..keys }, KeyPolicy::default());
 }
 
 #[test]

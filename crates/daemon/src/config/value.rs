@@ -7,7 +7,11 @@ use std::time::Duration;
 
 use base::units::{BlockSize, ByteLen};
 
-use super::names::{IscsiName, NamePattern};
+use iscsi::chap::{Algorithms, Credentials};
+use iscsi::name::IscsiName;
+use iscsi::negotiate::KeyPolicy;
+
+use super::names::NamePattern;
 use crate::log::Level;
 
 /// A whole configuration.
@@ -94,48 +98,12 @@ pub enum Auth {
 /// One-way or mutual CHAP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chap {
-    /// The name that the initiator gives.
-    pub user: String,
-    /// The initiator's secret.
-    pub secret: Secret,
-    /// The name and secret of the target, if it proves itself when asked.
-    pub mutual: Option<(String, Secret)>,
+    /// The initiator's name and secret.
+    pub user: Credentials,
+    /// The target's, if it proves itself when asked.
+    pub own: Option<Credentials>,
     /// The accepted algorithms; at least one.
-    pub algorithms: Vec<ChapAlgorithm>,
-}
-
-/// A CHAP digest algorithm (RFC 7143 §12.1.3 and IANA's registry).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChapAlgorithm {
-    /// MD5.
-    Md5,
-    /// SHA-1.
-    Sha1,
-    /// SHA-256.
-    Sha256,
-    /// SHA3-256.
-    Sha3,
-}
-
-/// A secret. It shows itself to nobody by accident.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Vec<u8>);
-
-impl Secret {
-    pub(crate) const fn new(bytes: Vec<u8>) -> Self {
-        Self(bytes)
-    }
-
-    /// Returns the secret.
-    pub fn expose(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
+    pub algorithms: Algorithms,
 }
 
 /// Names a unit of a configuration: its place in [`Config::units`].
@@ -269,7 +237,9 @@ pub struct Target {
     pub portals: Vec<usize>,
     /// The most sessions.
     pub max_sessions: u16,
-    /// What it offers in a session.
+    /// What it agrees to in a session.
+    pub keys: KeyPolicy,
+    /// What else bounds a session.
     pub session: SessionLimits,
     /// What every initiator must prove, unless an entry of the access list says otherwise.
     pub auth: Auth,
@@ -301,48 +271,9 @@ pub struct AclEntry {
     pub auth: Auth,
 }
 
-/// Whether a digest is used.
+/// What bounds a session besides its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DigestPolicy {
-    /// If the initiator offers it.
-    Offer,
-    /// Always; a login without is refused.
-    Require,
-    /// Never.
-    Forbid,
-}
-
-/// What a target offers and bounds in a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// CRC32C over headers.
-    pub header_digest: DigestPolicy,
-    /// CRC32C over data.
-    pub data_digest: DigestPolicy,
-    /// The longest data segment that we receive, in bytes.
-    pub max_recv_data_segment_length: u32,
-    /// In bytes.
-    pub max_burst_length: u32,
-    /// In bytes; at most `max_burst_length`.
-    pub first_burst_length: u32,
-    /// R2Ts of one task at a time.
-    pub max_outstanding_r2t: u16,
-    /// `InitialR2T`.
-    pub initial_r2t: bool,
-    /// `ImmediateData`.
-    pub immediate_data: bool,
-    /// `DataPDUInOrder`.
-    pub data_pdu_in_order: bool,
-    /// `DataSequenceInOrder`.
-    pub data_sequence_in_order: bool,
-    /// Connections of a session.
-    pub max_connections: u16,
-    /// 0 to 2.
-    pub error_recovery_level: u8,
-    /// Whole seconds, 0 to 3600.
-    pub time2wait: u16,
-    /// Whole seconds, 0 to 3600.
-    pub time2retain: u16,
     /// The command window.
     pub queue_depth: u16,
     /// Silence before a NOP-In asks; `None` never asks.

@@ -26,8 +26,6 @@ pub(crate) struct Root {
     pub(crate) groups: Vec<Group>,
     pub(crate) luns: Vec<Lun>,
     pub(crate) targets: Vec<Target>,
-    /// An empty list of targets.
-    pub(crate) no_targets: Option<Place>,
 }
 
 pub(crate) struct Portal {
@@ -107,7 +105,6 @@ pub(crate) struct Lun {
 }
 
 pub(crate) struct Target {
-    pub(crate) place: Place,
     pub(crate) name: Option<At<String>>,
     pub(crate) alias: Option<At<String>>,
     pub(crate) portals: Option<Vec<At<String>>>,
@@ -115,8 +112,6 @@ pub(crate) struct Target {
     pub(crate) session: Session,
     pub(crate) auth: Option<Auth>,
     pub(crate) luns: Vec<Lun>,
-    /// An empty list of LUNs.
-    pub(crate) no_luns: Option<Place>,
     pub(crate) acl: Option<Vec<Acl>>,
 }
 
@@ -152,7 +147,6 @@ impl Root {
             groups: Vec::new(),
             luns: Vec::new(),
             targets: Vec::new(),
-            no_targets: r.given("target"),
         };
         let portals = r.tables("portal");
         let groups = r.tables("group");
@@ -166,9 +160,6 @@ impl Root {
         root.groups = groups.into_iter().map(|tree| Group::read(tree, report)).collect();
         root.luns = luns.into_iter().map(|tree| Lun::read(&SHARED_LUN, tree, report)).collect();
         root.targets = targets.into_iter().map(|tree| Target::read(tree, &session, report)).collect();
-        if !root.targets.is_empty() {
-            root.no_targets = None;
-        }
         root.discovery_auth = discovery.and_then(|tree| {
             let auth = Reader::open(&DISCOVERY, tree, report).table("auth")?;
             Some(Auth::read(auth, report))
@@ -192,7 +183,7 @@ impl Portal {
 impl Group {
     fn read(tree: Tree, report: &mut Report) -> Self {
         let mut r = Reader::open(&GROUP, tree, report);
-        Self { name: r.text("name"), initiators: r.texts("initiators").unwrap_or_default() }
+        Self { name: r.text("name"), initiators: r.some_texts("initiators").unwrap_or_default() }
     }
 }
 
@@ -282,25 +273,22 @@ impl Target {
         let place = r.place().clone();
         let name = r.text("name");
         let alias = r.text("alias");
-        let portals = r.texts("portals");
+        let portals = r.some_texts("portals");
         let max_sessions = r.count16("max_sessions");
         let mut own = r.table("session").unwrap_or_else(|| Tree::new(place.clone()));
         own.underlay(session);
         let auth = r.table("auth");
-        let luns_given = r.given("lun");
         let luns = r.tables("lun");
         let acl_given = r.given("acl").is_some();
         let acl = r.tables("acl");
         drop(r);
         Self {
-            place,
             name,
             alias,
             portals,
             max_sessions,
             session: Session::read(own, report),
             auth: auth.map(|tree| Auth::read(tree, report)),
-            no_luns: luns_given.filter(|_| luns.is_empty()),
             luns: luns.into_iter().map(|tree| Lun::read(&LUN, tree, report)).collect(),
             acl: acl_given.then(|| acl.into_iter().map(|tree| Acl::read(tree, report)).collect()),
         }
@@ -310,7 +298,7 @@ impl Target {
 impl Acl {
     fn read(tree: Tree, report: &mut Report) -> Self {
         let mut r = Reader::open(&ACL, tree, report);
-        let initiators = r.texts("initiators").unwrap_or_default();
+        let initiators = r.some_texts("initiators").unwrap_or_default();
         let luns = r.list("luns");
         let ro = r.switch("ro").is_some_and(|on| on.value);
         let auth = r.table("auth");

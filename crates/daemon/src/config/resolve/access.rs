@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use iscsi::chap::{Algorithm, Algorithms, Credentials, Secret};
+
 use super::super::names::{NamePattern, check_label};
 use super::super::place::{At, Place, Report, did_you_mean};
 use super::super::secret;
-use super::super::value::{AclEntry, Auth, Chap, ChapAlgorithm, MappedLun, Secret};
+use super::super::value::{AclEntry, Auth, Chap, MappedLun};
 use super::super::wire;
 use super::Surroundings;
 use super::luns::TargetLuns;
@@ -59,6 +61,7 @@ pub(super) fn acl(
     resolved
 }
 
+/// Returns the patterns of an entry. A list without any is a mistake: it might be taken to fit everyone.
 fn initiators(written: &[At<String>], groups: &Groups, report: &mut Report) -> Vec<NamePattern> {
     let mut patterns = Vec::new();
     for at in written {
@@ -131,7 +134,7 @@ pub(super) fn auth(written: wire::Auth, around: &Surroundings, report: &mut Repo
     }
     let secret_place =
         secret_file.as_ref().map(|at| at.place.clone()).or(secret.as_ref().map(|at| at.place.clone()));
-    let own = read_secret("secret", secret_file, secret, around, report);
+    let secret = read_secret("secret", secret_file, secret, around, report);
     if secret_place.is_none() {
         report.missing(&place, "auth has no \"secret_file\"");
     }
@@ -148,28 +151,27 @@ pub(super) fn auth(written: wire::Auth, around: &Surroundings, report: &mut Repo
         _ => {}
     }
     // RFC 7143 §9.2.1: the two directions must not share a secret.
-    if let (Some(own), Some(mutual), Some(place)) = (&own, &mutual, &mutual_place)
-        && own == mutual
+    if let (Some(secret), Some(mutual), Some(place)) = (&secret, &mutual, &mutual_place)
+        && secret == mutual
     {
         report.mistake(place, "the mutual secret must be another one than the initiator's");
     }
     if algorithms.is_empty() {
         report.missing(&place, "auth accepts no algorithm");
     }
-    Auth::Chap(Chap {
-        user: user.map(|at| at.value).unwrap_or_default(),
-        secret: own.unwrap_or_else(|| Secret::new(Vec::new())),
-        mutual: mutual_user.map(|at| at.value).zip(mutual),
-        algorithms: algorithms.into_iter().map(algorithm).collect(),
-    })
+    let credentials =
+        |name: Option<At<String>>, secret| Some(Credentials { name: name?.value, secret: secret? });
+    let own = credentials(mutual_user, mutual);
+    let algorithms = algorithms.into_iter().fold(Algorithms::NONE, |set, name| set.with(algorithm(name)));
+    credentials(user, secret).map_or(Auth::None, |user| Auth::Chap(Chap { user, own, algorithms }))
 }
 
-fn algorithm(name: &'static str) -> ChapAlgorithm {
+fn algorithm(name: &'static str) -> Algorithm {
     match name {
-        "SHA3-256" => ChapAlgorithm::Sha3,
-        "SHA-256" => ChapAlgorithm::Sha256,
-        "SHA1" => ChapAlgorithm::Sha1,
-        _ => ChapAlgorithm::Md5,
+        "SHA3-256" => Algorithm::Sha3,
+        "SHA-256" => Algorithm::Sha256,
+        "SHA1" => Algorithm::Sha1,
+        _ => Algorithm::Md5,
     }
 }
 
@@ -189,7 +191,7 @@ fn read_secret(
         (Some(file), None) => (secret::from_file(&around.absolute(&file.value)), file.place),
         (None, Some(inline)) => {
             check_inline(key, &inline.place, around, report);
-            (secret::check(inline.value.into_bytes()), inline.place)
+            (secret::check(inline.value.as_bytes()), inline.place)
         }
         (None, None) => return None,
     };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use base::units::{BlockSize, ByteLen};
 
 use super::super::identity;
-use super::super::names::{IscsiName, check_label};
+use super::super::names::check_label;
 use super::super::place::{At, Place, Report, did_you_mean};
 use super::super::units::show_size;
 use super::super::value::{Identity, MappedLun, Medium, Naa, Unit, UnitIndex};
@@ -90,7 +90,7 @@ impl<'a> Pool<'a> {
     /// name is wrong) none is derived.
     pub(super) fn target_luns(
         &mut self,
-        target: &IscsiName,
+        target: &str,
         scope: Option<&str>,
         luns: Vec<wire::Lun>,
         report: &mut Report,
@@ -140,7 +140,7 @@ impl<'a> Pool<'a> {
     fn own_unit(
         &mut self,
         lun: &wire::Lun,
-        target: &IscsiName,
+        target: &str,
         scope: Option<&str>,
         number: u16,
         report: &mut Report,

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::units::ByteLen;
+use iscsi::name::IscsiName;
 
-use super::names::IscsiName;
 use super::place::{At, Place, Report};
 use super::value::{Auth, Config, ReactorChoice, Target};
 use super::wire;
@@ -59,26 +59,24 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
     for target in root.targets {
         let name = target_name(target.name.as_ref(), &mut names, report);
         let scope = name.as_ref().map(|name| identity_scope(name, around));
-        let name = name.unwrap_or_else(IscsiName::placeholder);
-        let luns = pool.target_luns(&name, scope.as_deref(), target.luns, report);
-        if let Some(place) = &target.no_luns {
-            report.mistake(place, "target has an empty list of \"lun\"");
-        }
+        let label = name.as_ref().map_or("", IscsiName::as_str);
+        let luns = pool.target_luns(label, scope.as_deref(), target.luns, report);
         let auth = target.auth.map_or(Auth::None, |auth| access::auth(auth, around, report));
-        let acl = target.acl.map(|entries| access::acl(entries, &luns, &auth, &groups, around, report));
+        let acl = target.acl.map(|acl| access::acl(acl, &luns, &auth, &groups, around, report));
+        let portals = portals.of_target(target.portals, report);
+        let (keys, session) = session::resolve(&target.session, report);
+        let Some(name) = name else { continue };
         targets.push(Target {
             name,
             alias: target.alias.map(|alias| alias.value),
-            portals: portals.of_target(target.portals, &target.place, report),
+            portals,
             max_sessions: target.max_sessions.map_or(1, |at| at.value),
-            session: session::resolve(target.session, report),
+            keys,
+            session,
             auth,
             luns: luns.mapped,
             acl,
         });
-    }
-    if let Some(place) = &root.no_targets {
-        report.mistake(place, "the list of \"target\" is empty");
     }
     let units = pool.finish(report);
     let state_dir = root.state_dir.as_ref().map(|path| around.absolute(&path.value));
@@ -151,7 +149,8 @@ fn target_name(
     report: &mut Report,
 ) -> Option<IscsiName> {
     let At { value, place } = name?;
-    let name = IscsiName::parse(value).map_err(|why| report.mistake(place, why)).ok()?;
+    let parsed = value.parse::<IscsiName>();
+    let name = parsed.map_err(|why| report.mistake(place, format!("\"{value}\": {why}"))).ok()?;
     if let Some(first) = seen.get(&name) {
         report.mistake(place, format!("target \"{name}\" is given twice{}", at_line(first)));
         return None;

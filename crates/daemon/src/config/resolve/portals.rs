@@ -58,16 +58,8 @@ pub(super) fn resolve(written: &[wire::Portal], report: &mut Report) -> Portals 
 
 impl Portals {
     /// Returns the portals of a target as places in the list.
-    pub(super) fn of_target(
-        &self,
-        chosen: Option<Vec<At<String>>>,
-        place: &Place,
-        report: &mut Report,
-    ) -> Vec<usize> {
+    pub(super) fn of_target(&self, chosen: Option<Vec<At<String>>>, report: &mut Report) -> Vec<usize> {
         let Some(chosen) = chosen else { return (0..self.list.len()).collect() };
-        if chosen.is_empty() {
-            report.mistake(place, "target has an empty list of \"portals\"");
-        }
         let mut indexes = Vec::new();
         for name in chosen {
             match self.names.get(&name.value) {

@@ -2,11 +2,19 @@
 
 use std::time::Duration;
 
+use iscsi::negotiate::{DigestPolicy, KeyPolicy};
+
 use super::super::place::{At, Place, Report};
-use super::super::value::{DigestPolicy, SessionLimits};
+use super::super::value::SessionLimits;
 use super::super::wire;
 
-pub(super) fn resolve(session: wire::Session, report: &mut Report) -> SessionLimits {
+/// The highest error recovery level that this build keeps its word on.
+const ERROR_RECOVERY_LEVEL_MAX: u16 = 0;
+
+/// The most connections of one session in this build.
+const CONNECTIONS_MAX: u16 = 1;
+
+pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> (KeyPolicy, SessionLimits) {
     let max_burst_length = length(session.max_burst_length.as_ref());
     let mut first_burst_length = length(session.first_burst_length.as_ref());
     if let (Some(first), Some(_)) = (&session.first_burst_length, &session.max_burst_length)
@@ -18,35 +26,40 @@ pub(super) fn resolve(session: wire::Session, report: &mut Report) -> SessionLim
             report.mistake(&first.place, "\"first_burst_length\" is more than \"max_burst_length\"");
         }
     }
-    SessionLimits {
+    at_most("max_connections", session.max_connections.as_ref(), CONNECTIONS_MAX, report);
+    at_most("error_recovery_level", session.error_recovery_level.as_ref(), ERROR_RECOVERY_LEVEL_MAX, report);
+    let number = |at: &Option<At<u16>>| at.as_ref().map_or(1, |at| at.value);
+    let switch = |at: &Option<At<bool>>| at.as_ref().is_some_and(|at| at.value);
+    let keys = KeyPolicy {
         header_digest: policy(session.header_digest.as_ref()),
         data_digest: policy(session.data_digest.as_ref()),
+        max_connections: number(&session.max_connections),
+        initial_r2t: switch(&session.initial_r2t),
+        immediate_data: switch(&session.immediate_data),
         max_recv_data_segment_length: length(session.max_recv_data_segment_length.as_ref()),
         max_burst_length,
         first_burst_length,
-        max_outstanding_r2t: session.max_outstanding_r2t.map_or(1, |at| at.value),
-        initial_r2t: session.initial_r2t.is_some_and(|at| at.value),
-        immediate_data: session.immediate_data.is_some_and(|at| at.value),
-        data_pdu_in_order: session.data_pdu_in_order.is_some_and(|at| at.value),
-        data_sequence_in_order: session.data_sequence_in_order.is_some_and(|at| at.value),
-        max_connections: session.max_connections.map_or(1, |at| at.value),
-        error_recovery_level: session
-            .error_recovery_level
-            .and_then(|at| u8::try_from(at.value).ok())
-            .unwrap_or(0),
-        time2wait: seconds("time2wait", session.time2wait, report),
-        time2retain: seconds("time2retain", session.time2retain, report),
-        queue_depth: session.queue_depth.map_or(1, |at| at.value),
-        nop_interval: session.nop_interval.map(|at| at.value).filter(|span| !span.is_zero()),
-        nop_timeout: session.nop_timeout.map_or(Duration::ZERO, |at| at.value),
-    }
+        default_time2wait: seconds("time2wait", session.time2wait.as_ref(), report),
+        default_time2retain: seconds("time2retain", session.time2retain.as_ref(), report),
+        max_outstanding_r2t: number(&session.max_outstanding_r2t),
+        data_pdu_in_order: switch(&session.data_pdu_in_order),
+        data_sequence_in_order: switch(&session.data_sequence_in_order),
+        error_recovery_level: u8::try_from(number(&session.error_recovery_level)).unwrap_or(0),
+        ..KeyPolicy::default()
+    };
+    let limits = SessionLimits {
+        queue_depth: number(&session.queue_depth),
+        nop_interval: session.nop_interval.as_ref().map(|at| at.value).filter(|span| !span.is_zero()),
+        nop_timeout: session.nop_timeout.as_ref().map_or(Duration::ZERO, |at| at.value),
+    };
+    (keys, limits)
 }
 
 fn policy(word: Option<&At<&'static str>>) -> DigestPolicy {
     match word.map(|at| at.value) {
-        Some("require") => DigestPolicy::Require,
-        Some("forbid") => DigestPolicy::Forbid,
-        _ => DigestPolicy::Offer,
+        Some("require") => DigestPolicy::RequireCrc32c,
+        Some("forbid") => DigestPolicy::RequireNone,
+        _ => DigestPolicy::PreferCrc32c,
     }
 }
 
@@ -54,7 +67,16 @@ fn length(at: Option<&At<u64>>) -> u32 {
     at.and_then(|at| u32::try_from(at.value).ok()).unwrap_or(0)
 }
 
-fn seconds(name: &str, span: Option<At<Duration>>, report: &mut Report) -> u16 {
+/// Refuses to promise what the protocol engine does not do yet.
+fn at_most(name: &str, at: Option<&At<u16>>, max: u16, report: &mut Report) {
+    if let Some(at) = at
+        && at.value > max
+    {
+        report.mistake(&at.place, format!("\"{name}\" above {max} is not in this build"));
+    }
+}
+
+fn seconds(name: &str, span: Option<&At<Duration>>, report: &mut Report) -> u16 {
     let Some(span) = span else { return 0 };
     if span.value.subsec_nanos() != 0 {
         report.mistake(&span.place, format!("\"{name}\" must be whole seconds"));

@@ -8,7 +8,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test test-libiscsi test-guest doc build tidy packages
+.PHONY: help demo test test-libiscsi test-guest test-qemu test-wireshark test-crash doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,15 @@ test-libiscsi: build packages  ## libiscsi's suite on every configuration
 
 test-guest: build packages  ## the Linux kernel's initiator, in a QEMU guest
 	tests/foreign/guest/run --server $(SERVER)
+
+test-qemu: build packages  ## QEMU's own iSCSI driver
+	tests/foreign/qemu/run --server $(SERVER)
+
+test-wireshark: build packages  ## Wireshark's dissectors over captures of foreign initiators
+	tests/foreign/wireshark/run --server $(SERVER)
+
+test-crash: build packages  ## the target killed while it writes
+	tests/foreign/crash/run --server $(SERVER)
 
 doc:  ## the documentation of every room, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

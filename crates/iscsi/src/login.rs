@@ -5,13 +5,31 @@
 //! says through [`directory::Directory`].
 
 pub mod directory;
+pub mod target;
+mod why;
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::Negotiated;
+use crate::text::MAX_TEXT_PDUS;
 use directory::TargetId;
+pub use why::Why;
+
+/// The only version of the protocol there is (RFC 7143 §11.12.4).
+pub const VERSION: u8 = 0;
+
+/// The most Login Requests in one login: a text of the largest size in the smallest pieces, each way.
+pub const MAX_LOGIN_PDUS: usize = 2 * MAX_TEXT_PDUS;
+
+/// The most whole texts in one login. One stage of CHAP takes 3, one of operational keys 2; the rest is patience
+/// with peers that offer their keys one by one.
+pub const MAX_LOGIN_TEXTS: usize = 64;
+
+/// How long a login may take from the first byte of the connection on.
+pub const MAX_LOGIN_TIME: Duration = Duration::from_secs(30);
 
 /// A stage of the login phase, as the CSG and NSG fields spell it; 2 is reserved (RFC 7143 §11.12.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,12 +258,4 @@ pub enum Entry {
     JoinsSession(Tsih),
     /// It joins this session and takes the place of the connection of the same CID (connection reinstatement).
     ReplacesConnection(Tsih),
-}
-
-/// Why a login failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
-    /// The initiator speaks no version that we speak.
-    #[error("no common version")]
-    NoCommonVersion,
 }

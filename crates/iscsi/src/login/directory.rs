@@ -141,7 +141,8 @@ pub struct SessionQuery<'a> {
     pub tsih: Tsih,
     /// The target; `None` for a discovery session.
     pub target: Option<TargetId>,
-    /// The portal group that the connection came in through; means nothing for a discovery session.
+    /// The portal group that the connection came in through. It tells sessions apart when `tsih` is
+    /// [`Tsih::NEW`]; otherwise the login compares it with that of the session. Means nothing for discovery.
     pub portal_group: PortalGroupTag,
     /// The connection that wants in.
     pub cid: Cid,
@@ -152,6 +153,8 @@ pub struct SessionQuery<'a> {
 pub struct SessionFacts {
     /// Our half of its identifier.
     pub tsih: Tsih,
+    /// The portal group that its connections come in through.
+    pub portal_group: PortalGroupTag,
     /// What it agreed on when it began.
     pub parameters: SessionParameters,
     /// How many connections it has.

@@ -90,10 +90,8 @@ impl Exchange {
         self.declare(out);
     }
 
-    /// Declares what this side receives, once, and offers the keys whose value would otherwise be one that this
-    /// side cannot live with (the target's way).
+    /// Offers the keys whose value would otherwise be one that this side cannot live with (the target's way).
     pub fn offer_what_must_change(&mut self, out: &mut TextOut) {
-        self.declare(out);
         for spec in &TABLE {
             if self.is_open(spec.key) && !self.is_acceptable(spec.key) {
                 self.offer(spec.key, out);
@@ -121,6 +119,11 @@ impl Exchange {
             out.put(key.name(), answer);
         }
         Ok(())
+    }
+
+    /// Returns the longest data segment that the peer receives, as far as it said.
+    pub fn peer_max_recv(&self) -> u32 {
+        self.number(Key::MaxRecvDataSegmentLength)
     }
 
     /// Returns whether an offer of ours still waits for its answer.
@@ -265,7 +268,8 @@ impl Exchange {
         self.set(key, Slot::Offered);
     }
 
-    fn declare(&mut self, out: &mut TextOut) {
+    /// Declares what this side receives, once.
+    pub fn declare(&mut self, out: &mut TextOut) {
         if let (false, Some(Want::Number(number))) =
             (self.own_declared, self.want(Key::MaxRecvDataSegmentLength))
         {

@@ -1,0 +1,452 @@
+//! The target's half of the login of one connection.
+//!
+//! [`TargetLogin::handle`] takes one Login Request and says what to do. A text that comes in pieces is collected
+//! first and answered as a whole; an answer that is too long leaves in pieces. Who the initiator is and what it
+//! wants stands in its first text (`identify`); after that the stages run: authentication, operational keys, full
+//! feature phase.
+
+mod identify;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use base::machine::Arrival;
+use base::time::Instant;
+use zeroize::Zeroizing;
+
+use self::identify::Identity;
+use super::directory::{Directory, SessionQuery, Via};
+use super::{
+    Entry, LoginRequest, LoginResponse, LoginStep, MAX_LOGIN_PDUS, MAX_LOGIN_TEXTS, MAX_LOGIN_TIME, Outcome,
+    SessionKind, Stage, Status, VERSION, Why,
+};
+use crate::chap::conversation::{BadChap, ChapKeys, TargetChap};
+use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Key, Role};
+use crate::name::{Cid, Isid, Tsih};
+use crate::negotiate::exchange::answer_unknown;
+use crate::negotiate::gate::{BadNegotiation, Gate};
+use crate::text::value::list;
+use crate::text::{Collector, Pair, Spreader, TextOut, parse};
+
+/// The login of one connection.
+#[derive(Debug)]
+pub struct TargetLogin {
+    via: Via,
+    entropy: Zeroizing<[u8; 32]>,
+    deadline: Instant,
+    pdus: usize,
+    texts: usize,
+    fixed: Option<Fixed>,
+    stage: Stage,
+    gate: Gate,
+    incoming: Collector,
+    outgoing: Spreader,
+    /// Whether we would leave the stage, once what is outgoing is sent.
+    ready: bool,
+    identity: Option<Identity>,
+    auth: Auth,
+    over: bool,
+}
+
+/// What every request of a login must repeat (RFC 7143 §11.12.5–8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fixed {
+    isid: Isid,
+    tsih: Tsih,
+    cid: Cid,
+    itt: u32,
+}
+
+/// How far the authentication is.
+#[derive(Debug)]
+enum Auth {
+    /// No method was agreed on.
+    Open,
+    /// CHAP is under way.
+    Chap(TargetChap),
+    /// It succeeded, under this name, or was not needed.
+    Done(Option<String>),
+}
+
+/// A login that failed, and a text for the initiator: where to go instead.
+struct Failure {
+    why: Why,
+    text: Vec<u8>,
+}
+
+impl<T: Into<Why>> From<T> for Failure {
+    fn from(why: T) -> Self {
+        Self { why: why.into(), text: Vec::new() }
+    }
+}
+
+/// One text of the initiator, by what its keys are for.
+#[derive(Default)]
+struct Sorted<'a> {
+    initiator_name: Option<&'a [u8]>,
+    initiator_alias: Option<&'a [u8]>,
+    target_name: Option<&'a [u8]>,
+    session_type: Option<&'a [u8]>,
+    auth_method: Option<&'a [u8]>,
+    chap: ChapKeys<'a>,
+    operational: Vec<(Key, Pair<'a>)>,
+}
+
+impl TargetLogin {
+    /// Waits for the first request of a connection that arrived now. The arrival's entropy is used up.
+    pub fn new(now: Instant, arrival: &Arrival) -> Self {
+        Self {
+            via: Via::from(arrival),
+            entropy: Zeroizing::new(arrival.entropy),
+            deadline: now.after(MAX_LOGIN_TIME),
+            pdus: 0,
+            texts: 0,
+            fixed: None,
+            stage: Stage::SECURITY,
+            gate: Gate::new(Role::Initiator, true),
+            incoming: Collector::new(),
+            outgoing: Spreader::default(),
+            ready: false,
+            identity: None,
+            auth: Auth::Open,
+            over: false,
+        }
+    }
+
+    /// Returns when the login must be complete; the owner closes the connection then.
+    pub const fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Takes a Login Request.
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        request: &LoginRequest<'_>,
+        directory: &dyn Directory,
+    ) -> LoginStep {
+        let step = self.step(now, request, directory).unwrap_or_else(|failure| fail(request, failure));
+        self.over |= !matches!(step, LoginStep::Continue(_));
+        step
+    }
+
+    /// Takes note of a PDU that is no Login Request; `itt` is its task tag.
+    pub fn handle_other(&mut self, itt: u32) -> LoginStep {
+        let why = if self.fixed.is_some() { Why::OtherPduDuringLogin } else { Why::FirstIsNoLogin };
+        self.over = true;
+        let fixed = self.fixed.unwrap_or(Fixed { isid: Isid([0; 6]), tsih: Tsih::NEW, cid: Cid(0), itt });
+        let request = LoginRequest {
+            transit: false,
+            cont: false,
+            csg: self.stage,
+            nsg: Stage(0),
+            version_max: VERSION,
+            version_min: VERSION,
+            isid: fixed.isid.0,
+            tsih: fixed.tsih.0,
+            itt: fixed.itt,
+            cid: fixed.cid.0,
+            cmd_sn: 0,
+            exp_stat_sn: 0,
+            data: &[],
+        };
+        fail(&request, why.into())
+    }
+
+    fn step(
+        &mut self,
+        now: Instant,
+        request: &LoginRequest<'_>,
+        directory: &dyn Directory,
+    ) -> Result<LoginStep, Failure> {
+        self.pdus += 1;
+        if self.over {
+            return Err(Why::AfterTheEnd.into());
+        }
+        if now > self.deadline {
+            return Err(Why::TooSlow.into());
+        }
+        if self.pdus > MAX_LOGIN_PDUS {
+            return Err(Why::TooManyPdus.into());
+        }
+        self.check_header(request)?;
+        if !self.outgoing.is_done() {
+            if !request.data.is_empty() || request.cont {
+                return Err(Why::TextAmidAnswer.into());
+            }
+            return self.emit(request, directory);
+        }
+        let Some(text) = self.incoming.add(request.data, request.cont)? else {
+            return Ok(LoginStep::Continue(response_to(request)));
+        };
+        self.texts += 1;
+        if self.texts > MAX_LOGIN_TEXTS {
+            return Err(Why::TooManyTexts.into());
+        }
+        let mut out = TextOut::new();
+        self.ready = self.answer(request, &text, directory, &mut out)?;
+        if out.has_overflowed() {
+            return Err(BadNegotiation::TooManyAnswers.into());
+        }
+        self.outgoing = Spreader::new(out.into_bytes());
+        self.emit(request, directory)
+    }
+
+    fn check_header(&mut self, request: &LoginRequest<'_>) -> Result<(), Why> {
+        let fixed = Fixed {
+            isid: Isid(request.isid),
+            tsih: Tsih(request.tsih),
+            cid: Cid(request.cid),
+            itt: request.itt,
+        };
+        match self.fixed {
+            Some(known) if known != fixed => return Err(Why::IdentityChanged),
+            Some(_) => {}
+            None => {
+                self.fixed = Some(fixed);
+                if request.version_min > VERSION {
+                    return Err(Why::NoCommonVersion);
+                }
+                self.gate.set_leading(fixed.tsih == Tsih::NEW);
+                // A login may skip the security stage.
+                if request.csg == Stage::OPERATIONAL {
+                    self.stage = Stage::OPERATIONAL;
+                }
+            }
+        }
+        if request.csg != self.stage {
+            return Err(Why::StageNotCurrent);
+        }
+        if request.transit {
+            if request.cont {
+                return Err(Why::TransitWithContinue);
+            }
+            let follows = match request.nsg {
+                Stage::OPERATIONAL => self.stage == Stage::SECURITY,
+                Stage::FULL_FEATURE => true,
+                _ => false,
+            };
+            if !follows {
+                return Err(Why::StageDoesNotFollow);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a whole text and appends the answers; returns whether we would leave the stage.
+    fn answer(
+        &mut self,
+        request: &LoginRequest<'_>,
+        text: &[u8],
+        directory: &dyn Directory,
+        out: &mut TextOut,
+    ) -> Result<bool, Failure> {
+        let first = self.identity.is_none();
+        let sorted = self.sort(text, out)?;
+        if first {
+            let fixed = self.fixed.ok_or(Why::AfterTheEnd)?;
+            let identity = Identity::establish(&sorted, fixed, &self.via, directory, out)?;
+            self.identity = Some(identity);
+        } else {
+            sorted.refuse_identity()?;
+        }
+        let Some(identity) = &mut self.identity else { return Err(Why::AfterTheEnd.into()) };
+        if let Some(alias) = sorted.initiator_alias {
+            identity.set_alias(alias);
+        }
+        if self.stage == Stage::SECURITY {
+            self.authenticate(&sorted, request.transit, directory, out).map_err(Failure::from)
+        } else {
+            self.operate(&sorted, request.transit, out).map_err(Failure::from)
+        }
+    }
+
+    fn sort<'a>(&mut self, text: &'a [u8], out: &mut TextOut) -> Result<Sorted<'a>, Why> {
+        let mut sorted = Sorted::default();
+        for pair in parse(text)? {
+            let Some(key) = Key::by_name(pair.name.as_bytes()) else {
+                answer_unknown(&pair, out)?;
+                continue;
+            };
+            self.gate.admit(key, self.stage)?;
+            match key {
+                Key::InitiatorName => sorted.initiator_name = Some(pair.value),
+                Key::InitiatorAlias => sorted.initiator_alias = Some(pair.value),
+                Key::TargetName => sorted.target_name = Some(pair.value),
+                Key::SessionType => sorted.session_type = Some(pair.value),
+                Key::AuthMethod => sorted.auth_method = Some(pair.value),
+                key if sorted.chap.take(key, &pair) => {}
+                key => sorted.operational.push((key, pair)),
+            }
+        }
+        Ok(sorted)
+    }
+
+    /// The SecurityNegotiation stage.
+    fn authenticate(
+        &mut self,
+        sorted: &Sorted<'_>,
+        transit: bool,
+        directory: &dyn Directory,
+        out: &mut TextOut,
+    ) -> Result<bool, Why> {
+        let Some(identity) = &self.identity else { return Err(Why::AuthenticationSkipped) };
+        let policy = &identity.auth;
+        let chap_here = !sorted.chap.is_empty();
+        match (&mut self.auth, sorted.auth_method) {
+            (Auth::Open, Some(offer)) if !chap_here => {
+                self.auth = match list(offer).find(|method| policy.takes(method)) {
+                    Some(b"None") => Auth::Done(None),
+                    Some(_) => Auth::Chap(TargetChap::new(policy.chap, *self.entropy)),
+                    None => return Err(Why::NoCommonAuthMethod),
+                };
+                let method = if matches!(self.auth, Auth::Done(_)) { "None" } else { "CHAP" };
+                out.put(Key::AuthMethod.name(), method);
+            }
+            (Auth::Open, None) if !chap_here => {
+                // A peer that offers no method offers to do without; it may still name one before it moves on.
+                if transit {
+                    self.auth = Auth::Done(policy.without_proof()?);
+                }
+            }
+            (Auth::Chap(chap), None) => {
+                let secret_of = |user: &str| directory.chap_secret(identity.realm, &identity.initiator, user);
+                let user = chap.handle(&sorted.chap, &secret_of, policy.own.as_ref(), out)?;
+                if user.is_some() {
+                    self.auth = Auth::Done(user);
+                }
+            }
+            (Auth::Done(_), None) if !chap_here => {}
+            _ => return Err(BadChap::KeyOutOfTurn.into()),
+        }
+        Ok(transit && matches!(self.auth, Auth::Done(_)))
+    }
+
+    /// The LoginOperationalNegotiation stage.
+    fn operate(&mut self, sorted: &Sorted<'_>, transit: bool, out: &mut TextOut) -> Result<bool, Why> {
+        let Some(identity) = &mut self.identity else { return Err(Why::AuthenticationSkipped) };
+        if matches!(self.auth, Auth::Open) {
+            self.auth = Auth::Done(identity.auth.without_proof()?);
+        }
+        let asked = identity.exchange.is_waiting();
+        identity.exchange.receive(&sorted.operational, out)?;
+        if asked && identity.exchange.is_waiting() {
+            identity.exchange.finish()?;
+        }
+        identity.exchange.declare(out);
+        // Only when the initiator has nothing more to offer: two offers of one key must not cross.
+        if transit {
+            identity.exchange.offer_what_must_change(out);
+        }
+        Ok(transit && !identity.exchange.is_waiting())
+    }
+
+    /// Sends the next piece of our text, and leaves the stage behind the last one if both sides want to.
+    fn emit(&mut self, request: &LoginRequest<'_>, directory: &dyn Directory) -> Result<LoginStep, Failure> {
+        let declared = self.identity.as_ref().map(|identity| identity.exchange.peer_max_recv());
+        let limit = declared.unwrap_or(u32::MAX).min(DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH);
+        let mut response = response_to(request);
+        (response.data, response.cont) = self.outgoing.next_piece(usize::try_from(limit).unwrap_or(512));
+        if response.cont || !self.ready || !request.transit {
+            return Ok(LoginStep::Continue(response));
+        }
+        (response.transit, response.nsg) = (true, request.nsg);
+        self.stage = request.nsg;
+        self.ready = false;
+        if self.stage != Stage::FULL_FEATURE {
+            return Ok(LoginStep::Continue(response));
+        }
+        let outcome = Box::new(self.conclude(request, directory)?);
+        Ok(LoginStep::Complete { response, outcome })
+    }
+
+    fn conclude(&mut self, request: &LoginRequest<'_>, directory: &dyn Directory) -> Result<Outcome, Why> {
+        let (Some(identity), Some(fixed), Auth::Done(user)) = (&self.identity, self.fixed, &self.auth) else {
+            return Err(Why::AuthenticationSkipped);
+        };
+        let negotiated = identity.exchange.finish()?;
+        let query = identity.query(fixed);
+        Ok(Outcome {
+            kind: identity.kind.clone(),
+            initiator: identity.initiator.clone(),
+            initiator_alias: identity.alias.clone(),
+            isid: fixed.isid,
+            tsih: fixed.tsih,
+            cid: fixed.cid,
+            cmd_sn: request.cmd_sn,
+            entry: entry(&query, directory)?,
+            negotiated,
+            user: user.clone(),
+        })
+    }
+}
+
+impl Sorted<'_> {
+    /// Refuses the keys that only the first text may carry.
+    fn refuse_identity(&self) -> Result<(), Why> {
+        for (value, key) in [
+            (self.initiator_name, Key::InitiatorName),
+            (self.target_name, Key::TargetName),
+            (self.session_type, Key::SessionType),
+        ] {
+            if value.is_some() {
+                return Err(Why::IdentityTooLate(key));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Finds out how a connection enters the set of sessions. The answer can change until the login is complete, so it
+/// is asked for again then.
+fn entry(query: &SessionQuery<'_>, directory: &dyn Directory) -> Result<Entry, Why> {
+    let facts = directory.find_session(query);
+    if query.tsih == Tsih::NEW {
+        return Ok(facts.map_or(Entry::NewSession, |facts| Entry::ReplacesSession(facts.tsih)));
+    }
+    let facts = facts.ok_or(Why::NoSuchSession)?;
+    if query.target.is_some() && facts.portal_group != query.portal_group {
+        return Err(Why::OtherPortalGroup);
+    }
+    if facts.has_cid {
+        return Ok(Entry::ReplacesConnection(facts.tsih));
+    }
+    if facts.connections >= facts.parameters.max_connections {
+        return Err(Why::TooManyConnections);
+    }
+    Ok(Entry::JoinsSession(facts.tsih))
+}
+
+/// Makes a response without text that stays in the stage.
+fn response_to(request: &LoginRequest<'_>) -> LoginResponse {
+    LoginResponse {
+        transit: false,
+        cont: false,
+        csg: request.csg,
+        nsg: Stage(0),
+        version_max: VERSION,
+        version_active: VERSION,
+        isid: request.isid,
+        tsih: request.tsih,
+        itt: request.itt,
+        status_class: Status::SUCCESS.class(),
+        status_detail: Status::SUCCESS.detail(),
+        data: Vec::new(),
+    }
+}
+
+fn fail(request: &LoginRequest<'_>, failure: Failure) -> LoginStep {
+    let Failure { why, text } = failure;
+    match why.status() {
+        Some(status) => {
+            let mut response = response_to(request).refused(status);
+            response.data = text;
+            LoginStep::Fail { response, why }
+        }
+        None => LoginStep::Drop(why),
+    }
+}
+
+#[cfg(test)]
+mod tests;

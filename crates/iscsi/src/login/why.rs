@@ -1,0 +1,157 @@
+//! Why a login fails, and what the initiator is told about it.
+
+use super::Status;
+use crate::chap::conversation::BadChap;
+use crate::keys::Key;
+use crate::name::BadName;
+use crate::negotiate::gate::BadNegotiation;
+use crate::text::BadText;
+
+/// Why a login failed. [`Why::status`] is what the initiator learns of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// A request came after the login had ended.
+    #[error("a login request came after the login had ended")]
+    AfterTheEnd,
+    /// The first PDU of the connection is no Login Request.
+    #[error("the first PDU is no login request")]
+    FirstIsNoLogin,
+    /// Another PDU came before the login was complete.
+    #[error("another PDU came before the login was complete")]
+    OtherPduDuringLogin,
+    /// The login took longer than [`super::MAX_LOGIN_TIME`].
+    #[error("the login took too long")]
+    TooSlow,
+    /// The login took more than [`super::MAX_LOGIN_PDUS`] requests.
+    #[error("the login took too many requests")]
+    TooManyPdus,
+    /// The login took more than [`super::MAX_LOGIN_TEXTS`] texts and got nowhere.
+    #[error("the login goes round in circles")]
+    TooManyTexts,
+    /// The initiator speaks no version that we speak.
+    #[error("no common version")]
+    NoCommonVersion,
+    /// T and C are both set.
+    #[error("a request both ends its stage and goes on")]
+    TransitWithContinue,
+    /// CSG is not the stage that the login is in.
+    #[error("the current stage is another one")]
+    StageNotCurrent,
+    /// NSG is not a stage that follows CSG.
+    #[error("the next stage does not follow the current one")]
+    StageDoesNotFollow,
+    /// ISID, TSIH, CID or the task tag changed during the login.
+    #[error("ISID, TSIH, CID or task tag changed during the login")]
+    IdentityChanged,
+    /// Text came while the initiator should wait for the rest of ours.
+    #[error("text came in the middle of ours")]
+    TextAmidAnswer,
+    /// The text is no text.
+    #[error(transparent)]
+    Text(#[from] BadText),
+    /// A rule of negotiation was broken, or nothing was agreed on.
+    #[error(transparent)]
+    Negotiation(#[from] BadNegotiation),
+    /// The authentication failed.
+    #[error(transparent)]
+    Chap(#[from] BadChap),
+    /// The first text names no initiator.
+    #[error("InitiatorName is missing")]
+    NoInitiatorName,
+    /// The initiator's name is no iSCSI name.
+    #[error("InitiatorName: {0}")]
+    BadInitiatorName(BadName),
+    /// The first text of a normal session names no target.
+    #[error("TargetName is missing")]
+    NoTargetName,
+    /// The target's name is no iSCSI name, so that nobody has it.
+    #[error("TargetName: {0}")]
+    BadTargetName(BadName),
+    /// The session is to be neither `Normal` nor `Discovery`.
+    #[error("the session type is unknown")]
+    SessionTypeUnknown,
+    /// A key that belongs into the first text came later.
+    #[error("{} came after the first text", .0.name())]
+    IdentityTooLate(Key),
+    /// There is no such target here.
+    #[error("there is no such target")]
+    TargetNotFound,
+    /// The initiator must not reach the target.
+    #[error("the initiator must not reach the target")]
+    TargetForbidden,
+    /// The target is gone.
+    #[error("the target was removed")]
+    TargetRemoved,
+    /// The target is elsewhere for now.
+    #[error("the target moved for now")]
+    TargetMovedTemporarily,
+    /// The target is elsewhere.
+    #[error("the target moved for good")]
+    TargetMovedPermanently,
+    /// The target is not operational.
+    #[error("the target is not operational")]
+    TargetUnavailable,
+    /// The target has no room for more.
+    #[error("the target has no room for more")]
+    OutOfResources,
+    /// Discovery is not served here.
+    #[error("discovery is not served here")]
+    DiscoveryNotServed,
+    /// The initiator must not discover.
+    #[error("the initiator must not discover")]
+    DiscoveryForbidden,
+    /// The session that the connection wants to join does not exist.
+    #[error("the session to join does not exist")]
+    NoSuchSession,
+    /// The session that the connection wants to join is with another portal group.
+    #[error("the session to join is with another portal group")]
+    OtherPortalGroup,
+    /// The session that the connection wants to join has as many connections as it may.
+    #[error("the session to join has no room for another connection")]
+    TooManyConnections,
+    /// The initiator tried to log in without the authentication that it needs.
+    #[error("the initiator did not authenticate itself")]
+    AuthenticationSkipped,
+    /// Both sides know no common authentication method.
+    #[error("no common authentication method")]
+    NoCommonAuthMethod,
+}
+
+impl Why {
+    /// Returns the status that the initiator is sent, or `None` when the connection is closed without a word.
+    pub const fn status(self) -> Option<Status> {
+        Some(match self {
+            //= rfc7143#section-6.3
+            // A connection whose first PDU is no Login Request is closed at once.
+            Self::FirstIsNoLogin | Self::AfterTheEnd | Self::TooSlow => return None,
+            Self::OtherPduDuringLogin => Status::INVALID_DURING_LOGIN,
+            Self::NoCommonVersion => Status::UNSUPPORTED_VERSION,
+            Self::TooManyPdus
+            | Self::TooManyTexts
+            | Self::TransitWithContinue
+            | Self::StageNotCurrent
+            | Self::StageDoesNotFollow
+            | Self::IdentityChanged
+            | Self::TextAmidAnswer
+            | Self::Text(_)
+            | Self::Negotiation(_)
+            | Self::BadInitiatorName(_)
+            | Self::IdentityTooLate(_) => Status::INITIATOR_ERROR,
+            Self::Chap(_) | Self::AuthenticationSkipped | Self::NoCommonAuthMethod => {
+                Status::AUTHENTICATION_FAILURE
+            }
+            Self::NoInitiatorName | Self::NoTargetName => Status::MISSING_PARAMETER,
+            Self::BadTargetName(_) | Self::TargetNotFound => Status::NOT_FOUND,
+            Self::SessionTypeUnknown | Self::DiscoveryNotServed => Status::SESSION_TYPE_NOT_SUPPORTED,
+            Self::TargetForbidden | Self::DiscoveryForbidden => Status::AUTHORIZATION_FAILURE,
+            Self::TargetRemoved => Status::TARGET_REMOVED,
+            Self::TargetMovedTemporarily => Status::MOVED_TEMPORARILY,
+            Self::TargetMovedPermanently => Status::MOVED_PERMANENTLY,
+            Self::TargetUnavailable => Status::SERVICE_UNAVAILABLE,
+            Self::OutOfResources => Status::OUT_OF_RESOURCES,
+            Self::NoSuchSession => Status::SESSION_DOES_NOT_EXIST,
+            Self::OtherPortalGroup => Status::CANNOT_INCLUDE_IN_SESSION,
+            Self::TooManyConnections => Status::TOO_MANY_CONNECTIONS,
+        })
+    }
+}

@@ -7,6 +7,7 @@
 extern crate alloc;
 
 pub mod cdb;
+pub mod copy;
 pub mod lun;
 pub mod opcode;
 pub mod pr;

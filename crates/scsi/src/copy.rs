@@ -1,0 +1,153 @@
+//! Third-party copy as bytes and nouns (SPC-4 §5.17, §6.4, §6.18; SBC-3 §5.19, §5.46): the parameter lists of EXTENDED
+//! COPY, POPULATE TOKEN and WRITE USING TOKEN, the answers of RECEIVE COPY RESULTS, ROD tokens, VPD page 8Fh.
+//!
+//! Parsers take the limits of the copy manager and give values whose every instance is within them; what is left to
+//! check (that a descriptor names a unit that exists, that a range lies on its medium) belongs to the copy manager.
+
+pub mod cscd;
+pub mod list;
+pub mod results;
+pub mod rod;
+pub mod segment;
+pub mod vpd;
+
+use crate::sense::{Asc, Sense, SenseKeySpecific};
+
+/// Service actions of THIRD-PARTY COPY OUT (83h).
+#[allow(missing_docs, reason = "the names are the standard's")]
+pub mod copy_out {
+    pub const EXTENDED_COPY_LID1: u16 = 0x00;
+    pub const EXTENDED_COPY_LID4: u16 = 0x01;
+    pub const POPULATE_TOKEN: u16 = 0x10;
+    pub const WRITE_USING_TOKEN: u16 = 0x11;
+    pub const COPY_OPERATION_ABORT: u16 = 0x1c;
+}
+
+/// Service actions of THIRD-PARTY COPY IN (84h).
+#[allow(missing_docs, reason = "the names are the standard's")]
+pub mod copy_in {
+    pub const RECEIVE_COPY_STATUS_LID1: u16 = 0x00;
+    pub const RECEIVE_COPY_DATA_LID1: u16 = 0x01;
+    pub const RECEIVE_COPY_OPERATING_PARAMETERS: u16 = 0x03;
+    pub const RECEIVE_COPY_FAILURE_DETAILS_LID1: u16 = 0x04;
+    pub const RECEIVE_COPY_STATUS_LID4: u16 = 0x05;
+    pub const RECEIVE_COPY_DATA_LID4: u16 = 0x06;
+    pub const RECEIVE_ROD_TOKEN_INFORMATION: u16 = 0x07;
+    pub const REPORT_ALL_ROD_TOKENS: u16 = 0x08;
+}
+
+/// Names a copy operation among those of one I_T nexus. The one-byte identifiers of LID1 commands are the first 256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListId(pub u32);
+
+/// Why a parameter list is refused before anything is copied. The pointers are byte offsets in the parameter list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The list is cut short, or its lengths exceed what the copy manager takes.
+    LengthError,
+    /// A field holds what it may not hold.
+    Field {
+        /// The first byte of the field.
+        byte: usize,
+        /// Its most significant bit, if it is not the whole byte.
+        bit: Option<u8>,
+    },
+    /// More CSCD descriptors than the copy manager takes.
+    TooManyCscds {
+        /// The field that says how many there are.
+        byte: usize,
+    },
+    /// A CSCD descriptor of a type that the copy manager does not know.
+    UnsupportedCscdType {
+        /// Its type code.
+        byte: usize,
+    },
+    /// More segment descriptors (or block range descriptors) than the copy manager takes.
+    TooManySegments {
+        /// The first descriptor too many, or the field that says how many there are.
+        byte: usize,
+    },
+    /// A segment descriptor of a type that the copy manager does not know.
+    UnsupportedSegmentType {
+        /// Its type code.
+        byte: usize,
+    },
+    /// More inline data than the copy manager takes.
+    InlineDataTooLong {
+        /// The field that says how much it is.
+        byte: usize,
+    },
+}
+
+impl Refusal {
+    const fn field(byte: usize) -> Self {
+        Self::Field { byte, bit: None }
+    }
+
+    const fn bits(byte: usize, bit: u8) -> Self {
+        Self::Field { byte, bit: Some(bit) }
+    }
+}
+
+impl From<Refusal> for Sense {
+    fn from(refusal: Refusal) -> Self {
+        let pointing = |asc, byte: usize, bit| {
+            // A list that is longer than a field pointer can say is refused for its length before.
+            let byte = u16::try_from(byte).unwrap_or(u16::MAX);
+            Self::illegal(asc).with_specific(SenseKeySpecific::FieldPointer { in_cdb: false, bit, byte })
+        };
+        match refusal {
+            Refusal::LengthError => Self::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR),
+            Refusal::Field { byte, bit } => pointing(Asc::INVALID_FIELD_IN_PARAMETER_LIST, byte, bit),
+            Refusal::TooManyCscds { byte } => pointing(Asc::TOO_MANY_TARGET_DESCRIPTORS, byte, None),
+            Refusal::UnsupportedCscdType { byte } => {
+                pointing(Asc::UNSUPPORTED_TARGET_DESCRIPTOR_TYPE, byte, None)
+            }
+            Refusal::TooManySegments { byte } => pointing(Asc::TOO_MANY_SEGMENT_DESCRIPTORS, byte, None),
+            Refusal::UnsupportedSegmentType { byte } => {
+                pointing(Asc::UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE, byte, None)
+            }
+            Refusal::InlineDataTooLong { byte } => pointing(Asc::INLINE_DATA_LENGTH_EXCEEDED, byte, None),
+        }
+    }
+}
+
+/// Reads `N` bytes at `at`; zeros beyond the end.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    for (to, from) in out.iter_mut().zip(bytes.get(at..).unwrap_or_default()) {
+        *to = *from;
+    }
+    out
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(array(bytes, at))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(array(bytes, at))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(array(bytes, at))
+}
+
+fn u8_at(bytes: &[u8], at: usize) -> u8 {
+    bytes.get(at).copied().unwrap_or(0)
+}
+
+/// Widens a count that came off the wire; our platforms have at least 32 bits of address.
+fn size(count: u32) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// Narrows a length for a 16-bit field; what is longer does not occur, because every list is bounded below it.
+fn len16(len: usize) -> [u8; 2] {
+    u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
+}
+
+/// Narrows a length for a 32-bit field.
+fn len32(len: usize) -> [u8; 4] {
+    u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes()
+}

@@ -1,0 +1,175 @@
+//! CSCD descriptors (copy source or copy destination, SPC-4 §6.4.5): how a copy names the units it reads and writes.
+
+use alloc::vec::Vec;
+
+use super::{Refusal, u8_at, u16_at, u32_at};
+
+/// The type code of an identification descriptor, the one that this room knows.
+pub const IDENTIFICATION: u8 = 0xe4;
+
+/// The length of an identification descriptor, and of every other type below EAh.
+pub const CSCD_LEN: usize = 32;
+
+/// The longest designator that fits in an identification descriptor.
+pub const MAX_DESIGNATOR_LEN: usize = 20;
+
+/// Names a CSCD in a segment descriptor: an index into the list of descriptors, or a code (SPC-4 table 121).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CscdId(pub u16);
+
+impl CscdId {
+    /// The logical unit that received the command.
+    pub const COPY_MANAGER_UNIT: Self = Self(0xffff);
+}
+
+/// An identification descriptor (E4h) for a block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cscd {
+    /// Peripheral device type.
+    pub device_type: u8,
+    /// Code set of the designator (SPC-4 §7.8.6.1).
+    pub code_set: u8,
+    /// Designator type.
+    pub kind: u8,
+    /// 0 for a logical unit.
+    pub association: u8,
+    /// At most [`MAX_DESIGNATOR_LEN`] bytes.
+    pub designator: Vec<u8>,
+    /// Whether inexact segments are filled up with zeros.
+    pub pad: bool,
+    /// The length of a block as the initiator knows it; 0 if it does not say.
+    pub block_len: u32,
+}
+
+impl Cscd {
+    /// Parses the descriptor that starts at byte `at` of the parameter list `list`.
+    ///
+    /// The LU ID TYPE field is ignored, as SPC-4 §6.4.5.2 has it for this type, and so is the NUL bit of SPC-3.
+    ///
+    /// # Errors
+    /// The type is another one, or the designator is empty or longer than its place.
+    pub fn parse(list: &[u8], at: usize) -> Result<Self, Refusal> {
+        let bytes = list.get(at..).and_then(|rest| rest.get(..CSCD_LEN)).ok_or(Refusal::LengthError)?;
+        if u8_at(bytes, 0) != IDENTIFICATION {
+            return Err(Refusal::UnsupportedCscdType { byte: at });
+        }
+        let len = usize::from(u8_at(bytes, 7));
+        if len == 0 || len > MAX_DESIGNATOR_LEN {
+            return Err(Refusal::field(at + 7));
+        }
+        let designator = bytes.get(8..8 + len).unwrap_or_default().to_vec();
+        Ok(Self {
+            device_type: u8_at(bytes, 1) & 0x1f,
+            code_set: u8_at(bytes, 4) & 0xf,
+            kind: u8_at(bytes, 5) & 0xf,
+            association: u8_at(bytes, 5) >> 4 & 3,
+            designator,
+            pad: u8_at(bytes, 28) & 0x04 != 0,
+            block_len: u32_at(bytes, 28) & 0x00ff_ffff,
+        })
+    }
+
+    /// Builds the descriptor. A designator that is too long is cut, which no unit of ours has.
+    pub fn to_bytes(&self) -> [u8; CSCD_LEN] {
+        let mut out = [0; CSCD_LEN];
+        let len = self.designator.len().min(MAX_DESIGNATOR_LEN);
+        let [_, high, middle, low] = self.block_len.to_be_bytes();
+        let head = [
+            IDENTIFICATION,
+            self.device_type & 0x1f,
+            0,
+            0,
+            self.code_set & 0xf,
+            (self.association & 3) << 4 | self.kind & 0xf,
+            0,
+            u8::try_from(len).unwrap_or(0),
+        ];
+        let tail = [u8::from(self.pad) << 2, high, middle, low];
+        let fields = head.iter().chain(self.designator.iter().take(len));
+        for (to, from) in out.iter_mut().zip(fields) {
+            *to = *from;
+        }
+        for (to, from) in out.iter_mut().skip(CSCD_LEN - tail.len()).zip(tail) {
+            *to = from;
+        }
+        out
+    }
+}
+
+/// Parses all descriptors of a list that stand in `start..start + len`.
+///
+/// `length_field` is where the list says `len`.
+pub(super) fn parse_all(
+    list: &[u8],
+    start: usize,
+    len: usize,
+    count_max: u16,
+    length_field: usize,
+) -> Result<Vec<Cscd>, Refusal> {
+    if len.div_ceil(CSCD_LEN) > usize::from(count_max) {
+        return Err(Refusal::TooManyCscds { byte: length_field });
+    }
+    // The type comes first: a longer descriptor of a type we do not know is refused for its type.
+    let mut cscds = Vec::new();
+    let mut at = start;
+    while at < start + len {
+        if u8_at(list, at) != IDENTIFICATION {
+            return Err(Refusal::UnsupportedCscdType { byte: at });
+        }
+        if at + CSCD_LEN > start + len {
+            return Err(Refusal::field(length_field));
+        }
+        cscds.push(Cscd::parse(list, at)?);
+        at += CSCD_LEN;
+    }
+    Ok(cscds)
+}
+
+/// Reads a CSCD identifier at `at`.
+pub(super) fn id_at(bytes: &[u8], at: usize) -> CscdId {
+    CscdId(u16_at(bytes, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn naa() -> Cscd {
+        Cscd {
+            device_type: 0,
+            code_set: 1,
+            kind: 3,
+            association: 0,
+            designator: (0x60..0x70).collect(),
+            pad: false,
+            block_len: 4096,
+        }
+    }
+
+    #[test]
+    fn an_identification_descriptor_stands_as_spc_has_it() {
+        let bytes = naa().to_bytes();
+        assert_eq!(bytes[..9], [0xe4, 0, 0, 0, 1, 3, 0, 16, 0x60]);
+        assert_eq!(bytes[23..32], [0x6f, 0, 0, 0, 0, 0, 0, 0x10, 0]);
+        assert_eq!(Cscd::parse(&bytes, 0), Ok(naa()));
+        let padded = Cscd { pad: true, block_len: 512, association: 2, ..naa() };
+        assert_eq!(padded.to_bytes()[28..], [4, 0, 2, 0]);
+        assert_eq!(Cscd::parse(&padded.to_bytes(), 0), Ok(padded));
+    }
+
+    #[test]
+    fn refuses_other_types_and_impossible_designators() {
+        for kind in (0xe0..=0xff).filter(|kind| *kind != IDENTIFICATION) {
+            let mut bytes = naa().to_bytes();
+            bytes[0] = kind;
+            assert_eq!(Cscd::parse(&bytes, 0), Err(Refusal::UnsupportedCscdType { byte: 0 }), "{kind:#x}");
+        }
+        for len in [0, 21, 255] {
+            let mut bytes = [0; 40];
+            bytes[8..].copy_from_slice(&naa().to_bytes());
+            bytes[15] = len;
+            assert_eq!(Cscd::parse(&bytes, 8), Err(Refusal::field(15)), "{len}");
+        }
+        assert_eq!(Cscd::parse(&naa().to_bytes()[..31], 0), Err(Refusal::LengthError));
+    }
+}

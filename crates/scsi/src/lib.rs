@@ -8,9 +8,11 @@ extern crate alloc;
 
 pub mod cdb;
 pub mod copy;
+pub mod inquiry;
 pub mod lun;
 pub mod opcode;
 pub mod pr;
 pub mod sense;
 pub mod status;
 pub mod transport_id;
+pub mod vpd;

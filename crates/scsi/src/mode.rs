@@ -1,0 +1,289 @@
+//! Mode parameters (SPC-5 §7.5) as bytes: headers, block descriptors, pages, for both roles.
+
+use alloc::vec::Vec;
+
+use base::bytes::{PastEnd, Reader};
+
+/// Page codes. A page with subpages is named with its subpage code.
+#[allow(missing_docs, reason = "the names are the standard's")]
+pub mod page {
+    pub const READ_WRITE_ERROR_RECOVERY: u8 = 0x01;
+    pub const DISCONNECT_RECONNECT: u8 = 0x02;
+    pub const CACHING: u8 = 0x08;
+    pub const CONTROL: u8 = 0x0a;
+    pub const POWER_CONDITION: u8 = 0x1a;
+    pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x1c;
+    /// Asks for every page.
+    pub const ALL: u8 = 0x3f;
+
+    /// Subpage 01h of the control page.
+    pub const CONTROL_EXTENSION: u8 = 0x01;
+    /// Asks for every subpage.
+    pub const ALL_SUBPAGES: u8 = 0xff;
+}
+
+/// Which of its values a page is asked for (PC).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// Those in force.
+    Current,
+    /// A one for each bit that MODE SELECT can change.
+    Changeable,
+    /// Those of a device that nobody has touched.
+    Default,
+    /// Those that come back after a power cycle.
+    Saved,
+}
+
+impl Values {
+    /// Decodes the two bits of PC.
+    pub const fn from_code(code: u8) -> Self {
+        match code & 3 {
+            0 => Self::Current,
+            1 => Self::Changeable,
+            2 => Self::Default,
+            _ => Self::Saved,
+        }
+    }
+}
+
+/// The two shapes of a mode parameter header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Four bytes: MODE SENSE(6), MODE SELECT(6).
+    Six,
+    /// Eight bytes: MODE SENSE(10), MODE SELECT(10).
+    Ten,
+}
+
+impl Form {
+    /// Returns the length of the header.
+    pub const fn header_len(self) -> usize {
+        match self {
+            Self::Six => 4,
+            Self::Ten => 8,
+        }
+    }
+}
+
+/// The mode parameter header, without its lengths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// MEDIUM TYPE: zero for disks.
+    pub medium_type: u8,
+    /// DEVICE-SPECIFIC PARAMETER.
+    pub device_specific: u8,
+    /// LONGLBA: the block descriptor has 16 bytes; only in the form of ten.
+    pub long: bool,
+}
+
+/// Bits of the DEVICE-SPECIFIC PARAMETER of disks (SBC-4 §6.5.1).
+#[allow(missing_docs, reason = "the names are the standard's")]
+pub mod device_specific {
+    pub const WP: u8 = 0x80;
+    pub const DPOFUA: u8 = 0x10;
+}
+
+/// A block descriptor of a disk (SBC-4 §6.5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockDescriptor {
+    /// NUMBER OF LOGICAL BLOCKS.
+    pub blocks: u64,
+    /// LOGICAL BLOCK LENGTH in bytes.
+    pub block_len: u32,
+}
+
+impl BlockDescriptor {
+    /// The length of the short form.
+    pub const SHORT_LEN: usize = 8;
+    /// The length of the long form.
+    pub const LONG_LEN: usize = 16;
+
+    /// Appends the bytes on the wire. In the short form, a number of blocks beyond 32 bits stands as FFFFFFFFh.
+    pub fn encode(&self, long: bool, out: &mut Vec<u8>) {
+        if long {
+            out.extend_from_slice(&self.blocks.to_be_bytes());
+            out.extend_from_slice(&[0; 4]);
+            out.extend_from_slice(&self.block_len.to_be_bytes());
+        } else {
+            let blocks = u32::try_from(self.blocks).unwrap_or(u32::MAX);
+            out.extend_from_slice(&blocks.to_be_bytes());
+            let [_, len @ ..] = self.block_len.to_be_bytes();
+            out.push(0);
+            out.extend_from_slice(&len);
+        }
+    }
+
+    /// Takes a block descriptor from `list`.
+    ///
+    /// # Errors
+    /// When the list ends too early.
+    pub fn take(long: bool, list: &mut Reader<'_>) -> Result<Self, PastEnd> {
+        if long {
+            let blocks = list.u64()?;
+            list.u32()?;
+            Ok(Self { blocks, block_len: list.u32()? })
+        } else {
+            let blocks = u64::from(list.u32()?);
+            list.u8()?;
+            Ok(Self { blocks, block_len: list.u24()? })
+        }
+    }
+}
+
+/// Writes mode parameters: a header, a block descriptor perhaps, and pages that are already bytes. MODE DATA LENGTH is
+/// filled in, as MODE SENSE has it.
+pub fn encode(form: Form, header: Header, descriptor: Option<BlockDescriptor>, pages: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    if let Some(descriptor) = descriptor {
+        descriptor.encode(header.long, &mut body);
+    }
+    let descriptor_len = body.len();
+    body.extend_from_slice(pages);
+    let mut bytes = Vec::with_capacity(form.header_len() + body.len());
+    match form {
+        Form::Six => {
+            let len8 = |len: usize| u8::try_from(len).unwrap_or(u8::MAX);
+            bytes.push(len8(3 + body.len()));
+            bytes.extend_from_slice(&[header.medium_type, header.device_specific, len8(descriptor_len)]);
+        }
+        Form::Ten => {
+            let len16 = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
+            bytes.extend_from_slice(&len16(6 + body.len()));
+            bytes.extend_from_slice(&[header.medium_type, header.device_specific, u8::from(header.long), 0]);
+            bytes.extend_from_slice(&len16(descriptor_len));
+        }
+    }
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+/// Mode parameters as a view: what MODE SENSE returned, or what MODE SELECT was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters<'a> {
+    /// The header.
+    pub header: Header,
+    /// The block descriptors, not looked at.
+    pub descriptors: &'a [u8],
+    /// The pages, not looked at.
+    pub pages: &'a [u8],
+}
+
+impl<'a> Parameters<'a> {
+    /// Takes the header and the block descriptors apart from the pages. MODE DATA LENGTH is not looked at.
+    ///
+    /// # Errors
+    /// When the bytes end within them.
+    pub fn parse(form: Form, bytes: &'a [u8]) -> Result<Self, PastEnd> {
+        let mut list = Reader::new(bytes);
+        let (header, len) = match form {
+            Form::Six => {
+                let [_, medium_type, device_specific, len] = list.array()?;
+                (Header { medium_type, device_specific, long: false }, usize::from(len))
+            }
+            Form::Ten => {
+                let [_, _, medium_type, device_specific, flags, _] = list.array()?;
+                let header = Header { medium_type, device_specific, long: flags & 1 == 1 };
+                (header, usize::from(list.u16()?))
+            }
+        };
+        let descriptors = list.take(len)?;
+        Ok(Self { header, descriptors, pages: list.rest() })
+    }
+}
+
+/// A mode page as a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page<'a> {
+    /// PAGE CODE.
+    pub code: u8,
+    /// SUBPAGE CODE; zero in the form without one.
+    pub subpage: u8,
+    /// PS: the page can be saved. Reserved in MODE SELECT.
+    pub saveable: bool,
+    /// What follows the page's header.
+    pub body: &'a [u8],
+}
+
+impl<'a> Page<'a> {
+    /// Returns the length of the page's header.
+    pub const fn header_len(&self) -> usize {
+        if self.subpage == 0 { 2 } else { 4 }
+    }
+
+    /// Appends the bytes on the wire.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let saveable = u8::from(self.saveable) << 7;
+        if self.subpage == 0 {
+            out.extend_from_slice(&[saveable | self.code, u8::try_from(self.body.len()).unwrap_or(u8::MAX)]);
+        } else {
+            out.extend_from_slice(&[saveable | 0x40 | self.code, self.subpage]);
+            out.extend_from_slice(&u16::try_from(self.body.len()).unwrap_or(u16::MAX).to_be_bytes());
+        }
+        out.extend_from_slice(self.body);
+    }
+
+    /// Takes the next page from `list`. A page is a header and a body of bytes: it never holds other pages, so a list is
+    /// read in one pass, however it is built.
+    ///
+    /// # Errors
+    /// When the list ends within it.
+    pub fn take(list: &mut Reader<'a>) -> Result<Self, PastEnd> {
+        let first = list.u8()?;
+        let (subpage, len) = if first & 0x40 == 0 {
+            (0, usize::from(list.u8()?))
+        } else {
+            (list.u8()?, usize::from(list.u16()?))
+        };
+        Ok(Self { code: first & 0x3f, subpage, saveable: first & 0x80 != 0, body: list.take(len)? })
+    }
+
+    /// Returns every whole page in `pages`.
+    pub fn list(pages: &'a [u8]) -> Vec<Self> {
+        let mut list = Reader::new(pages);
+        core::iter::from_fn(|| Self::take(&mut list).ok()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DESCRIPTOR: BlockDescriptor = BlockDescriptor { blocks: 0x1_0000_0002, block_len: 4096 };
+
+    #[test]
+    fn the_short_form_has_four_bytes_and_a_short_descriptor() {
+        let header = Header { medium_type: 0, device_specific: device_specific::WP, long: false };
+        let bytes = encode(Form::Six, header, Some(DESCRIPTOR), &[0x0a, 0]);
+        assert_eq!(bytes, [13, 0, 0x80, 8, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0, 0x0a, 0]);
+        let view = Parameters::parse(Form::Six, &bytes).unwrap();
+        assert_eq!((view.header, view.descriptors.len(), view.pages), (header, 8, &[0x0a, 0][..]));
+        let read = BlockDescriptor::take(false, &mut Reader::new(view.descriptors)).unwrap();
+        assert_eq!(read, BlockDescriptor { blocks: 0xffff_ffff, ..DESCRIPTOR });
+    }
+
+    #[test]
+    fn the_long_form_has_eight_bytes_and_may_have_a_long_descriptor() {
+        let header = Header { medium_type: 0, device_specific: device_specific::DPOFUA, long: true };
+        let bytes = encode(Form::Ten, header, Some(DESCRIPTOR), &[]);
+        assert_eq!(bytes[..8], [0, 22, 0, 0x10, 1, 0, 0, 16]);
+        assert_eq!(bytes[8..], [0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0x10, 0]);
+        let view = Parameters::parse(Form::Ten, &bytes).unwrap();
+        assert_eq!(BlockDescriptor::take(true, &mut Reader::new(view.descriptors)), Ok(DESCRIPTOR));
+        for len in 0..bytes.len() {
+            assert_eq!(Parameters::parse(Form::Ten, &bytes[..len]), Err(PastEnd), "{len}");
+        }
+    }
+
+    #[test]
+    fn pages_come_with_and_without_a_subpage_code() {
+        let plain = Page { code: 0x08, subpage: 0, saveable: true, body: &[1, 2] };
+        let sub = Page { code: 0x0a, subpage: 1, saveable: false, body: &[3] };
+        let mut bytes = Vec::new();
+        plain.encode(&mut bytes);
+        sub.encode(&mut bytes);
+        assert_eq!(bytes, [0x88, 2, 1, 2, 0x4a, 1, 0, 1, 3]);
+        assert_eq!(Page::list(&bytes), [plain, sub]);
+        assert_eq!(Page::list(&bytes[..8]), [plain]);
+    }
+}

@@ -2,6 +2,8 @@
 
 use base::bytes::Writer;
 
+use crate::status::Status;
+
 /// The broad kind of a condition (SPC-5 table 48).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SenseKey(pub u8);
@@ -45,6 +47,57 @@ pub struct Sense {
     pub deferred: bool,
     /// FILEMARK, EOM, ILI and SDAT_OVFL bits as byte 2 of fixed format has them (SPC-5 §4.4.3).
     pub stream_bits: u8,
+    /// What another unit said to the copy manager; only descriptor format can tell it.
+    pub forwarded: Option<Forwarded>,
+}
+
+/// The sense data of another unit that took part in a copy (SPC-5 §4.4.2.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forwarded {
+    /// The part that the unit had in the copy.
+    pub from: ForwardedFrom,
+    /// The status with which it answered.
+    pub status: Status,
+    /// The broad kind of its sense data.
+    pub key: SenseKey,
+    /// Its exact condition.
+    pub asc: Asc,
+    /// Its INFORMATION field, if valid.
+    pub information: Option<u64>,
+}
+
+/// The part that a unit had in a copy, as the SENSE DATA SOURCE field has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardedFrom {
+    /// It was read.
+    Source,
+    /// It was written.
+    Destination,
+}
+
+impl Forwarded {
+    const LEN: u8 = 4 + 8;
+    const LEN_WITH_INFORMATION: u8 = Self::LEN + 12;
+
+    const fn len(&self) -> u8 {
+        if self.information.is_some() { Self::LEN_WITH_INFORMATION } else { Self::LEN }
+    }
+
+    fn encode(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::PastEnd> {
+        let from = match self.from {
+            ForwardedFrom::Source => 1,
+            ForwardedFrom::Destination => 2,
+        };
+        let [asc, ascq] = self.asc.0.to_be_bytes();
+        let additional = self.len() - Self::LEN;
+        out.put(&[0x0c, self.len() - 2, from, self.status.0])?;
+        out.put(&[0x72, self.key.0 & 0xf, asc, ascq, 0, 0, 0, additional])?;
+        if let Some(information) = self.information {
+            out.put(&[0x00, 0x0a, 0x80, 0])?;
+            out.u64(information)?;
+        }
+        Ok(())
+    }
 }
 
 /// The sense-key specific field (SPC-5 §4.4.2.4).
@@ -94,7 +147,7 @@ impl SenseKeySpecific {
 
 impl Sense {
     /// The longest sense data that [`Self::encode`] writes.
-    pub const MAX_LEN: usize = 8 + 12 + 12 + 8 + 4;
+    pub const MAX_LEN: usize = 8 + 12 + 12 + 8 + 4 + Forwarded::LEN_WITH_INFORMATION as usize;
 
     /// Makes sense data of a key and a code alone.
     pub const fn new(key: SenseKey, asc: Asc) -> Self {
@@ -106,6 +159,7 @@ impl Sense {
             specific: None,
             deferred: false,
             stream_bits: 0,
+            forwarded: None,
         }
     }
 
@@ -146,6 +200,13 @@ impl Sense {
     #[must_use]
     pub const fn with_specific(mut self, specific: SenseKeySpecific) -> Self {
         self.specific = Some(specific);
+        self
+    }
+
+    /// The same with what another unit said.
+    #[must_use]
+    pub const fn with_forwarded(mut self, forwarded: Forwarded) -> Self {
+        self.forwarded = Some(forwarded);
         self
     }
 
@@ -191,6 +252,9 @@ impl Sense {
         if self.stream_bits != 0 {
             additional += 4;
         }
+        if let Some(forwarded) = &self.forwarded {
+            additional += forwarded.len();
+        }
         out.put(&[0x72 | u8::from(self.deferred), self.key.0 & 0xf, asc, ascq, 0, 0, 0, additional])?;
         if let Some(information) = self.information {
             out.put(&[0x00, 0x0a, 0x80, 0])?;
@@ -208,6 +272,9 @@ impl Sense {
         if self.stream_bits != 0 {
             out.put(&[0x04, 0x02, 0, self.stream_bits & 0xf0])?;
         }
+        if let Some(forwarded) = &self.forwarded {
+            forwarded.encode(out)?;
+        }
         Ok(())
     }
 }
@@ -223,6 +290,7 @@ impl Asc {
     pub const NOT_READY_TARGET_PORT_UNAVAILABLE: Self = Self(0x040c);
     pub const LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION: Self = Self(0x0500);
     pub const LOGICAL_UNIT_COMMUNICATION_FAILURE: Self = Self(0x0800);
+    pub const UNREACHABLE_COPY_TARGET: Self = Self(0x0804);
     pub const WRITE_ERROR: Self = Self(0x0c00);
     pub const UNEXPECTED_UNSOLICITED_DATA: Self = Self(0x0c0c);
     pub const NOT_ENOUGH_UNSOLICITED_DATA: Self = Self(0x0c0d);
@@ -245,8 +313,10 @@ impl Asc {
     pub const UNSUPPORTED_TARGET_DESCRIPTOR_TYPE: Self = Self(0x2607);
     pub const TOO_MANY_SEGMENT_DESCRIPTORS: Self = Self(0x2608);
     pub const UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE: Self = Self(0x2609);
+    pub const UNEXPECTED_INEXACT_SEGMENT: Self = Self(0x260a);
     pub const INLINE_DATA_LENGTH_EXCEEDED: Self = Self(0x260b);
     pub const COPY_SOURCE_OR_DESTINATION_INVALID: Self = Self(0x260c);
+    pub const COPY_SEGMENT_GRANULARITY_VIOLATION: Self = Self(0x260d);
     pub const WRITE_PROTECTED: Self = Self(0x2700);
     pub const SOFTWARE_WRITE_PROTECTED: Self = Self(0x2702);
     pub const SPACE_ALLOCATION_FAILED_WRITE_PROTECT: Self = Self(0x2707);
@@ -280,6 +350,7 @@ impl Asc {
     pub const INSUFFICIENT_REGISTRATION_RESOURCES: Self = Self(0x5504);
     pub const SYSTEM_RESOURCE_FAILURE: Self = Self(0x5500);
     pub const INVALID_TOKEN_OPERATION_CAUSE_NOT_REPORTABLE: Self = Self(0x2300);
+    pub const UNSUPPORTED_TOKEN_TYPE: Self = Self(0x2301);
     pub const TOKEN_UNKNOWN: Self = Self(0x2304);
     pub const TOKEN_CORRUPT: Self = Self(0x2305);
     pub const TOKEN_REVOKED: Self = Self(0x2306);
@@ -313,5 +384,24 @@ mod tests {
         assert_eq!(bytes[7], 12);
         assert_eq!(bytes[8..20], [0, 10, 0x80, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
         assert_eq!(encoded(sense.with_information(7), false)[..7], [0xf0, 0, 3, 0, 0, 0, 7]);
+    }
+
+    #[test]
+    fn what_another_unit_said_follows_in_descriptor_format_only() {
+        let said = Forwarded {
+            from: ForwardedFrom::Destination,
+            status: Status::CHECK_CONDITION,
+            key: SenseKey::DATA_PROTECT,
+            asc: Asc::WRITE_PROTECTED,
+            information: None,
+        };
+        let sense = Sense::new(SenseKey::COPY_ABORTED, Asc::NONE).with_forwarded(said);
+        assert_eq!(encoded(sense, false).len(), 18);
+        let bytes = encoded(sense, true);
+        assert_eq!(bytes[..8], [0x72, 0xa, 0, 0, 0, 0, 0, 12]);
+        assert_eq!(bytes[8..], [0x0c, 10, 2, 2, 0x72, 7, 0x27, 0, 0, 0, 0, 0]);
+        let bytes = encoded(sense.with_forwarded(Forwarded { information: Some(7), ..said }), true);
+        assert_eq!((bytes[7], bytes[9], bytes[19]), (24, 22, 12));
+        assert_eq!(bytes[20..], [0, 10, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
     }
 }

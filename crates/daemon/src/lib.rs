@@ -5,6 +5,7 @@
 //! touches no session itself: it posts to the reactor that owns it.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod config;
 pub mod log;
 

@@ -1,3 +1,49 @@
-//! The `targe` binary.
+//! The `targe` binary: every subcommand is a thin call into the room that does the work. What users rely on (words,
+//! shapes, exit codes) stands here and in DESIGN's command line.
+//!
+//! Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 the thing asked for failed, 2 bad usage or configuration.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod ask;
+mod check;
+mod cli;
+mod tables;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+/// What a command came to, besides what it printed.
+#[derive(Debug)]
+enum Failure {
+    /// The thing asked for failed.
+    Failed(String),
+    /// Bad usage or configuration.
+    Misused(String),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Check(args) => check::run(&args),
+        Command::Status(args) => ask::status(&args),
+        Command::Sessions(args) => ask::sessions(&args),
+        Command::Luns(args) => ask::luns(&args),
+    };
+    let (code, message) = match done {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Failed(message)) => (1, message),
+        Err(Failure::Misused(message)) => (2, message),
+    };
+    if !message.is_empty() {
+        eprintln!("targe: {message}");
+    }
+    ExitCode::from(code)
+}
+
+/// Prints data. A reader that went away (`targe luns | head -1`) has seen enough.
+fn print(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}

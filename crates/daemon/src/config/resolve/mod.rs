@@ -7,6 +7,7 @@
 mod access;
 mod luns;
 mod portals;
+mod process;
 mod session;
 
 use std::collections::BTreeMap;
@@ -83,7 +84,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
     let admin_socket = match (root.admin_socket, &state_dir, &around.admin_socket) {
         (Some(path), _, _) => around.absolute(&path.value),
         (None, None, Some(socket)) => socket.clone(),
-        (None, dir, _) => dir.as_ref().unwrap_or(&around.state_dir).join("admin/admin.sock"),
+        (None, dir, _) => Surroundings::socket_in(dir.as_ref().unwrap_or(&around.state_dir)),
     };
     let max_sessions = root.max_sessions.as_ref().map_or(1, |at| at.value);
     if let Some(connections) = &root.max_connections

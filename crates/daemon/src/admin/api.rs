@@ -1,0 +1,355 @@
+//! What travels over the admin socket. Scripts rely on these shapes: a field is only ever added, and the number
+//! [`VERSION`] grows when one changes its meaning or goes.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the protocol.
+pub const VERSION: u32 = 1;
+
+/// The longest line that either side takes, in bytes, newline included: 65 535 sessions of some 500 bytes, doubled.
+pub const LINE_LEN_MAX: usize = 64 << 20;
+
+/// The longest request in bytes, newline included. No request takes more than a few words.
+pub const REQUEST_LEN_MAX: usize = 4096;
+
+/// How a type looks in JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A type of JSON itself.
+    Plain(&'static str),
+    /// Null or this.
+    Nullable(Box<Shape>),
+    /// A list of these.
+    List(Box<Shape>),
+    /// One of these words.
+    Words(&'static [(&'static str, &'static str)]),
+    /// An object, by name.
+    Object(&'static str),
+}
+
+/// A field of an object.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// What it means.
+    pub doc: &'static str,
+    /// How it looks.
+    pub shape: Shape,
+}
+
+/// An object and its fields.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// What it is.
+    pub doc: &'static str,
+    /// Its fields in order.
+    pub fields: Vec<Field>,
+}
+
+/// A type that travels and can describe itself.
+pub trait Described {
+    /// Returns how it looks, and adds the objects it consists of to `types`.
+    fn describe(types: &mut BTreeMap<&'static str, Object>) -> Shape;
+}
+
+macro_rules! plain {
+    ($($type:ty: $name:literal),*) => {
+        $(impl Described for $type {
+            fn describe(_: &mut BTreeMap<&'static str, Object>) -> Shape {
+                Shape::Plain($name)
+            }
+        })*
+    };
+}
+
+plain!(String: "string", Cow<'_, str>: "string", bool: "boolean", u16: "number", u32: "number", u64: "number");
+
+impl<T: Described> Described for Option<T> {
+    fn describe(types: &mut BTreeMap<&'static str, Object>) -> Shape {
+        Shape::Nullable(Box::new(T::describe(types)))
+    }
+}
+
+impl<T: Described> Described for Vec<T> {
+    fn describe(types: &mut BTreeMap<&'static str, Object>) -> Shape {
+        Shape::List(Box::new(T::describe(types)))
+    }
+}
+
+/// Declares an object of the protocol; its document comes from its doc comments.
+macro_rules! object {
+    ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $field_doc:literal])+ $field:ident: $type:ty,)* }) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct $name {
+            $($(#[doc = $field_doc])+ pub $field: $type,)*
+        }
+
+        impl Described for $name {
+            fn describe(types: &mut BTreeMap<&'static str, Object>) -> Shape {
+                if !types.contains_key(stringify!($name)) {
+                    let doc = concat!($($doc),+);
+                    types.insert(stringify!($name), Object { doc, fields: Vec::new() });
+                    let fields = vec![
+                        $(Field {
+                            name: stringify!($field),
+                            doc: concat!($($field_doc),+),
+                            shape: <$type>::describe(types),
+                        },)*
+                    ];
+                    types.insert(stringify!($name), Object { doc, fields });
+                }
+                Shape::Object(stringify!($name))
+            }
+        }
+    };
+}
+
+/// Declares a choice of words of the protocol.
+macro_rules! words {
+    ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $word_doc:literal])+ $variant:ident = $word:literal,)* }) => {
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum $name {
+            $($(#[doc = $word_doc])+ #[serde(rename = $word)] $variant,)*
+        }
+
+        impl Described for $name {
+            fn describe(_: &mut BTreeMap<&'static str, Object>) -> Shape {
+                Shape::Words(&[$(($word, concat!($($word_doc),+)),)*])
+            }
+        }
+    };
+}
+
+words! {
+    /// What a client can ask.
+    Method {
+        /// How the daemon is.
+        Status = "status",
+        /// Who is logged in.
+        Sessions = "sessions",
+        /// What is served.
+        Luns = "luns",
+    }
+}
+
+object! {
+    /// A question: one line.
+    Request {
+        /// What is asked.
+        method: Method,
+    }
+}
+
+words! {
+    /// Why there is no result.
+    ErrorKind {
+        /// The line is no request.
+        Malformed = "malformed",
+        /// The line is too long; the connection is closed.
+        TooLong = "too-long",
+        /// Too many clients; the connection is closed.
+        Busy = "busy",
+        /// A reactor did not answer in time, or the daemon ends.
+        Unavailable = "unavailable",
+    }
+}
+
+object! {
+    /// What went wrong.
+    Failure {
+        /// For programs.
+        kind: ErrorKind,
+        /// For people.
+        message: String,
+    }
+}
+
+/// An answer: one line, with either field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Response<T> {
+    /// The object that belongs to the method.
+    Result(T),
+    /// What went wrong.
+    Error(Failure),
+}
+
+object! {
+    /// How the daemon is.
+    Status {
+        /// The version of this protocol.
+        api: u32,
+        /// The version of targe.
+        version: String,
+        /// Its process.
+        pid: u32,
+        /// For how long it has been running, in seconds.
+        uptime_s: u64,
+        /// The configuration file; null when the flags were all.
+        config: Option<String>,
+        /// The last reload; null before the first.
+        reload: Option<Reload>,
+        /// Where persistent state is kept.
+        state_dir: String,
+        /// The most sessions in all.
+        max_sessions: u32,
+        /// Sessions now.
+        sessions: u32,
+        /// Logins that led to a session, since the start.
+        logins: u64,
+        /// Logins that were refused or broke off, since the start.
+        failed_logins: u64,
+        /// The portals.
+        portals: Vec<Portal>,
+        /// The targets.
+        targets: Vec<Target>,
+        /// The reactors.
+        reactors: Vec<Reactor>,
+    }
+}
+
+object! {
+    /// The last time that the configuration was read again.
+    Reload {
+        /// How long ago, in seconds.
+        ago_s: u64,
+        /// Whether it was applied. If not, nothing was changed.
+        applied: bool,
+        /// What changed, or why nothing did.
+        message: String,
+    }
+}
+
+object! {
+    /// A listening address.
+    Portal {
+        /// The address.
+        listen: String,
+        /// What SendTargets names instead.
+        announce: Option<String>,
+        /// The portal group tag.
+        tag: u16,
+        /// Whether it takes connections.
+        listening: bool,
+    }
+}
+
+object! {
+    /// A target.
+    Target {
+        /// Its name.
+        name: String,
+        /// Its alias.
+        alias: Option<String>,
+        /// How many LUNs it has.
+        luns: u32,
+        /// Sessions now.
+        sessions: u32,
+        /// The most sessions.
+        max_sessions: u32,
+    }
+}
+
+object! {
+    /// A thread that serves.
+    Reactor {
+        /// How it drives sockets and files: `io_uring` or `epoll`.
+        engine: String,
+        /// Why it is not io_uring, although that would have been preferred.
+        fallback: Option<String>,
+        /// The core it runs on; null when it may wander.
+        core: Option<u16>,
+        /// Open connections.
+        connections: u64,
+        /// Connections that a limit turned away.
+        refused: u64,
+        /// Times it woke up.
+        wakeups: u64,
+        /// System calls that wait or submit.
+        enters: u64,
+        /// Bytes received.
+        bytes_in: u64,
+        /// Bytes sent.
+        bytes_out: u64,
+    }
+}
+
+object! {
+    /// Who is logged in.
+    Sessions {
+        /// The sessions, by target, then by initiator.
+        sessions: Vec<Session>,
+    }
+}
+
+object! {
+    /// A session.
+    Session {
+        /// The target's name; null for a discovery session.
+        target: Option<String>,
+        /// The initiator's name.
+        initiator: String,
+        /// The initiator's half of the session identifier, 12 hexadecimal digits.
+        isid: String,
+        /// Our half of the session identifier.
+        tsih: u16,
+        /// Its connections.
+        connections: Vec<Connection>,
+    }
+}
+
+object! {
+    /// A connection of a session.
+    Connection {
+        /// Its number in the session.
+        cid: u16,
+        /// Our address.
+        local: String,
+        /// The initiator's address.
+        peer: String,
+        /// Whether headers carry CRC32C.
+        header_digest: bool,
+        /// Whether data carries CRC32C.
+        data_digest: bool,
+    }
+}
+
+object! {
+    /// What is served.
+    Luns {
+        /// The LUNs, by target, then by number.
+        luns: Vec<Lun>,
+    }
+}
+
+object! {
+    /// A LUN of a target. A shared unit appears once for each target that shows it.
+    Lun {
+        /// The target's name.
+        target: String,
+        /// The number.
+        lun: u16,
+        /// The medium, as a LUN spec begins.
+        medium: String,
+        /// The capacity in bytes.
+        bytes: u64,
+        /// The length of a logical block in bytes.
+        block_bytes: u32,
+        /// Whether it is write-protected.
+        read_only: bool,
+        /// Whether unmapped blocks give their storage back.
+        thin: bool,
+        /// Whether writes are acknowledged before they are durable.
+        write_cache: bool,
+        /// The unit serial number.
+        serial: String,
+        /// The world-wide name, in hexadecimal digits.
+        naa: String,
+    }
+}

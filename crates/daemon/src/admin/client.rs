@@ -1,0 +1,74 @@
+//! The asking end of the admin socket.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::api::{Failure, LINE_LEN_MAX, Method, Request, Response};
+use crate::os_error;
+
+/// How long an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// No daemon is there.
+    #[error("no targe is running (nobody answers on {})", path.display())]
+    Absent {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// It belongs to somebody else.
+    #[error("not allowed to ask: {} belongs to another user", path.display())]
+    Denied {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The conversation broke off.
+    #[error("{}: {why}", path.display())]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The daemon says why not.
+    #[error("{}", .0.message)]
+    Refused(Failure),
+}
+
+/// Asks the daemon on the socket at `path` one question.
+///
+/// # Errors
+/// [`AskError`]
+pub fn ask(path: &Path, method: Method) -> Result<Value, AskError> {
+    let broken = |why: String| AskError::Broken { path: path.to_path_buf(), why };
+    let io = |error: std::io::Error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => broken("no answer in time".to_owned()),
+        _ => broken(os_error(&error)),
+    };
+    let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => AskError::Absent { path: path.to_path_buf() },
+        ErrorKind::PermissionDenied => AskError::Denied { path: path.to_path_buf() },
+        _ => broken(os_error(&error)),
+    })?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(io)?;
+    let mut line = serde_json::to_vec(&Request { method }).map_err(|error| broken(error.to_string()))?;
+    line.push(b'\n');
+    (&stream).write_all(&line).map_err(io)?;
+    line.clear();
+    let limit = u64::try_from(LINE_LEN_MAX).unwrap_or(u64::MAX);
+    BufReader::new(&stream).take(limit).read_until(b'\n', &mut line).map_err(io)?;
+    if line.last() != Some(&b'\n') {
+        return Err(broken("the daemon broke off".to_owned()));
+    }
+    match serde_json::from_slice(&line).map_err(|error| broken(format!("not an answer: {error}")))? {
+        Response::Result(result) => Ok(result),
+        Response::Error(failure) => Err(AskError::Refused(failure)),
+    }
+}

@@ -1,0 +1,15 @@
+//! The admin protocol: one JSON object per line over a Unix socket that only its owner can open.
+//!
+//! [`api`] has every type that travels, [`document`] writes `docs/admin-api.json` from them, [`server`] and [`client`]
+//! are the two ends. What the daemon answers with comes from whoever implements [`server::Answers`].
+//!
+//! **Invariant:** nothing here touches a session; questions are posted to the reactors, and waiting is bounded.
+
+pub mod api;
+pub mod client;
+pub mod document;
+mod place;
+pub mod server;
+
+#[cfg(test)]
+mod tests;

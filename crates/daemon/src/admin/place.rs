@@ -1,0 +1,101 @@
+//! Where the socket stands: a directory that is closed to others, and a lock that tells a dead daemon from a live one.
+
+use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use super::server::StartError;
+use crate::os_error;
+
+/// The longest path of a Unix socket on Linux: 108 bytes with the zero at its end.
+const PATH_LEN_MAX: usize = 107;
+
+/// A socket that is ours until this is dropped; then it is gone.
+#[derive(Debug)]
+pub(super) struct Place {
+    path: PathBuf,
+    /// Held for as long as the daemon lives. The kernel lets go of it however the daemon ends.
+    _lock: File,
+}
+
+impl Place {
+    /// Takes the place and listens there. What a dead daemon left is replaced.
+    pub(super) fn take(path: &Path) -> Result<(Self, UnixListener), StartError> {
+        let failed = |what: &str, error: &std::io::Error| StartError::Socket {
+            path: path.to_path_buf(),
+            why: format!("{what}: {}", os_error(error)),
+        };
+        let length = path.as_os_str().len();
+        if length > PATH_LEN_MAX {
+            let why = format!("the path has {length} bytes; a Unix socket has at most {PATH_LEN_MAX}");
+            return Err(StartError::Socket { path: path.to_path_buf(), why });
+        }
+        check_directory(path)?;
+        let lock_path = path.with_extension("lock");
+        let mut options = fs::OpenOptions::new();
+        let lock = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(|error| failed("cannot open its lock", &error))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(StartError::Live { path: path.to_path_buf() }),
+            Err(TryLockError::Error(error)) => return Err(failed("cannot lock", &error)),
+        }
+        match path.symlink_metadata() {
+            Ok(meta) if meta.file_type().is_socket() => {
+                fs::remove_file(path)
+                    .map_err(|error| failed("cannot remove what a dead daemon left", &error))?;
+            }
+            Ok(_) => {
+                let why = "something else than a socket stands there".to_owned();
+                return Err(StartError::Socket { path: path.to_path_buf(), why });
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("cannot look there", &error)),
+        }
+        // Between these two calls only the directory keeps others out, which is why it must.
+        let listener = UnixListener::bind(path).map_err(|error| failed("cannot listen", &error))?;
+        fs::set_permissions(path, Permissions::from_mode(0o600))
+            .map_err(|error| failed("cannot close it", &error))?;
+        Ok((Self { path: path.to_path_buf(), _lock: lock }, listener))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The lock is still ours, so nobody else's socket can stand there. If it stays, the next start removes it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Makes sure that the directory exists, is ours, and is closed to everyone else.
+fn check_directory(path: &Path) -> Result<(), StartError> {
+    let refuse = |why: String| StartError::Socket { path: path.to_path_buf(), why };
+    let Some(directory) = path.parent() else { return Err(refuse("the path has no directory".to_owned())) };
+    let name = directory.display();
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(|error| refuse(format!("cannot create {name}: {}", os_error(&error))))?;
+    let meta =
+        directory.metadata().map_err(|error| refuse(format!("cannot use {name}: {}", os_error(&error))))?;
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(refuse(format!("{name} belongs to another user")));
+    }
+    if meta.mode() & 0o077 != 0 {
+        let mode = meta.mode() & 0o777;
+        return Err(refuse(format!("{name} is open to others (mode {mode:03o}); it must have mode 700")));
+    }
+    Ok(())
+}

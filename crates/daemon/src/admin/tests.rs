@@ -1,0 +1,190 @@
+//! Both ends of the socket, and those who have no business there.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+
+use super::api::{ErrorKind, Failure, Method, REQUEST_LEN_MAX};
+use super::client::{AskError, ask};
+use super::server::{Answers, Server, StartError};
+
+/// Answers with the method's name, and cannot find LUNs.
+struct Echo;
+
+impl Answers for Echo {
+    fn answer(&self, method: Method) -> Result<Value, Failure> {
+        match method {
+            Method::Luns => {
+                Err(Failure { kind: ErrorKind::Unavailable, message: "the reactor is silent".to_owned() })
+            }
+            method => Ok(json!({ "asked": method })),
+        }
+    }
+}
+
+/// A directory of a test's own, gone when the test ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("targe-admin-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        Self(path)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("run/admin.sock")
+    }
+
+    fn serve(&self) -> Server {
+        Server::start(&self.socket(), Arc::new(Echo)).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn exchange(stream: &UnixStream, line: &[u8]) -> Value {
+    { stream }.write_all(line).unwrap();
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).unwrap();
+    serde_json::from_str(&answer).unwrap()
+}
+
+#[test]
+fn answers_what_is_asked_and_passes_refusals_on() {
+    let scratch = Scratch::new();
+    let _server = scratch.serve();
+    assert_eq!(ask(&scratch.socket(), Method::Status).unwrap(), json!({ "asked": "status" }));
+    assert_eq!(ask(&scratch.socket(), Method::Sessions).unwrap(), json!({ "asked": "sessions" }));
+    let refused = ask(&scratch.socket(), Method::Luns).unwrap_err();
+    assert!(matches!(refused, AskError::Refused(Failure { kind: ErrorKind::Unavailable, .. })));
+    assert_eq!(refused.to_string(), "the reactor is silent");
+}
+
+#[test]
+fn one_connection_asks_many_times_and_survives_nonsense() {
+    let scratch = Scratch::new();
+    let _server = scratch.serve();
+    let stream = UnixStream::connect(scratch.socket()).unwrap();
+    assert_eq!(exchange(&stream, b"{\"method\":\"status\"}\n"), json!({ "result": { "asked": "status" } }));
+    for nonsense in [&b"\n"[..], b"{}\n", b"{\"method\":\"halt\"}\n", b"status\n", b"\xff\xfe\n", b"[[[[\n"] {
+        assert_eq!(exchange(&stream, nonsense)["error"]["kind"], "malformed", "{nonsense:?}");
+    }
+    assert_eq!(
+        exchange(&stream, b"{\"method\":\"sessions\"}\n"),
+        json!({ "result": { "asked": "sessions" } })
+    );
+}
+
+#[test]
+fn a_line_that_is_too_long_ends_the_conversation() {
+    let scratch = Scratch::new();
+    let _server = scratch.serve();
+    let stream = UnixStream::connect(scratch.socket()).unwrap();
+    assert_eq!(exchange(&stream, &[b' '; REQUEST_LEN_MAX])["error"]["kind"], "too-long");
+    assert_eq!({ &stream }.read(&mut [0]).unwrap_or(0), 0);
+}
+
+#[test]
+fn more_clients_than_seats_are_told_to_come_back() {
+    let scratch = Scratch::new();
+    let _server = scratch.serve();
+    let seated: Vec<UnixStream> = (0..16)
+        .map(|_| {
+            let stream = UnixStream::connect(scratch.socket()).unwrap();
+            exchange(&stream, b"{\"method\":\"status\"}\n");
+            stream
+        })
+        .collect();
+    let refused = ask(&scratch.socket(), Method::Status).unwrap_err();
+    assert!(
+        matches!(
+            &refused,
+            AskError::Refused(Failure { kind: ErrorKind::Busy, .. }) | AskError::Broken { .. }
+        ),
+        "{refused}"
+    );
+    drop(seated);
+    let again = (0..100).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        ask(&scratch.socket(), Method::Status).ok()
+    });
+    assert!(again.is_some());
+}
+
+#[test]
+fn only_the_owner_can_open_it() {
+    let scratch = Scratch::new();
+    let server = scratch.serve();
+    let mode = |path: PathBuf| fs::symlink_metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(mode(server.path().to_path_buf()), 0o600);
+    assert_eq!(mode(scratch.0.join("run")), 0o700);
+    drop(server);
+    fs::set_permissions(scratch.0.join("run"), Permissions::from_mode(0o750)).unwrap();
+    let refused = Server::start(&scratch.socket(), Arc::new(Echo)).unwrap_err().to_string();
+    assert!(refused.ends_with("run is open to others (mode 750); it must have mode 700"), "{refused}");
+    assert!(!scratch.socket().exists());
+}
+
+#[test]
+fn a_live_daemon_is_left_alone_and_a_dead_one_replaced() {
+    let scratch = Scratch::new();
+    let server = scratch.serve();
+    let second = Server::start(&scratch.socket(), Arc::new(Echo)).unwrap_err();
+    assert!(matches!(second, StartError::Live { .. }), "{second}");
+    assert!(ask(&scratch.socket(), Method::Status).is_ok());
+    drop(server);
+    assert!(!scratch.socket().exists());
+    assert!(matches!(ask(&scratch.socket(), Method::Status), Err(AskError::Absent { .. })));
+    // A socket without a listener is what a killed daemon leaves.
+    drop(UnixListener::bind(scratch.socket()).unwrap());
+    assert!(matches!(ask(&scratch.socket(), Method::Status), Err(AskError::Absent { .. })));
+    let _server = scratch.serve();
+    assert!(ask(&scratch.socket(), Method::Status).is_ok());
+}
+
+#[test]
+fn whatever_else_stands_there_is_not_removed() {
+    let scratch = Scratch::new();
+    drop(scratch.serve());
+    fs::write(scratch.socket(), "precious").unwrap();
+    let refused = Server::start(&scratch.socket(), Arc::new(Echo)).unwrap_err().to_string();
+    assert!(refused.ends_with("something else than a socket stands there"), "{refused}");
+    assert_eq!(fs::read_to_string(scratch.socket()).unwrap(), "precious");
+}
+
+#[test]
+fn a_path_too_long_for_a_socket_is_told_as_such() {
+    let scratch = Scratch::new();
+    let long = scratch.0.join("x".repeat(120));
+    let refused = Server::start(&long, Arc::new(Echo)).unwrap_err().to_string();
+    assert!(refused.contains("a Unix socket has at most 107"), "{refused}");
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_told_as_such() {
+    let scratch = Scratch::new();
+    drop(scratch.serve());
+    let listener = UnixListener::bind(scratch.socket()).unwrap();
+    let daemon = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+        { &stream }.write_all(b"{\"result\":").unwrap();
+    });
+    let error = ask(&scratch.socket(), Method::Status).unwrap_err().to_string();
+    assert!(error.ends_with("the daemon broke off"), "{error}");
+    daemon.join().unwrap();
+}

@@ -1,0 +1,149 @@
+//! `targe status`, `sessions` and `luns`: questions to the running daemon.
+
+use daemon::admin::api::{Luns, Method, Sessions, Status};
+use daemon::admin::client::ask;
+use daemon::config::{Surroundings, show_size};
+use serde_json::Value;
+
+use crate::cli::AskArgs;
+use crate::tables::Table;
+use crate::{Failure, print};
+
+pub(crate) fn status(args: &AskArgs) -> Result<(), Failure> {
+    let Some(answer) = question(args, Method::Status)? else { return Ok(()) };
+    let status: Status = parse(answer)?;
+    print(&show_status(&status));
+    Ok(())
+}
+
+pub(crate) fn sessions(args: &AskArgs) -> Result<(), Failure> {
+    let Some(answer) = question(args, Method::Sessions)? else { return Ok(()) };
+    let Sessions { sessions } = parse(answer)?;
+    let mut table = Table::new(&["TARGET", "INITIATOR", "TSIH", "FROM", "TO", "DIGESTS"]);
+    for session in &sessions {
+        for (index, connection) in session.connections.iter().enumerate() {
+            let digests = match (connection.header_digest, connection.data_digest) {
+                (false, false) => "none",
+                (true, false) => "header",
+                (false, true) => "data",
+                (true, true) => "header, data",
+            };
+            let target = session.target.as_deref().unwrap_or("(discovery)");
+            let names = if index == 0 { (target, session.initiator.as_str()) } else { ("", "") };
+            let tsih = session.tsih.to_string();
+            table.row(&[names.0, names.1, &tsih, &connection.peer, &connection.local, digests]);
+        }
+    }
+    print(&table.to_string());
+    Ok(())
+}
+
+pub(crate) fn luns(args: &AskArgs) -> Result<(), Failure> {
+    let Some(answer) = question(args, Method::Luns)? else { return Ok(()) };
+    let Luns { luns } = parse(answer)?;
+    let mut table = Table::new(&["TARGET", "LUN", "SIZE", "BLOCK", "FLAGS", "MEDIUM", "NAA"]);
+    for lun in &luns {
+        let flags: Vec<&str> = [(lun.read_only, "ro"), (lun.thin, "thin"), (lun.write_cache, "cached")]
+            .into_iter()
+            .filter_map(|(set, word)| set.then_some(word))
+            .collect();
+        let (number, block) = (lun.lun.to_string(), lun.block_bytes.to_string());
+        table.row(&[
+            &lun.target,
+            &number,
+            &show_size(lun.bytes),
+            &block,
+            &flags.join(","),
+            &lun.medium,
+            &lun.naa,
+        ]);
+    }
+    print(&table.to_string());
+    Ok(())
+}
+
+/// Asks, and prints the answer if JSON is wanted; else returns it.
+fn question(args: &AskArgs, method: Method) -> Result<Option<Value>, Failure> {
+    let socket = match &args.socket {
+        Some(path) => path.clone(),
+        None => {
+            Surroundings::of_process().map_err(|error| Failure::Failed(error.to_string()))?.default_socket()
+        }
+    };
+    let answer = ask(&socket, method).map_err(|error| Failure::Failed(error.to_string()))?;
+    if args.json {
+        print(&format!("{answer:#}\n"));
+        return Ok(None);
+    }
+    Ok(Some(answer))
+}
+
+fn parse<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
+    serde_json::from_value(answer)
+        .map_err(|error| Failure::Failed(format!("the daemon speaks another version: {error}")))
+}
+
+fn show_status(status: &Status) -> String {
+    let mut head = Table::bare();
+    let uptime = show_uptime(status.uptime_s);
+    head.row(&["targe", &format!("{}, process {}, up {uptime}", status.version, status.pid)]);
+    head.row(&["configuration", status.config.as_deref().unwrap_or("flags")]);
+    if let Some(reload) = &status.reload {
+        let verdict = if reload.applied { "applied" } else { "refused" };
+        let ago = show_uptime(reload.ago_s);
+        let first = reload.message.lines().next().unwrap_or_default();
+        head.row(&["last reload", &format!("{verdict} {ago} ago: {first}")]);
+    }
+    head.row(&["state", &status.state_dir]);
+    head.row(&["sessions", &format!("{} of {}", status.sessions, status.max_sessions)]);
+    head.row(&["logins", &format!("{}, and {} that failed", status.logins, status.failed_logins)]);
+    for reactor in &status.reactors {
+        let core = reactor.core.map_or(String::new(), |core| format!(" on core {core}"));
+        let (into, out) = (reactor.bytes_in, reactor.bytes_out);
+        let text = format!(
+            "{}{core}, {} connections, {into} bytes in, {out} out",
+            reactor.engine, reactor.connections
+        );
+        head.row(&["reactor", &text]);
+    }
+    let mut portals = Table::new(&["PORTAL", "TAG", "ANNOUNCED AS", "STATE"]);
+    for portal in &status.portals {
+        let announce = portal.announce.as_deref().unwrap_or("itself");
+        let state = if portal.listening { "listening" } else { "closed" };
+        portals.row(&[&portal.listen, &portal.tag.to_string(), announce, state]);
+    }
+    let mut targets = Table::new(&["TARGET", "LUNS", "SESSIONS", "ALIAS"]);
+    for target in &status.targets {
+        let sessions = format!("{} of {}", target.sessions, target.max_sessions);
+        targets.row(&[
+            &target.name,
+            &target.luns.to_string(),
+            &sessions,
+            target.alias.as_deref().unwrap_or(""),
+        ]);
+    }
+    format!("{head}\n{portals}\n{targets}")
+}
+
+/// Writes a span in its two largest units.
+fn show_uptime(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_shown_in_two_units() {
+        for (seconds, text) in [(0, "0s"), (59, "59s"), (61, "1m 1s"), (7260, "2h 1m"), (200_000, "2d 7h")] {
+            assert_eq!(show_uptime(seconds), text);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! `targe check`.
+
+use daemon::config::{Config, Flags, Loaded, Mistake, Place, Report, Surroundings};
+use serde_json::{Value, json};
+
+use crate::cli::CheckArgs;
+use crate::{Failure, print};
+
+pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
+    let around = Surroundings::of_process().map_err(|error| Failure::Failed(error.to_string()))?;
+    let flags = Flags { config: Some(args.file.clone()), ..Flags::default() };
+    let (report, config) = match Config::load(&flags, &around) {
+        Ok(Loaded { config, report }) => (report, Some(config)),
+        Err(report) => (report, None),
+    };
+    if args.json {
+        print(&format!("{:#}\n", as_json(&report)));
+    } else {
+        print(&report.to_string());
+    }
+    match config {
+        Some(config) => {
+            if !args.json {
+                let count =
+                    |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+                let luns = config.targets.iter().map(|target| target.luns.len()).sum();
+                let what =
+                    [(config.portals.len(), "portal"), (config.targets.len(), "target"), (luns, "LUN")]
+                        .map(|(n, noun)| count(n, noun))
+                        .join(", ");
+                print(&format!("{}: ok: {what}\n", args.file.display()));
+            }
+            Ok(())
+        }
+        None => Err(Failure::Misused(String::new())),
+    }
+}
+
+fn as_json(report: &Report) -> Value {
+    let list = |mistakes: &std::collections::BTreeSet<Mistake>| -> Vec<Value> {
+        mistakes.iter().map(mistake).collect()
+    };
+    json!({
+        "file": report.file,
+        "ok": report.is_clean(),
+        "mistakes": list(&report.mistakes),
+        "warnings": list(&report.warnings),
+    })
+}
+
+fn mistake(mistake: &Mistake) -> Value {
+    let (line, column) = match mistake.place {
+        Some(Place::File { line, column }) => (Some(line), Some(column)),
+        _ => (None, None),
+    };
+    json!({ "line": line, "column": column, "message": mistake.message })
+}

@@ -1,0 +1,56 @@
+//! What a system error means to the one who uses the medium.
+
+use drivers::files::Errno;
+use store::contract::Fault;
+
+/// Maps every system error to the kind of failure that a device server can answer.
+pub fn of_errno(errno: Errno) -> Fault {
+    match errno {
+        // A file system whose largest file is reached has no room either; so has one whose owner's limit is.
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Fault::NoSpace,
+        Errno::ROFS | Errno::PERM | Errno::ACCESS | Errno::BADF | Errno::TXTBSY => Fault::ReadOnly,
+        Errno::NODEV | Errno::NXIO | Errno::NOMEDIUM | Errno::STALE | Errno::SHUTDOWN | Errno::NOTCONN => {
+            Fault::Gone
+        }
+        Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => Fault::Unsupported,
+        // The kernel refuses the shape of a call: ours to get right.
+        Errno::INVAL | Errno::FAULT => Fault::Bug,
+        _ => Fault::Medium,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_has_its_fault() {
+        let table = [
+            (Errno::IO, Fault::Medium),
+            (Errno::NOSPC, Fault::NoSpace),
+            (Errno::DQUOT, Fault::NoSpace),
+            (Errno::FBIG, Fault::NoSpace),
+            (Errno::ROFS, Fault::ReadOnly),
+            (Errno::PERM, Fault::ReadOnly),
+            (Errno::BADF, Fault::ReadOnly),
+            (Errno::NODEV, Fault::Gone),
+            (Errno::NXIO, Fault::Gone),
+            (Errno::STALE, Fault::Gone),
+            (Errno::OPNOTSUPP, Fault::Unsupported),
+            (Errno::INVAL, Fault::Bug),
+            (Errno::ILSEQ, Fault::Medium),
+            (Errno::TIMEDOUT, Fault::Medium),
+        ];
+        for (errno, fault) in table {
+            assert_eq!(of_errno(errno), fault, "{errno}");
+        }
+    }
+
+    #[test]
+    fn no_error_is_without_a_fault() {
+        for number in 1..=133 {
+            let fault = of_errno(Errno::from_raw_os_error(number));
+            assert_ne!(fault, Fault::OutOfRange, "error {number} says nothing of ranges");
+        }
+    }
+}

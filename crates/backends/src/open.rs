@@ -1,0 +1,284 @@
+//! Opens media: creates, locks, sizes and measures them, and says clearly why it could not.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use drivers::files::{Errno, IoFile};
+use rustix::fs::{
+    FallocateFlags, FileType, FlockOperation, Mode, OFlags, fallocate, flock, fsync, ftruncate, open, stat,
+};
+
+use crate::layout::{self, Layout};
+
+/// A regular file to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSpec {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size in bytes. A file that does not exist is created with it; a smaller one grows to it. Without it the
+    /// file must exist.
+    pub size: Option<u64>,
+    /// Whether its storage is reserved.
+    pub allocation: Allocation,
+    /// Whether it is never written.
+    pub read_only: bool,
+    /// Whether to pass the page cache by (`O_DIRECT`).
+    pub direct: bool,
+    /// Whether a write may be acknowledged before it is durable.
+    pub write_cache: bool,
+}
+
+/// How much storage a file has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// Only what was written; the rest are holes.
+    #[default]
+    Sparse,
+    /// All of it, from the start and for good.
+    Full,
+}
+
+/// A block device to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockSpec {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether it is never written.
+    pub read_only: bool,
+    /// Whether to pass the page cache by (`O_DIRECT`).
+    pub direct: bool,
+    /// Whether a write may be acknowledged before it is durable.
+    pub write_cache: bool,
+}
+
+/// A medium that is open, locked and measured. It can go to the thread that will serve it.
+#[derive(Debug)]
+pub struct Opened {
+    pub(crate) file: IoFile,
+    pub(crate) kind: Kind,
+    pub(crate) layout: Layout,
+    pub(crate) size: u64,
+    pub(crate) allocation: Allocation,
+    pub(crate) read_only: bool,
+    pub(crate) write_cache: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Block,
+}
+
+/// A medium cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It cannot be opened.
+    #[error("cannot open {path}")]
+    Open {
+        /// The medium.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no such file, and no size to create it with.
+    #[error("{path} does not exist, and no size is given to create it with")]
+    Missing {
+        /// The medium.
+        path: PathBuf,
+    },
+    /// Another process has it.
+    #[error("{path} is in use by another process")]
+    InUse {
+        /// The medium.
+        path: PathBuf,
+    },
+    /// It cannot be locked.
+    #[error("cannot lock {path}")]
+    Lock {
+        /// The medium.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{path} is not a {expected}")]
+    WrongKind {
+        /// The medium.
+        path: PathBuf,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// It is larger than the size given; making it smaller would lose data.
+    #[error("{path} has {have} bytes, more than the {want} given; it is not cut")]
+    Larger {
+        /// The medium.
+        path: PathBuf,
+        /// Its size.
+        have: u64,
+        /// The size given.
+        want: u64,
+    },
+    /// It has no room for a single sector.
+    #[error("{path} is empty, and no size is given")]
+    Empty {
+        /// The medium.
+        path: PathBuf,
+    },
+    /// It cannot get the size given, or the storage for it.
+    #[error("cannot give {path} {size} bytes")]
+    Size {
+        /// The medium.
+        path: PathBuf,
+        /// The size given.
+        size: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Its file system cannot pass the page cache by.
+    #[error("{path} cannot be opened with O_DIRECT")]
+    NoDirect {
+        /// The medium.
+        path: PathBuf,
+    },
+    /// The system does not tell what it is.
+    #[error("cannot query {path}")]
+    Query {
+        /// The medium.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl FileSpec {
+    /// Opens the file, and creates, locks and sizes it.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn open(&self) -> Result<Opened, OpenError> {
+        let path = &self.path;
+        let mut flags = access(self.read_only, self.direct);
+        if self.size.is_some() && !self.read_only {
+            flags |= OFlags::CREATE;
+        }
+        expect_kind(path, FileType::RegularFile, "regular file")?;
+        let file = open_with(path, flags, self.direct)?;
+        lock(&file, path, self.read_only)?;
+        let size = self.give_size(&file)?;
+        let layout = layout::of_file(&file, self.direct).map_err(query(path))?;
+        Ok(Opened {
+            file: IoFile::new(file, self.direct),
+            kind: Kind::File,
+            layout,
+            size,
+            allocation: self.allocation,
+            read_only: self.read_only,
+            write_cache: self.write_cache,
+        })
+    }
+
+    fn give_size(&self, file: &File) -> Result<u64, OpenError> {
+        let path = &self.path;
+        let have = layout::size(file).map_err(query(path))?;
+        let want = self.size.unwrap_or(have);
+        if want < have {
+            return Err(OpenError::Larger { path: path.clone(), have, want });
+        }
+        if want == 0 || (self.read_only && want != have) {
+            return Err(OpenError::Empty { path: path.clone() });
+        }
+        if self.read_only {
+            return Ok(have);
+        }
+        let failed = |errno: Errno| OpenError::Size { path: path.clone(), size: want, source: errno.into() };
+        if self.allocation == Allocation::Full {
+            fallocate(file, FallocateFlags::empty(), 0, want).map_err(failed)?;
+        }
+        if want > have {
+            ftruncate(file, want).map_err(failed)?;
+        }
+        // The size and the reserved storage are part of what a later flush promises.
+        fsync(file).map_err(failed)?;
+        Ok(want)
+    }
+}
+
+impl BlockSpec {
+    /// Opens the device and claims it.
+    ///
+    /// # Errors
+    /// [`OpenError`]
+    pub fn open(&self) -> Result<Opened, OpenError> {
+        let path = &self.path;
+        // For a block device EXCL means: nobody has mounted or claimed it.
+        let claim = if self.read_only { OFlags::empty() } else { OFlags::EXCL };
+        expect_kind(path, FileType::BlockDevice, "block device")?;
+        let file = open_with(path, access(self.read_only, self.direct) | claim, self.direct)?;
+        lock(&file, path, self.read_only)?;
+        let size = layout::size(&file).map_err(query(path))?;
+        let layout = layout::of_block_device(&file, self.direct).map_err(query(path))?;
+        if size < u64::from(layout.granule) {
+            return Err(OpenError::Empty { path: path.clone() });
+        }
+        Ok(Opened {
+            file: IoFile::new(file, self.direct),
+            kind: Kind::Block,
+            layout,
+            size,
+            allocation: Allocation::Sparse,
+            read_only: self.read_only,
+            write_cache: self.write_cache,
+        })
+    }
+}
+
+/// Refuses what is of another kind before it is opened: opening a pipe or a tape has effects, and may hang.
+fn expect_kind(path: &Path, kind: FileType, expected: &'static str) -> Result<(), OpenError> {
+    match stat(path) {
+        Ok(facts) if FileType::from_raw_mode(facts.st_mode) != kind => {
+            Err(OpenError::WrongKind { path: path.to_owned(), expected })
+        }
+        // Opening it will say what is wrong, or create it.
+        _ => Ok(()),
+    }
+}
+
+fn access(read_only: bool, direct: bool) -> OFlags {
+    let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let direct = if direct { OFlags::DIRECT } else { OFlags::empty() };
+    access | direct | OFlags::CLOEXEC | OFlags::NOCTTY
+}
+
+fn open_with(path: &Path, flags: OFlags, direct: bool) -> Result<File, OpenError> {
+    let owned = path.to_owned();
+    match open(path, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => Ok(File::from(file)),
+        Err(Errno::INVAL) if direct => Err(OpenError::NoDirect { path: owned }),
+        Err(Errno::BUSY) => Err(OpenError::InUse { path: owned }),
+        Err(Errno::NOENT)
+            if path.parent().is_none_or(|parent| parent.as_os_str().is_empty() || parent.exists()) =>
+        {
+            Err(OpenError::Missing { path: owned })
+        }
+        Err(errno) => Err(OpenError::Open { path: owned, source: errno.into() }),
+    }
+}
+
+/// Takes the lock that tells another daemon that the medium is taken. Several may read, one may write.
+fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
+    let operation = if read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    match flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(OpenError::InUse { path: path.to_owned() }),
+        Err(errno) => Err(OpenError::Lock { path: path.to_owned(), source: errno.into() }),
+    }
+}
+
+fn query(path: &Path) -> impl Fn(Errno) -> OpenError {
+    move |errno| OpenError::Query { path: path.to_owned(), source: errno.into() }
+}

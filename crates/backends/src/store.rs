@@ -1,0 +1,486 @@
+//! A file or block device as a [`Store`].
+//!
+//! # Durability
+//!
+//! A flush is `fdatasync`. The kernel reports a failed write-back once, forgets it, and lets the next `fdatasync`
+//! succeed although the data is gone. So once one has failed, every later flush of this store fails too, until the
+//! medium is opened again: who was told that a flush failed may retry it, and must not be told that all is well.
+//! A stable write is `RWF_DSYNC`; if it fails in a way that may have swallowed the report of an earlier write's
+//! failure, the same holds.
+
+mod job;
+
+use std::collections::VecDeque;
+
+use base::buffer::{Bytes, DataList, PAGE, Pool};
+use drivers::files::{
+    Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, ReadBufs,
+};
+use store::Store;
+use store::contract::{
+    Completion, Durability, Extent, ExtentState, Failure, Fault, Op, OpAction, OpId, Outcome, Profile,
+};
+
+use crate::fault;
+use crate::layout;
+use crate::open::{Allocation, Kind, Opened};
+use job::{Job, Jobs, Work, ZeroWay};
+
+/// The longest single read or write: the largest transfer that initiators in use ask for.
+const IO_LEN_MAX: usize = 16 << 20;
+
+/// Buffers of reads are at most this large: the largest that the pool keeps.
+const BUF_LEN_MAX: usize = 1 << 20;
+
+/// Zeros are written in pieces of this size where the system cannot make them, so that other I/O gets its turn.
+const ZERO_PIECE: usize = 4 << 20;
+
+/// A file or block device, served on one reactor.
+#[derive(Debug)]
+pub struct FileStore {
+    file: IoFile,
+    kind: Kind,
+    queue: FileQueue,
+    profile: Profile,
+    memory_alignment: usize,
+    allocation: Allocation,
+    jobs: Jobs,
+    ready: VecDeque<Completion>,
+    /// Acknowledged changes may not be durable. True at first: an earlier process may have left some.
+    unsynced: bool,
+    syncs_under_way: usize,
+    sync_failed: Option<Fault>,
+    zeros: Option<Bytes>,
+}
+
+impl FileStore {
+    /// Serves what was opened through `queue`.
+    pub fn new(opened: Opened, queue: FileQueue) -> Self {
+        let Opened { file, kind, layout, size, allocation, read_only, write_cache } = opened;
+        let thin = layout.punches && allocation == Allocation::Sparse && !read_only;
+        let profile = Profile {
+            len: size - size % u64::from(layout.granule),
+            granule: layout.granule,
+            preferred_granule: layout.preferred_granule,
+            io_len_max: IO_LEN_MAX,
+            read_only,
+            volatile_cache: write_cache && !read_only,
+            thin,
+            // A discard promises nothing; a hole in a file reads as zeros.
+            deallocated_reads_zero: thin && kind == Kind::File,
+            rotational: layout.rotational,
+        };
+        Self {
+            file,
+            kind,
+            queue,
+            profile,
+            memory_alignment: usize::try_from(layout.memory_alignment).unwrap_or(PAGE),
+            allocation,
+            jobs: Jobs::default(),
+            ready: VecDeque::new(),
+            unsynced: true,
+            syncs_under_way: 0,
+            sync_failed: None,
+            zeros: None,
+        }
+    }
+
+    /// Looks at the size again, after somebody else may have changed it. Returns whether it is another.
+    ///
+    /// # Errors
+    /// What the system says; the size stays.
+    pub fn refresh_len(&mut self) -> Result<bool, Errno> {
+        let size = layout::size(self.file.file())?;
+        let len = size - size % u64::from(self.profile.granule);
+        let changed = len != self.profile.len;
+        self.profile.len = len;
+        Ok(changed)
+    }
+
+    fn begin(&mut self, op: Op) -> Result<(), Failure> {
+        let id = op.id;
+        match op.action {
+            OpAction::Read { at, len } => {
+                self.check(at, wide(len), true)?;
+                self.read(id, at, len);
+            }
+            OpAction::Write { at, data, durability } => {
+                self.check_writable()?;
+                self.check(at, wide(data.len()), true)?;
+                self.write(id, at, data, durability);
+            }
+            OpAction::Flush => self.flush(id)?,
+            OpAction::Deallocate { at, len } => {
+                self.check_writable()?;
+                self.check(at, len, false)?;
+                self.deallocate(id, at, len)?;
+            }
+            OpAction::WriteZeroes { at, len, may_deallocate, durability } => {
+                self.check_writable()?;
+                self.check(at, len, false)?;
+                let stable = self.is_stable(durability);
+                let way = self.first_zero_way(may_deallocate);
+                self.zero(id, at, len, way, stable);
+            }
+            OpAction::Extents { at, len, count_max } => {
+                self.check(at, len, false)?;
+                self.extents(id, at, len, count_max);
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, at: u64, len: u64, bounded: bool) -> Result<(), Fault> {
+        let granule = u64::from(self.profile.granule);
+        if at.checked_add(len).is_none_or(|end| end > self.profile.len) {
+            return Err(Fault::OutOfRange);
+        }
+        let misshapen = !at.is_multiple_of(granule) || !len.is_multiple_of(granule);
+        if misshapen || (bounded && len > wide(IO_LEN_MAX)) { Err(Fault::Bug) } else { Ok(()) }
+    }
+
+    fn check_writable(&self) -> Result<(), Fault> {
+        if self.profile.read_only { Err(Fault::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Without a write cache every write is stable.
+    fn is_stable(&self, durability: Durability) -> bool {
+        durability == Durability::Stable || !self.profile.volatile_cache
+    }
+
+    fn read(&mut self, id: OpId, at: u64, len: usize) {
+        if len == 0 {
+            return self.complete(id, Ok(Outcome::Data(DataList::new())));
+        }
+        let mut bufs = ReadBufs::new();
+        let mut left = len;
+        while left > 0 {
+            let piece = left.min(BUF_LEN_MAX);
+            bufs.push(self.queue.pool().take(piece));
+            left -= piece;
+        }
+        self.submit(Job { id, work: Work::Read { at, len } }, FileOpKind::Read { at, len, bufs });
+    }
+
+    fn write(&mut self, id: OpId, at: u64, data: DataList, durability: Durability) {
+        if data.is_empty() {
+            return self.complete(id, Ok(Outcome::Done(data)));
+        }
+        let stable = self.is_stable(durability);
+        let bounced = self.needs_bounce(&data).then(|| bounce(&data, self.queue.pool()));
+        let (data, original) = match bounced {
+            Some(copy) => (copy, Some(data)),
+            None => (data, None),
+        };
+        // A stable write that finds no room is tried again, see `stable_write_failed`.
+        let again = (stable && !self.file.direct()).then(|| data.clone());
+        let work = Work::Write { at, stable, original, again, first_errno: None };
+        self.submit(Job { id, work }, FileOpKind::Write { at, data, stable });
+    }
+
+    /// Returns whether `data` lies such that `O_DIRECT` would refuse it.
+    fn needs_bounce(&self, data: &DataList) -> bool {
+        let granule = usize::try_from(self.profile.granule).unwrap_or(PAGE);
+        self.file.direct()
+            && data.parts().iter().any(|part| {
+                part.as_ptr().align_offset(self.memory_alignment) != 0 || part.len() % granule != 0
+            })
+    }
+
+    fn flush(&mut self, id: OpId) -> Result<(), Failure> {
+        if let Some(fault) = self.sync_failed {
+            return Err(fault.into());
+        }
+        if self.profile.read_only || (!self.unsynced && self.syncs_under_way == 0) {
+            self.complete(id, Ok(Outcome::Done(DataList::new())));
+            return Ok(());
+        }
+        self.sync(id);
+        Ok(())
+    }
+
+    fn sync(&mut self, id: OpId) {
+        // What is acknowledged from now on counts for the next one.
+        self.unsynced = false;
+        self.syncs_under_way += 1;
+        self.submit(Job { id, work: Work::Sync }, FileOpKind::Sync { data_only: true });
+    }
+
+    fn deallocate(&mut self, id: OpId, at: u64, len: u64) -> Result<(), Failure> {
+        if !self.profile.thin {
+            return Err(Fault::Unsupported.into());
+        }
+        if len == 0 {
+            self.complete(id, Ok(Outcome::Done(DataList::new())));
+            return Ok(());
+        }
+        let kind = match self.kind {
+            Kind::File => FileOpKind::Fallocate { mode: FallocateMode::PunchHole, at, len },
+            Kind::Block => FileOpKind::Discard { at, len },
+        };
+        let stable = !self.profile.volatile_cache;
+        self.submit(Job { id, work: Work::Deallocate { stable } }, kind);
+        Ok(())
+    }
+
+    fn first_zero_way(&self, may_deallocate: bool) -> ZeroWay {
+        match self.kind {
+            _ if may_deallocate && self.profile.thin => ZeroWay::Punch,
+            Kind::File => ZeroWay::ZeroRange,
+            Kind::Block => ZeroWay::ZeroOut,
+        }
+    }
+
+    fn zero(&mut self, id: OpId, at: u64, len: u64, way: ZeroWay, stable: bool) {
+        if len == 0 {
+            return self.complete(id, Ok(Outcome::Done(DataList::new())));
+        }
+        let kind = match way {
+            ZeroWay::Punch => FileOpKind::Fallocate { mode: FallocateMode::PunchHole, at, len },
+            ZeroWay::ZeroRange => FileOpKind::Fallocate { mode: FallocateMode::ZeroRange, at, len },
+            ZeroWay::ZeroOut => FileOpKind::ZeroOut { at, len },
+            ZeroWay::Write => FileOpKind::Write { at, data: self.zeros(len), stable: false },
+        };
+        self.submit(Job { id, work: Work::Zero { at, len, way, stable } }, kind);
+    }
+
+    /// Returns up to a piece of zeros.
+    fn zeros(&mut self, len: u64) -> DataList {
+        let zeros = self.zeros.get_or_insert_with(|| {
+            let mut buf = self.queue.pool().take(BUF_LEN_MAX);
+            buf.append_zeros(BUF_LEN_MAX);
+            buf.freeze()
+        });
+        let mut list = DataList::new();
+        let mut left = usize::try_from(len).unwrap_or(ZERO_PIECE).min(ZERO_PIECE);
+        while left > 0 {
+            let part = zeros.slice(0, left);
+            left -= part.len();
+            list.push(part);
+        }
+        list
+    }
+
+    fn extents(&mut self, id: OpId, at: u64, len: u64, count_max: usize) {
+        if len == 0 || count_max == 0 {
+            return self.complete(id, Ok(Outcome::Extents(Vec::new())));
+        }
+        if self.kind == Kind::Block {
+            let all = Extent { at, len, state: ExtentState::Mapped };
+            return self.complete(id, Ok(Outcome::Extents(vec![all])));
+        }
+        self.submit(Job { id, work: Work::Extents }, FileOpKind::Extents { at, len, count_max });
+    }
+
+    fn submit(&mut self, job: Job, kind: FileOpKind) {
+        let token = self.jobs.insert(job);
+        self.queue.submit(FileOp { token, file: self.file.clone(), kind });
+    }
+
+    fn complete(&mut self, id: OpId, result: Result<Outcome, Failure>) {
+        self.ready.push_back(Completion { id, result });
+    }
+
+    /// Takes the result of one file operation; the job may go on with another.
+    fn finish(&mut self, job: Job, result: Result<FileOutcome, FileError>) {
+        let Job { id, work } = job;
+        match work {
+            Work::Read { at, len } => {
+                let result = read_result(at, len, result);
+                self.complete(id, result);
+            }
+            Work::Write { at, stable, original, again, first_errno } => match result {
+                Ok(FileOutcome::Wrote(_)) if first_errno.is_some() => {
+                    // It finds room now, so it was the making durable that failed, of whatever data.
+                    let fault = first_errno.map_or(Fault::NoSpace, fault::of_errno);
+                    self.sync_failed = Some(fault);
+                    self.complete(id, Err(fault.into()));
+                }
+                Ok(FileOutcome::Wrote(data)) => {
+                    drop(again);
+                    self.unsynced |= !stable;
+                    let data = match original {
+                        Some(original) => {
+                            data.into_parts().for_each(|part| self.queue.pool().recycle(part));
+                            original
+                        }
+                        None => data,
+                    };
+                    self.complete(id, Ok(Outcome::Done(data)));
+                }
+                Ok(_) => self.complete(id, Err(Fault::Bug.into())),
+                Err(error) => self.write_failed(id, at, again.filter(|_| first_errno.is_none()), error),
+            },
+            Work::Sync => self.sync_finished(id, result),
+            Work::Deallocate { stable } => match result {
+                Ok(_) => self.changed(id, stable),
+                Err(error) => self.complete(id, Err(fault::of_errno(error.errno).into())),
+            },
+            Work::Zero { at, len, way, stable } => self.zero_finished(id, (at, len), way, stable, result),
+            Work::Extents => {
+                let result = self.extents_result(result);
+                self.complete(id, result);
+            }
+        }
+    }
+
+    /// A write failed. If it was a stable one through the page cache, its error may be the only report that
+    /// *earlier* writes are lost: then flushes fail from now on. Finding no room is so common, and harmless if the
+    /// write itself found none, that this is told apart: the write is tried again without the promise.
+    fn write_failed(&mut self, id: OpId, at: u64, again: Option<DataList>, error: FileError) {
+        let fault = fault::of_errno(error.errno);
+        if let Some(data) = again {
+            if fault == Fault::NoSpace {
+                let first_errno = Some(error.errno);
+                let work = Work::Write { at, stable: false, original: None, again: None, first_errno };
+                return self.submit(Job { id, work }, FileOpKind::Write { at, data, stable: false });
+            }
+            if matches!(fault, Fault::Medium | Fault::Gone) {
+                self.sync_failed = Some(fault);
+            }
+        }
+        let at = (fault == Fault::Medium).then(|| at.saturating_add(wide(error.done)));
+        self.complete(id, Err(Failure { fault, at }));
+    }
+
+    fn sync_finished(&mut self, id: OpId, result: Result<FileOutcome, FileError>) {
+        self.syncs_under_way = self.syncs_under_way.saturating_sub(1);
+        let result = match result {
+            // One that was submitted before another failed has nothing to promise either.
+            Ok(_) => self.sync_failed.map_or(Ok(Outcome::Done(DataList::new())), |fault| Err(fault.into())),
+            Err(error) => {
+                let fault = fault::of_errno(error.errno);
+                self.sync_failed = Some(fault);
+                Err(fault.into())
+            }
+        };
+        self.complete(id, result);
+    }
+
+    /// The storage of a range has changed; it may still have to be made durable.
+    fn changed(&mut self, id: OpId, stable: bool) {
+        self.unsynced = true;
+        match self.sync_failed {
+            _ if !stable => self.complete(id, Ok(Outcome::Done(DataList::new()))),
+            Some(fault) => self.complete(id, Err(fault.into())),
+            None => self.sync(id),
+        }
+    }
+
+    fn zero_finished(
+        &mut self,
+        id: OpId,
+        (at, len): (u64, u64),
+        way: ZeroWay,
+        stable: bool,
+        result: Result<FileOutcome, FileError>,
+    ) {
+        match result {
+            Ok(FileOutcome::Wrote(data)) => {
+                let written = wide(data.len());
+                drop(data);
+                if written < len {
+                    self.zero(id, at.saturating_add(written), len - written, way, stable);
+                } else {
+                    self.zeros = None;
+                    self.changed(id, stable);
+                }
+            }
+            Ok(_) => self.changed(id, stable),
+            Err(error) => match (fault::of_errno(error.errno), way.next(self.kind)) {
+                (Fault::Unsupported, Some(next)) => self.zero(id, at, len, next, stable),
+                (fault, _) => self.complete(id, Err(fault.into())),
+            },
+        }
+    }
+
+    fn extents_result(&self, result: Result<FileOutcome, FileError>) -> Result<Outcome, Failure> {
+        let hole = match self.allocation {
+            Allocation::Sparse => ExtentState::Hole,
+            Allocation::Full => ExtentState::Anchored,
+        };
+        match result {
+            Ok(FileOutcome::Extents(list)) => Ok(Outcome::Extents(
+                list.into_iter()
+                    .map(|it| Extent {
+                        at: it.at,
+                        len: it.len,
+                        state: if it.data { ExtentState::Mapped } else { hole },
+                    })
+                    .collect(),
+            )),
+            Ok(_) => Err(Fault::Bug.into()),
+            Err(error) => Err(fault::of_errno(error.errno).into()),
+        }
+    }
+}
+
+impl Store for FileStore {
+    fn profile(&self) -> Profile {
+        self.profile.clone()
+    }
+
+    fn submit(&mut self, op: Op) {
+        let id = op.id;
+        if let Err(failure) = self.begin(op) {
+            self.complete(id, Err(failure));
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        loop {
+            if let Some(completion) = self.ready.pop_front() {
+                return Some(completion);
+            }
+            let done = self.queue.poll()?;
+            if let Some(job) = self.jobs.remove(done.token) {
+                self.finish(job, done.result);
+            }
+        }
+    }
+}
+
+fn read_result(at: u64, len: usize, result: Result<FileOutcome, FileError>) -> Result<Outcome, Failure> {
+    match result {
+        Ok(FileOutcome::Read(bufs)) => {
+            let mut data = DataList::new();
+            for buf in bufs {
+                if !buf.is_empty() {
+                    data.push(buf.freeze());
+                }
+            }
+            if data.len() == len {
+                Ok(Outcome::Data(data))
+            } else {
+                // The file ends before the medium does: somebody has cut it.
+                Err(Failure { fault: Fault::Gone, at: Some(at.saturating_add(wide(data.len()))) })
+            }
+        }
+        Ok(_) => Err(Fault::Bug.into()),
+        Err(error) => {
+            let fault = fault::of_errno(error.errno);
+            let at = (fault == Fault::Medium).then(|| at.saturating_add(wide(error.done)));
+            Err(Failure { fault, at })
+        }
+    }
+}
+
+/// Copies `data` into buffers that lie as `O_DIRECT` wants them.
+fn bounce(data: &DataList, pool: &Pool) -> DataList {
+    let mut copy = DataList::new();
+    let mut at = 0;
+    while at < data.len() {
+        let len = (data.len() - at).min(BUF_LEN_MAX);
+        let mut buf = pool.take(len);
+        buf.append_zeros(len);
+        at += data.copy_to(at, buf.filled_mut());
+        copy.push(buf.freeze());
+    }
+    copy
+}
+
+/// `usize` has at most 64 bits.
+fn wide(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,92 @@
+//! Operations on their way, by the token under which the file queue knows them.
+
+use base::buffer::DataList;
+use drivers::files::Errno;
+use store::contract::OpId;
+
+use crate::open::Kind;
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) id: OpId,
+    pub(super) work: Work,
+}
+
+/// What the file operation under way is for.
+#[derive(Debug)]
+pub(super) enum Work {
+    Read {
+        at: u64,
+        len: usize,
+    },
+    Write {
+        at: u64,
+        stable: bool,
+        /// What the submitter gave, if a copy of it is written.
+        original: Option<DataList>,
+        /// The data once more, if it may have to be tried again.
+        again: Option<DataList>,
+        /// Why the first try failed, if this is the second.
+        first_errno: Option<Errno>,
+    },
+    /// A flush, or what makes another change durable.
+    Sync,
+    Deallocate {
+        stable: bool,
+    },
+    /// The range that is still to become zeros.
+    Zero {
+        at: u64,
+        len: u64,
+        way: ZeroWay,
+        stable: bool,
+    },
+    Extents,
+}
+
+/// How to make a range read as zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ZeroWay {
+    Punch,
+    ZeroRange,
+    ZeroOut,
+    Write,
+}
+
+impl ZeroWay {
+    /// Returns what to try where the system cannot do it this way.
+    pub(super) fn next(self, kind: Kind) -> Option<Self> {
+        match (self, kind) {
+            (Self::Punch, Kind::File) => Some(Self::ZeroRange),
+            (Self::Punch, Kind::Block) => Some(Self::ZeroOut),
+            (Self::ZeroRange | Self::ZeroOut, _) => Some(Self::Write),
+            (Self::Write, _) => None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Jobs {
+    places: Vec<Option<Job>>,
+    free: Vec<usize>,
+}
+
+impl Jobs {
+    pub(super) fn insert(&mut self, job: Job) -> u64 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        if let Some(place) = self.places.get_mut(at) {
+            *place = Some(job);
+        }
+        super::wide(at)
+    }
+
+    pub(super) fn remove(&mut self, token: u64) -> Option<Job> {
+        let at = usize::try_from(token).ok()?;
+        let job = self.places.get_mut(at)?.take()?;
+        self.free.push(at);
+        Some(job)
+    }
+}

@@ -242,14 +242,11 @@ impl TargetLogin {
         directory: &dyn Directory,
         out: &mut TextOut,
     ) -> Result<bool, Failure> {
-        let first = self.identity.is_none();
         let sorted = self.sort(text, out)?;
-        if first {
+        if self.identity.is_none() {
             let fixed = self.fixed.ok_or(Why::AfterTheEnd)?;
             let identity = Identity::establish(&sorted, fixed, &self.via, directory, out)?;
             self.identity = Some(identity);
-        } else {
-            sorted.refuse_identity()?;
         }
         let Some(identity) = &mut self.identity else { return Err(Why::AfterTheEnd.into()) };
         if let Some(alias) = sorted.initiator_alias {
@@ -269,6 +266,14 @@ impl TargetLogin {
                 answer_unknown(&pair, out)?;
                 continue;
             };
+            if let Some(identity) = &self.identity
+                && let Some(same) = identity.repeats(key, pair.value)
+            {
+                if same {
+                    continue;
+                }
+                return Err(Why::IdentityTooLate(key));
+            }
             self.gate.admit(key, self.stage)?;
             match key {
                 Key::InitiatorName => sorted.initiator_name = Some(pair.value),
@@ -379,22 +384,6 @@ impl TargetLogin {
             negotiated,
             user: user.clone(),
         })
-    }
-}
-
-impl Sorted<'_> {
-    /// Refuses the keys that only the first text may carry.
-    fn refuse_identity(&self) -> Result<(), Why> {
-        for (value, key) in [
-            (self.initiator_name, Key::InitiatorName),
-            (self.target_name, Key::TargetName),
-            (self.session_type, Key::SessionType),
-        ] {
-            if value.is_some() {
-                return Err(Why::IdentityTooLate(key));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -70,8 +70,8 @@ pub enum Why {
     /// The session is to be neither `Normal` nor `Discovery`.
     #[error("the session type is unknown")]
     SessionTypeUnknown,
-    /// A key that belongs into the first text came later.
-    #[error("{} came after the first text", .0.name())]
+    /// A key that belongs into the first text came later, and says something else.
+    #[error("{} says something else than in the first text", .0.name())]
     IdentityTooLate(Key),
     /// There is no such target here.
     #[error("there is no such target")]

@@ -295,9 +295,10 @@ impl Exchange {
         negotiated && here
     }
 
+    /// Returns whether an offer of `key` is answered `Irrelevant`. FirstBurstLength without unsolicited data could be
+    /// too (§13.14), but some initiators read that answer as the number zero.
     fn is_irrelevant(&self, key: Key) -> bool {
-        let discovery = self.setting == Setting::Discovery && key.spec().irrelevant_in_discovery;
-        discovery || (key == Key::FirstBurstLength && !self.has_unsolicited_data())
+        self.setting == Setting::Discovery && key.spec().irrelevant_in_discovery
     }
 
     /// Returns whether any data may come unasked, as far as is settled.

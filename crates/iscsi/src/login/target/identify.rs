@@ -114,6 +114,23 @@ impl Identity {
         SessionQuery { initiator: &self.initiator, isid, tsih, target, portal_group, cid }
     }
 
+    /// Returns whether a later text only repeats what the first one said; `None` for keys that do not belong there.
+    /// libiscsi names both sides once more in its first text after CHAP.
+    pub(super) fn repeats(&self, key: Key, value: &[u8]) -> Option<bool> {
+        let (session_type, target) = match &self.kind {
+            SessionKind::Discovery => ("Discovery", None),
+            SessionKind::Normal { name, .. } => ("Normal", Some(name)),
+        };
+        let names = |name: &IscsiName| IscsiName::parse(value).as_ref() == Ok(name);
+        match key {
+            Key::InitiatorName => Some(names(&self.initiator)),
+            Key::TargetName => Some(target.is_none_or(names)),
+            Key::SessionType => Some(value == session_type.as_bytes()),
+            Key::InitiatorAlias => self.alias.as_ref().map(|alias| *alias == printable(value)),
+            _ => None,
+        }
+    }
+
     pub(super) fn set_alias(&mut self, alias: &[u8]) {
         self.alias = Some(printable(alias));
     }

@@ -26,9 +26,10 @@ fn shown(out: TextOut) -> String {
 fn offers_of(exchange: &mut Exchange, all: bool) -> String {
     let mut out = TextOut::new();
     if all {
-        exchange.offer_all(&mut out)
+        exchange.offer_all(&mut out);
     } else {
-        exchange.offer_what_must_change(&mut out)
+        exchange.declare(&mut out);
+        exchange.offer_what_must_change(&mut out);
     }
     shown(out)
 }
@@ -75,7 +76,7 @@ fn the_target_answers_each_offer_with_the_result() {
         ("FirstBurstLength=65536 MaxBurstLength=4096", "FirstBurstLength=4096 MaxBurstLength=4096"),
         (
             "FirstBurstLength=4096 InitialR2T=Yes ImmediateData=No",
-            "FirstBurstLength=Irrelevant InitialR2T=Yes ImmediateData=No",
+            "FirstBurstLength=4096 InitialR2T=Yes ImmediateData=No",
         ),
         ("DefaultTime2Wait=0", "DefaultTime2Wait=2"),
         ("DefaultTime2Wait=60", "DefaultTime2Wait=60"),

@@ -37,8 +37,11 @@ def io(server, *commands):
 
 def run(*command):
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TOOL_MAX_S)
-    said = done.stdout + done.stderr
+    said = (done.stdout + done.stderr).splitlines()
     # qemu-io exits 0 on a pattern that does not match.
-    if done.returncode != 0 or "Pattern verification failed" in said or "failed:" in said:
-        raise RuntimeError(f"{' '.join(command)} exits {done.returncode}: {said[-500:]}")
+    wrong = [line for line in said if "Pattern verification failed" in line or "failed:" in line]
+    if done.returncode != 0 or wrong:
+        shown = " ".join(command)
+        raise RuntimeError(f"{shown[:120]}{'…' * (len(shown) > 120)} exits {done.returncode}, {len(wrong)} lines of failure: "
+                           f"{'; '.join((wrong or said[-3:])[:3])}")
     return done.stdout

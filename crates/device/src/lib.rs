@@ -10,5 +10,11 @@
 extern crate alloc;
 
 pub mod contract;
-#[allow(dead_code, reason = "the logical unit that uses it is built next to it")]
-pub mod pr;
+#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod identifying;
+#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod inquiry;
+#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod pr;
+#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+pub mod saved;

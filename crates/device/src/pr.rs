@@ -7,7 +7,7 @@
 pub(crate) mod conflict;
 pub(crate) mod out;
 pub(crate) mod report;
-pub mod state;
+pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +20,7 @@ use scsi::sense::{Asc, Sense};
 use crate::contract::{Nexus, RelativePort};
 
 /// How many nexuses can be registered with one logical unit: 64 hosts with 8 paths each, which is what the largest
-/// clusters in use need. READ KEYS then answers 4 KiB, and the saved state stays under [`state::MAX_LEN`].
+/// clusters in use need. READ KEYS then answers 4 KiB, and the saved state stays under 128 KiB.
 pub(crate) const MAX_REGISTRANTS: usize = 512;
 
 /// What an I_T nexus is called across sessions and restarts: the names of its two ports.
@@ -58,9 +58,8 @@ pub(crate) struct Change {
     /// The nexuses whose tasks, except the command itself, are to be aborted and whose prevention of medium removal is
     /// to be lifted (PREEMPT AND ABORT).
     pub(crate) abort: Vec<NexusName>,
-    /// The state to save before the command is answered; empty bytes when nothing is to survive any longer. `None`
-    /// when what was saved is still right.
-    pub(crate) save: Option<Vec<u8>>,
+    /// Whether what was saved is no longer right and has to be replaced before the command is answered.
+    pub(crate) save: bool,
 }
 
 /// Why a PERSISTENT RESERVE OUT was not done.
@@ -148,6 +147,11 @@ impl PersistentReservations {
     /// Returns whether any nexus is registered.
     pub(crate) const fn has_registrants(&self) -> bool {
         !self.registrants.is_empty()
+    }
+
+    /// Returns whether registrations and reservation are to survive a loss of power (APTPL).
+    pub(crate) const fn persists(&self) -> bool {
+        self.persist
     }
 
     /// Returns whether saved state could not be read and has not been replaced.

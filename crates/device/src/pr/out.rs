@@ -85,9 +85,7 @@ impl PersistentReservations {
             Request::ReplaceLost(list, kind) => self.replace_lost(from, &list, kind),
         }?;
         let something_is_saved = before.persist || before.lost;
-        if (something_is_saved || self.persist) && *self != before {
-            change.save = Some(if self.persist { self.encode() } else { Vec::new() });
-        }
+        change.save = (something_is_saved || self.persist) && *self != before;
         Ok(change)
     }
 
@@ -258,7 +256,7 @@ impl PersistentReservations {
             attentions.extend(others.map(|nexus| (nexus, Asc::REGISTRATIONS_PREEMPTED)));
         }
         self.generation = self.generation.wrapping_add(1);
-        Ok(Change { attentions, abort: if abort { hit } else { Vec::new() }, save: None })
+        Ok(Change { attentions, abort: if abort { hit } else { Vec::new() }, ..Change::default() })
     }
 
     fn register_and_move(

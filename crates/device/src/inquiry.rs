@@ -1,0 +1,185 @@
+//! INQUIRY (SPC-5 §6.7, §7.7): who a logical unit says it is. Everything here is derived from its configuration, from the
+//! limits that its commands obey, and from the table of its commands, so that no page promises what no command keeps.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry, VERSION_SPC_4, version_descriptor};
+use scsi::sense::Sense;
+use scsi::transport_id::PROTOCOL_ISCSI;
+use scsi::vpd::{
+    Association, BlockCharacteristics, BlockLimits, Designator, ExtendedInquiry, LogicalBlockProvisioning,
+    Page, page,
+};
+
+use crate::contract::{RelativePort, TargetPort, UnitConfig};
+
+/// What INQUIRY has to tell of a unit, as one nexus sees it.
+#[derive(Debug)]
+pub(crate) struct Portrait<'a> {
+    /// The configuration: names, ports, removability.
+    pub(crate) config: &'a UnitConfig,
+    /// What kind of device it is.
+    pub(crate) device_type: DeviceType,
+    /// The target port through which it is asked.
+    pub(crate) port: RelativePort,
+    /// The body of VPD page 8Fh, if the unit does third-party copies.
+    pub(crate) third_party_copy: Option<Vec<u8>>,
+    /// Whether writes may be acknowledged before they are durable.
+    pub(crate) volatile_cache: bool,
+    /// The body of VPD page B0h.
+    pub(crate) limits: BlockLimits,
+    /// The body of VPD page B1h.
+    pub(crate) characteristics: BlockCharacteristics,
+    /// The body of VPD page B2h, if the unit is thinly provisioned.
+    pub(crate) provisioning: Option<LogicalBlockProvisioning>,
+}
+
+/// TPGS 01b: asymmetric access is managed by the target alone.
+const TPGS_IMPLICIT: u8 = 1;
+
+/// How long an extended self-test takes, in minutes: it reads a few blocks.
+const EXTENDED_SELF_TEST_MINUTES: u16 = 1;
+
+impl Portrait<'_> {
+    /// Standard INQUIRY data.
+    pub(crate) fn standard(&self) -> [u8; StandardInquiry::LEN] {
+        let config = self.config;
+        StandardInquiry {
+            qualifier: Qualifier::CONNECTED,
+            device_type: self.device_type,
+            removable: config.removable,
+            version: VERSION_SPC_4,
+            hierarchical: true,
+            target_port_groups: TPGS_IMPLICIT,
+            third_party_copy: self.third_party_copy.is_some(),
+            protect: false,
+            multi_port: config.ports.len() > 1,
+            command_queuing: true,
+            vendor: config.identity.vendor,
+            product: config.identity.product,
+            revision: config.identity.revision,
+            versions: self.versions(),
+        }
+        .encode()
+    }
+
+    /// The vital product data page `code`, or `None` if the unit has no such page.
+    pub(crate) fn page(&self, code: u8) -> Option<Vec<u8>> {
+        let body = match code {
+            page::SUPPORTED_PAGES => self.pages(),
+            page::UNIT_SERIAL_NUMBER => Vec::from(self.config.identity.serial.as_bytes()),
+            page::DEVICE_IDENTIFICATION => self.designators(),
+            page::EXTENDED_INQUIRY => ExtendedInquiry {
+                task_attributes: true,
+                volatile_cache: self.volatile_cache,
+                extended_self_test_minutes: EXTENDED_SELF_TEST_MINUTES,
+                sense_len_max: u8::try_from(Sense::MAX_LEN).unwrap_or(u8::MAX),
+            }
+            .encode()
+            .to_vec(),
+            page::MODE_PAGE_POLICY => ALL_PAGES_SHARED.to_vec(),
+            page::SCSI_PORTS => self.ports(),
+            page::THIRD_PARTY_COPY => self.third_party_copy.clone()?,
+            page::BLOCK_LIMITS if self.is_block_device() => self.limits.encode().to_vec(),
+            page::BLOCK_CHARACTERISTICS if self.is_block_device() => self.characteristics.encode().to_vec(),
+            page::LOGICAL_BLOCK_PROVISIONING => self.provisioning?.encode().to_vec(),
+            _ => return None,
+        };
+        Some(Page { peripheral: self.device_type.0, code, body: &body }.encode())
+    }
+
+    /// The codes of the pages there are, ascending.
+    fn pages(&self) -> Vec<u8> {
+        let mut pages = Vec::from([
+            page::SUPPORTED_PAGES,
+            page::UNIT_SERIAL_NUMBER,
+            page::DEVICE_IDENTIFICATION,
+            page::EXTENDED_INQUIRY,
+            page::MODE_PAGE_POLICY,
+            page::SCSI_PORTS,
+        ]);
+        pages.extend(self.third_party_copy.as_ref().map(|_| page::THIRD_PARTY_COPY));
+        if self.is_block_device() {
+            pages.extend([page::BLOCK_LIMITS, page::BLOCK_CHARACTERISTICS]);
+        }
+        pages.extend(self.provisioning.map(|_| page::LOGICAL_BLOCK_PROVISIONING));
+        pages
+    }
+
+    fn is_block_device(&self) -> bool {
+        self.device_type == DeviceType::DIRECT_ACCESS_BLOCK
+    }
+
+    fn versions(&self) -> [u16; 8] {
+        let iscsi = self.config.ports.iter().any(|port| port.protocol == PROTOCOL_ISCSI);
+        let mut versions = [0; 8];
+        let claimed = [version_descriptor::SAM_5]
+            .into_iter()
+            .chain(iscsi.then_some(version_descriptor::ISCSI))
+            .chain([version_descriptor::SPC_4, version_descriptor::SBC_3])
+            .chain([version_descriptor::SPC_5, version_descriptor::SBC_4]);
+        for (to, from) in versions.iter_mut().zip(claimed) {
+            *to = from;
+        }
+        versions
+    }
+
+    /// Device identification: the unit, then the port that is asked through, then the device.
+    fn designators(&self) -> Vec<u8> {
+        let identity = &self.config.identity;
+        let mut named = Vec::from(identity.product);
+        named.extend_from_slice(identity.serial.as_bytes());
+        let mut designators = Vec::from([
+            Designator::naa(&identity.naa),
+            Designator::t10_vendor(identity.vendor, &named),
+            Designator::scsi_name(Association::LOGICAL_UNIT, None, &naa_name(&identity.naa)),
+        ]);
+        if let Some(port) = self.config.ports.iter().find(|port| port.relative == self.port) {
+            let protocol = port.protocol;
+            designators.extend([
+                Designator::relative_target_port(protocol, port.relative.0),
+                Designator::target_port_group(protocol, port.group),
+                port_name(port),
+                Designator::scsi_name(Association::TARGET_DEVICE, Some(protocol), &port.device_name),
+            ]);
+        }
+        let mut body = Vec::new();
+        for designator in &designators {
+            designator.encode(&mut body);
+        }
+        body
+    }
+
+    /// SCSI ports: each target port by its relative identifier and its name.
+    fn ports(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        for port in self.config.ports.iter() {
+            let mut names = Vec::new();
+            port_name(port).encode(&mut names);
+            body.extend_from_slice(&[0, 0]);
+            body.extend_from_slice(&port.relative.0.to_be_bytes());
+            // No initiator port TransportID; reserved bytes around its length.
+            body.extend_from_slice(&[0; 6]);
+            body.extend_from_slice(&u16::try_from(names.len()).unwrap_or(u16::MAX).to_be_bytes());
+            body.extend_from_slice(&names);
+        }
+        body
+    }
+}
+
+/// The body of the mode page policy page: every page and subpage is shared by all nexuses.
+const ALL_PAGES_SHARED: [u8; 4] = [0x3f, 0xff, 0, 0];
+
+fn port_name(port: &TargetPort) -> Designator {
+    Designator::scsi_name(Association::TARGET_PORT, Some(port.protocol), &port.port_name)
+}
+
+/// The SCSI name string of an NAA identifier: `naa.` and its hexadecimal digits.
+fn naa_name(naa: &[u8]) -> String {
+    naa.iter().fold(String::from("naa."), |name, byte| name + &format!("{byte:02X}"))
+}
+
+#[cfg(test)]
+mod tests;

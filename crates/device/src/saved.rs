@@ -1,0 +1,122 @@
+//! The state of a logical unit that survives a loss of power, as bytes that somebody else keeps: persistent
+//! reservations with APTPL, and the identifying information.
+//!
+//! Every version that was ever written can be read; only the newest is written. What cannot be read is an error with a
+//! reason, never a guess: forgetting a reservation would let a fenced host write.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use base::bytes::{PastEnd, Reader};
+
+use crate::identifying::IdentifyingInformation;
+use crate::pr::{self, PersistentReservations};
+
+/// The longest state that is read or written.
+pub const MAX_LEN: usize =
+    MAGIC.len() + 2 + pr::state::MAX_LEN + IdentifyingInformation::ENCODED_LEN_MAX + CHECKSUM_LEN;
+
+const MAGIC: [u8; 4] = *b"TgLU";
+const CHECKSUM_LEN: usize = 4;
+
+/// The versions of the format. All numbers are big-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// `TgLU`, version (2), persistent reservations, identifying information, CRC32C of all before (4). The two parts
+    /// are described where they are encoded.
+    V1 = 1,
+}
+
+/// Why saved state cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateFault {
+    /// It is longer than any state we write.
+    TooLong,
+    /// It ends too early.
+    Truncated,
+    /// It does not start as ours does.
+    Foreign,
+    /// It was written by a newer release.
+    UnknownVersion(u16),
+    /// Its checksum is wrong.
+    Corrupt,
+    /// It is whole and contradicts itself.
+    Inconsistent,
+}
+
+impl fmt::Display for StateFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooLong => "longer than the state of any logical unit",
+            Self::Truncated => "ends too early",
+            Self::Foreign => "not the state of a logical unit",
+            Self::UnknownVersion(version) => {
+                return write!(f, "state of unknown version {version}");
+            }
+            Self::Corrupt => "checksum does not match",
+            Self::Inconsistent => "contradicts itself",
+        })
+    }
+}
+
+impl core::error::Error for StateFault {}
+
+impl From<PastEnd> for StateFault {
+    fn from(_: PastEnd) -> Self {
+        Self::Truncated
+    }
+}
+
+/// Returns the state as bytes; none at all when nothing is to survive.
+pub(crate) fn encode(reservations: &PersistentReservations, information: &IdentifyingInformation) -> Vec<u8> {
+    if !reservations.persists() && information.is_empty() {
+        return Vec::new();
+    }
+    let mut bytes = Vec::from(MAGIC);
+    bytes.extend_from_slice(&(Version::V1 as u16).to_be_bytes());
+    reservations.encode(&mut bytes);
+    information.encode(&mut bytes);
+    bytes.extend_from_slice(&crc32c(&bytes).to_be_bytes());
+    bytes
+}
+
+/// Reads what [`encode`] wrote.
+///
+/// # Errors
+/// Why the bytes cannot be used.
+pub(crate) fn decode(bytes: &[u8]) -> Result<(PersistentReservations, IdentifyingInformation), StateFault> {
+    if bytes.is_empty() {
+        return Ok((PersistentReservations::new(), IdentifyingInformation::default()));
+    }
+    if bytes.len() > MAX_LEN {
+        return Err(StateFault::TooLong);
+    }
+    let (body, sum) = bytes.split_last_chunk::<CHECKSUM_LEN>().ok_or(StateFault::Truncated)?;
+    let mut reader = Reader::new(body);
+    if reader.array()? != MAGIC {
+        return Err(StateFault::Foreign);
+    }
+    let version = reader.u16()?;
+    if version != Version::V1 as u16 {
+        return Err(StateFault::UnknownVersion(version));
+    }
+    if crc32c(body) != u32::from_be_bytes(*sum) {
+        return Err(StateFault::Corrupt);
+    }
+    let reservations = PersistentReservations::take(&mut reader)?;
+    let information = IdentifyingInformation::take(&mut reader)?;
+    if !reader.is_empty() {
+        return Err(StateFault::Inconsistent);
+    }
+    Ok((reservations, information))
+}
+
+/// CRC32C (Castagnoli), bit by bit: it runs over a few kilobytes when somebody registers.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    })
+}
+
+#[cfg(test)]
+mod tests;

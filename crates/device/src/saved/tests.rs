@@ -1,0 +1,160 @@
+use alloc::vec::Vec;
+
+use scsi::pr::{BasicList, MoveList, ReservationKey, ReservationType};
+use scsi::transport_id::TransportId;
+
+use super::*;
+use crate::contract::RelativePort;
+use crate::pr::out::{Request, World};
+use crate::pr::{NexusName, Standing};
+
+/// What a release with version 1 wrote: three registrants, the second of which holds Exclusive Access - Registrants
+/// Only, and identifying information of both kinds.
+const V1: &[u8] = include_bytes!("v1.bin");
+
+const PORTS: [RelativePort; 2] = [RelativePort(1), RelativePort(2)];
+
+fn port(name: &str, isid: u8) -> TransportId {
+    TransportId::iscsi_port(name, [0x00, 0x02, 0x3d, 0, 0, isid]).unwrap()
+}
+
+fn nexus(id: &TransportId, target_port: u16) -> NexusName {
+    NexusName { initiator_port: id.encode().into(), target_port: RelativePort(target_port) }
+}
+
+/// The state that the fixture holds, made by commands.
+fn sample() -> (PersistentReservations, IdentifyingInformation) {
+    let a = port("iqn.1993-08.org.debian:01:node-a", 1);
+    let b = port("iqn.1991-05.com.microsoft:node-b", 2);
+    let (key_a, key_b) = (ReservationKey(0x1234_5678_9abc_def0), ReservationKey(0x4d53_0000_0001));
+    let mut pr = PersistentReservations::new();
+    let mut send = |from: &NexusName, request| {
+        pr.out(from, request, World { target_ports: &PORTS, initiator_ports: &[] }).unwrap();
+    };
+    let register =
+        |key| Request::Register(BasicList { service_action_key: key, persist: true, ..BasicList::default() });
+    send(&nexus(&a, 1), register(key_a));
+    send(&nexus(&b, 2), register(key_b));
+    send(&nexus(&a, 2), register(key_a));
+    let kind = ReservationType::ExclusiveAccessRegistrantsOnly;
+    send(&nexus(&a, 1), Request::Reserve(key_a, kind));
+    let to_b = MoveList {
+        key: key_a,
+        service_action_key: key_b,
+        unregister: false,
+        persist: true,
+        relative_port: 2,
+        initiator_port: b,
+    };
+    send(&nexus(&a, 1), Request::Move(to_b));
+    let mut information = IdentifyingInformation::default();
+    information.set(0, b"shelf 3").unwrap();
+    information.set(2, "Büro\0".as_bytes()).unwrap();
+    (pr, information)
+}
+
+/// The state with `change` made to it and the checksum put right.
+fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = V1[..V1.len() - CHECKSUM_LEN].to_vec();
+    change(&mut bytes);
+    let sum = crc32c(&bytes);
+    bytes.extend_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn version_1_is_what_is_written() {
+    let (pr, information) = sample();
+    assert_eq!(encode(&pr, &information), V1);
+}
+
+#[test]
+fn version_1_is_still_read() {
+    let (pr, information) = decode(V1).unwrap();
+    assert_eq!(information, sample().1);
+    assert_eq!(pr.full_status().registrants, sample().0.full_status().registrants);
+    assert_eq!(pr.kind(), Some(ReservationType::ExclusiveAccessRegistrantsOnly));
+    let b = nexus(&port("iqn.1991-05.com.microsoft:node-b", 2), 2);
+    assert_eq!(pr.standing(&b), Standing::Holder);
+    assert!(pr.persists());
+    assert_eq!(pr.keys().generation, 0, "a power cycle sets it to zero");
+    assert_eq!(encode(&pr, &information), V1);
+}
+
+#[test]
+fn nothing_to_survive_is_no_bytes() {
+    let none = (PersistentReservations::new(), IdentifyingInformation::default());
+    assert_eq!(encode(&none.0, &none.1), []);
+    assert_eq!(decode(&[]), Ok(none));
+}
+
+#[test]
+fn reservations_without_aptpl_are_left_out() {
+    let (_, information) = sample();
+    let mut volatile = PersistentReservations::new();
+    let a = nexus(&port("iqn.a", 1), 1);
+    let register = BasicList { service_action_key: ReservationKey(1), ..BasicList::default() };
+    volatile
+        .out(&a, Request::Register(register), World { target_ports: &PORTS, initiator_ports: &[] })
+        .unwrap();
+    let back = decode(&encode(&volatile, &information)).unwrap();
+    assert_eq!(back, (PersistentReservations::new(), information));
+}
+
+#[test]
+fn the_checksum_is_crc32c() {
+    assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+}
+
+/// CVE-2025-57275 was a state file that was believed. Every cut and every flipped bit of ours is an error.
+#[test]
+fn a_damaged_state_is_an_error() {
+    for len in 1..V1.len() {
+        assert!(decode(&V1[..len]).is_err(), "cut to {len}");
+    }
+    for at in 0..V1.len() * 8 {
+        let mut bytes = V1.to_vec();
+        bytes[at / 8] ^= 1 << (at % 8);
+        assert!(decode(&bytes).is_err(), "bit {at} flipped");
+    }
+}
+
+#[test]
+fn a_state_that_lies_with_a_good_checksum_is_an_error() {
+    assert!(decode(&forged(|_| {})).is_ok());
+    for (change, why) in [
+        ((|bytes| bytes[0] = b'x') as fn(&mut Vec<u8>), StateFault::Foreign),
+        (|bytes| bytes[5] = 2, StateFault::UnknownVersion(2)),
+        // Whether it persists, type, holder, count.
+        (|bytes| bytes[6] = 0, StateFault::Inconsistent),
+        (|bytes| bytes[6] = 2, StateFault::Inconsistent),
+        (|bytes| bytes[7] = 2, StateFault::Inconsistent),
+        (|bytes| bytes[7] = 0, StateFault::Inconsistent),
+        (|bytes| bytes[7] = 7, StateFault::Inconsistent),
+        (|bytes| bytes[9] = 3, StateFault::Inconsistent),
+        (|bytes| bytes[8..10].fill(0xff), StateFault::Inconsistent),
+        (|bytes| bytes[10..12].fill(0xff), StateFault::Inconsistent),
+        (|bytes| bytes[11] = 2, StateFault::Truncated),
+        (|bytes| bytes[11] = 4, StateFault::Truncated),
+        // Key, length of the TransportID, its format.
+        (|bytes| bytes[12..20].fill(0), StateFault::Inconsistent),
+        (|bytes| bytes[22..24].fill(0xff), StateFault::Truncated),
+        (|bytes| bytes[24] = 0xff, StateFault::Inconsistent),
+        (|bytes| bytes.push(0), StateFault::Inconsistent),
+        (|bytes| bytes.resize(MAX_LEN, 0), StateFault::TooLong),
+    ] {
+        assert_eq!(decode(&forged(change)), Err(why));
+    }
+}
+
+#[test]
+fn the_same_nexus_twice_is_an_error() {
+    // The first registrant stands in bytes 12..76; the count goes up by one.
+    let bytes = forged(|bytes| {
+        let first = bytes[12..76].to_vec();
+        bytes.splice(12..12, first);
+        bytes[9] += 1;
+        bytes[11] += 1;
+    });
+    assert_eq!(decode(&bytes), Err(StateFault::Inconsistent));
+}

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::io::{IoSlice, IoSliceMut};
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,15 +13,13 @@ use base::machine::Loan;
 use base::transmit::Transmit;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, acceptfrom_with, recv,
-    recvmsg, sendmsg,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recv, recvmsg, sendmsg};
 use smallvec::SmallVec;
 
 use crate::config::EngineKind;
 use crate::engine::{ACCEPTS_PER_TURN, BEHIND_LOAN, Engine, Event, Receipt, Sending};
 use crate::files::Errno;
+use crate::listener::{self, Accepted};
 use crate::slab::{index, put_at};
 use crate::stats::Stats;
 use crate::waker::Waker;
@@ -118,19 +115,17 @@ impl EpollEngine {
         let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut) else {
             return Event::Nothing;
         };
-        match acceptfrom_with(&listening.socket, SocketFlags::CLOEXEC) {
-            Ok((socket, peer)) => {
-                listening.budget -= 1;
-                if listening.budget > 0 {
-                    self.ready.push_back(Ready::Accept(number));
-                }
-                match peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
-                    Some(peer) => Event::Accepted { listener: number, socket, peer },
-                    None => Event::Nothing,
-                }
+        let accepted = listener::accept(&listening.socket);
+        if let Accepted::Connection(..) | Accepted::Void = accepted {
+            listening.budget -= 1;
+            if listening.budget > 0 {
+                self.ready.push_back(Ready::Accept(number));
             }
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Event::Nothing,
-            Err(_) => Event::AcceptFailed { listener: number },
+        }
+        match accepted {
+            Accepted::Connection(socket, peer) => Event::Accepted { listener: number, socket, peer },
+            Accepted::Void | Accepted::Nobody => Event::Nothing,
+            Accepted::Failed => Event::AcceptFailed { listener: number },
         }
     }
 

@@ -27,7 +27,7 @@ use crate::stats::Stats;
 use crate::threads::Threads;
 use crate::waker::Waker;
 pub(crate) use sync::Attempt;
-pub(crate) use sync::run_to_end;
+pub(crate) use sync::{rest, room, run_to_end};
 
 /// An open file that operations name. Clones name the same one; it closes with the last of them.
 #[derive(Clone, Debug)]
@@ -291,6 +291,39 @@ impl Files {
         let lane = Lane { medium, done: RefCell::default(), listed: Cell::new(false) };
         let pool = self.hub.borrow().pool.clone();
         FileQueue { hub: Rc::clone(&self.hub), lane: Rc::new(lane), pool }
+    }
+
+    /// Sends operations to a ring from now on.
+    pub(crate) fn use_ring(&self) {
+        self.hub.borrow_mut().ring = true;
+    }
+
+    /// Takes the next operation for the ring.
+    pub(crate) fn take_work(&self) -> Option<Work> {
+        let mut hub = self.hub.borrow_mut();
+        let work = hub.backlog.pop_front()?;
+        hub.in_ring += 1;
+        Some(work)
+    }
+
+    /// Takes what the ring made of `work`: a number of bytes (zero for what has none) or an error.
+    /// Returns the work if it has to go on.
+    pub(crate) fn ring_finished(&self, mut work: Work, result: Result<usize, Errno>) -> Option<Work> {
+        let attempt = sync::progress(&mut work, result);
+        let mut hub = self.hub.borrow_mut();
+        match attempt {
+            Attempt::Again => return Some(work),
+            Attempt::Blocked => {
+                hub.in_ring -= 1;
+                hub.hand_over(work);
+            }
+            Attempt::Finished(result) => {
+                hub.in_ring -= 1;
+                hub.ring_count += 1;
+                hub.deliver(work, result);
+            }
+        }
+        None
     }
 
     /// Takes over what threads have finished.

@@ -23,4 +23,5 @@ mod engine;
 mod epoll;
 mod slab;
 mod threads;
+mod uring;
 mod waker;

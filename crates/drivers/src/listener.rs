@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, acceptfrom_with, bind, listen, socket_with, sockopt,
+};
 
 /// How many connections wait to be accepted: a rack of hosts that all log in again after a restart.
 const BACKLOG: i32 = 1024;
@@ -41,4 +43,28 @@ pub(crate) fn prepare(socket: impl AsFd) -> Result<(), Errno> {
     sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
     sockopt::set_socket_keepalive(&socket, true)?;
     Ok(())
+}
+
+/// What came of trying to accept a connection.
+pub(crate) enum Accepted {
+    Connection(OwnedFd, SocketAddr),
+    /// It was gone again.
+    Void,
+    /// Nobody is waiting.
+    Nobody,
+    /// There is no descriptor or memory for it.
+    Failed,
+}
+
+/// Takes a connection from a listener that does not block.
+pub(crate) fn accept(listener: impl AsFd) -> Accepted {
+    match acceptfrom_with(listener, SocketFlags::CLOEXEC) {
+        Ok((socket, peer)) => match peer.and_then(|peer| SocketAddr::try_from(peer).ok()) {
+            Some(peer) => Accepted::Connection(socket, peer),
+            None => Accepted::Void,
+        },
+        Err(Errno::AGAIN) => Accepted::Nobody,
+        Err(Errno::INTR | Errno::CONNABORTED) => Accepted::Void,
+        Err(_) => Accepted::Failed,
+    }
 }

@@ -20,6 +20,7 @@ use crate::files::Files;
 use crate::listener;
 use crate::mailbox::{Adoption, Handle, Letter, Mailbox};
 use crate::stats::Stats;
+use crate::uring::UringEngine;
 use crate::waker::Waker;
 
 /// How long accepting rests when the system has no descriptor or memory left: long enough not to spin, short
@@ -328,16 +329,20 @@ impl<M> Drop for Reactor<M> {
     }
 }
 
+/// Starts the engine that was chosen, and says why it is not io_uring if that was tried.
 fn start_engine(
     choice: EngineChoice,
     waker: &Arc<Waker>,
     pool: &Pool,
-    _files: &Files,
+    files: &Files,
 ) -> Result<(Box<dyn Engine>, Option<String>), StartError> {
-    let why = match choice {
-        EngineChoice::Epoll => None,
-        EngineChoice::Uring => return Err(StartError::NoUring("not built in".to_owned())),
-        EngineChoice::Auto => Some("not built in".to_owned()),
-    };
-    Ok((Box::new(EpollEngine::new(Arc::clone(waker), pool.clone())?), why))
+    let mut fallback = None;
+    if choice != EngineChoice::Epoll {
+        match UringEngine::new(Arc::clone(waker), pool.clone(), files.clone()) {
+            Ok(engine) => return Ok((Box::new(engine), None)),
+            Err(why) if choice == EngineChoice::Uring => return Err(StartError::NoUring(why)),
+            Err(why) => fallback = Some(why),
+        }
+    }
+    Ok((Box::new(EpollEngine::new(Arc::clone(waker), pool.clone())?), fallback))
 }

@@ -1,7 +1,7 @@
 //! Wakes a sleeping reactor from another thread.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -27,6 +27,12 @@ impl Waker {
         }
     }
 
+    /// Makes the descriptor unreadable until the next wake-up, for an engine that waits for its level.
+    pub(crate) fn reset(&self) {
+        // It fails when there is nothing to read, which is what we want.
+        let _ = rustix::io::read(&self.event, &mut [0_u8; 8][..]);
+    }
+
     /// Returns whether somebody woke us since the last call.
     pub(crate) fn take(&self) -> bool {
         self.signalled.load(Ordering::Relaxed) && self.signalled.swap(false, Ordering::AcqRel)
@@ -36,5 +42,11 @@ impl Waker {
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
+    }
+}
+
+impl AsRawFd for Waker {
+    fn as_raw_fd(&self) -> RawFd {
+        self.event.as_raw_fd()
     }
 }

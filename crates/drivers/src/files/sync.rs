@@ -40,8 +40,8 @@ pub(crate) enum Attempt {
     Blocked,
 }
 
-type Slices<'a> = SmallVec<[IoSlice<'a>; 16]>;
-type SlicesMut<'a> = SmallVec<[IoSliceMut<'a>; 16]>;
+pub(crate) type Slices<'a> = SmallVec<[IoSlice<'a>; 16]>;
+pub(crate) type SlicesMut<'a> = SmallVec<[IoSliceMut<'a>; 16]>;
 
 /// Tries to do `work` without waiting. `ring` says that a ring stands ready for what does not go that way.
 pub(crate) fn try_at_once(work: &mut Work, ring: bool, clock: &Clock) -> Attempt {
@@ -166,7 +166,7 @@ fn transfer(op: &mut FileOp, done: usize, flags: ReadWriteFlags) -> Result<usize
 }
 
 /// Returns the room for the next `left` bytes.
-fn room(bufs: &mut [Buf], mut left: usize) -> SlicesMut<'_> {
+pub(crate) fn room(bufs: &mut [Buf], mut left: usize) -> SlicesMut<'_> {
     let mut slices = SlicesMut::new();
     for buf in bufs {
         let spare = buf.spare_mut();
@@ -183,7 +183,7 @@ fn room(bufs: &mut [Buf], mut left: usize) -> SlicesMut<'_> {
 }
 
 /// Returns the data behind the first `done` bytes.
-fn rest(data: &DataList, mut done: usize) -> Slices<'_> {
+pub(crate) fn rest(data: &DataList, mut done: usize) -> Slices<'_> {
     let mut slices = Slices::new();
     for part in data.parts() {
         let skipped = done.min(part.len());

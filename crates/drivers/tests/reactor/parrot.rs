@@ -52,6 +52,8 @@ pub(crate) struct Conn {
     /// How many bytes were put into batches.
     pub(crate) transmitted: usize,
     asked: bool,
+    /// It has asked for the end and heeds nothing that came with it.
+    deaf: bool,
 }
 
 enum Out {
@@ -81,8 +83,10 @@ impl Parrot {
                 state.finish_payload();
             }
             BABBLE => state.out.push_back(Out::Babble { at: 0, end: len }),
-            CLOSE => self.actions.push_back(Action::Close(conn)),
-            ABORT => self.actions.push_back(Action::Abort(conn)),
+            CLOSE | ABORT => {
+                state.deaf = true;
+                self.actions.push_back(if kind == CLOSE { Action::Close(conn) } else { Action::Abort(conn) });
+            }
             other => panic!("frame of kind {other}"),
         }
     }
@@ -121,6 +125,9 @@ impl StreamMachine for Parrot {
         assert!(!self.conn(conn).lent, "received while a loan is out");
         while !bytes.is_empty() {
             let state = self.conn(conn);
+            if state.deaf {
+                return;
+            }
             if let Some(buf) = &mut state.payload {
                 let taken = bytes.len().min(state.want - buf.len());
                 assert_eq!(buf.append(&bytes[..taken]), taken);

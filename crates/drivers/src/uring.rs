@@ -1,0 +1,473 @@
+//! The engine for kernels that allow io_uring: one system call submits all that a drain started and waits.
+//!
+//! Every operation that the kernel works on owns what the kernel reads or writes: it stands in a table here until
+//! its completion came. When the engine is dropped it cancels what is under way and waits for that; what does not
+//! end in time is leaked rather than freed under the kernel.
+
+#![allow(unsafe_code, reason = "promises about memory that the kernel is pointed to")]
+
+mod message;
+mod provided;
+mod ring;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::buffer::{Buf, Pool};
+use base::machine::Loan;
+use base::transmit::Transmit;
+
+use crate::config::EngineKind;
+use crate::engine::{ACCEPTS_PER_TURN, BEHIND_LOAN, Engine, Event, Receipt, Sending};
+use crate::files::{Errno, Files, Work};
+use crate::listener::{self, Accepted};
+use crate::slab::{Slab, index, put_at};
+use crate::stats::Stats;
+use crate::waker::Waker;
+use message::Message;
+use ring::{Completion, Ring, Tag};
+
+/// How many messages are kept for the next sends and receives into loans.
+const MESSAGES_KEPT: usize = 64;
+
+/// How long a dropped engine waits for the kernel to let go of memory.
+const LETTING_GO: Duration = Duration::from_secs(10);
+
+pub(crate) struct UringEngine {
+    ring: Ring,
+    listeners: Vec<Option<Listening>>,
+    conns: Vec<Option<Conn>>,
+    works: Slab<FileWork>,
+    files: Files,
+    completions: VecDeque<Completion>,
+    /// Listeners that may have connections waiting.
+    accepting: VecDeque<u32>,
+    /// Connections whose receive found no buffer.
+    starved: Vec<u32>,
+    /// The provided buffer that the last event shows.
+    shown: Option<u16>,
+    /// The buffer behind a loan that the last event shows.
+    shown_behind: Option<Buf>,
+    #[allow(clippy::vec_box, reason = "a message must stay where the kernel was told that it is")]
+    messages: Vec<Box<Message>>,
+    /// Listeners that are closed once the kernel has taken note of what was asked about them.
+    retired: Vec<Rc<OwnedFd>>,
+    waker: Arc<Waker>,
+    waker_armed: bool,
+    pool: Pool,
+    stats: Stats,
+}
+
+struct Listening {
+    socket: Rc<OwnedFd>,
+    armed: bool,
+    paused: bool,
+    budget: usize,
+}
+
+struct Conn {
+    socket: Rc<OwnedFd>,
+    receiving: Receiving,
+    sending: Option<Outgoing>,
+    /// The last receive emptied the socket: the next one need not try before it waits.
+    emptied: bool,
+    cancelled: bool,
+}
+
+enum Receiving {
+    Nothing,
+    /// Into a buffer that the kernel picks.
+    Provided,
+    /// Into a loan, and the small buffer behind it.
+    Lent {
+        loan: Loan,
+        behind: Buf,
+        message: Box<Message>,
+    },
+}
+
+struct Outgoing {
+    batch: Transmit,
+    message: Box<Message>,
+}
+
+/// A file operation that the kernel works on.
+pub(super) struct FileWork {
+    work: Work,
+    message: Box<Message>,
+}
+
+impl UringEngine {
+    /// # Errors
+    /// Why this kernel, or its policy, does not let us use io_uring.
+    pub(crate) fn new(waker: Arc<Waker>, pool: Pool, files: Files) -> Result<Self, String> {
+        let ring = Ring::new()?;
+        files.use_ring();
+        Ok(Self {
+            ring,
+            listeners: Vec::new(),
+            conns: Vec::new(),
+            works: Slab::new(),
+            files,
+            completions: VecDeque::new(),
+            accepting: VecDeque::new(),
+            starved: Vec::new(),
+            shown: None,
+            shown_behind: None,
+            messages: Vec::new(),
+            retired: Vec::new(),
+            waker,
+            waker_armed: false,
+            pool,
+            stats: Stats::default(),
+        })
+    }
+
+    /// Starts what was handed to the file queues.
+    fn start_file_work(&mut self) {
+        while let Some(work) = self.files.take_work() {
+            self.start_work(work);
+        }
+    }
+
+    fn start_work(&mut self, work: Work) {
+        let mut message = self.messages.pop().unwrap_or_default();
+        let mut work = work;
+        let entry = message.file_entry(&mut work);
+        let number = self.works.insert(FileWork { work, message });
+        // SAFETY: buffers and message are in `works` until `finish_work` takes the completion, and so is the open file.
+        unsafe { self.ring.push(entry, Tag::File(number)) };
+    }
+
+    fn finish_work(&mut self, number: u32, result: Result<usize, Errno>) {
+        let Some(FileWork { work, message }) = self.works.remove(number) else { return };
+        self.keep(message);
+        if let Some(work) = self.files.ring_finished(work, result) {
+            self.start_work(work);
+        }
+    }
+
+    /// Asks to hear of connections that wait at a listener.
+    fn arm_listener(&mut self, number: u32) {
+        if let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut)
+            && !listening.armed
+            && !listening.paused
+        {
+            listening.armed = true;
+            // SAFETY: a poll points to nothing; the listener is open until `retired` is cleared, after the next wait.
+            unsafe {
+                self.ring.push(message::poll_entry(listening.socket.as_raw_fd()), Tag::Listener(number))
+            };
+        }
+    }
+
+    fn listener_ready(&mut self, number: u32) {
+        if let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut) {
+            listening.armed = false;
+            if !listening.paused {
+                listening.budget = ACCEPTS_PER_TURN;
+                self.accepting.push_back(number);
+            }
+        }
+    }
+
+    fn accept(&mut self, number: u32) -> Event<'static> {
+        let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut) else {
+            return Event::Nothing;
+        };
+        let accepted = listener::accept(&listening.socket);
+        listening.budget -= 1;
+        match accepted {
+            Accepted::Failed => return Event::AcceptFailed { listener: number },
+            Accepted::Connection(..) | Accepted::Void if listening.budget > 0 => {
+                self.accepting.push_back(number);
+            }
+            _ => self.arm_listener(number),
+        }
+        match accepted {
+            Accepted::Connection(socket, peer) => Event::Accepted { listener: number, socket, peer },
+            _ => Event::Nothing,
+        }
+    }
+
+    fn start_receive(&mut self, number: u32) {
+        let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else { return };
+        let socket = conn.socket.as_raw_fd();
+        let entry = match &mut conn.receiving {
+            Receiving::Nothing => return,
+            Receiving::Provided => message::receive_entry(socket, conn.emptied),
+            Receiving::Lent { loan, behind, message } => {
+                message.receive_into_entry(socket, loan, behind, conn.emptied)
+            }
+        };
+        // SAFETY: loan, buffer and message are in `receiving` until `received` takes the completion; provided buffers belong to the ring; the socket is open until `forget`, which comes after the completion.
+        unsafe { self.ring.push(entry, Tag::Receive(number)) };
+    }
+
+    fn received(&mut self, number: u32, completion: Completion) -> Event<'_> {
+        let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else {
+            return Event::Nothing;
+        };
+        if completion.result == Err(Errno::NOBUFS) && !conn.cancelled {
+            self.starved.push(number);
+            return Event::Nothing;
+        }
+        if let Err(Errno::INTR | Errno::AGAIN) = completion.result
+            && !conn.cancelled
+        {
+            self.start_receive(number);
+            return Event::Nothing;
+        }
+        conn.emptied = !completion.more_in_socket;
+        let receipt = match completion.result {
+            Ok(0) => Receipt::End,
+            Ok(_) => Receipt::More,
+            Err(_) => Receipt::Failed,
+        };
+        let count = completion.result.unwrap_or(0);
+        if receipt != Receipt::Failed {
+            Stats::bump(&mut self.stats.receives, 1);
+            Stats::bump(&mut self.stats.bytes_in, count);
+        }
+        match std::mem::replace(&mut conn.receiving, Receiving::Nothing) {
+            Receiving::Nothing => Event::Nothing,
+            Receiving::Provided => {
+                self.shown = completion.buffer;
+                let bytes = match (completion.buffer, self.ring.buffers()) {
+                    (Some(buffer), Some(buffers)) => buffers.filled(buffer, count),
+                    _ => &[],
+                };
+                Event::Received { conn: number, loan: None, bytes, receipt }
+            }
+            Receiving::Lent { mut loan, mut behind, message } => {
+                let room = (loan.buf.capacity() - loan.buf.len()).min(loan.want);
+                let into_loan = count.min(room);
+                loan.buf.advance(into_loan);
+                behind.advance(count - into_loan);
+                self.keep(message);
+                let bytes = self.shown_behind.insert(behind).filled();
+                Event::Received { conn: number, loan: Some(loan), bytes, receipt }
+            }
+        }
+    }
+
+    fn start_send(&mut self, number: u32) {
+        if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut)
+            && let Some(Outgoing { batch, message }) = &mut conn.sending
+        {
+            let entry = message.send_entry(conn.socket.as_raw_fd(), batch);
+            // SAFETY: batch and message are in `sending` until `sent` takes the completion; the socket as above.
+            unsafe { self.ring.push(entry, Tag::Send(number)) };
+        }
+    }
+
+    fn sent(&mut self, number: u32, completion: Completion) -> Event<'static> {
+        let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else {
+            return Event::Nothing;
+        };
+        let Some(outgoing) = &mut conn.sending else { return Event::Nothing };
+        let result = match completion.result {
+            Ok(count) => {
+                outgoing.batch.sent(count, &self.pool);
+                Stats::bump(&mut self.stats.bytes_out, count);
+                if !outgoing.batch.is_empty() && !conn.cancelled {
+                    self.start_send(number);
+                    return Event::Nothing;
+                }
+                Ok(())
+            }
+            Err(Errno::INTR | Errno::AGAIN) if !conn.cancelled => {
+                self.start_send(number);
+                return Event::Nothing;
+            }
+            Err(errno) => Err(errno),
+        };
+        let Some(Outgoing { batch, message }) = conn.sending.take() else { return Event::Nothing };
+        self.keep(message);
+        if result.is_ok() {
+            Stats::bump(&mut self.stats.sends, 1);
+        }
+        Event::Sent { conn: number, batch, result }
+    }
+
+    /// Gives back the buffers that the last event showed.
+    fn hide(&mut self) {
+        if let Some(buffer) = self.shown.take()
+            && let Some(buffers) = self.ring.buffers()
+        {
+            buffers.give_back(buffer);
+        }
+        if let Some(behind) = self.shown_behind.take() {
+            self.pool.recycle_buf(behind);
+        }
+    }
+
+    fn keep(&mut self, message: Box<Message>) {
+        if self.messages.len() < MESSAGES_KEPT {
+            self.messages.push(message);
+        }
+    }
+
+    fn take_completion(&mut self, completion: Completion) -> Event<'_> {
+        match completion.tag {
+            Tag::Receive(number) => self.received(number, completion),
+            Tag::Send(number) => self.sent(number, completion),
+            Tag::File(number) => {
+                self.finish_work(number, completion.result);
+                Event::Nothing
+            }
+            Tag::Listener(number) => {
+                self.listener_ready(number);
+                Event::Nothing
+            }
+            Tag::Waker => {
+                self.waker_armed = false;
+                self.waker.reset();
+                Event::Nothing
+            }
+            Tag::Cancel => Event::Nothing,
+        }
+    }
+}
+
+impl Engine for UringEngine {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Uring
+    }
+
+    fn listen(&mut self, listener: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let listening = Listening { socket, armed: false, paused: false, budget: 0 };
+        put_at(&mut self.listeners, listener, listening);
+        self.arm_listener(listener);
+        Ok(())
+    }
+
+    fn pause_accepts(&mut self, listener: u32) {
+        if let Some(listening) = self.listeners.get_mut(index(listener)).and_then(Option::as_mut) {
+            listening.paused = true;
+        }
+    }
+
+    fn resume_accepts(&mut self, listener: u32) {
+        if let Some(listening) = self.listeners.get_mut(index(listener)).and_then(Option::as_mut) {
+            listening.paused = false;
+            self.arm_listener(listener);
+        }
+    }
+
+    fn unlisten(&mut self, listener: u32) {
+        if let Some(listening) = self.listeners.get_mut(index(listener)).and_then(Option::take)
+            && listening.armed
+        {
+            self.ring.cancel(Tag::Listener(listener));
+            self.retired.push(listening.socket);
+        }
+    }
+
+    fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+        let fresh =
+            Conn { socket, receiving: Receiving::Nothing, sending: None, emptied: false, cancelled: false };
+        put_at(&mut self.conns, conn, fresh);
+        Ok(())
+    }
+
+    fn receive(&mut self, number: u32, loan: Option<Loan>) {
+        let receiving = match loan {
+            None => Receiving::Provided,
+            Some(loan) => {
+                let behind = self.pool.take(BEHIND_LOAN);
+                Receiving::Lent { loan, behind, message: self.messages.pop().unwrap_or_default() }
+            }
+        };
+        if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) {
+            conn.receiving = receiving;
+            self.start_receive(number);
+        }
+    }
+
+    fn send(&mut self, number: u32, batch: Transmit) -> Sending {
+        let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else {
+            return Sending::Failed(batch);
+        };
+        conn.sending = Some(Outgoing { batch, message: self.messages.pop().unwrap_or_default() });
+        self.start_send(number);
+        Sending::Pending
+    }
+
+    fn cancel(&mut self, number: u32) {
+        let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else { return };
+        if std::mem::replace(&mut conn.cancelled, true) {
+            return;
+        }
+        if let Some(at) = self.starved.iter().position(|starved| *starved == number) {
+            // Nothing is with the kernel; it will say so at once.
+            self.starved.swap_remove(at);
+            self.start_receive(number);
+        }
+        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(Conn::receives) {
+            self.ring.cancel(Tag::Receive(number));
+        }
+        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(|conn| conn.sending.is_some()) {
+            self.ring.cancel(Tag::Send(number));
+        }
+    }
+
+    fn forget(&mut self, number: u32) {
+        if let Some(place) = self.conns.get_mut(index(number)) {
+            *place = None;
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.hide();
+        for number in std::mem::take(&mut self.starved) {
+            self.start_receive(number);
+        }
+        if !self.waker_armed {
+            self.waker_armed = true;
+            // SAFETY: a poll points to nothing; the waker is open as long as the engine lives.
+            unsafe { self.ring.push(message::poll_entry(self.waker.as_raw_fd()), Tag::Waker) };
+        }
+        self.start_file_work();
+        let timeout = if self.accepting.is_empty() { timeout } else { Some(Duration::ZERO) };
+        self.ring.submit_and_wait(timeout)?;
+        self.retired.clear();
+        self.ring.completed(&mut self.completions);
+        Stats::bump(&mut self.stats.enters, self.ring.take_enters());
+        Ok(())
+    }
+
+    fn next_event(&mut self) -> Option<Event<'_>> {
+        self.hide();
+        if let Some(completion) = self.completions.pop_front() {
+            return Some(self.take_completion(completion));
+        }
+        let number = self.accepting.pop_front()?;
+        Some(self.accept(number))
+    }
+
+    fn stats(&mut self) -> &mut Stats {
+        &mut self.stats
+    }
+}
+
+impl Conn {
+    fn receives(&self) -> bool {
+        !matches!(self.receiving, Receiving::Nothing)
+    }
+}
+
+impl Drop for UringEngine {
+    fn drop(&mut self) {
+        if !self.ring.let_go(LETTING_GO) {
+            // The kernel still works on some of it: leak what it may write to.
+            std::mem::forget(std::mem::take(&mut self.conns));
+            std::mem::forget(std::mem::replace(&mut self.works, Slab::new()));
+        }
+    }
+}

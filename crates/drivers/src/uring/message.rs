@@ -1,0 +1,158 @@
+//! Entries of the submission queue, and the memory beside the payload that the kernel reads through them.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use base::buffer::Buf;
+use base::machine::Loan;
+use base::transmit::Transmit;
+use io_uring::{opcode, squeue, types};
+
+use super::provided;
+use crate::files::{FileOpKind, Work, rest, room};
+
+/// The most pieces one call takes (`UIO_MAXIOV`).
+const PIECES_MAX: usize = 1024;
+
+/// `IORING_RECVSEND_POLL_FIRST` of linux/io_uring.h: wait before the first try.
+const POLL_FIRST: u16 = 1;
+
+/// A message header with its list of pieces. It must stay where it is, boxed, until the operation is over: the
+/// kernel may read the pieces later, and writes flags into the header at the end of a receive.
+pub(super) struct Message {
+    header: libc::msghdr,
+    pieces: Vec<libc::iovec>,
+}
+
+impl Default for Message {
+    fn default() -> Self {
+        Self { header: empty_header(), pieces: Vec::new() }
+    }
+}
+
+impl Message {
+    /// Sends what is left of `batch`.
+    pub(super) fn send_entry(&mut self, socket: RawFd, batch: &Transmit) -> squeue::Entry {
+        self.pieces.clear();
+        self.pieces.extend(batch.pieces().take(PIECES_MAX).map(readable));
+        // With WAITALL the kernel goes on by itself when the socket has room again.
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        if let [only] = self.pieces.as_slice() {
+            let len = u32::try_from(only.iov_len).unwrap_or(u32::MAX);
+            return opcode::Send::new(types::Fd(socket), only.iov_base.cast(), len).flags(flags).build();
+        }
+        self.point();
+        opcode::SendMsg::new(types::Fd(socket), &raw const self.header).flags(flags.cast_unsigned()).build()
+    }
+
+    /// Receives into the room of a loan, and what follows into `behind`.
+    pub(super) fn receive_into_entry(
+        &mut self,
+        socket: RawFd,
+        loan: &mut Loan,
+        behind: &mut Buf,
+        poll_first: bool,
+    ) -> squeue::Entry {
+        let want = loan.want;
+        self.pieces.clear();
+        if let Some(room) = loan.buf.spare_mut().get_mut(..want) {
+            self.pieces.push(writable(room));
+        } else {
+            self.pieces.push(writable(loan.buf.spare_mut()));
+        }
+        self.pieces.push(writable(behind.spare_mut()));
+        self.point();
+        let priority = if poll_first { POLL_FIRST } else { 0 };
+        opcode::RecvMsg::new(types::Fd(socket), &raw mut self.header).ioprio(priority).build()
+    }
+
+    /// Does the next part of a file operation.
+    pub(super) fn file_entry(&mut self, work: &mut Work) -> squeue::Entry {
+        let done = work.done;
+        let file = types::Fd(work.op.file.file().as_raw_fd());
+        self.pieces.clear();
+        match &mut work.op.kind {
+            FileOpKind::Read { at, len, bufs } => {
+                let slices = room(bufs, len.saturating_sub(done));
+                self.pieces.extend(slices.into_iter().map(|mut slice| writable(&mut slice)));
+                let at = offset(*at, done);
+                if let [only] = self.pieces.as_slice() {
+                    let len = u32::try_from(only.iov_len).unwrap_or(u32::MAX);
+                    return opcode::Read::new(file, only.iov_base.cast(), len).offset(at).build();
+                }
+                opcode::Readv::new(file, self.pieces.as_ptr(), self.count()).offset(at).build()
+            }
+            FileOpKind::Write { at, data, stable } => {
+                self.pieces.extend(rest(data, done).iter().map(|slice| readable(slice)));
+                let at = offset(*at, done);
+                let flags = if *stable { libc::RWF_DSYNC } else { 0 };
+                if let [only] = self.pieces.as_slice() {
+                    let len = u32::try_from(only.iov_len).unwrap_or(u32::MAX);
+                    return opcode::Write::new(file, only.iov_base.cast(), len)
+                        .offset(at)
+                        .rw_flags(flags)
+                        .build();
+                }
+                opcode::Writev::new(file, self.pieces.as_ptr(), self.count())
+                    .offset(at)
+                    .rw_flags(flags)
+                    .build()
+            }
+            FileOpKind::Sync { data_only } => {
+                let flags = if *data_only { types::FsyncFlags::DATASYNC } else { types::FsyncFlags::empty() };
+                opcode::Fsync::new(file).flags(flags).build()
+            }
+            FileOpKind::Fallocate { mode, at, len } => {
+                let mode = i32::try_from(mode.flags().bits()).unwrap_or(-1);
+                opcode::Fallocate::new(file, *len).offset(*at).mode(mode).build()
+            }
+            // These never come here: the file queues give them to threads.
+            FileOpKind::Extents { .. } | FileOpKind::Discard { .. } | FileOpKind::ZeroOut { .. } => {
+                opcode::Nop::new().build()
+            }
+        }
+    }
+
+    /// Makes the header tell the pieces.
+    fn point(&mut self) {
+        self.header = empty_header();
+        self.header.msg_iov = self.pieces.as_mut_ptr();
+        self.header.msg_iovlen = self.pieces.len();
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.pieces.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Receives into a buffer that the kernel picks when bytes are there.
+pub(super) fn receive_entry(socket: RawFd, poll_first: bool) -> squeue::Entry {
+    let priority = if poll_first { POLL_FIRST } else { 0 };
+    opcode::Recv::new(types::Fd(socket), std::ptr::null_mut(), 0)
+        .buf_group(provided::GROUP)
+        .ioprio(priority)
+        .build()
+        .flags(squeue::Flags::BUFFER_SELECT)
+}
+
+/// Completes once something can be read or accepted.
+pub(super) fn poll_entry(file: RawFd) -> squeue::Entry {
+    opcode::PollAdd::new(types::Fd(file), u32::from(libc::POLLIN.cast_unsigned())).build()
+}
+
+fn offset(at: u64, done: usize) -> u64 {
+    at.saturating_add(u64::try_from(done).unwrap_or(u64::MAX))
+}
+
+fn readable(piece: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() }
+}
+
+fn writable(piece: &mut [u8]) -> libc::iovec {
+    libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() }
+}
+
+#[allow(unsafe_code, reason = "the header has padding fields that only zeroing can set")]
+fn empty_header() -> libc::msghdr {
+    // SAFETY: the header is plain integers and pointers, for which all bits zero is a value: nothing.
+    unsafe { std::mem::zeroed() }
+}

@@ -1,0 +1,259 @@
+//! The two queues, and which operation each completion belongs to.
+#![allow(unsafe_code, reason = "what stands in the submission queue points to memory")]
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
+
+use super::provided::{GROUP, ProvidedBuffers};
+use crate::files::Errno;
+
+/// Entries of the submission queue. A drain that starts more submits in between.
+const SUBMISSIONS: u32 = 512;
+
+/// Entries of the completion queue: a receive and a send of each of 2,000 connections. The kernel keeps what does
+/// not fit and hands it over in the next turn.
+const COMPLETIONS: u32 = 4096;
+
+/// What an operation belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tag {
+    Receive(u32),
+    Send(u32),
+    File(u32),
+    Listener(u32),
+    Waker,
+    Cancel,
+}
+
+/// The end of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) tag: Tag,
+    pub(super) result: Result<usize, Errno>,
+    /// The provided buffer that it filled.
+    pub(super) buffer: Option<u16>,
+    /// The socket has more to receive.
+    pub(super) more_in_socket: bool,
+}
+
+pub(super) struct Ring {
+    ring: IoUring,
+    /// Always there, but while `drop` runs.
+    buffers: Option<ProvidedBuffers>,
+    /// What found no room in the submission queue.
+    waiting: VecDeque<squeue::Entry>,
+    in_flight: usize,
+    enters: usize,
+}
+
+impl Ring {
+    pub(super) fn new() -> Result<Self, String> {
+        let ring = build().map_err(|why| format!("io_uring_setup: {why}"))?;
+        let features = ring.params();
+        if !(features.is_feature_ext_arg() && features.is_feature_nodrop() && features.is_feature_fast_poll())
+        {
+            return Err("the kernel is older than 5.11".to_owned());
+        }
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe).map_err(|why| format!("io_uring_register: {why}"))?;
+        let needed = [
+            opcode::Recv::CODE,
+            opcode::RecvMsg::CODE,
+            opcode::Send::CODE,
+            opcode::SendMsg::CODE,
+            opcode::PollAdd::CODE,
+            opcode::AsyncCancel::CODE,
+            opcode::Read::CODE,
+            opcode::Readv::CODE,
+            opcode::Write::CODE,
+            opcode::Writev::CODE,
+            opcode::Fsync::CODE,
+            opcode::Fallocate::CODE,
+        ];
+        if let Some(missing) = needed.into_iter().find(|code| !probe.is_supported(*code)) {
+            return Err(format!("the kernel lacks operation {missing}"));
+        }
+        let buffers = ProvidedBuffers::register(&ring)
+            .map_err(|why| format!("the kernel has no buffer rings: {why}"))?;
+        Ok(Self { ring, buffers: Some(buffers), waiting: VecDeque::new(), in_flight: 0, enters: 0 })
+    }
+
+    pub(super) fn buffers(&mut self) -> Option<&mut ProvidedBuffers> {
+        self.buffers.as_mut()
+    }
+
+    /// Puts an operation into the submission queue.
+    ///
+    /// # Safety
+    /// Whatever `entry` points to stays where it is, and is neither written (nor read, if the kernel writes it) nor
+    /// freed, until the completion with this tag was taken. Descriptors in it are open until [`Self::submit_and_wait`]
+    /// returns.
+    pub(super) unsafe fn push(&mut self, entry: squeue::Entry, tag: Tag) {
+        let entry = entry.user_data(tag.pack());
+        self.in_flight += 1;
+        if self.waiting.is_empty() && self.try_push(&entry) {
+            return;
+        }
+        self.waiting.push_back(entry);
+        // What fails here is tried again by the next wait, which reports it.
+        let _ = self.submit_waiting();
+    }
+
+    /// Cancels the operation with this tag.
+    pub(super) fn cancel(&mut self, tag: Tag) {
+        let entry = opcode::AsyncCancel2::new(CancelBuilder::user_data(tag.pack())).build();
+        // SAFETY: a cancellation by user data points to nothing and names no descriptor.
+        unsafe { self.push(entry, Tag::Cancel) };
+    }
+
+    /// Submits everything and waits until something completed, or for `timeout`.
+    pub(super) fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.submit_waiting()?;
+        let span = timeout.map(|span| Timespec::new().sec(span.as_secs()).nsec(span.subsec_nanos()));
+        let mut args = SubmitArgs::new();
+        if let Some(span) = &span {
+            args = args.timespec(span);
+        }
+        self.enters += 1;
+        tolerate(self.ring.submitter().submit_with_args(1, &args))
+    }
+
+    /// Takes what has completed.
+    pub(super) fn completed(&mut self, into: &mut VecDeque<Completion>) {
+        for entry in self.ring.completion() {
+            self.in_flight = self.in_flight.saturating_sub(1);
+            let Some(tag) = Tag::unpack(entry.user_data()) else { continue };
+            let result = entry.result();
+            into.push_back(Completion {
+                tag,
+                result: usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result)),
+                buffer: cqueue::buffer_select(entry.flags()),
+                more_in_socket: cqueue::sock_nonempty(entry.flags()),
+            });
+        }
+    }
+
+    /// Returns how many system calls were made since the last call.
+    pub(super) fn take_enters(&mut self) -> usize {
+        std::mem::take(&mut self.enters)
+    }
+
+    /// Cancels everything and waits until the kernel is done with it. Returns whether it is; if not, memory that
+    /// operations point to must never be freed.
+    pub(super) fn let_go(&mut self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let everything = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
+        // SAFETY: it points to nothing and names no descriptor.
+        unsafe { self.push(everything, Tag::Cancel) };
+        let mut ended = VecDeque::new();
+        while self.in_flight > 0 && Instant::now() < deadline {
+            if self.submit_and_wait(Some(Duration::from_millis(100))).is_err() {
+                break;
+            }
+            self.completed(&mut ended);
+            ended.clear();
+        }
+        if self.in_flight > 0 {
+            std::mem::forget(self.buffers.take());
+        }
+        self.in_flight == 0
+    }
+
+    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: `push` has promised what the entry needs.
+        unsafe { self.ring.submission().push(entry) }.is_ok()
+    }
+
+    /// Moves what waits into the submission queue, submitting in between.
+    fn submit_waiting(&mut self) -> io::Result<()> {
+        while let Some(entry) = self.waiting.pop_front() {
+            if self.try_push(&entry) {
+                continue;
+            }
+            self.waiting.push_front(entry);
+            self.enters += 1;
+            tolerate(self.ring.submitter().submit())?;
+            if self.ring.submission().is_full() {
+                // Completions have to be taken first.
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // It fails if the kernel never had the buffers; closing the ring ends their use in any case.
+        let _ = self.ring.submitter().unregister_buf_ring(GROUP);
+    }
+}
+
+impl Tag {
+    fn pack(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Receive(number) => (0, number),
+            Self::Send(number) => (1, number),
+            Self::File(number) => (2, number),
+            Self::Listener(number) => (3, number),
+            Self::Waker => (4, 0),
+            Self::Cancel => (5, 0),
+        };
+        kind << 32 | u64::from(number)
+    }
+
+    fn unpack(packed: u64) -> Option<Self> {
+        let number = u32::try_from(packed & u64::from(u32::MAX)).ok()?;
+        match packed >> 32 {
+            0 => Some(Self::Receive(number)),
+            1 => Some(Self::Send(number)),
+            2 => Some(Self::File(number)),
+            3 => Some(Self::Listener(number)),
+            4 => Some(Self::Waker),
+            5 => Some(Self::Cancel),
+            _ => None,
+        }
+    }
+}
+
+/// Builds the ring with the best of what the kernel knows: completions are prepared only when we ask for them
+/// (6.1), or at least without interrupting us (5.19).
+fn build() -> io::Result<IoUring> {
+    let mut best = IoUring::builder();
+    best.setup_cqsize(COMPLETIONS).setup_submit_all().setup_single_issuer().setup_defer_taskrun();
+    let mut good = IoUring::builder();
+    good.setup_cqsize(COMPLETIONS).setup_submit_all().setup_coop_taskrun();
+    let mut plain = IoUring::builder();
+    plain.setup_cqsize(COMPLETIONS);
+    best.build(SUBMISSIONS).or_else(|_| good.build(SUBMISSIONS)).or_else(|_| plain.build(SUBMISSIONS))
+}
+
+/// Lets pass what is no error: the time is over, a signal came, or completions have to be taken first.
+fn tolerate(result: io::Result<usize>) -> io::Result<()> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(why) => match Errno::from_io_error(&why) {
+            Some(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(()),
+            _ => Err(why),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_survives_the_kernel() {
+        let tags =
+            [Tag::Receive(0), Tag::Send(u32::MAX), Tag::File(7), Tag::Listener(1), Tag::Waker, Tag::Cancel];
+        for tag in tags {
+            assert_eq!(Tag::unpack(tag.pack()), Some(tag));
+        }
+        assert_eq!(Tag::unpack(u64::MAX), None);
+    }
+}

@@ -5,6 +5,7 @@
 //! says through [`directory::Directory`].
 
 pub mod directory;
+pub mod initiator;
 pub mod target;
 mod why;
 

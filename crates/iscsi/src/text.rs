@@ -163,6 +163,16 @@ impl TextOut {
         self.text.push(0);
     }
 
+    /// Appends the pairs of another text.
+    pub fn append(&mut self, mut other: Self) {
+        if self.text.len().saturating_add(other.text.len()) > MAX_TEXT {
+            self.overflowed = true;
+        } else {
+            self.text.append(&mut other.text);
+        }
+        self.overflowed |= other.overflowed;
+    }
+
     /// Returns whether nothing was appended.
     pub const fn is_empty(&self) -> bool {
         self.text.is_empty() && !self.overflowed

@@ -334,9 +334,19 @@ impl InitiatorChap {
         }
     }
 
-    /// Returns whether the target still owes us a proof.
+    /// Returns whether the target still owes us a challenge or a proof.
     pub const fn is_waiting(&self) -> bool {
         !matches!(self.expect, InitiatorExpects::Nothing)
+    }
+
+    /// Returns whether our proof is out.
+    pub const fn has_proved(&self) -> bool {
+        !matches!(self.expect, InitiatorExpects::Challenge)
+    }
+
+    /// Returns whether the target must prove who it is.
+    pub const fn authenticates_peer(&self) -> bool {
+        self.peer.is_some()
     }
 
     fn answer(&self, keys: &ChapKeys<'_>, out: &mut TextOut) -> Result<Option<Posed>, BadChap> {

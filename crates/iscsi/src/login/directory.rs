@@ -3,9 +3,9 @@
 //! The owner answers with values; it parses no iSCSI text. Every question carries the portal, because what is served
 //! can differ from portal to portal, and the initiator, because it can differ from initiator to initiator.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use base::machine::{Arrival, PortalId};
 
@@ -192,5 +192,75 @@ impl core::fmt::Display for TargetAddress {
             Self::Socket(address) => write!(f, "{address}"),
             Self::Host { name, port } => write!(f, "{name}:{port}"),
         }
+    }
+}
+
+/// The port that iSCSI targets listen on if none is given (RFC 7143 §13.8).
+pub const DEFAULT_PORT: u16 = 3260;
+
+impl TargetAddress {
+    /// Reads an address as a target spells it, with its portal group if one is given:
+    /// `host[:port][,portal-group]`. `None` when it is not so spelled.
+    pub fn parse(text: &[u8]) -> Option<(Self, Option<PortalGroupTag>)> {
+        let text = core::str::from_utf8(text).ok()?;
+        let (place, group) = match text.split_once(',') {
+            Some((place, group)) => (place, Some(PortalGroupTag(group.parse().ok()?))),
+            None => (text, None),
+        };
+        let address = if let Ok(socket) = place.parse::<SocketAddr>() {
+            Self::Socket(socket)
+        } else if let Some(v6) = place.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Self::Socket(SocketAddr::new(IpAddr::V6(v6.parse().ok()?), DEFAULT_PORT))
+        } else if let Ok(v4) = place.parse::<Ipv4Addr>() {
+            Self::Socket(SocketAddr::new(IpAddr::V4(v4), DEFAULT_PORT))
+        } else {
+            let (name, port) = match place.split_once(':') {
+                Some((name, port)) => (name, port.parse().ok()?),
+                None => (place, DEFAULT_PORT),
+            };
+            let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+            if name.is_empty() || name.len() > MAX_HOST || !name.bytes().all(legal) {
+                return None;
+            }
+            Self::Host { name: name.to_string(), port }
+        };
+        Some((address, group))
+    }
+}
+
+/// The longest host name, in bytes (RFC 1035 §2.3.4).
+const MAX_HOST: usize = 253;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names and addresses from a target can end in files and commands of the initiator: open-iscsi's CVEs of 2026.
+    #[test]
+    fn reads_addresses_as_targets_spell_them_and_nothing_else() {
+        for (text, want) in [
+            ("10.0.0.1:3261,1", Some(("10.0.0.1:3261", Some(1)))),
+            ("10.0.0.1", Some(("10.0.0.1:3260", None))),
+            ("[::1]:3260,65535", Some(("[::1]:3260", Some(65535)))),
+            ("[fe80::1],7", Some(("[fe80::1]:3260", Some(7)))),
+            ("san-1.example.com:5", Some(("san-1.example.com:5", None))),
+            ("san", Some(("san:3260", None))),
+            ("", None),
+            (":3260", None),
+            ("san:", None),
+            ("san:65536", None),
+            ("san:1,65536", None),
+            ("san:1,", None),
+            ("../etc:1", None),
+            ("a b", None),
+            ("$(reboot)", None),
+            ("[::1", None),
+            ("a\n", None),
+        ] {
+            let read = TargetAddress::parse(text.as_bytes());
+            let read = read.map(|(address, group)| (address.to_string(), group.map(|group| group.0)));
+            assert_eq!(read, want.map(|(address, group)| (address.into(), group)), "{text}");
+        }
+        assert_eq!(TargetAddress::parse(b"\xff"), None);
     }
 }

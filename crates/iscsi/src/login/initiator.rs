@@ -1,0 +1,587 @@
+//! The initiator's half of the login of one connection.
+//!
+//! [`InitiatorLogin::start`] gives the first request; [`InitiatorLogin::handle`] takes each response and says what
+//! to do. It can walk every path through the stages and cut its text into pieces of any size, so that it serves to
+//! judge targets as well as to use them.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use zeroize::Zeroizing;
+
+use super::directory::TargetAddress;
+use super::{LoginRequest, LoginResponse, MAX_LOGIN_PDUS, MAX_LOGIN_TEXTS, Stage, Status, VERSION};
+use crate::chap::conversation::{BadChap, ChapKeys, InitiatorChap};
+use crate::chap::{Algorithms, Credentials};
+use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Key, Role};
+use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
+use crate::negotiate::exchange::{Exchange, Setting, answer_unknown};
+use crate::negotiate::gate::{BadNegotiation, Gate};
+use crate::negotiate::{KeyPolicy, Negotiated, SessionParameters};
+use crate::text::value::number_in;
+use crate::text::{BadText, Collector, Pair, Spreader, TextOut, parse};
+
+/// What a login is for and how it goes about it.
+#[derive(Clone, Debug)]
+pub struct LoginPlan {
+    /// Who we are.
+    pub initiator: IscsiName,
+    /// What we call ourselves for people.
+    pub initiator_alias: Option<String>,
+    /// What we want.
+    pub purpose: Purpose,
+    /// Our half of the session identifier.
+    pub isid: Isid,
+    /// The number of the connection in its session.
+    pub cid: Cid,
+    /// The task tag of all requests.
+    pub itt: u32,
+    /// The CmdSN of all requests: the first of a new session.
+    pub cmd_sn: u32,
+    /// How we prove who we are, and who the target is.
+    pub auth: AuthPlan,
+    /// What we offer.
+    pub keys: KeyPolicy,
+    /// The stages that the login goes through.
+    pub path: Path,
+    /// The most text in one request, in bytes: at most what a target takes during login.
+    pub piece_max: usize,
+}
+
+impl LoginPlan {
+    /// Plans a login by the usual path, with text in the largest pieces.
+    pub fn new(initiator: IscsiName, purpose: Purpose, isid: Isid, auth: AuthPlan, keys: KeyPolicy) -> Self {
+        Self {
+            initiator,
+            initiator_alias: None,
+            purpose,
+            isid,
+            cid: Cid(0),
+            itt: 0,
+            cmd_sn: 1,
+            auth,
+            keys,
+            path: Path::SecurityAndOperational,
+            piece_max: usize::try_from(DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH).unwrap_or(512),
+        }
+    }
+}
+
+/// What an initiator wants.
+#[derive(Clone, Debug)]
+pub enum Purpose {
+    /// A discovery session.
+    Discovery,
+    /// A new session with this target.
+    NewSession(IscsiName),
+    /// A further connection of a session.
+    Join {
+        /// The target.
+        target: IscsiName,
+        /// The target's half of the session identifier.
+        tsih: Tsih,
+        /// What the session agreed on.
+        parameters: SessionParameters,
+    },
+}
+
+/// How an initiator proves who it is.
+#[derive(Clone, Debug)]
+pub enum AuthPlan {
+    /// Not at all.
+    None,
+    /// With CHAP.
+    Chap {
+        /// The algorithms that we offer.
+        algorithms: Algorithms,
+        /// Our name and secret.
+        own: Credentials,
+        /// The target's name and secret, if it must prove itself too.
+        peer: Option<Credentials>,
+        /// Whether we go on if the target would rather have no proof. Never taken up together with `peer`.
+        or_none: bool,
+    },
+}
+
+/// The stages that a login goes through before full feature phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// SecurityNegotiation, then LoginOperationalNegotiation.
+    SecurityAndOperational,
+    /// SecurityNegotiation only; every key keeps its default.
+    SecurityOnly,
+    /// LoginOperationalNegotiation only; without a proof of anything.
+    OperationalOnly,
+}
+
+/// A Login Request with its own text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginCall {
+    /// T.
+    pub transit: bool,
+    /// C.
+    pub cont: bool,
+    /// The current stage.
+    pub csg: Stage,
+    /// The next stage.
+    pub nsg: Stage,
+    /// Our half of the session identifier.
+    pub isid: Isid,
+    /// The target's half.
+    pub tsih: Tsih,
+    /// The task tag.
+    pub itt: u32,
+    /// The number of the connection.
+    pub cid: Cid,
+    /// The CmdSN.
+    pub cmd_sn: u32,
+    /// The text.
+    pub data: Vec<u8>,
+}
+
+impl LoginCall {
+    /// Returns the same request as the target's half takes it; the connection knows `exp_stat_sn`.
+    pub fn as_request(&self, exp_stat_sn: u32) -> LoginRequest<'_> {
+        LoginRequest {
+            transit: self.transit,
+            cont: self.cont,
+            csg: self.csg,
+            nsg: self.nsg,
+            version_max: VERSION,
+            version_min: VERSION,
+            isid: self.isid.0,
+            tsih: self.tsih.0,
+            itt: self.itt,
+            cid: self.cid.0,
+            cmd_sn: self.cmd_sn,
+            exp_stat_sn,
+            data: &self.data,
+        }
+    }
+}
+
+/// What the initiator's half of a login does next.
+#[derive(Clone, Debug)]
+pub enum CallStep {
+    /// Send the request; the login goes on.
+    Send(LoginCall),
+    /// The login succeeded. Digests start with the next PDU, either way.
+    Complete(Box<LoggedIn>),
+    /// The target is elsewhere: close the connection and log in there.
+    Redirected {
+        /// Where.
+        to: TargetAddress,
+        /// Whether to remember that.
+        permanently: bool,
+    },
+    /// The target refused; close the connection.
+    Refused(Status),
+    /// Close the connection: the target broke a rule.
+    Drop(CallWhy),
+}
+
+/// What a successful login established.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedIn {
+    /// The target's half of the session identifier.
+    pub tsih: Tsih,
+    /// What was agreed on.
+    pub negotiated: Negotiated,
+    /// The portal group that we came in through, if the target said so.
+    pub portal_group: Option<PortalGroupTag>,
+    /// Whether the target proved who it is.
+    pub peer_authenticated: bool,
+}
+
+/// Why an initiator gives up a login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallWhy {
+    /// A response came after the login had ended, or before it began.
+    #[error("a login response came out of turn")]
+    OutOfTurn,
+    /// The login took more than [`MAX_LOGIN_PDUS`] responses.
+    #[error("the login took too many responses")]
+    TooManyPdus,
+    /// The login took more than [`MAX_LOGIN_TEXTS`] texts and got nowhere.
+    #[error("the login goes round in circles")]
+    TooManyTexts,
+    /// The target speaks another version.
+    #[error("the target speaks another version")]
+    OtherVersion,
+    /// ISID, TSIH or the task tag are not those of the request.
+    #[error("ISID, TSIH or task tag are not those of the request")]
+    IdentityChanged,
+    /// A new session got no number.
+    #[error("the new session has no TSIH")]
+    NoTsih,
+    /// CSG is not the stage that the login is in.
+    #[error("the current stage is another one")]
+    StageNotCurrent,
+    /// The target moves to a stage that we did not ask for.
+    #[error("the target moves to a stage that was not asked for")]
+    StageNotAsked,
+    /// T and C are both set.
+    #[error("a response both ends its stage and goes on")]
+    TransitWithContinue,
+    /// Text came while the target should wait for the rest of ours.
+    #[error("text came in the middle of ours")]
+    TextAmidRequest,
+    /// The target moves us elsewhere and does not say where.
+    #[error("the target moved, but does not say where")]
+    MovedNowhere,
+    /// The text is no text.
+    #[error(transparent)]
+    Text(#[from] BadText),
+    /// A rule of negotiation was broken, or nothing was agreed on.
+    #[error(transparent)]
+    Negotiation(#[from] BadNegotiation),
+    /// The authentication failed.
+    #[error(transparent)]
+    Chap(#[from] BadChap),
+    /// The target chose an authentication method that we did not offer, or none.
+    #[error("the target chose no authentication method that was offered")]
+    MethodNotOffered,
+    /// The target offered a key when it was too late to answer.
+    #[error("the target offered a key when it was too late to answer")]
+    OfferAtTheEnd,
+}
+
+/// The login of one connection.
+#[derive(Debug)]
+pub struct InitiatorLogin {
+    plan: LoginPlan,
+    entropy: Zeroizing<[u8; 32]>,
+    stage: Stage,
+    auth: Auth,
+    exchange: Exchange,
+    gate: Gate,
+    incoming: Collector,
+    outgoing: Spreader,
+    /// Whether we want to leave the stage, once what is outgoing is sent.
+    ready: bool,
+    /// What we asked for in the last request, if anything.
+    asked: Option<Stage>,
+    portal_group: Option<PortalGroupTag>,
+    pdus: usize,
+    texts: usize,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    NotStarted,
+    UnderWay,
+    Over,
+}
+
+#[derive(Debug)]
+enum Auth {
+    /// A method was offered.
+    Offered,
+    /// CHAP is under way.
+    Chap(InitiatorChap),
+    /// It is done, or was not needed.
+    Done { peer_authenticated: bool },
+}
+
+impl InitiatorLogin {
+    /// Prepares a login. `entropy` comes fresh from the operating system's generator and is used up.
+    pub fn new(plan: LoginPlan, entropy: [u8; 32]) -> Self {
+        let setting = match &plan.purpose {
+            Purpose::Discovery => Setting::Discovery,
+            Purpose::NewSession(_) => Setting::Leading,
+            Purpose::Join { parameters, .. } => Setting::Joining(*parameters),
+        };
+        let stage = match plan.path {
+            Path::OperationalOnly => Stage::OPERATIONAL,
+            Path::SecurityAndOperational | Path::SecurityOnly => Stage::SECURITY,
+        };
+        let auth = match plan.path {
+            Path::OperationalOnly => Auth::Done { peer_authenticated: false },
+            Path::SecurityAndOperational | Path::SecurityOnly => Auth::Offered,
+        };
+        Self {
+            entropy: Zeroizing::new(entropy),
+            stage,
+            auth,
+            exchange: Exchange::new(Role::Initiator, plan.keys.clone(), setting),
+            gate: Gate::new(Role::Target, !matches!(plan.purpose, Purpose::Join { .. })),
+            incoming: Collector::new(),
+            outgoing: Spreader::default(),
+            ready: false,
+            asked: None,
+            portal_group: None,
+            pdus: 0,
+            texts: 0,
+            phase: Phase::NotStarted,
+            plan,
+        }
+    }
+
+    /// Returns the first request.
+    pub fn start(&mut self) -> LoginCall {
+        let mut out = TextOut::new();
+        self.phase = Phase::UnderWay;
+        out.put(Key::InitiatorName.name(), self.plan.initiator.as_str());
+        if let Some(alias) = &self.plan.initiator_alias {
+            out.put(Key::InitiatorAlias.name(), alias);
+        }
+        match &self.plan.purpose {
+            Purpose::Discovery => out.put(Key::SessionType.name(), "Discovery"),
+            Purpose::NewSession(target) | Purpose::Join { target, .. } => {
+                out.put(Key::SessionType.name(), "Normal");
+                out.put(Key::TargetName.name(), target.as_str());
+            }
+        }
+        self.ready = true;
+        if self.stage == Stage::SECURITY {
+            out.put(Key::AuthMethod.name(), self.methods());
+            self.ready = matches!(self.plan.auth, AuthPlan::None);
+        } else {
+            self.exchange.offer_all(&mut out);
+        }
+        self.outgoing = Spreader::new(out.into_bytes());
+        self.next_call()
+    }
+
+    /// Takes a Login Response.
+    pub fn handle(&mut self, response: &LoginResponse) -> CallStep {
+        let step = self.step(response).unwrap_or_else(CallStep::Drop);
+        if !matches!(step, CallStep::Send(_)) {
+            self.phase = Phase::Over;
+        }
+        step
+    }
+
+    fn step(&mut self, response: &LoginResponse) -> Result<CallStep, CallWhy> {
+        self.pdus += 1;
+        if self.phase != Phase::UnderWay {
+            return Err(CallWhy::OutOfTurn);
+        }
+        if self.pdus > MAX_LOGIN_PDUS {
+            return Err(CallWhy::TooManyPdus);
+        }
+        if response.isid != self.plan.isid.0 || response.itt != self.plan.itt {
+            return Err(CallWhy::IdentityChanged);
+        }
+        if response.status() != Status::SUCCESS {
+            return turned_away(response);
+        }
+        self.check_header(response)?;
+        if !self.outgoing.is_done() {
+            if !response.data.is_empty() || response.cont || response.transit {
+                return Err(CallWhy::TextAmidRequest);
+            }
+            return Ok(CallStep::Send(self.next_call()));
+        }
+        let Some(text) = self.incoming.add(&response.data, response.cont)? else {
+            return Ok(CallStep::Send(self.call(false, false, Vec::new())));
+        };
+        self.texts += 1;
+        if self.texts > MAX_LOGIN_TEXTS {
+            return Err(CallWhy::TooManyTexts);
+        }
+        self.answer(response, &text)
+    }
+
+    fn check_header(&self, response: &LoginResponse) -> Result<(), CallWhy> {
+        if response.version_active != VERSION {
+            return Err(CallWhy::OtherVersion);
+        }
+        if response.csg != self.stage {
+            return Err(CallWhy::StageNotCurrent);
+        }
+        if response.transit {
+            if response.cont {
+                return Err(CallWhy::TransitWithContinue);
+            }
+            // The target may take a step of its own if it is not beyond ours.
+            let ours = self.asked.is_some_and(|asked| {
+                response.nsg == asked
+                    || (asked == Stage::FULL_FEATURE
+                        && self.stage == Stage::SECURITY
+                        && response.nsg == Stage::OPERATIONAL)
+            });
+            if !ours {
+                return Err(CallWhy::StageNotAsked);
+            }
+        }
+        let last = response.transit && response.nsg == Stage::FULL_FEATURE;
+        match self.tsih() {
+            Tsih::NEW if last && response.tsih == 0 => Err(CallWhy::NoTsih),
+            Tsih::NEW => Ok(()),
+            tsih if response.tsih == tsih.0 => Ok(()),
+            _ => Err(CallWhy::IdentityChanged),
+        }
+    }
+
+    /// Takes a whole text, and sends ours or ends the login.
+    fn answer(&mut self, response: &LoginResponse, text: &[u8]) -> Result<CallStep, CallWhy> {
+        let mut out = TextOut::new();
+        let sorted = self.sort(text, &mut out)?;
+        if self.stage == Stage::SECURITY {
+            self.authenticate(&sorted, &mut out)?;
+        }
+        let mut answers = TextOut::new();
+        self.exchange.receive(&sorted.operational, &mut answers)?;
+        if response.transit {
+            if !answers.is_empty() {
+                return Err(CallWhy::OfferAtTheEnd);
+            }
+            return self.enter(response);
+        }
+        // The answers are the last of the text: offers of the target come only once it has all of ours.
+        out.append(answers);
+        self.ready = match &self.auth {
+            Auth::Offered => false,
+            // The proof goes out with the wish to move on; a target's proof comes with the step itself.
+            Auth::Chap(chap) => chap.has_proved(),
+            Auth::Done { .. } => true,
+        };
+        self.send(out)
+    }
+
+    /// Enters the stage that the target moved to.
+    fn enter(&mut self, response: &LoginResponse) -> Result<CallStep, CallWhy> {
+        let Auth::Done { peer_authenticated } = self.auth else {
+            return Err(BadChap::PeerNotAuthenticated.into());
+        };
+        self.stage = response.nsg;
+        if self.stage == Stage::FULL_FEATURE {
+            return Ok(CallStep::Complete(Box::new(LoggedIn {
+                tsih: Tsih(response.tsih),
+                negotiated: self.exchange.finish()?,
+                portal_group: self.portal_group,
+                peer_authenticated,
+            })));
+        }
+        let mut out = TextOut::new();
+        self.exchange.offer_all(&mut out);
+        self.ready = true;
+        self.send(out)
+    }
+
+    fn sort<'a>(&mut self, text: &'a [u8], out: &mut TextOut) -> Result<Sorted<'a>, CallWhy> {
+        let mut sorted = Sorted::default();
+        for pair in parse(text)? {
+            let Some(key) = Key::by_name(pair.name.as_bytes()) else {
+                answer_unknown(&pair, out)?;
+                continue;
+            };
+            self.gate.admit(key, self.stage)?;
+            match key {
+                Key::AuthMethod => sorted.auth_method = Some(pair.value),
+                Key::TargetPortalGroupTag => {
+                    let tag = number_in(pair.value, 0..=u32::from(u16::MAX)).ok();
+                    let tag = tag.and_then(|tag| u16::try_from(tag).ok());
+                    let tag = tag.ok_or(BadNegotiation::DeclaredIllegal(key))?;
+                    self.portal_group = Some(PortalGroupTag(tag));
+                }
+                key if sorted.chap.take(key, &pair) => {}
+                key => sorted.operational.push((key, pair)),
+            }
+        }
+        Ok(sorted)
+    }
+
+    /// The SecurityNegotiation stage.
+    fn authenticate(&mut self, sorted: &Sorted<'_>, out: &mut TextOut) -> Result<(), CallWhy> {
+        match (&mut self.auth, sorted.auth_method) {
+            (Auth::Offered, method) if sorted.chap.is_empty() => match (&self.plan.auth, method) {
+                (AuthPlan::None, Some(b"None") | None)
+                | (AuthPlan::Chap { or_none: true, peer: None, .. }, Some(b"None")) => {
+                    self.auth = Auth::Done { peer_authenticated: false };
+                }
+                (AuthPlan::Chap { algorithms, own, peer, .. }, Some(b"CHAP")) => {
+                    let chap = InitiatorChap::new(*algorithms, own.clone(), peer.clone(), *self.entropy);
+                    chap.start(out);
+                    self.auth = Auth::Chap(chap);
+                }
+                _ => return Err(CallWhy::MethodNotOffered),
+            },
+            (Auth::Chap(chap), None) => {
+                if chap.handle(&sorted.chap, out)? {
+                    let peer_authenticated = chap.authenticates_peer();
+                    self.auth = Auth::Done { peer_authenticated };
+                }
+            }
+            (Auth::Done { .. }, None) if sorted.chap.is_empty() => {}
+            _ => return Err(BadChap::KeyOutOfTurn.into()),
+        }
+        Ok(())
+    }
+
+    /// The methods that we offer, best first.
+    const fn methods(&self) -> &'static str {
+        match &self.plan.auth {
+            AuthPlan::None => "None",
+            AuthPlan::Chap { or_none: true, peer: None, .. } => "CHAP,None",
+            AuthPlan::Chap { .. } => "CHAP",
+        }
+    }
+
+    fn send(&mut self, out: TextOut) -> Result<CallStep, CallWhy> {
+        if out.has_overflowed() {
+            return Err(BadNegotiation::TooManyAnswers.into());
+        }
+        self.outgoing = Spreader::new(out.into_bytes());
+        Ok(CallStep::Send(self.next_call()))
+    }
+
+    /// Makes a request of the next piece of our text.
+    fn next_call(&mut self) -> LoginCall {
+        let (data, cont) = self.outgoing.next_piece(self.plan.piece_max);
+        self.call(self.ready && !cont, cont, data)
+    }
+
+    fn call(&mut self, transit: bool, cont: bool, data: Vec<u8>) -> LoginCall {
+        let next = match (self.stage, self.plan.path) {
+            (Stage::SECURITY, Path::SecurityAndOperational) => Stage::OPERATIONAL,
+            _ => Stage::FULL_FEATURE,
+        };
+        self.asked = transit.then_some(next);
+        LoginCall {
+            transit,
+            cont,
+            csg: self.stage,
+            nsg: if transit { next } else { Stage(0) },
+            isid: self.plan.isid,
+            tsih: self.tsih(),
+            itt: self.plan.itt,
+            cid: self.plan.cid,
+            cmd_sn: self.plan.cmd_sn,
+            data,
+        }
+    }
+
+    const fn tsih(&self) -> Tsih {
+        match self.plan.purpose {
+            Purpose::Join { tsih, .. } => tsih,
+            Purpose::Discovery | Purpose::NewSession(_) => Tsih::NEW,
+        }
+    }
+}
+
+/// One text of the target, by what its keys are for.
+#[derive(Default)]
+struct Sorted<'a> {
+    auth_method: Option<&'a [u8]>,
+    chap: ChapKeys<'a>,
+    operational: Vec<(Key, Pair<'a>)>,
+}
+
+/// Reads a response that ends the login without a session.
+fn turned_away(response: &LoginResponse) -> Result<CallStep, CallWhy> {
+    let status = response.status();
+    if status.class() != Status::MOVED_TEMPORARILY.class() {
+        return Ok(CallStep::Refused(status));
+    }
+    let pairs = parse(&response.data)?;
+    let to = pairs
+        .iter()
+        .filter(|pair| pair.name == Key::TargetAddress.name())
+        .find_map(|pair| TargetAddress::parse(pair.value))
+        .ok_or(CallWhy::MovedNowhere)?;
+    Ok(CallStep::Redirected { to: to.0, permanently: status == Status::MOVED_PERMANENTLY })
+}

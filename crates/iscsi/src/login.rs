@@ -9,6 +9,9 @@ pub mod initiator;
 pub mod target;
 mod why;
 
+#[cfg(test)]
+mod house;
+
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -260,3 +263,6 @@ pub enum Entry {
     /// It joins this session and takes the place of the connection of the same CID (connection reinstatement).
     ReplacesConnection(Tsih),
 }
+
+#[cfg(test)]
+mod tests;

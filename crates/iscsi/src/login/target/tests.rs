@@ -1,1 +1,668 @@
+use super::super::directory::{DiscoveryAccess, Found, SessionFacts, TargetAddress, TargetId};
+use super::super::house::{
+    FFP, GROUP, House, INITIATOR, ISID, NAMES, OP, SEC, Said, TARGET, Talk, guarded, itself, name, open,
+    user, zeroed,
+};
+use super::*;
+use crate::chap::{Algorithm, Algorithms, Response};
+use crate::name::{BadName, PortalGroupTag};
+use crate::negotiate::{Digest, DigestPolicy, KeyPolicy, SessionParameters};
+use crate::text::value::{binary, to_base64, to_hex};
+use crate::text::{BadText, MAX_PAIRS, MAX_TEXT, MAX_TEXT_PDUS};
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec;
+use base::rng::Rng;
+use core::time::Duration;
 
+const TAGS: &str = "TargetAlias=Thedisk TargetPortalGroupTag=7";
+
+fn facts(tsih: u16) -> SessionFacts {
+    let parameters =
+        SessionParameters { max_connections: 2, max_burst_length: 4096, ..SessionParameters::default() };
+    SessionFacts { tsih: Tsih(tsih), portal_group: GROUP, parameters, connections: 1, has_cid: false }
+}
+
+/// Answers the challenge in `text` (CHAP_A, CHAP_I, CHAP_C) as the user of the house.
+fn proof(text: &str) -> String {
+    let value = |key: &str| text.split(' ').find_map(|pair| pair.strip_prefix(key)).unwrap();
+    let algorithm = Algorithm::by_number(value("CHAP_A=").parse().unwrap()).unwrap();
+    let challenge = binary(value("CHAP_C=").as_bytes(), 1..=64).unwrap();
+    let id = value("CHAP_I=").parse().unwrap();
+    let response = Response::compute(algorithm, id, &user().secret, &challenge);
+    format!("CHAP_N={} CHAP_R={}", user().name, to_hex(response.as_bytes()))
+}
+
+/// RFC 7143 appendix B: an initiator that negotiates no security.
+#[test]
+fn logs_in_with_one_request_as_in_the_example_without_security() {
+    let mut talk = Talk::at(House::open());
+    let said = talk.go(OP, FFP, &format!("{NAMES} HeaderDigest=None,CRC32C"));
+    let Said::Enters(outcome, text) = said else { panic!("{said:?}") };
+    assert_eq!(text, format!("{TAGS} HeaderDigest=None MaxRecvDataSegmentLength=262144"));
+    assert_eq!(outcome.initiator, name(INITIATOR));
+    assert_eq!(
+        outcome.kind,
+        SessionKind::Normal { target: TargetId(3), name: name(TARGET), portal_group: GROUP }
+    );
+    assert_eq!((outcome.isid, outcome.tsih, outcome.cid), (ISID, Tsih::NEW, Cid(1)));
+    assert_eq!((outcome.cmd_sn, outcome.entry, outcome.user), (77, Entry::NewSession, None));
+    assert_eq!(outcome.negotiated.connection.target_max_recv, 262_144);
+    assert_eq!(outcome.negotiated.session, SessionParameters::default());
+    assert_eq!(talk.go(OP, FFP, "").why(), Why::AfterTheEnd);
+}
+
+/// RFC 7143 appendix B: CHAP, and a target that takes the second of three methods; then parameters in two steps.
+#[test]
+fn logs_in_as_in_the_example_with_chap() {
+    let mut talk = Talk::at(House::guarded());
+    let first = talk.stay(SEC, &format!("{NAMES} AuthMethod=KRB5,CHAP,None")).text();
+    assert_eq!(first, format!("{TAGS} AuthMethod=CHAP"));
+    let posed = talk.stay(SEC, "CHAP_A=7,5").text();
+    assert!(posed.starts_with("CHAP_A=7 CHAP_I="), "{posed}");
+    let said = talk.go(SEC, OP, &proof(&posed));
+    assert!(matches!(said, Said::Moves(Stage::OPERATIONAL, ref text) if text.is_empty()), "{said:?}");
+    let said = talk.stay(OP, "HeaderDigest=CRC32C DataDigest=CRC32C,None InitialR2T=No");
+    assert_eq!(
+        said.text(),
+        "HeaderDigest=CRC32C DataDigest=CRC32C InitialR2T=No MaxRecvDataSegmentLength=262144"
+    );
+    let outcome = talk.go(OP, FFP, "MaxBurstLength=65536 FirstBurstLength=65536").outcome();
+    assert_eq!(outcome.user.as_deref(), Some("0xuser"));
+    let (session, connection) = (outcome.negotiated.session, outcome.negotiated.connection);
+    assert_eq!((session.max_burst_length, session.initial_r2t), (65_536, false));
+    assert_eq!((connection.header_digest, connection.data_digest), (Digest::Crc32c, Digest::Crc32c));
+}
+
+#[test]
+fn logs_in_straight_from_security_with_every_key_at_its_default() {
+    let mut talk = Talk::at(House::open());
+    let outcome = talk.go(SEC, FFP, &format!("{NAMES} AuthMethod=None")).outcome();
+    assert_eq!(outcome.negotiated, crate::negotiate::Negotiated::default());
+}
+
+#[test]
+fn chooses_the_first_method_that_the_policy_takes() {
+    let both = || AuthPolicy { allows_none: true, ..guarded() };
+    use super::super::directory::AuthPolicy;
+    for (auth, offer, want) in [
+        (open(), "AuthMethod=None", Ok("None")),
+        (open(), "AuthMethod=CHAP,None", Ok("None")),
+        (both(), "AuthMethod=CHAP,None", Ok("CHAP")),
+        (both(), "AuthMethod=None,CHAP", Ok("None")),
+        (guarded(), "AuthMethod=None,CHAP", Ok("CHAP")),
+        (guarded(), "AuthMethod=None", Err(Why::NoCommonAuthMethod)),
+        (open(), "AuthMethod=CHAP", Err(Why::NoCommonAuthMethod)),
+        (open(), "AuthMethod=KRB5,SRP,Z-com.example.pake", Err(Why::NoCommonAuthMethod)),
+        (open(), "AuthMethod=", Err(Why::NoCommonAuthMethod)),
+        (open(), "", Ok("None")),
+        (guarded(), "", Err(Why::AuthenticationSkipped)),
+        (guarded(), "CHAP_A=5", Err(Why::Chap(BadChap::KeyOutOfTurn))),
+        (guarded(), "AuthMethod=CHAP CHAP_A=5", Err(Why::Chap(BadChap::KeyOutOfTurn))),
+        (AuthPolicy { chap: Algorithms::NONE, ..guarded() }, "AuthMethod=CHAP", Err(Why::NoCommonAuthMethod)),
+    ] {
+        let mut talk = Talk::at(House::with(auth, KeyPolicy::default()));
+        let said = talk.go(SEC, OP, &format!("{NAMES} {offer}"));
+        match (want, said) {
+            (Ok("None"), Said::Moves(Stage::OPERATIONAL, _)) | (Ok("CHAP"), Said::Stays(_)) => {}
+            (Err(want), Said::Refuses(Status::AUTHENTICATION_FAILURE, why)) => assert_eq!(why, want),
+            (_, said) => panic!("{offer}: {said:?}"),
+        }
+    }
+}
+
+#[test]
+fn lets_nobody_past_authentication() {
+    // Straight to the operational stage.
+    let why = Talk::at(House::guarded()).go(OP, FFP, NAMES).why();
+    assert_eq!(why, Why::AuthenticationSkipped);
+    // Out of the security stage in the middle of CHAP.
+    for steps in [&["AuthMethod=CHAP"][..], &["AuthMethod=CHAP", "CHAP_A=5"]] {
+        let mut talk = Talk::at(House::guarded());
+        talk.stay(SEC, NAMES).text();
+        for step in steps {
+            talk.stay(SEC, step).text();
+        }
+        assert_eq!(talk.go(OP, FFP, "").why(), Why::StageNotCurrent);
+    }
+    // With a response that is wrong, and once more with the right one on the same connection.
+    let mut talk = Talk::at(House::guarded());
+    talk.stay(SEC, &format!("{NAMES} AuthMethod=CHAP")).text();
+    let posed = talk.stay(SEC, "CHAP_A=5").text();
+    let wrong = format!("CHAP_N=0xuser CHAP_R={}", to_base64(&[0; 16]));
+    assert_eq!(talk.go(SEC, FFP, &wrong).status(), Status::AUTHENTICATION_FAILURE);
+    assert_eq!(talk.go(SEC, FFP, &proof(&posed)).why(), Why::AfterTheEnd);
+}
+
+/// Each way to fail has its status (RFC 7143 §11.13.5).
+#[test]
+fn every_refusal_has_its_status() {
+    let to = TargetAddress::Host { name: "san.example.com".into(), port: 3261 };
+    let elsewhere =
+        |permanently| House { instead: Some(Found::Moved { to: to.clone(), permanently }), ..House::open() };
+    let instead = |found| House { instead: Some(found), ..House::open() };
+    let discovery = |access| House { discovery: Some(access), ..House::open() };
+    let host = "InitiatorName=iqn.2026-11.com.example:host";
+    let finder = &format!("{host} SessionType=Discovery");
+    let stranger = "InitiatorName=iqn.2026-11.com.example:else TargetName=iqn.2026-11.com.example:disk";
+    for (house, text, status) in [
+        (elsewhere(false), NAMES, Status::MOVED_TEMPORARILY),
+        (elsewhere(true), NAMES, Status::MOVED_PERMANENTLY),
+        (House::open(), &format!("{NAMES} MaxRecvDataSegmentLength=1"), Status::INITIATOR_ERROR),
+        (House::guarded(), NAMES, Status::AUTHENTICATION_FAILURE),
+        (House::open(), stranger, Status::AUTHORIZATION_FAILURE),
+        (discovery(DiscoveryAccess::Forbidden), finder, Status::AUTHORIZATION_FAILURE),
+        (House::open(), &format!("{host} TargetName=iqn.2026-11.com.example:no"), Status::NOT_FOUND),
+        (House::open(), &format!("{host} TargetName=disk"), Status::NOT_FOUND),
+        (instead(Found::Removed), NAMES, Status::TARGET_REMOVED),
+        (House::open(), host, Status::MISSING_PARAMETER),
+        (House::open(), "TargetName=iqn.2026-11.com.example:disk", Status::MISSING_PARAMETER),
+        (House::open(), "", Status::MISSING_PARAMETER),
+        (House::open(), &format!("{host} SessionType=Boot"), Status::SESSION_TYPE_NOT_SUPPORTED),
+        (discovery(DiscoveryAccess::NotServed), finder, Status::SESSION_TYPE_NOT_SUPPORTED),
+        (instead(Found::Unavailable), NAMES, Status::SERVICE_UNAVAILABLE),
+        (instead(Found::OutOfResources), NAMES, Status::OUT_OF_RESOURCES),
+    ] {
+        assert_eq!(Talk::at(house).go(OP, FFP, text).status(), status, "{text}");
+    }
+}
+
+#[test]
+fn a_redirection_says_where_to() {
+    let to = TargetAddress::Socket("[2001:db8::1]:3261".parse().unwrap());
+    let house = House { instead: Some(Found::Moved { to, permanently: true }), ..House::open() };
+    let mut talk = Talk::at(house);
+    let data = zeroed(NAMES);
+    let request = talk.request(SEC, &data);
+    let LoginStep::Fail { response, .. } = talk.send(&request) else { panic!() };
+    assert_eq!(response.data, b"TargetAddress=[2001:db8::1]:3261\0");
+}
+
+#[test]
+fn refuses_versions_above_its_own() {
+    let mut talk = Talk::at(House::open());
+    let data = zeroed(NAMES);
+    let request = LoginRequest { version_max: 3, version_min: 1, ..talk.request(SEC, &data) };
+    assert_eq!(talk.hear(&request).status(), Status::UNSUPPORTED_VERSION);
+    let mut talk = Talk::at(House::open());
+    let request = LoginRequest { version_max: 3, ..talk.request(SEC, &data) };
+    assert!(matches!(talk.hear(&request), Said::Stays(_)));
+}
+
+#[test]
+fn follows_the_table_of_stages_and_no_other_way() {
+    // (CSG, T, NSG) of the first request, and what comes of it.
+    let mut table = String::new();
+    for csg in 0..4 {
+        for (transit, nsg) in [(false, 0), (true, 0), (true, 1), (true, 2), (true, 3)] {
+            let mut talk = Talk::at(House::open());
+            let data = zeroed(NAMES);
+            let request = LoginRequest { transit, nsg: Stage(nsg), ..talk.request(csg, &data) };
+            let came = match talk.hear(&request) {
+                Said::Stays(_) => "stays".to_string(),
+                Said::Moves(stage, _) => format!("to {}", stage.0),
+                Said::Enters(..) => "enters".to_string(),
+                Said::Refuses(_, why) => format!("{why:?}"),
+                Said::Drops(why) => format!("drops: {why:?}"),
+            };
+            let wish = if transit { format!("T to {nsg}") } else { "no T".into() };
+            table.push_str(&format!("CSG {csg}, {wish}: {came}\n"));
+        }
+    }
+    assert_eq!(table, include_str!("stages.snap"), "\n{table}");
+}
+
+#[test]
+fn a_stage_is_not_entered_twice_and_not_left_while_text_goes_on() {
+    let mut talk = Talk::at(House::open());
+    talk.go(SEC, OP, NAMES).text();
+    assert_eq!(talk.stay(SEC, "").why(), Why::StageNotCurrent);
+    let mut talk = Talk::at(House::open());
+    let data = zeroed(NAMES);
+    let request =
+        LoginRequest { transit: true, cont: true, nsg: Stage::OPERATIONAL, ..talk.request(SEC, &data) };
+    assert_eq!(talk.hear(&request).why(), Why::TransitWithContinue);
+}
+
+#[test]
+fn refuses_an_identity_that_changes_during_the_login() {
+    let changes: [fn(&mut LoginRequest<'_>); 4] = [
+        |request| request.isid = [1; 6],
+        |request| request.tsih = 1,
+        |request| request.cid = 2,
+        |request| request.itt = 6,
+    ];
+    for change in changes {
+        let mut talk = Talk::at(House::open());
+        talk.go(SEC, OP, NAMES).text();
+        let mut request = talk.request(OP, &[]);
+        change(&mut request);
+        let LoginStep::Fail { why, .. } = talk.send(&request) else { panic!() };
+        assert_eq!(why, Why::IdentityChanged);
+    }
+}
+
+/// libiscsi names itself and the target again in its first text after CHAP.
+#[test]
+fn lets_an_initiator_repeat_who_it_is_but_not_become_another() {
+    let host = "InitiatorName=IQN.2026-11.com.example:host";
+    for (text, want) in [
+        (format!("{NAMES} SessionType=Normal"), Ok(())),
+        (format!("{host} InitiatorAlias=me"), Ok(())),
+        ("InitiatorName=iqn.2026-11.com.example:else".into(), Err(Key::InitiatorName)),
+        ("TargetName=iqn.2026-11.com.example:else".into(), Err(Key::TargetName)),
+        ("SessionType=Discovery".into(), Err(Key::SessionType)),
+    ] {
+        let mut talk = Talk::at(House::open());
+        talk.go(SEC, OP, NAMES).text();
+        match (talk.go(OP, FFP, &text), want) {
+            (Said::Enters(..), Ok(())) => {}
+            (Said::Refuses(_, why), Err(key)) => assert_eq!(why, Why::IdentityTooLate(key)),
+            (said, _) => panic!("{text}: {said:?}"),
+        }
+    }
+}
+
+/// Duplicate AuthMethod, keys in the wrong stage, keys of the other side.
+#[test]
+fn refuses_keys_that_come_twice_or_where_they_do_not_belong() {
+    use BadNegotiation::{KeyFromWrongSide, KeyInWrongStage, KeyTwice};
+    for (first, second, why) in [
+        ("AuthMethod=None AuthMethod=None", "", KeyTwice(Key::AuthMethod)),
+        ("InitiatorName=iqn.2026-11.com.example:host", "", KeyTwice(Key::InitiatorName)),
+        ("HeaderDigest=None", "", KeyInWrongStage(Key::HeaderDigest)),
+        ("SendTargets=All", "", KeyInWrongStage(Key::SendTargets)),
+        ("TargetAlias=mine", "", KeyFromWrongSide(Key::TargetAlias)),
+        ("TargetPortalGroupTag=1", "", KeyFromWrongSide(Key::TargetPortalGroupTag)),
+        ("", "AuthMethod=None", KeyInWrongStage(Key::AuthMethod)),
+        ("", "CHAP_A=5", KeyInWrongStage(Key::ChapA)),
+        ("", "MaxBurstLength=512 MaxBurstLength=512", KeyTwice(Key::MaxBurstLength)),
+        ("", "SendTargets=All", KeyInWrongStage(Key::SendTargets)),
+    ] {
+        let mut talk = Talk::at(House::open());
+        let mut said = talk.go(SEC, OP, &format!("{NAMES} {first}"));
+        if matches!(said, Said::Moves(..)) {
+            said = talk.stay(OP, second);
+        }
+        assert_eq!(said.why(), Why::Negotiation(why), "{first} {second}");
+    }
+    let mut talk = Talk::at(House::open());
+    talk.stay(OP, &format!("{NAMES} MaxBurstLength=512")).text();
+    assert_eq!(talk.stay(OP, "MaxBurstLength=512").why(), Why::Negotiation(KeyTwice(Key::MaxBurstLength)));
+}
+
+#[test]
+fn answers_keys_that_it_does_not_know() {
+    let mut talk = Talk::at(House::open());
+    let said = talk.stay(SEC, &format!("{NAMES} X-com.example.a=1 Future=2 AuthMethod=None Z-b=3,4"));
+    assert_eq!(
+        said.text(),
+        format!(
+            "X-com.example.a=NotUnderstood Future=NotUnderstood Z-b=NotUnderstood {TAGS} AuthMethod=None"
+        )
+    );
+    let why = Talk::at(House::open()).stay(SEC, &format!("{NAMES} X-a=NotUnderstood")).why();
+    assert_eq!(why, Why::Negotiation(BadNegotiation::AnswerWithoutOffer));
+}
+
+/// CVE-2013-2850: the answer to an unknown key repeats its name, so the name must be bounded.
+#[test]
+fn refuses_an_unknown_key_of_64_kib_without_an_echo() {
+    let mut talk = Talk::at(House::open());
+    let text = [&zeroed(NAMES)[..], &vec![b'A'; 60 << 10], b"=1\0"].concat();
+    let request = talk.request(SEC, &text);
+    let LoginStep::Fail { response, why } = talk.send(&request) else { panic!() };
+    assert_eq!((response.data.len(), why), (0, Why::Text(BadText::KeyName)));
+}
+
+/// The unbounded appends of 2026 in LIO's text encoder: as many unknown keys as fit, each with its answer.
+#[test]
+fn answers_to_many_unknown_keys_stay_bounded_and_leave_in_pieces() {
+    let mut talk = Talk::at(House::open());
+    let key = |at: usize| format!("{:X<63}=\0", format!("X-{at}-"));
+    let mut text = zeroed(NAMES);
+    text.extend((0..MAX_PAIRS - 2).flat_map(|at| key(at).into_bytes()));
+    assert!(text.len() < MAX_TEXT);
+    let request = LoginRequest { transit: true, nsg: Stage::FULL_FEATURE, ..talk.request(OP, &text) };
+    let (mut step, mut total, mut pieces) = (talk.send(&request), 0, 0);
+    let outcome = loop {
+        let response = match &step {
+            LoginStep::Continue(response) | LoginStep::Complete { response, .. } => response,
+            other => panic!("{other:?}"),
+        };
+        assert!(response.data.len() <= 8192);
+        total += response.data.len();
+        pieces += 1;
+        if let LoginStep::Complete { outcome, .. } = step {
+            break outcome;
+        }
+        assert!(response.cont && !response.transit);
+        let next = LoginRequest { transit: true, nsg: Stage::FULL_FEATURE, ..talk.request(OP, &[]) };
+        step = talk.send(&next);
+    };
+    assert!((39_000..MAX_TEXT).contains(&total), "{total}");
+    assert_eq!((pieces, outcome.entry), (total.div_ceil(8192), Entry::NewSession));
+    // One more, and the text is refused.
+    let mut talk = Talk::at(House::open());
+    text.extend(key(MAX_PAIRS).into_bytes());
+    let request = talk.request(OP, &text);
+    assert_eq!(talk.hear(&request).why(), Why::Text(BadText::TooManyPairs));
+}
+
+#[test]
+fn leaves_the_stage_only_with_a_request_that_wants_to() {
+    let mut talk = Talk::at(House::open());
+    let text = format!("{NAMES} {}", "X-com.example.a=1 ".repeat(400));
+    let said = talk.go(SEC, OP, &text);
+    assert!(matches!(said, Said::Stays(_)));
+    // The rest of our text goes to a request without T, so that the step waits for the next one.
+    assert!(matches!(talk.stay(SEC, ""), Said::Stays(text) if !text.is_empty()));
+    assert!(matches!(talk.go(SEC, OP, ""), Said::Moves(Stage::OPERATIONAL, _)));
+}
+
+#[test]
+fn refuses_text_in_the_middle_of_its_own() {
+    let mut talk = Talk::at(House::open());
+    let text = format!("{NAMES} {}", "X-com.example.a=1 ".repeat(400));
+    talk.stay(SEC, &text).text();
+    assert_eq!(talk.stay(SEC, "AuthMethod=None").why(), Why::TextAmidAnswer);
+}
+
+#[test]
+fn collects_a_text_cut_into_single_bytes() {
+    let mut talk = Talk::at(House::open());
+    let data = zeroed(NAMES);
+    let (last, head) = data.split_last().unwrap();
+    for byte in head {
+        let byte = [*byte];
+        let request = LoginRequest { cont: true, ..talk.request(OP, &byte) };
+        assert!(matches!(talk.hear(&request), Said::Stays(text) if text.is_empty()));
+    }
+    let byte = [*last];
+    let request = LoginRequest { transit: true, nsg: Stage::FULL_FEATURE, ..talk.request(OP, &byte) };
+    assert!(matches!(talk.hear(&request), Said::Enters(..)));
+}
+
+/// CVE-2021-28361: C set, and no data.
+#[test]
+fn refuses_a_continued_request_without_data() {
+    let mut talk = Talk::at(House::open());
+    let request = LoginRequest { cont: true, ..talk.request(SEC, &[]) };
+    assert_eq!(talk.hear(&request).why(), Why::Text(BadText::ContinuedEmpty));
+}
+
+/// CVE-2011-0001, CVE-2026-53176: logins that are too big, too many, too short, too slow.
+#[test]
+fn bounds_a_login_in_size_number_and_time() {
+    let mut talk = Talk::at(House::open());
+    let piece = vec![b'a'; 8192];
+    let last = loop {
+        let request = LoginRequest { cont: true, ..talk.request(SEC, &piece) };
+        match talk.hear(&request) {
+            Said::Stays(_) => {}
+            said => break said,
+        }
+    };
+    assert_eq!(last.why(), Why::Text(BadText::TooLong));
+
+    let mut talk = Talk::at(House::open());
+    let mut requests = 0;
+    let last = loop {
+        requests += 1;
+        let request = LoginRequest { cont: true, ..talk.request(SEC, b"a") };
+        match talk.hear(&request) {
+            Said::Stays(_) => {}
+            said => break said,
+        }
+    };
+    assert_eq!((requests, last.why()), (MAX_TEXT_PDUS, Why::Text(BadText::TooManyPdus)));
+
+    let mut talk = Talk::at(House::open());
+    talk.stay(SEC, NAMES).text();
+    let last = loop {
+        match talk.stay(SEC, "") {
+            Said::Stays(_) => {}
+            said => break said,
+        }
+    };
+    assert_eq!(last.why(), Why::TooManyTexts);
+
+    let mut talk = Talk::at(House::open());
+    talk.stay(SEC, NAMES).text();
+    talk.now = talk.login.deadline().after(Duration::from_nanos(1));
+    assert_eq!(talk.stay(SEC, "").why(), Why::TooSlow);
+}
+
+/// CVE-2026-44943: names that are paths, CVE-2010-0743: names that are formats.
+#[test]
+fn refuses_names_that_are_no_names() {
+    for (initiator, why) in [
+        ("iqn.2026-11.com.example:../../etc/passwd", BadName::Character),
+        ("iqn.2026-11.com.example:%n%n", BadName::Character),
+        ("..", BadName::Type),
+        ("", BadName::Length),
+    ] {
+        let text = format!("InitiatorName={initiator} TargetName={TARGET}");
+        assert_eq!(Talk::at(House::open()).stay(SEC, &text).why(), Why::BadInitiatorName(why));
+    }
+    let mut talk = Talk::at(House::open());
+    let data = format!("InitiatorName={INITIATOR}\nx\0TargetName={TARGET}\0");
+    let request = talk.request(SEC, data.as_bytes());
+    assert_eq!(talk.hear(&request).why(), Why::BadInitiatorName(BadName::Character));
+    let text = format!("InitiatorName={INITIATOR} TargetName={TARGET}/../x");
+    let said = Talk::at(House::open()).stay(SEC, &text);
+    assert_eq!(said.status(), Status::NOT_FOUND);
+}
+
+#[test]
+fn keeps_an_alias_fit_to_be_shown() {
+    let mut talk = Talk::at(House::open());
+    let data = [&zeroed(NAMES)[..], b"InitiatorAlias=a\x1b[2Jb\n\xff", &[b'z'; 400], b"\0"].concat();
+    let request = LoginRequest { transit: true, nsg: Stage::FULL_FEATURE, ..talk.request(OP, &data) };
+    let alias = talk.hear(&request).outcome().initiator_alias.unwrap();
+    assert!(alias.starts_with("a[2Jb\u{fffd}zzz"), "{alias}");
+    assert!(alias.len() <= 255);
+}
+
+#[test]
+fn a_new_login_of_the_same_initiator_port_replaces_its_session() {
+    let other_group = SessionFacts { portal_group: PortalGroupTag(8), ..facts(9) };
+    for (sessions, entry) in [
+        (vec![], Entry::NewSession),
+        (vec![other_group], Entry::NewSession),
+        (vec![facts(9)], Entry::ReplacesSession(Tsih(9))),
+    ] {
+        let mut talk = Talk::at(House { sessions, ..House::open() });
+        assert_eq!(talk.go(OP, FFP, NAMES).outcome().entry, entry);
+    }
+}
+
+#[test]
+fn a_connection_joins_its_session_or_learns_why_not() {
+    let other_group = SessionFacts { portal_group: PortalGroupTag(8), ..facts(9) };
+    let full = SessionFacts { connections: 2, ..facts(9) };
+    for (session, cid, want) in [
+        (facts(9), 2, Ok(Entry::JoinsSession(Tsih(9)))),
+        (facts(9), 1, Ok(Entry::ReplacesConnection(Tsih(9)))),
+        (full, 1, Ok(Entry::ReplacesConnection(Tsih(9)))),
+        (full, 2, Err(Status::TOO_MANY_CONNECTIONS)),
+        (other_group, 2, Err(Status::CANNOT_INCLUDE_IN_SESSION)),
+        (facts(8), 2, Err(Status::SESSION_DOES_NOT_EXIST)),
+    ] {
+        let mut talk = Talk::at(House { sessions: vec![session], ..House::open() });
+        (talk.tsih, talk.cid) = (9, cid);
+        match (talk.go(OP, FFP, &format!("{NAMES} DataDigest=CRC32C")), want) {
+            (Said::Enters(outcome, _), Ok(entry)) => {
+                assert_eq!((outcome.entry, outcome.tsih), (entry, Tsih(9)));
+                assert_eq!(outcome.negotiated.session, session.parameters);
+                assert_eq!(outcome.negotiated.connection.data_digest, Digest::Crc32c);
+            }
+            (said, Err(status)) => assert_eq!(said.status(), status),
+            (said, want) => panic!("{said:?} {want:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_joining_connection_leaves_the_session_s_keys_alone() {
+    let mut talk = Talk::at(House { sessions: vec![facts(9)], ..House::open() });
+    (talk.tsih, talk.cid) = (9, 2);
+    assert_eq!(
+        talk.go(OP, FFP, &format!("{NAMES} MaxBurstLength=512")).why(),
+        Why::Negotiation(BadNegotiation::KeyOfLeadingConnection(Key::MaxBurstLength))
+    );
+}
+
+/// The session can end, or fill up, between the first request and the last.
+#[test]
+fn looks_for_its_session_again_when_the_login_is_complete() {
+    let mut talk = Talk::at(House { sessions: vec![facts(9)], ..House::open() });
+    (talk.tsih, talk.cid) = (9, 2);
+    talk.go(SEC, OP, NAMES).text();
+    talk.house.sessions.clear();
+    assert_eq!(talk.go(OP, FFP, "").status(), Status::SESSION_DOES_NOT_EXIST);
+}
+
+#[test]
+fn a_discovery_session_needs_no_target_and_has_one_connection() {
+    let finder = format!("InitiatorName={INITIATOR} SessionType=Discovery");
+    let mut talk = Talk::at(House::open());
+    let said = talk.go(OP, FFP, &format!("{finder} MaxBurstLength=512 ErrorRecoveryLevel=2"));
+    let Said::Enters(outcome, text) = said else { panic!("{said:?}") };
+    assert_eq!(outcome.kind, SessionKind::Discovery);
+    assert_eq!(text, "MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 MaxRecvDataSegmentLength=262144");
+    let mut talk = Talk::at(House { sessions: vec![facts(9)], ..House::open() });
+    talk.tsih = 9;
+    assert_eq!(talk.go(OP, FFP, &finder).status(), Status::SESSION_DOES_NOT_EXIST);
+    let mut talk = Talk::at(House::guarded());
+    assert_eq!(talk.go(OP, FFP, &finder).status(), Status::AUTHENTICATION_FAILURE);
+}
+
+#[test]
+fn asks_for_what_it_needs_before_it_lets_the_initiator_in() {
+    let keys = KeyPolicy {
+        data_digest: DigestPolicy::RequireCrc32c,
+        max_burst_length: 8192,
+        ..KeyPolicy::default()
+    };
+    let mut talk = Talk::at(House::with(open(), keys.clone()));
+    let said = talk.go(OP, FFP, NAMES);
+    assert!(matches!(said, Said::Stays(_)));
+    assert_eq!(
+        said.text(),
+        format!(
+            "{TAGS} MaxRecvDataSegmentLength=262144 DataDigest=CRC32C MaxBurstLength=8192 \
+             FirstBurstLength=8192"
+        )
+    );
+    let outcome = talk.go(OP, FFP, "DataDigest=CRC32C MaxBurstLength=4096 FirstBurstLength=4096").outcome();
+    assert_eq!(outcome.negotiated.session.first_burst_length, 4096);
+
+    let mut talk = Talk::at(House::with(open(), keys.clone()));
+    talk.go(OP, FFP, NAMES).text();
+    assert_eq!(
+        talk.go(OP, FFP, "MaxBurstLength=4096").why(),
+        Why::Negotiation(BadNegotiation::Unanswered(Key::DataDigest))
+    );
+    let mut talk = Talk::at(House::with(open(), keys));
+    assert_eq!(
+        talk.go(SEC, FFP, NAMES).why(),
+        Why::Negotiation(BadNegotiation::NoAgreement(Key::DataDigest))
+    );
+}
+
+#[test]
+fn another_pdu_ends_the_login_with_a_word_only_if_it_had_begun() {
+    let mut talk = Talk::at(House::open());
+    assert!(matches!(talk.login.handle_other(9), LoginStep::Drop(Why::FirstIsNoLogin)));
+    let mut talk = Talk::at(House::open());
+    talk.stay(SEC, NAMES).text();
+    let LoginStep::Fail { response, .. } = talk.login.handle_other(9) else { panic!() };
+    assert_eq!((response.status(), response.itt), (Status::INVALID_DURING_LOGIN, 5));
+    assert_eq!(talk.stay(SEC, "").why(), Why::AfterTheEnd);
+}
+
+#[test]
+fn mutual_chap_proves_the_target_only_to_a_proven_initiator() {
+    let begin = || {
+        let mut talk = Talk::at(House::guarded());
+        talk.stay(SEC, &format!("{NAMES} AuthMethod=CHAP")).text();
+        let posed = talk.stay(SEC, "CHAP_A=5").text();
+        (talk, posed)
+    };
+    let counter = format!("CHAP_I=200 CHAP_C={}", to_base64(&[9; 16]));
+    let (mut talk, posed) = begin();
+    let answer = talk.go(SEC, OP, &format!("{} {counter}", proof(&posed))).text();
+    let expected = Response::compute(Algorithm::Md5, 200, &itself().secret, &[9; 16]);
+    assert_eq!(answer, format!("CHAP_N=0btarget CHAP_R={}", to_hex(expected.as_bytes())));
+    let (mut talk, _) = begin();
+    let wrong = format!("CHAP_N=0xuser CHAP_R={} {counter}", to_hex(&[0; 16]));
+    assert_eq!(talk.go(SEC, OP, &wrong).status(), Status::AUTHENTICATION_FAILURE);
+}
+
+/// Sequences of requests put together from good and bad parts: nothing panics, every login ends, and nobody gets in
+/// without the secret.
+#[test]
+fn no_sequence_of_requests_panics_or_gets_past_the_guard() {
+    let parts = [
+        NAMES,
+        "SessionType=Discovery",
+        "SessionType=Normal",
+        "AuthMethod=CHAP,None",
+        "AuthMethod=None",
+        "CHAP_A=5,7",
+        "CHAP_A=9",
+        "CHAP_N=0xuser",
+        "CHAP_R=0x00",
+        "CHAP_I=1 CHAP_C=0x00",
+        "HeaderDigest=CRC32C",
+        "DataDigest=None,CRC32C",
+        "MaxBurstLength=512",
+        "FirstBurstLength=9999999",
+        "MaxRecvDataSegmentLength=512",
+        "ErrorRecoveryLevel=2",
+        "X-a=b",
+        "InitiatorAlias=x",
+        "IFMarker=No",
+        "MaxConnections=Reject",
+        "=",
+        "a",
+        "TargetPortalGroupTag=1",
+        "SendTargets=All",
+    ];
+    let (mut inside, mut ended) = (0, 0);
+    for seed in 0..4000 {
+        let mut rng = Rng::from_seed(seed);
+        let pick = |rng: &mut Rng, len: usize| usize::try_from(rng.below(len as u64)).unwrap();
+        let is_open = rng.chance(1, 2);
+        let mut talk = Talk::at(if is_open { House::open() } else { House::guarded() });
+        for round in 0..12 {
+            let named = round == 0 && rng.chance(3, 4);
+            let mut text: Vec<u8> = if named { zeroed(NAMES) } else { Vec::new() };
+            for _ in 0..pick(&mut rng, 5) {
+                text.extend(zeroed(parts[pick(&mut rng, parts.len())]));
+            }
+            if rng.chance(1, 20) && !text.is_empty() {
+                let at = pick(&mut rng, text.len());
+                text[at] = u8::try_from(rng.below(256)).unwrap();
+            }
+            let mut request = talk.request(u8::try_from(rng.below(2)).unwrap(), &text);
+            request.transit = rng.chance(1, 2);
+            request.nsg = Stage([1, 3, 3, 2][pick(&mut rng, 4)]);
+            request.cont = rng.chance(1, 10);
+            match talk.send(&request) {
+                LoginStep::Continue(_) => continue,
+                LoginStep::Complete { outcome, .. } => {
+                    assert!(is_open && outcome.user.is_none(), "seed {seed}");
+                    inside += 1;
+                }
+                LoginStep::Fail { .. } | LoginStep::Drop(_) => {}
+            }
+            ended += 1;
+            let step = talk.send(&request);
+            assert!(matches!(step, LoginStep::Drop(Why::AfterTheEnd)), "seed {seed}");
+            break;
+        }
+    }
+    assert!(inside > 50 && ended > 3000, "{inside} {ended}");
+}

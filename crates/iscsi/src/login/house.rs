@@ -1,0 +1,260 @@
+//! A small site for the tests of both halves of the login: one target, one user, a few sessions.
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use base::machine::{Arrival, PortalId};
+use base::rng::Rng;
+use base::time::Instant;
+
+use super::directory::{
+    AuthPolicy, Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
+    TargetAddress, TargetId, Via,
+};
+use super::target::TargetLogin;
+use super::{LoginRequest, LoginResponse, LoginStep, Outcome, Stage, Status, Why};
+use crate::chap::{Algorithms, Credentials, Secret};
+use crate::name::{IscsiName, Isid, PortalGroupTag, Tsih};
+use crate::negotiate::KeyPolicy;
+
+pub(super) const TARGET: &str = "iqn.2026-11.com.example:disk";
+pub(super) const INITIATOR: &str = "iqn.2026-11.com.example:host";
+pub(super) const ISID: Isid = Isid([0x80, 1, 2, 3, 0, 1]);
+pub(super) const GROUP: PortalGroupTag = PortalGroupTag(7);
+
+pub(super) fn name(text: &str) -> IscsiName {
+    text.parse().unwrap()
+}
+
+pub(super) fn user() -> Credentials {
+    Credentials { name: "0xuser".into(), secret: Secret::new(b"twelve bytes and more").unwrap() }
+}
+
+pub(super) fn itself() -> Credentials {
+    Credentials { name: "0btarget".into(), secret: Secret::new(b"another secret of ours").unwrap() }
+}
+
+pub(super) fn entropy(seed: u64) -> [u8; 32] {
+    let mut entropy = [0; 32];
+    Rng::from_seed(seed).fill(&mut entropy);
+    entropy
+}
+
+pub(super) fn arrival(seed: u64) -> Arrival {
+    let address: SocketAddr = "127.0.0.1:3260".parse().unwrap();
+    Arrival { portal: PortalId(0), local: address, peer: address, entropy: entropy(seed) }
+}
+
+/// Who must prove what at the site.
+pub(super) fn open() -> AuthPolicy {
+    AuthPolicy { allows_none: true, ..AuthPolicy::default() }
+}
+
+pub(super) fn guarded() -> AuthPolicy {
+    AuthPolicy { allows_none: false, chap: Algorithms::ALL, own: Some(itself()) }
+}
+
+pub(super) struct House {
+    pub(super) auth: AuthPolicy,
+    pub(super) keys: KeyPolicy,
+    pub(super) sessions: Vec<SessionFacts>,
+    /// What is found instead of the target.
+    pub(super) instead: Option<Found>,
+    pub(super) discovery: Option<DiscoveryAccess>,
+}
+
+impl House {
+    pub(super) fn with(auth: AuthPolicy, keys: KeyPolicy) -> Self {
+        Self { auth, keys, sessions: vec![], instead: None, discovery: None }
+    }
+
+    pub(super) fn open() -> Self {
+        Self::with(open(), KeyPolicy::default())
+    }
+
+    pub(super) fn guarded() -> Self {
+        Self::with(guarded(), KeyPolicy::default())
+    }
+}
+
+impl Directory for House {
+    fn find_target(&self, _: &Via, initiator: &IscsiName, asked: &IscsiName) -> Found {
+        if let Some(instead) = &self.instead {
+            return instead.clone();
+        }
+        if *asked != name(TARGET) {
+            return Found::NotFound;
+        }
+        if *initiator != name(INITIATOR) {
+            return Found::Forbidden;
+        }
+        Found::Here(TargetAccess {
+            target: TargetId(3),
+            portal_group: GROUP,
+            alias: Some("The\ndisk".into()),
+            auth: self.auth.clone(),
+            keys: self.keys.clone(),
+        })
+    }
+
+    fn discovery(&self, _: &Via, _: &IscsiName) -> DiscoveryAccess {
+        let granted = || DiscoveryAccess::Granted { auth: self.auth.clone(), keys: self.keys.clone() };
+        self.discovery.clone().unwrap_or_else(granted)
+    }
+
+    fn chap_secret(&self, _: Realm, _: &IscsiName, asked: &str) -> Option<Secret> {
+        (asked == user().name).then(|| user().secret)
+    }
+
+    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionFacts> {
+        let fits = |facts: &&SessionFacts| match query.tsih {
+            Tsih::NEW => query.isid == ISID && facts.portal_group == query.portal_group,
+            tsih => query.isid == ISID && facts.tsih == tsih,
+        };
+        self.sessions.iter().find(fits).map(|facts| SessionFacts { has_cid: query.cid.0 == 1, ..*facts })
+    }
+
+    fn target_behind(&self, _: &Via, _: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+        let address = TargetAddress::Socket("127.0.0.1:3260".parse().unwrap());
+        after.is_none().then(|| Listed { name: name(TARGET), addresses: vec![(address, GROUP)] })
+    }
+}
+
+/// A login at the house, spoken by hand. Texts are pairs divided by spaces.
+pub(super) struct Talk {
+    pub(super) house: House,
+    pub(super) login: TargetLogin,
+    pub(super) now: Instant,
+    pub(super) tsih: u16,
+    pub(super) cid: u16,
+}
+
+/// What came of one request.
+#[derive(Debug)]
+pub(super) enum Said {
+    Stays(String),
+    Moves(Stage, String),
+    Enters(Box<Outcome>, String),
+    Refuses(Status, Why),
+    Drops(Why),
+}
+
+pub(super) const SEC: u8 = 0;
+pub(super) const OP: u8 = 1;
+pub(super) const FFP: u8 = 3;
+pub(super) const NAMES: &str =
+    "InitiatorName=iqn.2026-11.com.example:host TargetName=iqn.2026-11.com.example:disk";
+
+pub(super) fn zeroed(text: &str) -> Vec<u8> {
+    text.split_whitespace().flat_map(|pair| [pair.as_bytes(), b"\0"]).flatten().copied().collect()
+}
+
+pub(super) fn spaced(data: &[u8]) -> String {
+    String::from_utf8_lossy(data).trim_end_matches('\0').replace('\0', " ").to_string()
+}
+
+impl Talk {
+    pub(super) fn at(house: House) -> Self {
+        let login = TargetLogin::new(Instant::ORIGIN, &arrival(1));
+        Self { house, login, now: Instant::ORIGIN, tsih: 0, cid: 1 }
+    }
+
+    pub(super) fn request<'a>(&self, csg: u8, data: &'a [u8]) -> LoginRequest<'a> {
+        LoginRequest {
+            transit: false,
+            cont: false,
+            csg: Stage(csg),
+            nsg: Stage(0),
+            version_max: 0,
+            version_min: 0,
+            isid: ISID.0,
+            tsih: self.tsih,
+            itt: 5,
+            cid: self.cid,
+            cmd_sn: 77,
+            exp_stat_sn: 0,
+            data,
+        }
+    }
+
+    pub(super) fn send(&mut self, request: &LoginRequest<'_>) -> LoginStep {
+        self.login.handle(self.now, request, &self.house)
+    }
+
+    pub(super) fn hear(&mut self, request: &LoginRequest<'_>) -> Said {
+        let step = self.send(request);
+        let check = |response: &LoginResponse| {
+            assert_eq!((response.isid, response.tsih, response.itt), (ISID.0, request.tsih, request.itt));
+            assert_eq!((response.version_max, response.version_active), (0, 0));
+            assert_eq!(response.csg, request.csg);
+            assert!(!(response.transit && response.cont));
+        };
+        match step {
+            LoginStep::Continue(response) => {
+                check(&response);
+                assert_eq!(response.status(), Status::SUCCESS);
+                let text = spaced(&response.data);
+                if response.transit { Said::Moves(response.nsg, text) } else { Said::Stays(text) }
+            }
+            LoginStep::Complete { response, outcome } => {
+                check(&response);
+                assert_eq!((response.transit, response.nsg), (true, Stage::FULL_FEATURE));
+                Said::Enters(outcome, spaced(&response.data))
+            }
+            LoginStep::Fail { response, why } => {
+                check(&response);
+                assert_eq!((response.transit, response.cont), (false, false));
+                assert_eq!(Some(response.status()), why.status());
+                Said::Refuses(response.status(), why)
+            }
+            LoginStep::Drop(why) => Said::Drops(why),
+        }
+    }
+
+    /// Sends a text and stays in the stage.
+    pub(super) fn stay(&mut self, csg: u8, text: &str) -> Said {
+        let data = zeroed(text);
+        let request = self.request(csg, &data);
+        self.hear(&request)
+    }
+
+    /// Sends a text and wants to move on.
+    pub(super) fn go(&mut self, csg: u8, nsg: u8, text: &str) -> Said {
+        let data = zeroed(text);
+        let request = LoginRequest { transit: true, nsg: Stage(nsg), ..self.request(csg, &data) };
+        self.hear(&request)
+    }
+}
+
+impl Said {
+    pub(super) fn text(self) -> String {
+        match self {
+            Self::Stays(text) | Self::Moves(_, text) | Self::Enters(_, text) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn status(self) -> Status {
+        match self {
+            Self::Refuses(status, _) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn why(self) -> Why {
+        match self {
+            Self::Refuses(_, why) | Self::Drops(why) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn outcome(self) -> Outcome {
+        match self {
+            Self::Enters(outcome, _) => *outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+}

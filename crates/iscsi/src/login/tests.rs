@@ -1,0 +1,453 @@
+//! Both halves of the login against each other, and the initiator's half against targets that stray.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use base::rng::Rng;
+use base::time::Instant;
+
+use super::directory::{AuthPolicy, Found, SessionFacts, TargetAddress};
+use super::house::{
+    GROUP, House, INITIATOR, ISID, TARGET, arrival, entropy, guarded, itself, name, open, user, zeroed,
+};
+use super::initiator::{AuthPlan, CallStep, CallWhy, InitiatorLogin, LoggedIn, LoginPlan, Path, Purpose};
+use super::target::TargetLogin;
+use super::*;
+use crate::chap::conversation::BadChap;
+use crate::chap::{Algorithm, Algorithms, Credentials};
+use crate::keys::Key;
+use crate::negotiate::gate::BadNegotiation;
+use crate::negotiate::{Digest, DigestPolicy, KeyPolicy, SessionParameters};
+use crate::text::BadText;
+
+/// How a login between the two halves ended.
+#[derive(Debug)]
+enum End {
+    Both(LoggedIn, Box<Outcome>),
+    Refused(Status, Why),
+    Redirected(TargetAddress, bool),
+    Dropped(CallWhy),
+}
+
+fn plan(purpose: Purpose, auth: AuthPlan) -> LoginPlan {
+    LoginPlan {
+        cid: Cid(4),
+        itt: 9,
+        ..LoginPlan::new(name(INITIATOR), purpose, ISID, auth, KeyPolicy::default())
+    }
+}
+
+fn session() -> Purpose {
+    Purpose::NewSession(name(TARGET))
+}
+
+fn chap(algorithms: Algorithms, peer: bool) -> AuthPlan {
+    AuthPlan::Chap { algorithms, own: user(), peer: peer.then(itself), or_none: false }
+}
+
+/// Runs a login to its end and counts the requests.
+fn run(plan: LoginPlan, house: &House) -> (End, usize) {
+    let mut initiator = InitiatorLogin::new(plan, entropy(2));
+    let mut target = TargetLogin::new(Instant::ORIGIN, &arrival(1));
+    let mut call = initiator.start();
+    let mut entered = None;
+    for requests in 1..=MAX_LOGIN_PDUS {
+        let (mut response, refused) = match target.handle(Instant::ORIGIN, &call.as_request(0), house) {
+            LoginStep::Continue(response) => (response, None),
+            LoginStep::Complete { response, outcome } => {
+                entered = Some(outcome);
+                (response, None)
+            }
+            LoginStep::Fail { response, why } => (response, Some(why)),
+            LoginStep::Drop(why) => panic!("{why:?}"),
+        };
+        if entered.is_some() && response.tsih == 0 {
+            response.tsih = 0x55;
+        }
+        let end = match initiator.handle(&response) {
+            CallStep::Send(next) => {
+                call = next;
+                continue;
+            }
+            CallStep::Complete(logged_in) => End::Both(*logged_in, entered.unwrap()),
+            CallStep::Refused(status) => End::Refused(status, refused.unwrap()),
+            CallStep::Redirected { to, permanently } => End::Redirected(to, permanently),
+            CallStep::Drop(why) => End::Dropped(why),
+        };
+        return (end, requests);
+    }
+    panic!("no end");
+}
+
+#[test]
+fn both_halves_agree_on_every_path_method_digest_and_piece_size() {
+    let digests = [DigestPolicy::PreferCrc32c, DigestPolicy::RequireNone];
+    let paths = [Path::SecurityAndOperational, Path::SecurityOnly, Path::OperationalOnly];
+    let mut auths = vec![(AuthPlan::None, open())];
+    for algorithm in Algorithm::ALL {
+        for peer in [false, true] {
+            auths.push((chap(Algorithms::NONE.with(algorithm), peer), guarded()));
+        }
+    }
+    auths.push((chap(Algorithms::ALL, true), AuthPolicy { allows_none: true, ..guarded() }));
+    let mut logins = 0;
+    for (auth, policy) in &auths {
+        for path in paths {
+            for (header, data) in digests.iter().flat_map(|header| digests.map(|data| (*header, data))) {
+                for purpose in [session(), Purpose::Discovery] {
+                    for piece_max in [5, 64, 8192] {
+                        let keys =
+                            KeyPolicy { header_digest: header, data_digest: data, ..KeyPolicy::default() };
+                        let plan = LoginPlan {
+                            path,
+                            piece_max,
+                            keys: keys.clone(),
+                            ..plan(purpose.clone(), auth.clone())
+                        };
+                        let house = House::with(policy.clone(), KeyPolicy::default());
+                        check(run(plan, &house).0, path, auth, &keys);
+                        logins += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(logins, 10 * 3 * 4 * 2 * 3);
+}
+
+fn check(end: End, path: Path, auth: &AuthPlan, keys: &KeyPolicy) {
+    let proves = matches!(auth, AuthPlan::Chap { .. });
+    let wants_none = |policy: DigestPolicy| policy == DigestPolicy::RequireNone;
+    match end {
+        End::Both(ours, theirs) => {
+            assert!(!(proves && path == Path::OperationalOnly && theirs.user.is_some()));
+            assert_eq!(ours.negotiated, theirs.negotiated);
+            assert_eq!(ours.tsih, Tsih(0x55));
+            let negotiated = path != Path::SecurityOnly;
+            let digest =
+                |policy| if negotiated && !wants_none(policy) { Digest::Crc32c } else { Digest::None };
+            let connection = ours.negotiated.connection;
+            assert_eq!(connection.header_digest, digest(keys.header_digest));
+            assert_eq!(connection.data_digest, digest(keys.data_digest));
+            assert_eq!(connection.initiator_max_recv, if negotiated { 256 << 10 } else { 8192 });
+            let at_target = theirs.kind != SessionKind::Discovery;
+            assert_eq!(ours.portal_group, at_target.then_some(GROUP));
+            assert_eq!((theirs.cid, theirs.cmd_sn), (Cid(4), 1));
+            if path != Path::OperationalOnly {
+                assert_eq!(theirs.user.is_some(), proves);
+                assert_eq!(ours.peer_authenticated, matches!(auth, AuthPlan::Chap { peer: Some(_), .. }));
+            }
+        }
+        End::Refused(Status::AUTHENTICATION_FAILURE, Why::AuthenticationSkipped) => {
+            assert!(proves && path == Path::OperationalOnly);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_usual_logins_take_few_requests() {
+    let requests = |path, auth, house: House| {
+        let (end, requests) = run(LoginPlan { path, ..plan(session(), auth) }, &house);
+        assert!(matches!(end, End::Both(..)), "{end:?}");
+        requests
+    };
+    assert_eq!(requests(Path::OperationalOnly, AuthPlan::None, House::open()), 1);
+    assert_eq!(requests(Path::SecurityOnly, AuthPlan::None, House::open()), 1);
+    assert_eq!(requests(Path::SecurityAndOperational, AuthPlan::None, House::open()), 2);
+    assert_eq!(requests(Path::SecurityAndOperational, chap(Algorithms::ALL, true), House::guarded()), 4);
+}
+
+#[test]
+fn an_initiator_that_wants_proof_accepts_no_less() {
+    // The target proves itself only if it has something to prove itself with.
+    let nameless = House::with(AuthPolicy { own: None, ..guarded() }, KeyPolicy::default());
+    let (end, _) = run(plan(session(), chap(Algorithms::ALL, true)), &nameless);
+    assert!(matches!(end, End::Refused(_, Why::Chap(BadChap::NoOwnCredentials))), "{end:?}");
+    let other = AuthPlan::Chap {
+        algorithms: Algorithms::ALL,
+        own: user(),
+        peer: Some(Credentials { name: "another".into(), ..itself() }),
+        or_none: false,
+    };
+    let (end, _) = run(plan(session(), other), &House::guarded());
+    assert!(matches!(end, End::Dropped(CallWhy::Chap(BadChap::WrongResponse))), "{end:?}");
+}
+
+#[test]
+fn an_initiator_goes_on_without_proof_only_if_it_said_so() {
+    for (or_none, peer, want) in [(true, None, true), (false, None, false), (true, Some(itself()), false)] {
+        let auth = AuthPlan::Chap { algorithms: Algorithms::ALL, own: user(), peer, or_none };
+        let (end, _) = run(plan(session(), auth), &House::open());
+        assert_eq!(matches!(end, End::Both(..)), want, "{end:?}");
+    }
+}
+
+#[test]
+fn a_redirected_initiator_learns_where_to() {
+    let to = TargetAddress::Socket("[::1]:3261".parse().unwrap());
+    for permanently in [false, true] {
+        let house = House { instead: Some(Found::Moved { to: to.clone(), permanently }), ..House::open() };
+        match run(plan(session(), AuthPlan::None), &house).0 {
+            End::Redirected(there, forever) => assert_eq!((&there, forever), (&to, permanently)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_further_connection_joins_the_session() {
+    let parameters = SessionParameters { max_connections: 4, ..SessionParameters::default() };
+    let facts =
+        SessionFacts { tsih: Tsih(0x77), portal_group: GROUP, parameters, connections: 1, has_cid: false };
+    let purpose = |tsih| Purpose::Join { target: name(TARGET), tsih, parameters };
+    let house = || House { sessions: vec![facts], ..House::open() };
+    match run(plan(purpose(Tsih(0x77)), AuthPlan::None), &house()).0 {
+        End::Both(ours, theirs) => {
+            assert_eq!((ours.tsih, theirs.entry), (Tsih(0x77), Entry::JoinsSession(Tsih(0x77))));
+            assert_eq!((ours.negotiated, ours.negotiated.session), (theirs.negotiated, parameters));
+        }
+        other => panic!("{other:?}"),
+    }
+    let (end, _) = run(plan(purpose(Tsih(0x78)), AuthPlan::None), &house());
+    assert!(matches!(end, End::Refused(Status::SESSION_DOES_NOT_EXIST, _)), "{end:?}");
+}
+
+#[test]
+fn a_target_s_demands_are_met_or_the_login_fails() {
+    let strict = KeyPolicy {
+        data_digest: DigestPolicy::RequireCrc32c,
+        max_burst_length: 4096,
+        immediate_data: false,
+        ..KeyPolicy::default()
+    };
+    let house = || House::with(open(), strict.clone());
+    let (end, _) = run(plan(session(), AuthPlan::None), &house());
+    let End::Both(ours, _) = end else { panic!("{end:?}") };
+    assert_eq!(ours.negotiated.session.max_burst_length, 4096);
+    assert!(!ours.negotiated.session.immediate_data);
+    let keys = KeyPolicy { data_digest: DigestPolicy::RequireNone, ..KeyPolicy::default() };
+    let (end, _) = run(LoginPlan { keys, ..plan(session(), AuthPlan::None) }, &house());
+    let why = Why::Negotiation(BadNegotiation::NoAgreement(Key::DataDigest));
+    assert!(matches!(end, End::Refused(Status::INITIATOR_ERROR, found) if found == why), "{end:?}");
+}
+
+/// A response to `call` that says `text` and moves on, as an accommodating target would send it.
+fn response(call: &initiator::LoginCall, text: &str) -> LoginResponse {
+    LoginResponse {
+        transit: call.transit,
+        cont: false,
+        csg: call.csg,
+        nsg: call.nsg,
+        version_max: 0,
+        version_active: 0,
+        isid: call.isid.0,
+        tsih: if call.nsg == Stage::FULL_FEATURE { 1 } else { call.tsih.0 },
+        itt: call.itt,
+        status_class: 0,
+        status_detail: 0,
+        data: zeroed(text),
+    }
+}
+
+fn started(auth: AuthPlan, path: Path) -> (InitiatorLogin, initiator::LoginCall) {
+    let mut login = InitiatorLogin::new(LoginPlan { path, ..plan(session(), auth) }, entropy(2));
+    let call = login.start();
+    (login, call)
+}
+
+/// Every key that the initiator offers, taken as a modest target would.
+const MODEST: &str = "HeaderDigest=None DataDigest=None MaxConnections=1 InitialR2T=Yes ImmediateData=No \
+    MaxBurstLength=512 FirstBurstLength=512 DefaultTime2Wait=2 DefaultTime2Retain=0 MaxOutstandingR2T=1 \
+    DataPDUInOrder=Yes DataSequenceInOrder=Yes ErrorRecoveryLevel=0 TaskReporting=NotUnderstood \
+    iSCSIProtocolLevel=NotUnderstood";
+
+#[test]
+fn the_initiator_accepts_a_modest_target_of_rfc_3720() {
+    let (mut login, call) = started(AuthPlan::None, Path::OperationalOnly);
+    let CallStep::Complete(done) = login.handle(&response(&call, MODEST)) else { panic!() };
+    assert_eq!(done.negotiated.session.max_burst_length, 512);
+    assert_eq!(done.negotiated.session.protocol_level, 1);
+    assert_eq!((done.tsih, done.portal_group), (Tsih(1), None));
+}
+
+/// Rule by rule, what a target must not do; the connection is dropped.
+#[test]
+fn the_initiator_drops_a_target_that_strays() {
+    type Spoil = fn(&mut LoginResponse);
+    let cases: [(Spoil, CallWhy); 18] = [
+        (|r| r.isid = [0; 6], CallWhy::IdentityChanged),
+        (|r| r.itt = 1, CallWhy::IdentityChanged),
+        (|r| r.version_active = 1, CallWhy::OtherVersion),
+        (|r| r.csg = Stage::SECURITY, CallWhy::StageNotCurrent),
+        (|r| r.nsg = Stage::OPERATIONAL, CallWhy::StageNotAsked),
+        (|r| r.cont = true, CallWhy::TransitWithContinue),
+        (|r| r.tsih = 0, CallWhy::NoTsih),
+        (|r| r.data = b"MaxBurstLength=5".to_vec(), CallWhy::Text(BadText::Unterminated)),
+        (|r| r.data = zeroed("InitiatorName=iqn.x"), wrong_side(Key::InitiatorName)),
+        (|r| r.data = zeroed("AuthMethod=None"), wrong_stage(Key::AuthMethod)),
+        (|r| r.data.extend(zeroed("MaxConnections=1")), twice(Key::MaxConnections)),
+        (|r| r.data = Vec::new(), unanswered(Key::HeaderDigest)),
+        (|r| replace(r, "MaxBurstLength=512", "MaxBurstLength=16777215"), not_offered(Key::MaxBurstLength)),
+        (|r| replace(r, "ImmediateData=No", "ImmediateData=Never"), not_offered(Key::ImmediateData)),
+        (|r| replace(r, "HeaderDigest=None", "HeaderDigest=CRC32C,None"), not_offered(Key::HeaderDigest)),
+        (|r| r.data.extend(zeroed("MaxRecvDataSegmentLength=0")), illegal(Key::MaxRecvDataSegmentLength)),
+        (|r| r.data.extend(zeroed("TargetPortalGroupTag=65536")), illegal(Key::TargetPortalGroupTag)),
+        (|r| r.data.extend(zeroed("IFMarker=Yes")), CallWhy::OfferAtTheEnd),
+    ];
+    for (at, (spoil, why)) in cases.into_iter().enumerate() {
+        let (mut login, call) = started(AuthPlan::None, Path::OperationalOnly);
+        let mut spoilt = response(&call, MODEST);
+        spoil(&mut spoilt);
+        match login.handle(&spoilt) {
+            CallStep::Drop(found) => assert_eq!(found, why, "case {at}"),
+            other => panic!("case {at}: {other:?}"),
+        }
+        let again = login.handle(&response(&call, MODEST));
+        assert!(matches!(again, CallStep::Drop(CallWhy::OutOfTurn)));
+    }
+}
+
+fn replace(response: &mut LoginResponse, old: &str, new: &str) {
+    let text = String::from_utf8(response.data.clone()).unwrap();
+    assert!(text.contains(old));
+    response.data = text.replace(old, new).into_bytes();
+}
+
+fn wrong_side(key: Key) -> CallWhy {
+    CallWhy::Negotiation(BadNegotiation::KeyFromWrongSide(key))
+}
+
+fn wrong_stage(key: Key) -> CallWhy {
+    CallWhy::Negotiation(BadNegotiation::KeyInWrongStage(key))
+}
+
+fn twice(key: Key) -> CallWhy {
+    CallWhy::Negotiation(BadNegotiation::KeyTwice(key))
+}
+
+fn unanswered(key: Key) -> CallWhy {
+    CallWhy::Negotiation(BadNegotiation::Unanswered(key))
+}
+
+fn not_offered(key: Key) -> CallWhy {
+    CallWhy::Negotiation(BadNegotiation::AnswerNotOffered(key))
+}
+
+fn illegal(key: Key) -> CallWhy {
+    CallWhy::Negotiation(BadNegotiation::DeclaredIllegal(key))
+}
+
+#[test]
+fn the_initiator_lets_no_target_choose_a_weaker_method_or_skip_its_proof() {
+    for (auth, answer, transit, why) in [
+        (chap(Algorithms::ALL, false), "AuthMethod=None", true, CallWhy::StageNotAsked),
+        (chap(Algorithms::ALL, false), "AuthMethod=None", false, CallWhy::MethodNotOffered),
+        (chap(Algorithms::ALL, false), "", false, CallWhy::MethodNotOffered),
+        (AuthPlan::None, "AuthMethod=CHAP", false, CallWhy::MethodNotOffered),
+        (AuthPlan::None, "AuthMethod=KRB5", false, CallWhy::MethodNotOffered),
+        (AuthPlan::None, "CHAP_A=5", false, CallWhy::Chap(BadChap::KeyOutOfTurn)),
+    ] {
+        let (mut login, call) = started(auth, Path::SecurityAndOperational);
+        let step = login.handle(&LoginResponse { transit, ..response(&call, answer) });
+        assert!(matches!(step, CallStep::Drop(found) if found == why), "{answer}: {step:?}");
+    }
+    // It went through CHAP, but does not prove itself in the end.
+    let (mut login, call) = started(chap(Algorithms::ALL, true), Path::SecurityAndOperational);
+    let CallStep::Send(call) = login.handle(&response(&call, "AuthMethod=CHAP")) else { panic!() };
+    let posed = "CHAP_A=7 CHAP_I=1 CHAP_C=0x0102030405060708";
+    let CallStep::Send(call) = login.handle(&response(&call, posed)) else { panic!() };
+    assert!(call.transit);
+    let step = login.handle(&response(&call, ""));
+    assert!(matches!(step, CallStep::Drop(CallWhy::Chap(BadChap::PeerNotAuthenticated))), "{step:?}");
+}
+
+#[test]
+fn the_initiator_does_not_follow_a_target_round_in_circles() {
+    let (mut login, mut call) = started(AuthPlan::None, Path::SecurityAndOperational);
+    let mut requests = 1;
+    loop {
+        let stay = LoginResponse { transit: false, ..response(&call, "") };
+        match login.handle(&stay) {
+            CallStep::Send(next) => call = next,
+            CallStep::Drop(why) => break assert_eq!(why, CallWhy::TooManyTexts),
+            other => panic!("{other:?}"),
+        }
+        requests += 1;
+    }
+    assert_eq!(requests, MAX_LOGIN_TEXTS + 1);
+}
+
+#[test]
+fn the_initiator_refuses_a_redirection_to_nowhere() {
+    for text in ["", "TargetAddress=", "TargetAddress=../x", "TargetAddress=a:b:c"] {
+        let (mut login, call) = started(AuthPlan::None, Path::OperationalOnly);
+        let moved = LoginResponse { status_class: 1, status_detail: 1, ..response(&call, text) };
+        assert!(matches!(login.handle(&moved), CallStep::Drop(CallWhy::MovedNowhere)), "{text}");
+    }
+}
+
+#[test]
+fn no_responses_make_the_initiator_panic() {
+    let parts = [
+        "AuthMethod=None",
+        "AuthMethod=CHAP",
+        "CHAP_A=5",
+        "CHAP_I=1 CHAP_C=0x00",
+        "CHAP_N=0btarget CHAP_R=0b",
+        MODEST,
+        "MaxBurstLength=512",
+        "TargetAddress=[::1]:1",
+        "TargetPortalGroupTag=1",
+        "X-a=b",
+        "=",
+        "a",
+    ];
+    let mut ended = 0;
+    for seed in 0..3000 {
+        let mut rng = Rng::from_seed(seed);
+        let pick = |rng: &mut Rng, len: usize| usize::try_from(rng.below(len as u64)).unwrap();
+        let auth = [AuthPlan::None, chap(Algorithms::ALL, true)][pick(&mut rng, 2)].clone();
+        let paths = [Path::SecurityAndOperational, Path::SecurityOnly, Path::OperationalOnly];
+        let (mut login, mut call) = started(auth, paths[pick(&mut rng, 3)]);
+        for _ in 0..8 {
+            let mut said = response(&call, "");
+            for _ in 0..pick(&mut rng, 4) {
+                said.data.extend(zeroed(parts[pick(&mut rng, parts.len())]));
+            }
+            if rng.chance(1, 10) {
+                said.data = vec![u8::try_from(rng.below(256)).unwrap(); pick(&mut rng, 40)];
+            }
+            said.cont = rng.chance(1, 10);
+            said.transit = said.transit && rng.chance(2, 3);
+            said.status_class = u8::from(rng.chance(1, 20));
+            let step = login.handle(&said);
+            if let CallStep::Send(next) = step {
+                call = next;
+                continue;
+            }
+            if let CallStep::Complete(done) = step {
+                assert!(!done.peer_authenticated, "seed {seed}");
+            }
+            ended += 1;
+            break;
+        }
+    }
+    assert!(ended > 2500, "{ended}");
+}
+
+#[test]
+fn a_refused_completion_keeps_nothing_of_it() {
+    let mut target = TargetLogin::new(Instant::ORIGIN, &arrival(1));
+    let (_, call) = started(AuthPlan::None, Path::OperationalOnly);
+    let LoginStep::Complete { response, .. } =
+        target.handle(Instant::ORIGIN, &call.as_request(0), &House::open())
+    else {
+        panic!()
+    };
+    let refused = response.refused(Status::OUT_OF_RESOURCES);
+    assert_eq!((refused.transit, refused.status(), refused.data.len()), (false, Status::OUT_OF_RESOURCES, 0));
+    assert_eq!((refused.csg, refused.nsg), (Stage::OPERATIONAL, Stage(0)));
+}

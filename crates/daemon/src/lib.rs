@@ -8,6 +8,10 @@
 pub mod admin;
 pub mod config;
 pub mod log;
+pub mod serve;
+
+#[cfg(test)]
+mod scratch;
 
 /// Returns the words of an operating system's error, without Rust's `(os error 2)`.
 pub(crate) fn os_error(error: &std::io::Error) -> String {

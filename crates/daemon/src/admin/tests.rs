@@ -6,9 +6,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::{Value, json};
+
+use crate::scratch::Scratch;
 
 use super::api::{ErrorKind, Failure, Method, REQUEST_LEN_MAX};
 use super::client::{AskError, ask};
@@ -28,31 +29,13 @@ impl Answers for Echo {
     }
 }
 
-/// A directory of a test's own, gone when the test ends.
-struct Scratch(PathBuf);
-
 impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("targe-admin-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
-        Self(path)
-    }
-
     fn socket(&self) -> PathBuf {
-        self.0.join("run/admin.sock")
+        self.path().join("run/admin.sock")
     }
 
     fn serve(&self) -> Server {
         Server::start(&self.socket(), Arc::new(Echo)).unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
     }
 }
 
@@ -131,9 +114,9 @@ fn only_the_owner_can_open_it() {
     let server = scratch.serve();
     let mode = |path: PathBuf| fs::symlink_metadata(path).unwrap().mode() & 0o777;
     assert_eq!(mode(server.path().to_path_buf()), 0o600);
-    assert_eq!(mode(scratch.0.join("run")), 0o700);
+    assert_eq!(mode(scratch.path().join("run")), 0o700);
     drop(server);
-    fs::set_permissions(scratch.0.join("run"), Permissions::from_mode(0o750)).unwrap();
+    fs::set_permissions(scratch.path().join("run"), Permissions::from_mode(0o750)).unwrap();
     let refused = Server::start(&scratch.socket(), Arc::new(Echo)).unwrap_err().to_string();
     assert!(refused.ends_with("run is open to others (mode 750); it must have mode 700"), "{refused}");
     assert!(!scratch.socket().exists());
@@ -169,7 +152,7 @@ fn whatever_else_stands_there_is_not_removed() {
 #[test]
 fn a_path_too_long_for_a_socket_is_told_as_such() {
     let scratch = Scratch::new();
-    let long = scratch.0.join("x".repeat(120));
+    let long = scratch.path().join("x".repeat(120));
     let refused = Server::start(&long, Arc::new(Echo)).unwrap_err().to_string();
     assert!(refused.contains("a Unix socket has at most 107"), "{refused}");
 }

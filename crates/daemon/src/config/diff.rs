@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use iscsi::name::IscsiName;
 
-use super::value::{Config, MappedLun, Medium, Portal, Target, Unit};
+use super::value::{Config, MappedLun, Medium, Naa, Portal, Target, Unit};
 
 /// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,13 +78,7 @@ impl Config {
     /// Returns what leads from `old` to `new`.
     pub fn diff(old: &Self, new: &Self) -> Changes {
         let mut changes = Changes::default();
-        let live = [
-            ("log", old.log != new.log),
-            ("max_sessions", old.max_sessions != new.max_sessions),
-            ("max_connections", old.max_connections != new.max_connections),
-            ("login_timeout", old.login_timeout != new.login_timeout),
-            ("discovery", old.discovery_auth != new.discovery_auth),
-        ];
+        let live = [("log", old.log != new.log), ("discovery", old.discovery_auth != new.discovery_auth)];
         let fixed = [
             ("state_dir", old.state_dir != new.state_dir),
             ("admin_socket", old.admin_socket != new.admin_socket),
@@ -92,6 +86,12 @@ impl Config {
             ("cores", old.cores != new.cores),
             ("poll", old.poll != new.poll),
             ("memory", old.memory != new.memory),
+            ("max_sessions", old.max_sessions != new.max_sessions),
+            ("max_connections", old.max_connections != new.max_connections),
+            ("login_timeout", old.login_timeout != new.login_timeout),
+            ("queue_depth", old.queue_depth != new.queue_depth),
+            ("nop_interval", old.nop_interval != new.nop_interval),
+            ("nop_timeout", old.nop_timeout != new.nop_timeout),
         ];
         changes.settings.extend(live.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));
         changes.restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));
@@ -161,7 +161,6 @@ fn target_delta(old: &Config, was: &Target, new: &Config, is: &Target) -> Target
         offer: was.alias != is.alias
             || was.max_sessions != is.max_sessions
             || was.keys != is.keys
-            || was.session != is.session
             || reached(old, was) != reached(new, is),
         luns: luns(old, was, new, is),
     }
@@ -174,7 +173,7 @@ fn luns(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<(u16, LunC
     let rest = after.iter().filter_map(|(number, lun)| {
         let Some(earlier) = before.get(number) else { return Some((*number, LunChange::Added)) };
         let change = match (old.unit(earlier), new.unit(lun)) {
-            (Some(a), Some(b)) if !same_unit(a, b) => Some(LunChange::Replaced),
+            (Some(a), Some(b)) if a.key() != b.key() => Some(LunChange::Replaced),
             (a, b) if a != b || earlier.read_only != lun.read_only => Some(LunChange::Changed),
             _ => None,
         };
@@ -183,15 +182,33 @@ fn luns(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<(u16, LunC
     gone.chain(rest).collect()
 }
 
-/// Returns whether an initiator would take the two for one disk.
-pub(crate) fn same_unit(a: &Unit, b: &Unit) -> bool {
-    let same_medium = match (&a.medium, &b.medium) {
-        (Medium::File { path: a, direct: x, .. }, Medium::File { path: b, direct: y, .. })
-        | (Medium::Block { path: a, direct: x }, Medium::Block { path: b, direct: y }) => a == b && x == y,
-        // Memory cannot grow without losing what it holds.
-        (a, b) => a == b,
-    };
-    same_medium && a.block_size == b.block_size && a.identity.naa == b.identity.naa && a.thin == b.thin
+/// What makes a unit the one that it is: units with equal keys are one disk to an initiator, and can be changed into
+/// each other without closing the medium.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct UnitKey {
+    /// The medium. The size counts for memory only, which cannot grow without losing what it holds.
+    medium: String,
+    direct: bool,
+    thin: bool,
+    block_bytes: u32,
+    naa: Naa,
+}
+
+impl Unit {
+    /// Returns the unit's key.
+    pub(crate) fn key(&self) -> UnitKey {
+        let direct = match self.medium {
+            Medium::File { direct, .. } | Medium::Block { direct, .. } => direct,
+            Medium::Ram { .. } | Medium::Null { .. } => false,
+        };
+        UnitKey {
+            medium: self.medium.to_string(),
+            direct,
+            thin: self.thin,
+            block_bytes: self.block_size.bytes(),
+            naa: self.identity.naa,
+        }
+    }
 }
 
 /// One line for the log: `target iqn… changed: access, LUN 2 added; portal 127.0.0.1:3260 removed`.

@@ -27,6 +27,7 @@ mod tests;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+pub(crate) use diff::UnitKey;
 pub use diff::{Changes, LunChange, PortalChange, TargetChange, TargetDelta};
 pub use flags::Flags;
 pub use names::NamePattern;
@@ -35,8 +36,8 @@ pub use reference::reference;
 pub use resolve::Surroundings;
 pub use units::show_size;
 pub use value::{
-    AclEntry, Announced, Auth, Chap, Config, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice,
-    SessionLimits, Target, Unit, UnitIndex,
+    AclEntry, Announced, Auth, Chap, Config, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice, Target,
+    UNITS_MAX, Unit, UnitIndex,
 };
 
 /// A file longer than this is no configuration: it holds some 50 000 LUNs.

@@ -154,6 +154,24 @@ pub(crate) static ROOT: Section = Section {
             Value("15s"),
             "How long a connection may take from arriving to the end of its login.",
         ),
+        key(
+            "queue_depth",
+            Count { min: 1, max: 1024 },
+            Value("128"),
+            "The command window of a session: how many commands it may have outstanding.",
+        ),
+        key(
+            "nop_interval",
+            Span { min_ms: 0, max_ms: 3_600_000 },
+            Value("30s"),
+            "After this much silence an initiator is asked whether it is still there. `0s` never asks.",
+        ),
+        key(
+            "nop_timeout",
+            Span { min_ms: 100, max_ms: 3_600_000 },
+            Value("15s"),
+            "A connection that leaves the question unanswered for so long is dropped.",
+        ),
         key("portal", Tables(&PORTAL), Told("one portal on 127.0.0.1:3260"), "The addresses to listen on."),
         key("discovery", Table(&DISCOVERY), Told("discovery needs no authentication"), "Discovery sessions."),
         key(
@@ -347,24 +365,6 @@ pub(crate) static SESSION: Section = Section {
             Span { min_ms: 0, max_ms: 3_600_000 },
             Value("20s"),
             "`DefaultTime2Retain`, in whole seconds.",
-        ),
-        key(
-            "queue_depth",
-            Count { min: 1, max: 4096 },
-            Value("128"),
-            "The command window of a session: how many commands it may have outstanding.",
-        ),
-        key(
-            "nop_interval",
-            Span { min_ms: 0, max_ms: 3_600_000 },
-            Value("15s"),
-            "After this much silence the target asks whether the initiator is still there. `0s` never asks.",
-        ),
-        key(
-            "nop_timeout",
-            Span { min_ms: 100, max_ms: 3_600_000 },
-            Value("15s"),
-            "A connection that leaves the question unanswered for so long is dropped.",
         ),
     ],
 };

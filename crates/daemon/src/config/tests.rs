@@ -3,27 +3,16 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 
 use super::*;
 use crate::log::Level;
-
-/// A directory of a test's own, gone when the test ends.
-struct Scratch(PathBuf);
+use crate::scratch::Scratch;
 
 impl Scratch {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("targe-config-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
     fn file(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> PathBuf {
-        let path = self.0.join(name);
+        let path = self.path().join(name);
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
@@ -31,8 +20,8 @@ impl Scratch {
 
     fn around(&self) -> Surroundings {
         Surroundings {
-            directory: self.0.clone(),
-            state_dir: self.0.clone(),
+            directory: self.path().to_path_buf(),
+            state_dir: self.path().to_path_buf(),
             admin_socket: None,
             host: "host".to_owned(),
             file_mode: None,
@@ -51,7 +40,7 @@ impl Scratch {
 
     /// Returns the report with the directory's name replaced by `DIR`.
     fn told(&self, report: &Report) -> String {
-        report.to_string().replace(self.0.to_str().unwrap(), "DIR")
+        report.to_string().replace(self.path().to_str().unwrap(), "DIR")
     }
 
     fn mistakes(&self, text: &str) -> String {
@@ -62,12 +51,6 @@ impl Scratch {
         let loaded = self.load(text).map_err(|report| self.told(&report)).unwrap();
         assert_eq!(loaded.report.to_string(), "");
         loaded.config
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
     }
 }
 
@@ -188,8 +171,11 @@ fn a_file_that_is_none_is_reported_without_a_place() {
         let flags = Flags { config: Some(path), ..Flags::default() };
         scratch.told(&scratch.flags(&flags).unwrap_err())
     };
-    check(&load(scratch.0.join("missing.toml")), "DIR/missing.toml: cannot read: no such file or directory");
-    check(&load(scratch.0.clone()), "DIR: cannot read: is a directory");
+    check(
+        &load(scratch.path().join("missing.toml")),
+        "DIR/missing.toml: cannot read: no such file or directory",
+    );
+    check(&load(scratch.path().to_path_buf()), "DIR: cannot read: is a directory");
     check(&load(scratch.file("bad.toml", b"a = 1\n# \xff\n", 0o600)), "DIR/bad.toml: not UTF-8 (on line 2)");
     check(&scratch.mistakes(""), "DIR/targe.toml:1:1: the configuration has no \"target\"");
 }
@@ -201,7 +187,7 @@ fn contradictions_are_reported_where_the_second_word_stands() {
     let scratch = Scratch::new();
     scratch.file("a.img", vec![0; 8192], 0o600);
     scratch.file("odd.img", vec![0; 100], 0o600);
-    fs::hard_link(scratch.0.join("a.img"), scratch.0.join("b.img")).unwrap();
+    fs::hard_link(scratch.path().join("a.img"), scratch.path().join("b.img")).unwrap();
     let target = "[[target]]\nname = \"iqn.2001-04.com.example:a\"\n";
     let ram = "[[target.lun]]\ntype = \"ram\"\nsize = \"1M\"\n";
     for (text, expected) in [
@@ -382,6 +368,7 @@ fn a_secret_in_the_configuration_needs_a_closed_file() {
 
 const SHARED: &str = r#"
 state_dir = "state"
+nop_interval = "0s"
 cores = "0-2,1,5"
 [[portal]]
 name = "front"
@@ -405,7 +392,6 @@ ro = true
 name = "iqn.2001-04.com.Example:a"
 [target.session]
 header_digest = "forbid"
-nop_interval = "0s"
 [[target.lun]]
 type = "null"
 size = "1T"
@@ -433,8 +419,8 @@ lun = 9
 fn a_whole_configuration_resolves_to_what_it_says() {
     let scratch = Scratch::new();
     let config = scratch.config(SHARED);
-    assert_eq!(config.state_dir, scratch.0.join("state"));
-    assert_eq!(config.admin_socket, scratch.0.join("state/admin/admin.sock"));
+    assert_eq!(config.state_dir, scratch.path().join("state"));
+    assert_eq!(config.admin_socket, scratch.path().join("state/admin/admin.sock"));
     assert_eq!((config.log, config.reactor, config.poll), (Level::Info, ReactorChoice::Auto, false));
     assert_eq!(config.cores, [0, 1, 2, 5]);
     let portals: Vec<_> = config
@@ -459,11 +445,11 @@ fn a_whole_configuration_resolves_to_what_it_says() {
         (DigestPolicy::RequireCrc32c, DigestPolicy::RequireCrc32c)
     );
     assert_eq!((a.keys.max_burst_length, a.keys.first_burst_length), (128 << 10, 128 << 10));
-    assert_eq!(a.session.nop_interval, None);
+    assert_eq!(config.nop_interval, None);
     let show = |luns: &[MappedLun]| -> Vec<(u16, String, bool)> {
         luns.iter().map(|lun| (lun.lun, config.units[lun.unit.0].medium.to_string(), lun.read_only)).collect()
     };
-    let file = format!("file:{}/disk.img", scratch.0.display());
+    let file = format!("file:{}/disk.img", scratch.path().display());
     assert_eq!(
         show(&a.luns),
         [(0, "ram:2M".to_owned(), true), (1, "null:1T".to_owned(), false), (2, file.clone(), false)]
@@ -503,7 +489,7 @@ fn no_flag_at_all_serves_a_default_disk() {
     assert_eq!(config.portals[0].listen.to_string(), "127.0.0.1:3260");
     assert_eq!(config.targets[0].name.as_str(), DEFAULT_TARGET);
     let Medium::File { path, size, direct: false } = &config.units[0].medium else { panic!("a file") };
-    assert_eq!((path, size.unwrap().0), (&scratch.0.join("disk.img"), 1 << 30));
+    assert_eq!((path, size.unwrap().0), (&scratch.path().join("disk.img"), 1 << 30));
     // Two hosts that serve a default disk must not be taken for two paths to one.
     let other = Surroundings { host: "other".to_owned(), ..scratch.around() };
     let other = Config::load(&Flags::default(), &other).unwrap().config;
@@ -659,7 +645,7 @@ fn the_example_of_the_page_is_right() {
     let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let scratch = Scratch::new();
     scratch.file("vm.secret", "twelve bytes or more", 0o600);
-    let example = example.replace("/srv/san", scratch.0.to_str().unwrap());
+    let example = example.replace("/srv/san", scratch.path().to_str().unwrap());
     // The one thing of the example that a host may lack is its block device.
     let told = scratch.load(&example).map_or_else(|report| scratch.told(&report), |_| String::new());
     assert!(told.is_empty() || told.lines().count() == 1 && told.contains("/dev/vg0/data"), "{told}");

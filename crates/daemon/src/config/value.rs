@@ -37,6 +37,12 @@ pub struct Config {
     pub max_connections: u16,
     /// How long a login may take.
     pub login_timeout: Duration,
+    /// The command window of a session.
+    pub queue_depth: u16,
+    /// Silence before a NOP-In asks; `None` never asks.
+    pub nop_interval: Option<Duration>,
+    /// How long its answer may take.
+    pub nop_timeout: Duration,
     /// The listening addresses; at least one.
     pub portals: Vec<Portal>,
     /// Who may discover.
@@ -105,6 +111,9 @@ pub struct Chap {
     /// The accepted algorithms; at least one.
     pub algorithms: Algorithms,
 }
+
+/// The most units of a configuration: as many as one initiator can see of one target.
+pub const UNITS_MAX: u32 = 16_384;
 
 /// Names a unit of a configuration: its place in [`Config::units`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -239,8 +248,6 @@ pub struct Target {
     pub max_sessions: u16,
     /// What it agrees to in a session.
     pub keys: KeyPolicy,
-    /// What else bounds a session.
-    pub session: SessionLimits,
     /// What every initiator must prove, unless an entry of the access list says otherwise.
     pub auth: Auth,
     /// Its LUNs, in ascending order of their numbers.
@@ -269,15 +276,4 @@ pub struct AclEntry {
     pub luns: Vec<MappedLun>,
     /// What they must prove.
     pub auth: Auth,
-}
-
-/// What bounds a session besides its keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionLimits {
-    /// The command window.
-    pub queue_depth: u16,
-    /// Silence before a NOP-In asks; `None` never asks.
-    pub nop_interval: Option<Duration>,
-    /// How long its answer may take.
-    pub nop_timeout: Duration,
 }

@@ -21,6 +21,9 @@ pub(crate) struct Root {
     pub(crate) max_sessions: Option<At<u16>>,
     pub(crate) max_connections: Option<At<u16>>,
     pub(crate) login_timeout: Option<At<Duration>>,
+    pub(crate) queue_depth: Option<At<u16>>,
+    pub(crate) nop_interval: Option<At<Duration>>,
+    pub(crate) nop_timeout: Option<At<Duration>>,
     pub(crate) portals: Vec<Portal>,
     pub(crate) discovery_auth: Option<Auth>,
     pub(crate) groups: Vec<Group>,
@@ -67,9 +70,6 @@ pub(crate) struct Session {
     pub(crate) error_recovery_level: Option<At<u16>>,
     pub(crate) time2wait: Option<At<Duration>>,
     pub(crate) time2retain: Option<At<Duration>>,
-    pub(crate) queue_depth: Option<At<u16>>,
-    pub(crate) nop_interval: Option<At<Duration>>,
-    pub(crate) nop_timeout: Option<At<Duration>>,
 }
 
 /// A LUN of a target or a shared one.
@@ -142,6 +142,9 @@ impl Root {
             max_sessions: r.count16("max_sessions"),
             max_connections: r.count16("max_connections"),
             login_timeout: r.span("login_timeout"),
+            queue_depth: r.count16("queue_depth"),
+            nop_interval: r.span("nop_interval"),
+            nop_timeout: r.span("nop_timeout"),
             portals: Vec::new(),
             discovery_auth: None,
             groups: Vec::new(),
@@ -222,9 +225,6 @@ impl Session {
             error_recovery_level: r.count16("error_recovery_level"),
             time2wait: r.span("time2wait"),
             time2retain: r.span("time2retain"),
-            queue_depth: r.count16("queue_depth"),
-            nop_interval: r.span("nop_interval"),
-            nop_timeout: r.span("nop_timeout"),
         }
     }
 }

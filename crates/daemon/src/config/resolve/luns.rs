@@ -12,7 +12,7 @@ use super::super::identity;
 use super::super::names::check_label;
 use super::super::place::{At, Place, Report, did_you_mean};
 use super::super::units::show_size;
-use super::super::value::{Identity, MappedLun, Medium, Naa, Unit, UnitIndex};
+use super::super::value::{Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
 use super::super::wire;
 use super::{Surroundings, at_line};
 use crate::os_error;
@@ -206,6 +206,9 @@ impl<'a> Pool<'a> {
                 revision: revision.unwrap_or_else(own_revision),
             },
         };
+        if u32::try_from(self.units.len()).is_ok_and(|count| count == UNITS_MAX) {
+            report.mistake(&lun.place, format!("more than {UNITS_MAX} LUNs"));
+        }
         self.units.push(unit);
         Some(UnitIndex(self.units.len() - 1))
     }

@@ -65,7 +65,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         let auth = target.auth.map_or(Auth::None, |auth| access::auth(auth, around, report));
         let acl = target.acl.map(|acl| access::acl(acl, &luns, &auth, &groups, around, report));
         let portals = portals.of_target(target.portals, report);
-        let (keys, session) = session::resolve(&target.session, report);
+        let keys = session::resolve(&target.session, report);
         let Some(name) = name else { continue };
         targets.push(Target {
             name,
@@ -73,7 +73,6 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
             portals,
             max_sessions: target.max_sessions.map_or(1, |at| at.value),
             keys,
-            session,
             auth,
             luns: luns.mapped,
             acl,
@@ -108,6 +107,9 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         max_sessions,
         max_connections: root.max_connections.map_or(1, |at| at.value),
         login_timeout: root.login_timeout.map_or(Duration::ZERO, |at| at.value),
+        queue_depth: root.queue_depth.map_or(1, |at| at.value),
+        nop_interval: root.nop_interval.map(|at| at.value).filter(|span| !span.is_zero()),
+        nop_timeout: root.nop_timeout.map_or(Duration::ZERO, |at| at.value),
         portals: portals.list,
         discovery_auth,
         units,

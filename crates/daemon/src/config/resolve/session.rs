@@ -5,7 +5,6 @@ use std::time::Duration;
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 
 use super::super::place::{At, Place, Report};
-use super::super::value::SessionLimits;
 use super::super::wire;
 
 /// The highest error recovery level that this build keeps its word on.
@@ -14,7 +13,7 @@ const ERROR_RECOVERY_LEVEL_MAX: u16 = 0;
 /// The most connections of one session in this build.
 const CONNECTIONS_MAX: u16 = 1;
 
-pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> (KeyPolicy, SessionLimits) {
+pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> KeyPolicy {
     let max_burst_length = length(session.max_burst_length.as_ref());
     let mut first_burst_length = length(session.first_burst_length.as_ref());
     if let (Some(first), Some(_)) = (&session.first_burst_length, &session.max_burst_length)
@@ -30,7 +29,7 @@ pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> (KeyPolic
     at_most("error_recovery_level", session.error_recovery_level.as_ref(), ERROR_RECOVERY_LEVEL_MAX, report);
     let number = |at: &Option<At<u16>>| at.as_ref().map_or(1, |at| at.value);
     let switch = |at: &Option<At<bool>>| at.as_ref().is_some_and(|at| at.value);
-    let keys = KeyPolicy {
+    KeyPolicy {
         header_digest: policy(session.header_digest.as_ref()),
         data_digest: policy(session.data_digest.as_ref()),
         max_connections: number(&session.max_connections),
@@ -46,13 +45,7 @@ pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> (KeyPolic
         data_sequence_in_order: switch(&session.data_sequence_in_order),
         error_recovery_level: u8::try_from(number(&session.error_recovery_level)).unwrap_or(0),
         ..KeyPolicy::default()
-    };
-    let limits = SessionLimits {
-        queue_depth: number(&session.queue_depth),
-        nop_interval: session.nop_interval.as_ref().map(|at| at.value).filter(|span| !span.is_zero()),
-        nop_timeout: session.nop_timeout.as_ref().map_or(Duration::ZERO, |at| at.value),
-    };
-    (keys, limits)
+    }
 }
 
 fn policy(word: Option<&At<&'static str>>) -> DigestPolicy {

@@ -1,0 +1,284 @@
+//! From a configuration to what the machine is built from: numbers for everything, and the machine's own plain values.
+//!
+//! Numbers are given once, on the thread that reads configurations, and stay with what they name across reloads. The
+//! machine's values are made from them on the reactor's thread, where they live.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::machine::PortalId;
+use device::contract::{Access, Identity, RelativePort, TargetPort, UnitConfig};
+use iscsi::chap::{Algorithms, Credentials};
+use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
+use iscsi::name::{IscsiName, PortalGroupTag};
+use iscsi::negotiate::{DigestPolicy, KeyPolicy};
+use target::config::{DiscoveryConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
+
+use crate::config::{Announced, Auth, Config, MappedLun, Target, UNITS_MAX, Unit, UnitIndex, UnitKey};
+
+/// SPC-5 §7.6.1: PROTOCOL IDENTIFIER of iSCSI.
+const PROTOCOL_ISCSI: u8 = 5;
+
+/// The one target port group that every port is in: all paths are active/optimized.
+const PORT_GROUP: u16 = 1;
+
+/// The longest transfer that a unit takes in one command. Initiators split what is longer; what is shorter costs them
+/// more commands for nothing.
+const TRANSFER_BYTES_MAX: u32 = 8 << 20;
+
+/// How many tasks a unit holds: the largest command window (4096) for each of a handful of busy initiators.
+const TASK_SET_MAX: u16 = 16_384;
+
+/// Gives numbers, and the same number again to what it has met before.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    portals: BTreeMap<(SocketAddr, usize), u32>,
+    targets: BTreeMap<IscsiName, u32>,
+    units: BTreeMap<UnitKey, u32>,
+    next_unit: u32,
+}
+
+/// A configuration with numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Blueprint {
+    pub(crate) config: Arc<Config>,
+    /// By the place of each portal in the configuration: its number, and the address it really listens on.
+    pub(crate) portals: Vec<(PortalId, SocketAddr)>,
+    /// By the place of each target.
+    targets: Vec<TargetId>,
+    /// By the place of each unit.
+    units: Vec<UnitId>,
+    /// By the place of each target, then of each portal group tag in it.
+    ports: Vec<BTreeMap<u16, RelativePort>>,
+}
+
+impl Numbers {
+    /// Numbers the portals of a configuration.
+    pub(crate) fn portals(&mut self, config: &Config) -> Vec<PortalId> {
+        let mut met = BTreeMap::new();
+        let mut ids = Vec::new();
+        for portal in &config.portals {
+            // Several portals may ask for any free port of one address.
+            let nth = met.entry(portal.listen).and_modify(|n| *n += 1).or_insert(0);
+            let next = u32::try_from(self.portals.len()).unwrap_or(u32::MAX);
+            ids.push(PortalId(*self.portals.entry((portal.listen, *nth)).or_insert(next)));
+        }
+        ids
+    }
+
+    /// Numbers everything else. `listening` has the address that each portal really listens on.
+    pub(crate) fn blueprint(&mut self, config: Arc<Config>, listening: &[SocketAddr]) -> Blueprint {
+        let portals = self.portals(&config).into_iter().zip(listening.iter().copied()).collect();
+        let targets = config.targets.iter().map(|target| {
+            let next = u32::try_from(self.targets.len()).unwrap_or(u32::MAX);
+            TargetId(*self.targets.entry(target.name.clone()).or_insert(next))
+        });
+        let targets = targets.collect();
+        let keys: Vec<UnitKey> = config.units.iter().map(Unit::key).collect();
+        self.units.retain(|key, _| keys.contains(key));
+        let units = keys.into_iter().map(|key| UnitId(self.unit(key))).collect();
+        let ports = relative_ports(&config);
+        Blueprint { config, portals, targets, units, ports }
+    }
+
+    /// Numbers a unit. Numbers of units that are gone are given again as late as possible.
+    fn unit(&mut self, key: UnitKey) -> u32 {
+        if let Some(number) = self.units.get(&key) {
+            return *number;
+        }
+        let taken = |number: u32| self.units.values().any(|other| *other == number);
+        let max = UNITS_MAX;
+        let from = self.next_unit;
+        let number = (from..max).chain(0..from).find(|number| !taken(*number)).unwrap_or(max);
+        self.next_unit = (number + 1) % max;
+        self.units.insert(key, number);
+        number
+    }
+}
+
+/// Numbers target ports. Those of targets that share a unit must differ, since the unit tells its initiators of all of
+/// them; numbering by name keeps them when the file is rearranged.
+fn relative_ports(config: &Config) -> Vec<BTreeMap<u16, RelativePort>> {
+    let tags = |target: &Target| -> Vec<u16> {
+        let tags = target.portals.iter().filter_map(|index| Some(config.portals.get(*index)?.tag));
+        let mut tags: Vec<u16> = tags.collect();
+        tags.sort_unstable();
+        tags.dedup();
+        tags
+    };
+    let shares = |target: &Target| {
+        let others = || config.targets.iter().filter(|other| other.name != target.name);
+        target.luns.iter().any(|lun| others().any(|other| other.luns.iter().any(|o| o.unit == lun.unit)))
+    };
+    let mut by_name: Vec<&Target> = config.targets.iter().filter(|target| shares(target)).collect();
+    by_name.sort_by(|a, b| a.name.cmp(&b.name));
+    let shared: BTreeMap<(&IscsiName, u16), u16> = by_name
+        .into_iter()
+        .flat_map(|target| tags(target).into_iter().map(move |tag| (&target.name, tag)))
+        .zip(1..)
+        .collect();
+    let port = |target: &Target, tag| shared.get(&(&target.name, tag)).copied().unwrap_or(tag);
+    let ports = |target: &Target| {
+        tags(target).into_iter().map(|tag| (tag, RelativePort(port(target, tag)))).collect()
+    };
+    config.targets.iter().map(ports).collect()
+}
+
+impl Blueprint {
+    /// Returns every unit with its number.
+    pub(crate) fn units(&self) -> impl Iterator<Item = (UnitId, UnitIndex, &Unit)> {
+        self.units
+            .iter()
+            .zip(&self.config.units)
+            .enumerate()
+            .map(|(at, (id, unit))| (*id, UnitIndex(at), unit))
+    }
+
+    /// Returns a unit by number.
+    pub(crate) fn unit(&self, id: UnitId) -> Option<&Unit> {
+        self.units().find(|(other, ..)| *other == id).map(|(.., unit)| unit)
+    }
+
+    /// Makes what a shard serves, and to whom.
+    pub(crate) fn shard_config(&self) -> ShardConfig {
+        let portals = self.config.portals.iter().zip(&self.portals);
+        let mut targets: Vec<TargetConfig> =
+            (0..self.config.targets.len()).filter_map(|at| self.target_config(at)).collect();
+        targets.sort_by(|a, b| a.name.cmp(&b.name));
+        let (auth, users) = auth(&self.config.discovery_auth);
+        // Discovery moves names only: no target's policy applies, so any initiator that may ask can be answered.
+        let offer = DigestPolicy::PreferCrc32c;
+        let keys = KeyPolicy { header_digest: offer, data_digest: offer, ..KeyPolicy::default() };
+        ShardConfig {
+            portals: portals
+                .map(|(portal, (id, listening))| Portal {
+                    id: *id,
+                    group: PortalGroupTag(portal.tag),
+                    bound: (!listening.ip().is_unspecified()).then_some(*listening),
+                    announced: portal.announce.as_ref().map(address),
+                })
+                .collect(),
+            targets,
+            discovery: DiscoveryConfig { enabled: true, auth, users, keys },
+        }
+    }
+
+    fn target_config(&self, at: usize) -> Option<TargetConfig> {
+        let target = self.config.targets.get(at)?;
+        let ports = self.ports.get(at)?;
+        let port = |index: &usize| {
+            let portal = self.config.portals.get(*index)?;
+            Some((self.portals.get(*index)?.0, *ports.get(&portal.tag)?))
+        };
+        let (auth_policy, users) = auth(&target.auth);
+        Some(TargetConfig {
+            id: *self.targets.get(at)?,
+            name: target.name.clone(),
+            alias: target.alias.clone(),
+            ports: target.portals.iter().filter_map(port).collect(),
+            luns: self.luns(&target.luns),
+            initiators: self.initiators(target),
+            auth: auth_policy,
+            users,
+            keys: target.keys.clone(),
+            sessions_max: u32::from(target.max_sessions),
+        })
+    }
+
+    fn initiators(&self, target: &Target) -> Vec<InitiatorEntry> {
+        let Some(acl) = &target.acl else { return Vec::new() };
+        let mut rows: Vec<InitiatorEntry> = Vec::new();
+        for entry in acl {
+            let luns = self.luns(&entry.luns);
+            let own_auth = (entry.auth != target.auth).then(|| auth(&entry.auth));
+            rows.extend(entry.initiators.iter().map(|pattern| InitiatorEntry {
+                pattern: Rc::from(pattern.as_str()),
+                luns: Some(luns.clone()),
+                auth: own_auth.clone(),
+            }));
+        }
+        if rows.is_empty() {
+            // No row at all would let everyone in; this one fits nobody, since no name is empty.
+            rows.push(InitiatorEntry { pattern: Rc::from(""), luns: Some(Vec::new()), auth: None });
+        }
+        rows
+    }
+
+    fn luns(&self, luns: &[MappedLun]) -> Vec<LunEntry> {
+        let entry = |lun: &MappedLun| {
+            let access = if lun.read_only { Access::ReadOnly } else { Access::ReadWrite };
+            Some(LunEntry { number: lun.lun, unit: *self.units.get(lun.unit.0)?, access })
+        };
+        luns.iter().filter_map(entry).collect()
+    }
+
+    /// Makes how a unit presents itself.
+    pub(crate) fn unit_config(&self, index: UnitIndex) -> Option<UnitConfig> {
+        let unit = self.config.units.get(index.0)?;
+        let identity = &unit.identity;
+        let ports = self.config.targets.iter().zip(&self.ports);
+        let showing = ports.filter(|(target, _)| target.luns.iter().any(|lun| lun.unit == index));
+        let mut ports: Vec<TargetPort> = showing
+            .flat_map(|(target, ports)| {
+                ports.iter().map(|(tag, relative)| TargetPort {
+                    relative: *relative,
+                    group: PORT_GROUP,
+                    port_name: target.name.target_port(PortalGroupTag(*tag)),
+                    device_name: target.name.as_str().to_owned(),
+                    protocol: PROTOCOL_ISCSI,
+                })
+            })
+            .collect();
+        ports.sort_by_key(|port| port.relative);
+        let exponent = unit.physical_block_size.shift().saturating_sub(unit.block_size.shift());
+        Some(UnitConfig {
+            identity: Identity {
+                vendor: padded(&identity.vendor),
+                product: padded(&identity.product),
+                revision: padded(&identity.revision),
+                serial: identity.serial.clone(),
+                naa: identity.naa.bytes().to_vec(),
+            },
+            block_size: unit.block_size,
+            physical_exponent: u8::try_from(exponent).unwrap_or(0),
+            read_only: unit.read_only,
+            removable: unit.removable,
+            thin: unit.thin,
+            write_cache: unit.write_cache,
+            task_set_max: TASK_SET_MAX,
+            transfer_blocks_max: TRANSFER_BYTES_MAX >> unit.block_size.shift(),
+            ports: Rc::from(ports),
+        })
+    }
+}
+
+fn auth(auth: &Auth) -> (AuthPolicy, Vec<Credentials>) {
+    match auth {
+        Auth::None => (AuthPolicy { allows_none: true, chap: Algorithms::NONE, own: None }, Vec::new()),
+        Auth::Chap(chap) => {
+            let policy = AuthPolicy { allows_none: false, chap: chap.algorithms, own: chap.own.clone() };
+            (policy, vec![chap.user.clone()])
+        }
+    }
+}
+
+fn address(announced: &Announced) -> TargetAddress {
+    match format!("{announced}").parse() {
+        Ok(socket) => TargetAddress::Socket(socket),
+        Err(_) => TargetAddress::Host { name: announced.host.clone(), port: announced.port },
+    }
+}
+
+/// Pads with spaces, as INQUIRY data wants it.
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut field = [b' '; N];
+    for (to, from) in field.iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    field
+}
+
+#[cfg(test)]
+mod tests;

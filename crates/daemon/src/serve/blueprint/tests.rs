@@ -1,0 +1,166 @@
+//! What a configuration becomes for the machine.
+
+use super::*;
+use crate::config::{Flags, Surroundings};
+use crate::scratch::Scratch;
+
+fn config(text: &str) -> Config {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("targe.toml");
+    std::fs::write(&file, text).unwrap();
+    let around = Surroundings {
+        directory: scratch.path().to_path_buf(),
+        state_dir: scratch.path().to_path_buf(),
+        admin_socket: None,
+        host: String::new(),
+        file_mode: None,
+        name_is_ours: false,
+    };
+    let flags = Flags { config: Some(file), ..Flags::default() };
+    Config::load(&flags, &around).map_err(|report| report.to_string()).unwrap().config
+}
+
+fn blueprint(numbers: &mut Numbers, text: &str) -> Blueprint {
+    let config = config(text);
+    let listening: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
+    numbers.blueprint(Arc::new(config), &listening)
+}
+
+const TWO: &str = r#"
+[[portal]]
+listen = "0.0.0.0:3260"
+announce = "san.example.net"
+[[portal]]
+listen = "[::1]:3260"
+announce = "2001:db8::1"
+tag = 2
+[[lun]]
+name = "data"
+type = "ram"
+size = "1M"
+bs = 4096
+physical_bs = 16384
+[[target]]
+name = "iqn.2001-04.com.example:b"
+[[target.lun]]
+share = "data"
+lun = 3
+[[target.lun]]
+type = "null"
+size = "2M"
+ro = true
+vendor = "ACME"
+[[target.acl]]
+initiators = ["iqn.1994-05.com.redhat:*", "eui.*"]
+luns = [{ lun = 3, as = 0, ro = true }]
+[[target]]
+name = "iqn.2001-04.com.example:a"
+[[target.lun]]
+share = "data"
+"#;
+
+#[test]
+fn the_machine_is_told_who_sees_what_and_where() {
+    let blueprint = blueprint(&mut Numbers::default(), TWO);
+    let shard = blueprint.shard_config();
+    let announced: Vec<_> = shard
+        .portals
+        .iter()
+        .map(|p| (p.group.0, p.bound, p.announced.as_ref().unwrap().to_string()))
+        .collect();
+    assert_eq!(
+        announced,
+        [
+            (1, None, "san.example.net:3260".to_owned()),
+            (2, Some("[::1]:3260".parse().unwrap()), "[2001:db8::1]:3260".to_owned())
+        ]
+    );
+    let [a, b] = &shard.targets[..] else { panic!("two targets") };
+    assert_eq!((a.name.as_str(), a.id, b.id), ("iqn.2001-04.com.example:a", TargetId(1), TargetId(0)));
+    assert!(a.initiators.is_empty() && a.auth.allows_none && a.users.is_empty());
+    let unit = a.luns[0].unit;
+    assert_eq!(a.luns, [LunEntry { number: 0, unit, access: Access::ReadWrite }]);
+    assert_eq!(b.luns_of("eui.0123456789abcdef"), [LunEntry { number: 0, unit, access: Access::ReadOnly }]);
+    assert!(b.luns_of("iqn.2001-04.com.example:stranger").is_empty());
+    let other = b.luns.iter().find(|lun| lun.number == 0).unwrap();
+    assert_eq!((other.access, other.unit != unit), (Access::ReadOnly, true));
+}
+
+#[test]
+fn ports_of_targets_that_share_a_unit_differ() {
+    let blueprint = blueprint(&mut Numbers::default(), TWO);
+    let shard = blueprint.shard_config();
+    let mut relative: Vec<u16> =
+        shard.targets.iter().flat_map(|t| t.ports.iter().map(|(_, p)| p.0)).collect();
+    relative.sort_unstable();
+    assert_eq!(relative, [1, 2, 3, 4]);
+    let (_, index, _) = blueprint.units().next().unwrap();
+    let unit = blueprint.unit_config(index).unwrap();
+    let ports: Vec<_> = unit.ports.iter().map(|p| (p.relative.0, p.port_name.as_str())).collect();
+    assert_eq!(
+        ports,
+        [
+            (1, "iqn.2001-04.com.example:a,t,0x0001"),
+            (2, "iqn.2001-04.com.example:a,t,0x0002"),
+            (3, "iqn.2001-04.com.example:b,t,0x0001"),
+            (4, "iqn.2001-04.com.example:b,t,0x0002"),
+        ]
+    );
+    assert_eq!((unit.block_size.bytes(), unit.physical_exponent, unit.transfer_blocks_max), (4096, 2, 2048));
+}
+
+#[test]
+fn ports_of_a_target_on_its_own_are_its_tags() {
+    let text = TWO
+        .replace("[[target]]\nname = \"iqn.2001-04.com.example:a\"\n[[target.lun]]\nshare = \"data\"\n", "");
+    let blueprint = blueprint(&mut Numbers::default(), &text);
+    let shard = blueprint.shard_config();
+    assert_eq!(shard.targets[0].ports.iter().map(|(_, port)| port.0).collect::<Vec<_>>(), [1, 2]);
+    let (_, index, _) = blueprint.units().nth(1).unwrap();
+    let unit = blueprint.unit_config(index).unwrap();
+    assert_eq!((&unit.identity.vendor, unit.read_only), (b"ACME    ", true));
+}
+
+#[test]
+fn numbers_stay_with_what_they_name() {
+    let mut numbers = Numbers::default();
+    let first = blueprint(&mut numbers, TWO);
+    // The null disk grows, which makes it another one; everything else keeps its number.
+    let second = blueprint(&mut numbers, &TWO.replace("2M", "4M").replace("[::1]:3260", "[::1]:3261"));
+    let ids = |b: &Blueprint| b.units().map(|(id, ..)| id.0).collect::<Vec<_>>();
+    assert_eq!((ids(&first), ids(&second)), (vec![0, 1], vec![0, 2]));
+    assert_eq!(first.targets, second.targets);
+    let portals = |b: &Blueprint| b.portals.iter().map(|(id, _)| id.0).collect::<Vec<_>>();
+    assert_eq!((portals(&first), portals(&second)), (vec![0, 1], vec![0, 2]));
+}
+
+#[test]
+fn several_portals_may_take_any_free_port() {
+    let text = TWO.replace("0.0.0.0:3260", "127.0.0.1:0").replace("[::1]:3260", "127.0.0.1:0");
+    let blueprint = blueprint(&mut Numbers::default(), &text);
+    assert_eq!(blueprint.portals.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn chap_is_asked_of_whom_the_configuration_names() {
+    let scratch = Scratch::new();
+    let secret = scratch.path().join("secret");
+    std::fs::write(&secret, "twelve bytes").unwrap();
+    std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let auth = format!("user = \"u\"\nsecret_file = {secret:?}\nalgorithms = [\"SHA-256\"]\n");
+    let text = format!(
+        "[discovery.auth]\n{auth}[[target]]\nname = \"iqn.2001-04.com.example:a\"\n[target.auth]\n{auth}\
+         [[target.lun]]\ntype = \"ram\"\nsize = \"1M\"\n\
+         [[target.acl]]\ninitiators = [\"iqn.2001-04.com.example:free\"]\nauth = {{ method = \"none\" }}\n\
+         [[target.acl]]\ninitiators = [\"*\"]\n"
+    );
+    let blueprint = blueprint(&mut Numbers::default(), &text);
+    let shard = blueprint.shard_config();
+    assert!(!shard.discovery.auth.allows_none);
+    let target = &shard.targets[0];
+    assert!(target.auth_of("iqn.2001-04.com.example:free").0.allows_none);
+    let (policy, users) = target.auth_of("iqn.2001-04.com.example:other");
+    assert!(!policy.allows_none && policy.chap.contains(iscsi::chap::Algorithm::Sha256));
+    assert!(!policy.chap.contains(iscsi::chap::Algorithm::Md5));
+    assert_eq!((users.len(), users[0].name.as_str()), (1, "u"));
+}

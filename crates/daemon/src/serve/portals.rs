@@ -1,0 +1,71 @@
+//! Opening the listening addresses, with errors that say what to do.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+
+use drivers::listener;
+
+use crate::os_error;
+
+/// Ports below this one belong to root.
+const FREE_PORTS: u16 = 1024;
+
+/// A portal cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("portal {address}: {}", told(*address, source))]
+pub(super) struct PortalError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+fn told(address: SocketAddr, error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::AddrInUse => "another program listens there".to_owned(),
+        ErrorKind::AddrNotAvailable => "this host has no such address".to_owned(),
+        ErrorKind::PermissionDenied if address.port() < FREE_PORTS => {
+            format!("ports below {FREE_PORTS} need root or CAP_NET_BIND_SERVICE; take a higher one")
+        }
+        _ => os_error(error),
+    }
+}
+
+/// Opens an address. Returns the listener and the address it really has, which differs when any port was asked for.
+pub(super) fn open(address: SocketAddr) -> Result<(TcpListener, SocketAddr), PortalError> {
+    let open = || {
+        let listener = listener::open(address)?;
+        let local = listener.local_addr()?;
+        Ok((listener, local))
+    };
+    open().map_err(|source| PortalError { address, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_is_told_as_such() {
+        let (_taken, address) = open("127.0.0.1:0".parse().unwrap()).unwrap();
+        assert_ne!(address.port(), 0);
+        assert_eq!(
+            open(address).unwrap_err().to_string(),
+            format!("portal {address}: another program listens there")
+        );
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let at = |address: &str, kind: ErrorKind| {
+            PortalError { address: address.parse().unwrap(), source: kind.into() }.to_string()
+        };
+        assert_eq!(
+            at("0.0.0.0:860", ErrorKind::PermissionDenied),
+            "portal 0.0.0.0:860: ports below 1024 need root or CAP_NET_BIND_SERVICE; take a higher one"
+        );
+        assert_eq!(
+            at("192.0.2.1:3260", ErrorKind::AddrNotAvailable),
+            "portal 192.0.2.1:3260: this host has no such address"
+        );
+        assert_eq!(at("[::1]:3260", ErrorKind::PermissionDenied), "portal [::1]:3260: permission denied");
+    }
+}

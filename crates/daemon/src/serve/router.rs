@@ -1,0 +1,352 @@
+//! Gives each new connection to the reactor that owns its target, when there is more than one reactor.
+//!
+//! One thread accepts on every portal, reads until the first login request is whole, and hands the connection over
+//! together with what was read. It never answers: whatever it does not understand goes to the first reactor, which
+//! says what is wrong with it. With a single reactor there is no router; the reactor accepts for itself.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use base::machine::PortalId;
+use iscsi::name::IscsiName;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::first_login::{self, FIRST_PDU_LEN_MAX, FirstLogin};
+
+/// The most connections that are waited for. When there are more, the oldest has had its time and is closed: its peer
+/// sent nothing while so many others came.
+const PENDING_MAX: usize = 1024;
+
+/// How long accepting rests when the system has no descriptor or memory left.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// A connection, what was already received on it, and where it came in.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    pub(super) stream: TcpStream,
+    pub(super) portal: PortalId,
+    pub(super) peer: SocketAddr,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Takes a connection in; false when it cannot any more.
+pub(super) type Deliver = Box<dyn Fn(Arrived) -> bool + Send>;
+
+/// The running router. It ends, and closes its listeners, when dropped.
+#[derive(Debug)]
+pub(super) struct Router {
+    orders: Arc<Orders>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Orders {
+    wake: OwnedFd,
+    queue: Mutex<Vec<Order>>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Listen(TcpListener, PortalId),
+    Unlisten(PortalId),
+    Owners(BTreeMap<IscsiName, usize>),
+    End,
+}
+
+impl Router {
+    /// Starts with the reactors, without listeners and owners. A connection may take `timeout` for its first request.
+    pub(super) fn start(reactors: Vec<Deliver>, timeout: Duration) -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let orders = Arc::new(Orders { wake, queue: Mutex::new(Vec::new()) });
+        let work = Work {
+            orders: Arc::clone(&orders),
+            reactors,
+            timeout,
+            owners: BTreeMap::new(),
+            listeners: Vec::new(),
+            pending: Vec::new(),
+            rest_until: None,
+        };
+        let thread = std::thread::Builder::new().name("router".to_owned()).spawn(move || work.run())?;
+        Ok(Self { orders, thread: Some(thread) })
+    }
+
+    /// Accepts from `listener` as `portal`'s.
+    pub(super) fn listen(&self, listener: TcpListener, portal: PortalId) {
+        self.order(Order::Listen(listener, portal));
+    }
+
+    /// Closes the listeners of `portal`.
+    pub(super) fn unlisten(&self, portal: PortalId) {
+        self.order(Order::Unlisten(portal));
+    }
+
+    /// Says which reactor each target belongs to.
+    pub(super) fn owners(&self, owners: BTreeMap<IscsiName, usize>) {
+        self.order(Order::Owners(owners));
+    }
+
+    fn order(&self, order: Order) {
+        self.orders.queue.lock().unwrap_or_else(PoisonError::into_inner).push(order);
+        // The counter cannot overflow: the router empties it, and 2^64 orders never wait.
+        let _ = rustix::io::write(&self.orders.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.order(Order::End);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Work {
+    orders: Arc<Orders>,
+    reactors: Vec<Deliver>,
+    timeout: Duration,
+    owners: BTreeMap<IscsiName, usize>,
+    listeners: Vec<(TcpListener, PortalId)>,
+    pending: Vec<Pending>,
+    rest_until: Option<Instant>,
+}
+
+struct Pending {
+    arrived: Arrived,
+    deadline: Instant,
+}
+
+/// What became of a connection after its socket was ready.
+enum Next {
+    Wait,
+    Close,
+    Give(usize),
+}
+
+impl Work {
+    fn run(mut self) {
+        loop {
+            let now = Instant::now();
+            self.pending.retain(|pending| pending.deadline > now);
+            if self.rest_until.is_some_and(|until| until <= now) {
+                self.rest_until = None;
+            }
+            let ready = match self.wait(now) {
+                Ok(ready) => ready,
+                Err(error) => {
+                    crate::error!("router: cannot wait for connections: {}", crate::os_error(&error));
+                    std::thread::sleep(ACCEPT_REST);
+                    continue;
+                }
+            };
+            if !self.obey() {
+                return;
+            }
+            self.read(&ready.pending);
+            if ready.listeners && self.rest_until.is_none() {
+                self.accept();
+            }
+        }
+    }
+
+    fn wait(&self, now: Instant) -> io::Result<Ready> {
+        let mut fds = vec![PollFd::new(&self.orders.wake, PollFlags::IN)];
+        fds.extend(self.pending.iter().map(|pending| PollFd::new(&pending.arrived.stream, PollFlags::IN)));
+        if self.rest_until.is_none() {
+            fds.extend(self.listeners.iter().map(|(listener, _)| PollFd::new(listener, PollFlags::IN)));
+        }
+        let deadlines = self.pending.iter().map(|pending| pending.deadline);
+        let next = deadlines.chain(self.rest_until).min();
+        let timeout = next.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let mut set = fds.iter().map(|fd| !fd.revents().is_empty()).skip(1);
+        let pending = set.by_ref().take(self.pending.len()).collect();
+        Ok(Ready { pending, listeners: set.any(|ready| ready) })
+    }
+
+    /// Does what was ordered; returns whether to go on.
+    fn obey(&mut self) -> bool {
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&self.orders.wake, &mut counter);
+        let orders = std::mem::take(&mut *self.orders.queue.lock().unwrap_or_else(PoisonError::into_inner));
+        for order in orders {
+            match order {
+                Order::Listen(listener, portal) => match listener.set_nonblocking(true) {
+                    Ok(()) => self.listeners.push((listener, portal)),
+                    Err(error) => crate::error!("portal: {}", crate::os_error(&error)),
+                },
+                Order::Unlisten(portal) => self.listeners.retain(|(_, other)| *other != portal),
+                Order::Owners(owners) => self.owners = owners,
+                Order::End => return false,
+            }
+        }
+        true
+    }
+
+    fn read(&mut self, ready: &[bool]) {
+        let mut kept = Vec::with_capacity(self.pending.len());
+        for (index, mut pending) in std::mem::take(&mut self.pending).into_iter().enumerate() {
+            let next = match ready.get(index) {
+                Some(true) => self.receive(&mut pending.arrived),
+                _ => Next::Wait,
+            };
+            match next {
+                Next::Wait => kept.push(pending),
+                Next::Close => {}
+                Next::Give(reactor) => {
+                    if let Some(deliver) = self.reactors.get(reactor) {
+                        deliver(pending.arrived);
+                    }
+                }
+            }
+        }
+        self.pending = kept;
+    }
+
+    fn receive(&self, arrived: &mut Arrived) -> Next {
+        let mut space = [0; FIRST_PDU_LEN_MAX];
+        let room = FIRST_PDU_LEN_MAX.saturating_sub(arrived.bytes.len());
+        match arrived.stream.read(space.get_mut(..room).unwrap_or_default()) {
+            Ok(0) => return Next::Close,
+            Ok(len) => arrived.bytes.extend_from_slice(space.get(..len).unwrap_or_default()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                return Next::Wait;
+            }
+            Err(_) => return Next::Close,
+        }
+        match first_login::read(&arrived.bytes) {
+            FirstLogin::Incomplete => Next::Wait,
+            FirstLogin::Target(name) => Next::Give(self.owners.get(&name).copied().unwrap_or(0)),
+            FirstLogin::Other => Next::Give(0),
+        }
+    }
+
+    fn accept(&mut self) {
+        for (listener, portal) in &self.listeners {
+            match listener.accept() {
+                Ok((stream, peer)) => {
+                    if stream.set_nonblocking(true).is_err() {
+                        continue;
+                    }
+                    if self.pending.len() >= PENDING_MAX {
+                        self.pending.remove(0);
+                    }
+                    let arrived = Arrived { stream, portal: *portal, peer, bytes: Vec::new() };
+                    self.pending.push(Pending { arrived, deadline: Instant::now() + self.timeout });
+                }
+                Err(error) if is_peers_fault(&error) => {}
+                Err(error) => {
+                    crate::warning!("cannot accept: {}", crate::os_error(&error));
+                    self.rest_until = Some(Instant::now() + ACCEPT_REST);
+                }
+            }
+        }
+    }
+}
+
+/// What `poll` found.
+struct Ready {
+    /// By the place of each pending connection.
+    pending: Vec<bool>,
+    /// Whether any listener is.
+    listeners: bool,
+}
+
+/// Returns whether an accept failed because the connection was gone already, or none was there.
+fn is_peers_fault(error: &io::Error) -> bool {
+    use ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    struct World {
+        router: Router,
+        address: SocketAddr,
+        reactors: Vec<Receiver<Arrived>>,
+    }
+
+    fn world(timeout: Duration) -> World {
+        let (senders, reactors): (Vec<_>, Vec<_>) = (0..2).map(|_| channel()).unzip();
+        let deliver =
+            senders.into_iter().map(|to| -> Deliver { Box::new(move |arrived| to.send(arrived).is_ok()) });
+        let router = Router::start(deliver.collect(), timeout).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        router.listen(listener, PortalId(7));
+        let owner = |name: &str, reactor| (name.parse().unwrap(), reactor);
+        router.owners([owner("iqn.2001-04.com.example:a", 0), owner("iqn.2001-04.com.example:b", 1)].into());
+        World { router, address, reactors }
+    }
+
+    fn login(target: &str) -> Vec<u8> {
+        let text = format!("InitiatorName=iqn.1994-05.com.redhat:x\0TargetName={target}\0");
+        let mut header = [0; 48];
+        header[0] = 0x43;
+        header[7] = u8::try_from(text.len()).unwrap();
+        [&header[..], text.as_bytes()].concat()
+    }
+
+    #[test]
+    fn connections_go_to_the_owner_of_their_target_with_all_that_was_read() {
+        let world = world(PATIENCE);
+        for (target, reactor) in [
+            ("iqn.2001-04.com.example:b", 1),
+            ("iqn.2001-04.com.example:a", 0),
+            ("iqn.2001-04.com.example:c", 0),
+        ] {
+            let mut stream = TcpStream::connect(world.address).unwrap();
+            let bytes = login(target);
+            // In two pieces, the first without the name.
+            stream.write_all(&bytes[..60]).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            stream.write_all(&bytes[60..]).unwrap();
+            let arrived = world.reactors[reactor].recv_timeout(PATIENCE).unwrap();
+            assert_eq!((arrived.portal, arrived.bytes), (PortalId(7), bytes));
+            assert_eq!(arrived.peer, stream.local_addr().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_silent_peer_loses_its_place_and_delays_nobody() {
+        let world = world(Duration::from_millis(200));
+        let mut silent = TcpStream::connect(world.address).unwrap();
+        let mut busy = TcpStream::connect(world.address).unwrap();
+        busy.write_all(&login("iqn.2001-04.com.example:a")).unwrap();
+        assert!(world.reactors[0].recv_timeout(PATIENCE).is_ok());
+        silent.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(silent.read(&mut [0]).unwrap_or(0), 0);
+    }
+
+    #[test]
+    fn a_portal_that_is_closed_takes_nobody_and_an_ended_router_neither() {
+        let world = world(PATIENCE);
+        world.router.unlisten(PortalId(7));
+        let refused = (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            TcpStream::connect(world.address).is_err()
+        });
+        assert!(refused);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        world.router.listen(listener, PortalId(8));
+        drop(world.router);
+        assert!(TcpStream::connect(address).is_err());
+    }
+}

@@ -9,6 +9,9 @@
 
 extern crate alloc;
 
+pub mod absent;
+#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod alua;
 pub mod contract;
 #[allow(dead_code, reason = "the commands that use it come with the logical unit")]
 mod identifying;
@@ -17,4 +20,11 @@ mod inquiry;
 #[allow(dead_code, reason = "the commands that use it come with the logical unit")]
 mod pr;
 #[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod removal;
+mod report_luns;
+#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod reserve;
+#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
 pub mod saved;
+#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod scratch;

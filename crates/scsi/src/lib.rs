@@ -16,5 +16,7 @@ pub mod opcode;
 pub mod pr;
 pub mod sense;
 pub mod status;
+pub mod supported;
+pub mod target_port_groups;
 pub mod transport_id;
 pub mod vpd;

@@ -11,6 +11,11 @@ impl Lun {
     /// The REPORT LUNS well-known logical unit (SAM-5 §4.7.7.5.2).
     pub const REPORT_LUNS: Self = Self(0xc101_0000_0000_0000);
 
+    /// Returns whether this is the LUN of a well-known logical unit (SAM-5 §4.7.7.5.1).
+    pub const fn is_well_known(self) -> bool {
+        self.0 >> 56 == 0xc1
+    }
+
     /// Encodes a number: peripheral device addressing below 256, flat space addressing above (SAM-5 §4.7.7).
     /// `None` beyond [`Self::MAX_NUMBER`].
     pub fn from_number(number: u16) -> Option<Self> {
@@ -49,5 +54,6 @@ mod tests {
         assert_eq!(Lun(0x0100_0000_0000_0000).number(), None);
         assert_eq!(Lun(1).number(), None);
         assert_eq!(Lun::REPORT_LUNS.number(), None);
+        assert!(Lun::REPORT_LUNS.is_well_known() && !Lun(0).is_well_known());
     }
 }

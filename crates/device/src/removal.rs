@@ -1,0 +1,92 @@
+//! The medium of a removable unit: whether it is in, and who prevents that it is taken out (SBC-4 §4.11).
+
+use alloc::vec::Vec;
+
+use scsi::sense::{Asc, Sense, SenseKey};
+
+use crate::contract::NexusId;
+
+/// Whether the medium is in, and who holds it there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Removal {
+    ejected: bool,
+    /// The nexuses that prevent removal: each at most once, so never more than there are nexuses.
+    prevented_by: Vec<NexusId>,
+}
+
+impl Removal {
+    /// Returns whether the medium is in.
+    pub(crate) const fn is_present(&self) -> bool {
+        !self.ejected
+    }
+
+    /// Takes note of a PREVENT ALLOW MEDIUM REMOVAL.
+    pub(crate) fn prevent(&mut self, nexus: NexusId, prevent: bool) {
+        self.allow(nexus);
+        if prevent {
+            self.prevented_by.push(nexus);
+        }
+    }
+
+    /// Lifts the prevention of one nexus: it is lost, or was preempted.
+    pub(crate) fn allow(&mut self, nexus: NexusId) {
+        self.prevented_by.retain(|other| *other != nexus);
+    }
+
+    /// Lifts every prevention: the unit was reset. The medium stays where it is.
+    pub(crate) fn reset(&mut self) {
+        self.prevented_by.clear();
+    }
+
+    /// Checks whether the medium may be moved: no nexus prevents it, not even the one that asks.
+    ///
+    /// # Errors
+    /// MEDIUM REMOVAL PREVENTED.
+    pub(crate) const fn check(&self) -> Result<(), Sense> {
+        if self.prevented_by.is_empty() { Ok(()) } else { Err(Sense::illegal(Asc::MEDIUM_REMOVAL_PREVENTED)) }
+    }
+
+    /// Takes the medium out.
+    pub(crate) const fn eject(&mut self) {
+        self.ejected = true;
+    }
+
+    /// Puts the medium in, and returns whether it was out.
+    pub(crate) const fn load(&mut self) -> bool {
+        core::mem::replace(&mut self.ejected, false)
+    }
+}
+
+/// What a command that needs the medium hears when it is out.
+pub(crate) const NOT_PRESENT: Sense = Sense::new(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_nexus_prevents_for_itself() {
+        let (a, b) = (NexusId(1), NexusId(2));
+        let mut removal = Removal::default();
+        removal.prevent(a, true);
+        removal.prevent(a, true);
+        removal.prevent(b, true);
+        removal.prevent(a, false);
+        assert!(removal.check().is_err());
+        removal.allow(b);
+        assert!(removal.check().is_ok());
+        removal.prevent(a, true);
+        removal.reset();
+        assert!(removal.check().is_ok());
+    }
+
+    #[test]
+    fn a_medium_that_was_out_is_new_once() {
+        let mut removal = Removal::default();
+        assert!(removal.is_present());
+        removal.eject();
+        assert!(!removal.is_present());
+        assert!(removal.load());
+        assert!(!removal.load());
+    }
+}

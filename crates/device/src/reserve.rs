@@ -1,0 +1,152 @@
+//! RESERVE and RELEASE (SPC-2 §7.16, §7.21), and how they get on with persistent reservations (SPC-5 §5.14.3).
+
+use scsi::status::Status;
+
+use crate::contract::NexusId;
+use crate::pr::{PersistentReservations, Standing};
+
+/// Who has reserved the unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reserve {
+    holder: Option<NexusId>,
+}
+
+impl Reserve {
+    /// Returns who has reserved the unit.
+    pub(crate) const fn holder(&self) -> Option<NexusId> {
+        self.holder
+    }
+
+    /// Does RESERVE.
+    pub(crate) fn reserve(
+        &mut self,
+        from: NexusId,
+        standing: Standing,
+        pr: &PersistentReservations,
+    ) -> Status {
+        match compatible(standing, pr) {
+            Some(status) => status,
+            None if self.holder.is_some_and(|holder| holder != from) => Status::RESERVATION_CONFLICT,
+            None => {
+                self.holder = Some(from);
+                Status::GOOD
+            }
+        }
+    }
+
+    /// Does RELEASE. From a nexus that has reserved nothing it succeeds and does nothing.
+    pub(crate) fn release(
+        &mut self,
+        from: NexusId,
+        standing: Standing,
+        pr: &PersistentReservations,
+    ) -> Status {
+        if let Some(status) = compatible(standing, pr) {
+            return status;
+        }
+        self.lose(from);
+        Status::GOOD
+    }
+
+    /// Takes note that a nexus is lost.
+    pub(crate) fn lose(&mut self, nexus: NexusId) {
+        if self.holder == Some(nexus) {
+            self.holder = None;
+        }
+    }
+
+    /// Takes note of a reset.
+    pub(crate) const fn reset(&mut self) {
+        self.holder = None;
+    }
+}
+
+/// What a RESERVE or RELEASE hears while anybody is registered: it does nothing and succeeds for who may do anything
+/// under the persistent reservation (CRH), and conflicts for everybody else (SPC-2 §5.5.1).
+fn compatible(standing: Standing, pr: &PersistentReservations) -> Option<Status> {
+    if !pr.has_registrants() {
+        return None;
+    }
+    let admitted = match standing {
+        Standing::Holder => true,
+        Standing::Registrant => pr.kind().is_some_and(|kind| kind.admits_registrants()),
+        Standing::Stranger => false,
+    };
+    Some(if admitted { Status::GOOD } else { Status::RESERVATION_CONFLICT })
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::rc::Rc;
+
+    use scsi::pr::{BasicList, ReservationKey, ReservationType};
+    use scsi::transport_id::TransportId;
+
+    use super::*;
+    use crate::contract::RelativePort;
+    use crate::pr::NexusName;
+    use crate::pr::out::{Request, World};
+
+    const A: NexusId = NexusId(1);
+    const B: NexusId = NexusId(2);
+
+    #[test]
+    fn one_nexus_reserves_at_a_time() {
+        let pr = PersistentReservations::new();
+        let mut unit = Reserve::default();
+        for (from, reserve, status, holder) in [
+            (B, false, Status::GOOD, None),
+            (A, true, Status::GOOD, Some(A)),
+            (A, true, Status::GOOD, Some(A)),
+            (B, true, Status::RESERVATION_CONFLICT, Some(A)),
+            (B, false, Status::GOOD, Some(A)),
+            (A, false, Status::GOOD, None),
+            (B, true, Status::GOOD, Some(B)),
+        ] {
+            let answer = if reserve {
+                unit.reserve(from, Standing::Stranger, &pr)
+            } else {
+                unit.release(from, Standing::Stranger, &pr)
+            };
+            assert_eq!((answer, unit.holder()), (status, holder));
+        }
+        unit.lose(A);
+        assert_eq!(unit.holder(), Some(B));
+        unit.lose(B);
+        assert_eq!(unit.holder(), None);
+    }
+
+    #[test]
+    fn a_reset_releases() {
+        let mut unit = Reserve::default();
+        unit.reserve(A, Standing::Stranger, &PersistentReservations::new());
+        unit.reset();
+        assert_eq!(unit.holder(), None);
+    }
+
+    #[test]
+    fn registrants_find_it_compatible_and_strangers_conflict() {
+        for kind in core::iter::once(None).chain(ReservationType::ALL.map(Some)) {
+            let name = TransportId::iscsi_port("iqn.a", [0; 6]).unwrap();
+            let from = NexusName { initiator_port: Rc::from(name.encode()), target_port: RelativePort(1) };
+            let key = ReservationKey(1);
+            let list = BasicList { service_action_key: key, ..BasicList::default() };
+            let world = World { target_ports: &[], initiator_ports: &[] };
+            let mut pr = PersistentReservations::new();
+            pr.out(&from, Request::Register(list), world).unwrap();
+            if let Some(kind) = kind {
+                pr.out(&from, Request::Reserve(key, kind), world).unwrap();
+            }
+            let registrants = kind.is_some_and(ReservationType::admits_registrants);
+            for (standing, good) in
+                [(Standing::Holder, true), (Standing::Registrant, registrants), (Standing::Stranger, false)]
+            {
+                let status = if good { Status::GOOD } else { Status::RESERVATION_CONFLICT };
+                let mut unit = Reserve::default();
+                assert_eq!(unit.reserve(A, standing, &pr), status, "{kind:?} {standing:?}");
+                assert_eq!(unit.release(A, standing, &pr), status, "{kind:?} {standing:?}");
+                assert_eq!(unit.holder(), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The buffers of READ BUFFER and WRITE BUFFER (SPC-5 §6.20, §6.49): a data buffer and an echo buffer.
+//!
+//! They exist so that an initiator can test its path. Neither is a way to new microcode: those modes are not supported.
+//! A buffer is zeros until somebody writes it, so nothing that was in memory before can be read (CVE-2024-8178).
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use scsi::sense::{Asc, Sense, SenseKey};
+
+use crate::contract::NexusId;
+
+/// How large the data buffer is: enough for tools that measure a path with it, and no burden for a unit that has one.
+pub(crate) const DATA_LEN: usize = 64 << 10;
+
+/// How large the echo buffer is: the most that SPC-5 allows is 4096 bytes and a smaller one helps nobody.
+pub(crate) const ECHO_LEN: usize = 4096;
+
+/// The buffers of one logical unit. They take no memory until they are used.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ScratchBuffers {
+    data: Vec<u8>,
+    echo: Vec<u8>,
+    /// Who wrote the echo buffer last.
+    echoed_by: Option<NexusId>,
+    /// Whose echo was overwritten by another nexus before it was read.
+    overwritten: Vec<NexusId>,
+}
+
+impl ScratchBuffers {
+    /// Writes `bytes` at `offset` of the data buffer.
+    ///
+    /// # Errors
+    /// See [`check_data_range`].
+    pub(crate) fn write_data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Sense> {
+        check_data_range(offset, bytes.len() as u64)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.data.resize(DATA_LEN, 0);
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        if let Some(room) = self.data.get_mut(start..).and_then(|room| room.get_mut(..bytes.len())) {
+            room.copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// Reads up to `len` bytes at `offset` of the data buffer.
+    ///
+    /// # Errors
+    /// INVALID FIELD IN CDB for an offset beyond the end.
+    pub(crate) fn read_data(&self, offset: u64, len: u64, offset_at: u16) -> Result<Vec<u8>, Sense> {
+        let start = usize::try_from(offset).ok().filter(|start| *start <= DATA_LEN);
+        let start = start.ok_or_else(|| Sense::invalid_cdb(offset_at, None))?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(DATA_LEN - start);
+        Ok(match self.data.get(start..).and_then(|data| data.get(..len)) {
+            Some(data) => Vec::from(data),
+            None => vec![0; len],
+        })
+    }
+
+    /// Writes the echo buffer.
+    ///
+    /// # Errors
+    /// PARAMETER LIST LENGTH ERROR for more than it holds.
+    pub(crate) fn write_echo(&mut self, from: NexusId, bytes: &[u8]) -> Result<(), Sense> {
+        if bytes.len() > ECHO_LEN {
+            return Err(Sense::invalid_cdb(6, None));
+        }
+        if let Some(other) = self.echoed_by.filter(|other| *other != from) {
+            self.overwritten.push(other);
+        }
+        self.overwritten.retain(|other| *other != from);
+        self.echoed_by = Some(from);
+        self.echo = Vec::from(bytes);
+        Ok(())
+    }
+
+    /// Reads the echo buffer that this nexus wrote.
+    ///
+    /// # Errors
+    /// COMMAND SEQUENCE ERROR when it wrote none; ECHO BUFFER OVERWRITTEN when another did so since.
+    pub(crate) fn read_echo(&mut self, from: NexusId) -> Result<Vec<u8>, Sense> {
+        if self.echoed_by == Some(from) {
+            return Ok(self.echo.clone());
+        }
+        if self.overwritten.contains(&from) {
+            self.overwritten.retain(|other| *other != from);
+            return Err(Sense::new(SenseKey::ABORTED_COMMAND, Asc::ECHO_BUFFER_OVERWRITTEN));
+        }
+        Err(Sense::illegal(Asc::COMMAND_SEQUENCE_ERROR))
+    }
+
+    /// Takes note that a nexus is lost: what it wrote to the echo buffer is nobody's.
+    pub(crate) fn lose(&mut self, nexus: NexusId) {
+        self.overwritten.retain(|other| *other != nexus);
+        if self.echoed_by == Some(nexus) {
+            self.echoed_by = None;
+            self.echo = Vec::new();
+        }
+    }
+
+    /// Takes note of a reset: both buffers are empty again.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Checks that `len` bytes at `offset` lie in the data buffer.
+///
+/// # Errors
+/// INVALID FIELD IN CDB, pointing at the offset or the length of a WRITE BUFFER.
+pub(crate) fn check_data_range(offset: u64, len: u64) -> Result<(), Sense> {
+    let capacity = DATA_LEN as u64;
+    if offset > capacity {
+        Err(Sense::invalid_cdb(3, None))
+    } else if len > capacity - offset {
+        Err(Sense::invalid_cdb(6, None))
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NexusId = NexusId(1);
+    const B: NexusId = NexusId(2);
+
+    /// CVE-2024-8178: memory of others was returned by READ BUFFER.
+    #[test]
+    fn what_was_never_written_reads_as_zeros() {
+        let mut buffers = ScratchBuffers::default();
+        assert_eq!(buffers.read_data(0, u64::MAX, 3).unwrap(), vec![0; DATA_LEN]);
+        buffers.write_data(10, b"abc").unwrap();
+        let read = buffers.read_data(8, 8, 3).unwrap();
+        assert_eq!(read, b"\0\0abc\0\0\0");
+        buffers.reset();
+        assert_eq!(buffers.read_data(8, 8, 3).unwrap(), [0; 8]);
+    }
+
+    #[test]
+    fn nothing_is_read_or_written_beyond_the_end() {
+        let mut buffers = ScratchBuffers::default();
+        let end = DATA_LEN as u64;
+        assert_eq!(buffers.read_data(end - 1, 10, 3).unwrap().len(), 1);
+        assert_eq!(buffers.read_data(end, 10, 3).unwrap().len(), 0);
+        assert_eq!(buffers.read_data(end + 1, 10, 3), Err(Sense::invalid_cdb(3, None)));
+        assert_eq!(buffers.read_data(u64::MAX, 10, 2), Err(Sense::invalid_cdb(2, None)));
+        assert_eq!(buffers.write_data(end, b"x"), Err(Sense::invalid_cdb(6, None)));
+        assert_eq!(buffers.write_data(u64::MAX, b""), Err(Sense::invalid_cdb(3, None)));
+        assert!(buffers.write_data(end - 1, b"x").is_ok());
+        assert!(buffers.data.len() == DATA_LEN);
+    }
+
+    #[test]
+    fn an_echo_comes_back_to_who_sent_it() {
+        let mut buffers = ScratchBuffers::default();
+        let never = Err(Sense::illegal(Asc::COMMAND_SEQUENCE_ERROR));
+        assert_eq!(buffers.read_echo(A), never);
+        buffers.write_echo(A, b"hello").unwrap();
+        assert_eq!(buffers.read_echo(B), never);
+        assert_eq!(buffers.read_echo(A).unwrap(), b"hello");
+        assert_eq!(buffers.read_echo(A).unwrap(), b"hello");
+        buffers.write_echo(B, b"mine").unwrap();
+        let overwritten = Sense::new(SenseKey::ABORTED_COMMAND, Asc::ECHO_BUFFER_OVERWRITTEN);
+        assert_eq!(buffers.read_echo(A), Err(overwritten));
+        assert_eq!(buffers.read_echo(A), never);
+        assert_eq!(buffers.read_echo(B).unwrap(), b"mine");
+        buffers.lose(B);
+        assert_eq!(buffers.read_echo(B), never);
+        assert!(buffers.write_echo(A, &[0; ECHO_LEN + 1]).is_err());
+    }
+}

@@ -10,11 +10,13 @@ extern crate alloc;
 
 pub mod chap;
 pub mod digest;
-pub mod discovery;
 pub mod keys;
 pub mod login;
 pub mod name;
 pub mod negotiate;
 pub mod pdu;
+pub mod receive;
+pub mod recovery;
 pub mod serial;
+pub mod target;
 pub mod text;

@@ -11,7 +11,5 @@
 extern crate alloc;
 
 pub mod contract;
-pub mod null;
-pub mod ram;
 
 pub use contract::Store;

@@ -40,13 +40,10 @@ impl Message for LoginRequest {
     fn decode(bhs: &Bhs) -> Result<Self, Malformed> {
         expect(bhs, Self::OPCODE)?;
         let raw: Layout = zerocopy::transmute!(*bhs);
-        let (transit, continues) = (raw.flags & FINAL != 0, raw.flags & CONTINUE != 0);
-        if transit && continues {
-            return Err(Malformed::FinalAndContinue);
-        }
         Ok(Self {
-            transit,
-            continues,
+            // Both at once are illegal too, but that the login answers (§11.12.2).
+            transit: raw.flags & FINAL != 0,
+            continues: raw.flags & CONTINUE != 0,
             csg: (raw.flags >> 2) & STAGE,
             nsg: raw.flags & STAGE,
             version_max: raw.version_max,

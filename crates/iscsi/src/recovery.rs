@@ -1,0 +1,72 @@
+//! Error recovery (RFC 7143 §7): what a target answers to each broken rule, by ErrorRecoveryLevel.
+//!
+//! Level 0 is here: every error is answered by refusing the PDU, failing its task, or ending the session. The levels
+//! above add to it: level 1 repairs within a connection (SNACK, recovery R2Ts), level 2 moves tasks between
+//! connections. What they need is kept where it belongs from the start: a session has a list of connections, a
+//! task knows the one that it is allegiant to, and counters are per connection.
+
+pub mod erl0;
+
+use crate::pdu::reject::RejectReason;
+use crate::target::why::Why;
+
+/// What a target does about a broken rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The reason of a Reject to send, if any.
+    pub reject: Option<RejectReason>,
+    /// What else.
+    pub then: Then,
+}
+
+/// What a target does beside rejecting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Nothing: the PDU is passed over.
+    Nothing,
+    /// The task that the PDU belongs to fails once its data sequences have ended.
+    FailTask(Condition),
+    /// The connection ends, and with it, at level 0, the session.
+    Drop,
+}
+
+/// The sense that a task fails with when the transport is the cause: ABORTED COMMAND with one of these additional
+/// codes (RFC 7143 §11.4.7.2, SPC-5 §4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// Unexpected unsolicited data.
+    UnexpectedUnsolicitedData,
+    /// Incorrect amount of data.
+    IncorrectAmountOfData,
+    /// Protocol service CRC error.
+    CrcError,
+    /// Data offset error.
+    DataOffsetError,
+    /// Invalid target port transfer tag received.
+    InvalidTransferTag,
+}
+
+impl Condition {
+    /// Returns ASC and ASCQ.
+    pub const fn code(self) -> (u8, u8) {
+        match self {
+            Self::UnexpectedUnsolicitedData => (0x0c, 0x0c),
+            Self::IncorrectAmountOfData => (0x0c, 0x0d),
+            Self::CrcError => (0x47, 0x05),
+            Self::DataOffsetError => (0x4b, 0x05),
+            Self::InvalidTransferTag => (0x4b, 0x01),
+        }
+    }
+
+    /// Returns the sense data, in fixed format.
+    pub const fn sense(self) -> [u8; 18] {
+        let (asc, ascq) = self.code();
+        [0x70, 0, 0x0b, 0, 0, 0, 0, 10, 0, 0, 0, 0, asc, ascq, 0, 0, 0, 0]
+    }
+}
+
+/// Returns what a target of the given ErrorRecoveryLevel does about `why`. Levels above 0 do no more than level 0
+/// until they are built; `target::MAX_ERROR_RECOVERY_LEVEL` keeps them from being negotiated.
+pub const fn answer(_level: u8, why: Why) -> Answer {
+    erl0::answer(why)
+}

@@ -1,0 +1,78 @@
+//! ErrorRecoveryLevel 0 (RFC 7143 §7.1.1): what cannot be refused or failed alone ends the session.
+
+use super::{Answer, Condition, Then};
+use crate::pdu::reject::RejectReason;
+use crate::target::why::Why;
+
+/// Returns what a target does about `why`. Total: a new rule does not compile without its answer.
+pub const fn answer(why: Why) -> Answer {
+    match why {
+        // §7.8: a header that cannot be trusted takes the framing with it.
+        Why::HeaderDigestMismatch | Why::DataSegmentTooLong => drop_connection(),
+        // §7.8: the PDU is refused. For a command that leaves a gap in the CmdSNs, which the initiator fills in
+        // time or loses its session; for a Data-Out its task fails.
+        Why::DataDigestMismatch => both(RejectReason::DATA_DIGEST_ERROR, Condition::CrcError),
+        Why::Malformed(_) | Why::AhsNotAllowed | Why::DataNotAllowed | Why::ReservedTaskTag => {
+            reject(RejectReason::INVALID_PDU_FIELD)
+        }
+        Why::BidirectionalWithoutLength => reject(RejectReason::INVALID_PDU_FIELD),
+
+        // §6.3: nothing but a login before the login.
+        Why::NotALogin | Why::LoginTooSlow | Why::Login(_) => drop_connection(),
+        Why::LoginAfterLogin | Why::TargetPdu | Why::NotInDiscovery | Why::SnackWithoutRecovery => {
+            reject(RejectReason::PROTOCOL_ERROR)
+        }
+        Why::UnknownOpcode => reject(RejectReason::COMMAND_NOT_SUPPORTED),
+        Why::AfterLogout => reject(RejectReason::WAITING_FOR_LOGOUT),
+        Why::PingUnanswered | Why::LogoutTooSlow | Why::AnswersUnread => drop_connection(),
+
+        // §4.2.2.1: silently ignored.
+        Why::CmdSnOutsideWindow | Why::DuplicateCmdSn => nothing(),
+        // §7.1.1: level 0 has no other way to get the missing command.
+        Why::CmdSnHole => drop_connection(),
+        Why::TaskTagInUse => reject(RejectReason::TASK_IN_PROGRESS),
+        Why::TooManyImmediate => reject(RejectReason::TOO_MANY_IMMEDIATE),
+
+        // §11.4.7.2.
+        Why::ImmediateDataNotNegotiated
+        | Why::ImmediateDataWithoutWrite
+        | Why::UnsolicitedNotNegotiated
+        | Why::UnsolicitedNotExpected => fail(Condition::UnexpectedUnsolicitedData),
+        Why::UnsolicitedBeyondLimit
+        | Why::NotEnoughUnsolicited
+        | Why::DataOutBeyondR2t
+        | Why::DataOutShort => fail(Condition::IncorrectAmountOfData),
+
+        Why::DataOutUnknownTag | Why::DataOutOtherLun => {
+            both(RejectReason::INVALID_PDU_FIELD, Condition::InvalidTransferTag)
+        }
+        Why::DataOutOtherConnection => reject(RejectReason::PROTOCOL_ERROR),
+        // §7.9: a gap implies a digest error on what is missing.
+        Why::DataSnOutOfOrder => fail(Condition::CrcError),
+        Why::DataOutOffset => fail(Condition::DataOffsetError),
+
+        Why::TextOutOfOrder => reject(RejectReason::PROTOCOL_ERROR),
+        Why::NoRoom => reject(RejectReason::LONG_OPERATION_REJECT),
+        Why::Bug => drop_connection(),
+    }
+}
+
+const fn nothing() -> Answer {
+    Answer { reject: None, then: Then::Nothing }
+}
+
+const fn reject(reason: RejectReason) -> Answer {
+    Answer { reject: Some(reason), then: Then::Nothing }
+}
+
+const fn fail(condition: Condition) -> Answer {
+    Answer { reject: None, then: Then::FailTask(condition) }
+}
+
+const fn both(reason: RejectReason, condition: Condition) -> Answer {
+    Answer { reject: Some(reason), then: Then::FailTask(condition) }
+}
+
+const fn drop_connection() -> Answer {
+    Answer { reject: None, then: Then::Drop }
+}

@@ -1,0 +1,94 @@
+//! A store of values that come and go: dense indices, and generations that make an old key find nothing.
+
+use alloc::vec::Vec;
+
+/// Names a value in an [`Arena`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Values with keys. Removing one keeps its slot, so that a steady state allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Arena<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Arena<T> {
+    pub(crate) const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Puts a value in; `make` is given its key.
+    pub(crate) fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, value: None });
+            // More than 2^32 values do not fit in memory.
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let mut key = Key { index, generation: 0 };
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            key.generation = slot.generation;
+            slot.value = Some(make(key));
+        }
+        key
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        self.slots.get(key.index as usize).filter(|slot| slot.generation == key.generation)?.value.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        self.slots
+            .get_mut(key.index as usize)
+            .filter(|slot| slot.generation == key.generation)?
+            .value
+            .as_mut()
+    }
+
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+        let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation)?;
+        let value = slot.value.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(key.index);
+        Some(value)
+    }
+
+    /// Returns the values in the order of their indices.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+        (0u32..).zip(&self.slots).filter_map(|(index, slot)| {
+            slot.value.as_ref().map(|value| (Key { index, generation: slot.generation }, value))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_key_finds_nothing_and_its_slot_is_used_again() {
+        let mut arena = Arena::new();
+        let a = arena.insert_with(|_| "a");
+        let b = arena.insert_with(|_| "b");
+        assert_eq!(arena.remove(a), Some("a"));
+        assert_eq!(arena.remove(a), None);
+        let c = arena.insert_with(|_| "c");
+        assert_eq!(c.index, a.index);
+        assert_eq!((arena.get(a), arena.get(b), arena.get(c)), (None, Some(&"b"), Some(&"c")));
+        assert_eq!(arena.iter().map(|(_, value)| *value).collect::<Vec<_>>(), ["c", "b"]);
+        assert_eq!(arena.len(), 2);
+    }
+}

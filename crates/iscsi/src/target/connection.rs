@@ -1,0 +1,191 @@
+//! A connection: where its stream stands, what it was agreed to be, and what it has to send.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use base::buffer::Bytes;
+use base::machine::{Arrival, ConnId};
+use base::time::Instant;
+
+use super::arena::Key;
+use super::converse::Conversation;
+use super::states;
+use super::timer::Deadlines;
+use super::why::Why;
+use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
+use crate::login::directory::Via;
+use crate::login::target::TargetLogin;
+use crate::negotiate::ConnectionParameters;
+use crate::pdu::async_message::AsyncMessage;
+use crate::pdu::login_response::LoginResponse;
+use crate::pdu::logout_response::LogoutResponse;
+use crate::pdu::nop_in::NopIn;
+use crate::pdu::reject::Reject;
+use crate::pdu::text_response::TextResponse;
+use crate::pdu::tmf_response::TmfResponse;
+use crate::pdu::{TargetSn, Ttt};
+use crate::receive::{Framing, Receiver};
+use crate::serial::{CmdSn, StatSn};
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) via: Via,
+    pub(crate) state: states::Connection,
+    /// Its reader; away while bytes are being read.
+    pub(crate) receiver: Option<Box<Receiver>>,
+    pub(crate) framing: Framing,
+    /// What becomes of the data segment that is coming.
+    pub(crate) incoming: Incoming,
+    /// Bytes of the budget that this data segment takes.
+    pub(crate) reserved: usize,
+    /// Its login, until that is over.
+    pub(crate) login: Option<Box<TargetLogin>>,
+    /// The next command number while there is no session.
+    pub(crate) login_cmd_sn: CmdSn,
+    pub(crate) session: Option<Key>,
+    pub(crate) cid: u16,
+    pub(crate) parameters: ConnectionParameters,
+    /// The number of the next status.
+    pub(crate) stat_sn: StatSn,
+    pub(crate) out: VecDeque<Output>,
+    /// How many of them are control PDUs, and how much data those carry.
+    pub(crate) control_queued: usize,
+    pub(crate) control_bytes: usize,
+    /// Whether the driver knows that there is something to send.
+    pub(crate) asked: bool,
+    /// Whether nothing more is read.
+    pub(crate) closing: bool,
+    pub(crate) deadlines: Deadlines,
+    /// When the peer last showed that it is there, and how many bytes it sent since.
+    pub(crate) heard: Instant,
+    pub(crate) progress: usize,
+    /// The ping that it has not answered.
+    pub(crate) ping: Option<Ttt>,
+    pub(crate) text: Option<Box<Conversation>>,
+}
+
+/// What becomes of the data segment that is coming.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Incoming {
+    /// What its header says.
+    Plain,
+    /// It is part of a run of this task.
+    Run(Key),
+    /// It breaks a rule.
+    Refused(Key, Why),
+    /// Nobody waits for it any more.
+    Stray,
+}
+
+/// Something to send. What is sent late is built late: sequence numbers and data are put in when it leaves.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// The data and the status of a task, as far as they are there.
+    Task(Key),
+    /// An R2T of a task.
+    R2t(Key, Ttt),
+    /// Anything else.
+    Control(Box<(Control, Body)>),
+}
+
+/// A PDU that has little or no data, without its counters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Control {
+    NopIn(NopIn),
+    Tmf(TmfResponse),
+    Text(TextResponse),
+    Logout(LogoutResponse),
+    Async(AsyncMessage),
+    Reject(Reject),
+    Login(LoginResponse),
+}
+
+/// The data of a control PDU.
+#[derive(Debug)]
+pub(crate) enum Body {
+    Empty,
+    Text(Vec<u8>),
+    Echo(Bytes),
+}
+
+impl Body {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Empty => &[],
+            Self::Text(text) => text,
+            Self::Echo(bytes) => bytes,
+        }
+    }
+}
+
+impl Connection {
+    pub(crate) fn new(now: Instant, arrival: &Arrival) -> Self {
+        let framing = Framing {
+            header_digest: false,
+            data_digest: false,
+            // RFC 7143 §13.12: what is declared holds from full feature phase on.
+            data_len_max: DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH,
+        };
+        Self {
+            via: Via::from(arrival),
+            state: states::Connection::TransportUp,
+            receiver: Some(Box::new(Receiver::new(framing))),
+            framing,
+            incoming: Incoming::Plain,
+            reserved: 0,
+            login: Some(Box::new(TargetLogin::new(now, arrival))),
+            login_cmd_sn: CmdSn(0),
+            session: None,
+            cid: 0,
+            parameters: ConnectionParameters::default(),
+            stat_sn: StatSn(1),
+            out: VecDeque::new(),
+            control_queued: 0,
+            control_bytes: 0,
+            asked: false,
+            closing: false,
+            deadlines: Deadlines::default(),
+            heard: now,
+            progress: 0,
+            ping: None,
+            text: None,
+        }
+    }
+
+    /// Moves to the state that `event` leads to; our own error, if there is none, ends the connection.
+    pub(crate) fn on(&mut self, event: states::ConnectionEvent) -> Result<(), Why> {
+        self.state = self.state.on(event).ok_or(Why::Bug)?;
+        Ok(())
+    }
+
+    /// Returns the next status number and uses it up.
+    pub(crate) const fn use_stat_sn(&mut self) -> StatSn {
+        let sn = self.stat_sn;
+        self.stat_sn = sn.next();
+        sn
+    }
+}
+
+/// The ConnId as an index.
+pub(crate) fn index(conn: ConnId) -> usize {
+    usize::try_from(conn.0).unwrap_or(usize::MAX)
+}
+
+impl Control {
+    /// Puts the counters in and returns the header, and whether a status number is used up.
+    pub(crate) fn encode(self, sn: TargetSn) -> (crate::pdu::Bhs, bool) {
+        use crate::pdu::{Itt, Message};
+        match self {
+            // §11.19.3: a ping of ours, or a bare update of counters, takes no status number.
+            Self::NopIn(pdu) => (NopIn { sn, ..pdu }.encode(), pdu.itt != Itt::NONE),
+            Self::Tmf(pdu) => (TmfResponse { sn, ..pdu }.encode(), true),
+            Self::Text(pdu) => (TextResponse { sn, ..pdu }.encode(), true),
+            Self::Logout(pdu) => (LogoutResponse { sn, ..pdu }.encode(), true),
+            Self::Async(pdu) => (AsyncMessage { sn, ..pdu }.encode(), true),
+            Self::Reject(pdu) => (Reject { sn, ..pdu }.encode(), true),
+            Self::Login(pdu) => (LoginResponse { sn, ..pdu }.encode(), true),
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Data from the initiator: unsolicited, or in answer to R2Ts (RFC 7143 §4.2.4.2, §11.7, §11.8).
+//!
+//! The layer above asks for ranges; a range is put together from what came unsolicited and from R2Ts for the rest.
+//! Every sequence that the initiator owes us is a [`Run`]: it says which bytes may come and in what order, and has
+//! the buffer that they land in, so that a payload is copied at most once and a large one not at all.
+
+use base::buffer::Buf;
+use base::machine::ConnId;
+
+use super::arena::Key;
+use super::connection::{Incoming, Output};
+use super::contract::{Event, TaskRef};
+use super::engine::Engine;
+use super::task::{Ending, Fetch, Run};
+use super::why::Why;
+use crate::pdu::data_out::DataOut;
+use crate::pdu::r2t::R2t;
+use crate::pdu::{Bhs, Message, TargetSn, Ttt};
+use crate::receive::{Landing, Segment};
+
+/// The longest run that one R2T asks for, whatever MaxBurstLength allows: the largest buffer that is pooled.
+const MAX_R2T: u32 = 1 << 20;
+
+impl Engine {
+    /// Asks for bytes `offset..offset + len` of a command's data. They come as one [`Event::DataOut`]: at once if
+    /// they are here, else when the initiator has sent them. Several may be open for a task; they are served in
+    /// order as far as the R2Ts go.
+    ///
+    /// The range must not be empty and must lie in `data_out_len`. A name that means nothing any more is ignored.
+    pub fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
+        let key = task.0;
+        let Some(state) = self.tasks.get_mut(key).filter(|task| task.ending.is_none()) else { return };
+        let end = offset.checked_add(len).filter(|end| *end <= state.data_out_len && len > 0);
+        let Some(end) = end else {
+            let session = state.session;
+            return self.bug(session);
+        };
+        let id = state.out.fetch_count;
+        state.out.fetch_count = id.wrapping_add(1);
+        let mut fetch = Fetch {
+            id,
+            start: offset,
+            end,
+            asked: offset,
+            awaits_unsolicited: false,
+            reserved: None,
+            parts: smallvec::SmallVec::new(),
+        };
+        let here = state.out.unsolicited_end();
+        if offset < here {
+            fetch.asked = end.min(here);
+            // The part that comes unsolicited stands in front, here already or not.
+            let early = state.out.early.as_ref();
+            fetch.parts.push(early.map(|early| early.slice(to_usize(offset), to_usize(fetch.asked))));
+            fetch.awaits_unsolicited = early.is_none();
+        }
+        state.out.fetches.push(fetch);
+        self.pump(key);
+    }
+
+    /// Sends what R2Ts it can for a task, and hands up what is complete.
+    pub(super) fn pump(&mut self, key: Key) {
+        let mut at = 0;
+        loop {
+            let Some(task) = self.tasks.get_mut(key) else { return };
+            let session = task.session;
+            let Some(fetch) = task.out.fetches.get_mut(at) else { return };
+            if fetch.is_complete() {
+                self.hand_up(key, at);
+                continue;
+            }
+            if fetch.reserved.is_none() {
+                let need = to_usize(fetch.end - fetch.asked);
+                if need > 0 && !self.budget.take(need) {
+                    if !task.out.in_line {
+                        task.out.in_line = true;
+                        self.budget.line.push_back(key);
+                    }
+                    return;
+                }
+                fetch.reserved = Some(need);
+            }
+            if fetch.asked < fetch.end && !self.ask(session, key, at) {
+                return;
+            }
+            at += 1;
+        }
+    }
+
+    /// Sends R2Ts for one fetch; returns whether all of it is asked for.
+    fn ask(&mut self, session: Key, key: Key, at: usize) -> bool {
+        let Some(state) = self.sessions.get(session) else { return false };
+        let open_max = usize::from(state.parameters.max_outstanding_r2t);
+        let burst = state.parameters.max_burst_length.clamp(1, MAX_R2T);
+        if state.fencing {
+            return false;
+        }
+        loop {
+            let ttt = self.new_ttt();
+            let Some(task) = self.tasks.get_mut(key) else { return false };
+            let Some(fetch) = task.out.fetches.get_mut(at) else { return false };
+            if fetch.asked == fetch.end {
+                return true;
+            }
+            if task.out.runs.len() >= open_max {
+                return false;
+            }
+            let len = (fetch.end - fetch.asked).min(burst);
+            let mut run = Run::new(ttt, fetch.asked, len);
+            run.fetch = fetch.id;
+            run.part = fetch.parts.len();
+            fetch.parts.push(None);
+            fetch.asked += len;
+            task.out.runs.push(run);
+            let conn = task.conn;
+            self.queue(conn, Output::R2t(key, ttt));
+        }
+    }
+
+    fn hand_up(&mut self, key: Key, at: usize) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let fetch = task.out.fetches.remove(at);
+        let mut freed = fetch.reserved.unwrap_or(0);
+        if task.out.early.is_some() && fetch.end >= task.out.unsolicited_end() {
+            freed += core::mem::take(&mut task.out.reserved);
+        }
+        let offset = fetch.start;
+        self.budget.give(freed);
+        self.events.push_back(Event::DataOut { task: TaskRef(key), offset, data: fetch.into_data() });
+    }
+
+    /// Serves those who wait for the budget, now that some of it is free.
+    pub(super) fn serve_line(&mut self) {
+        if !core::mem::take(&mut self.budget.freed) {
+            return;
+        }
+        for _ in 0..self.budget.line.len() {
+            let Some(key) = self.budget.line.pop_front() else { return };
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            task.out.in_line = false;
+            self.pump(key);
+            if self.tasks.get(key).is_some_and(|task| task.out.in_line) {
+                // It could not be served, so nobody behind it is: first come, first served.
+                if let Some(again) = self.budget.line.pop_back() {
+                    self.budget.line.push_front(again);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Builds the R2T of a run, if it is still wanted.
+    pub(super) fn r2t(&mut self, key: Key, ttt: Ttt, sn: TargetSn) -> Option<Bhs> {
+        let task = self.tasks.get_mut(key)?;
+        let run = task.out.runs.iter_mut().find(|run| run.ttt == ttt)?;
+        run.sent = true;
+        let r2t_sn = task.out.r2t_sn;
+        task.out.r2t_sn = r2t_sn.next();
+        let r2t = R2t {
+            lun: task.lun,
+            itt: task.itt,
+            ttt,
+            sn,
+            r2t_sn,
+            buffer_offset: run.start,
+            desired_data_transfer_length: run.len,
+        };
+        Some(r2t.encode())
+    }
+
+    /// Says where the data of a Data-Out belongs.
+    pub(super) fn begin_data_out(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> Landing {
+        let (incoming, landing) = self.place(conn, session, bhs);
+        if let Some(connection) = self.conn_mut(conn) {
+            connection.incoming = incoming;
+        }
+        landing
+    }
+
+    fn place(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> (Incoming, Landing) {
+        let Ok(pdu) = DataOut::decode(bhs) else { return (Incoming::Stray, Landing::Discard) };
+        let Some(state) = self.sessions.get(session) else { return (Incoming::Stray, Landing::Discard) };
+        let Some(key) = state.find(&self.tasks, pdu.itt) else { return (Incoming::Stray, Landing::Discard) };
+        let in_order = state.parameters.data_pdu_in_order;
+        let refused = |why| (Incoming::Refused(key, why), Landing::Discard);
+        let Some(task) = self.tasks.get_mut(key) else { return refused(Why::Bug) };
+        if task.conn != conn {
+            return refused(Why::DataOutOtherConnection);
+        }
+        let Some(run) = select(&mut task.out.unsolicited, &mut task.out.runs, pdu.ttt) else {
+            return refused(if pdu.ttt == Ttt::NONE {
+                Why::UnsolicitedNotExpected
+            } else {
+                Why::DataOutUnknownTag
+            });
+        };
+        let len = bhs.data_len();
+        if task.ending.is_some() {
+            return (Incoming::Run(key), Landing::Discard);
+        }
+        if !run.is_unsolicited() && pdu.lun != task.lun {
+            return refused(Why::DataOutOtherLun);
+        }
+        if let Err(why) = run.check(pdu.data_sn, pdu.buffer_offset, len, in_order) {
+            return refused(why);
+        }
+        let whole = to_usize(run.len);
+        if len > 0 && run.buf.is_none() {
+            // The room for solicited data was taken when it was asked for.
+            if run.is_unsolicited() {
+                if !self.budget.take(whole) {
+                    return (Incoming::Run(key), Landing::Discard);
+                }
+                task.out.reserved += whole;
+            }
+            run.buf = Some(self.pool.take(whole));
+        }
+        let landing = match run.buf.take() {
+            Some(buf) if in_order => Landing::Append(buf),
+            Some(mut buf) => {
+                buf.append_zeros(whole.saturating_sub(buf.len()));
+                Landing::Place { buf, at: to_usize(pdu.buffer_offset.saturating_sub(run.start)) }
+            }
+            None => Landing::Discard,
+        };
+        (Incoming::Run(key), landing)
+    }
+
+    /// Acts on a Data-Out that came whole.
+    pub(super) fn end_data_out(&mut self, conn: ConnId, session: Key, segment: Segment) -> Result<(), Why> {
+        let bhs = segment.bhs;
+        let incoming = self.conn_mut(conn).map_or(Incoming::Stray, |connection| connection.incoming);
+        let buf = match segment.landing {
+            Landing::Append(buf) | Landing::Place { buf, .. } => Some(buf),
+            Landing::Discard | Landing::Lent { .. } => None,
+        };
+        self.stats.data_out_bytes += u64::from(bhs.data_len());
+        if let Some(state) = self.sessions.get_mut(session) {
+            state.traffic.data_out_bytes += u64::from(bhs.data_len());
+            if state.is_discovery() {
+                return self.refuse(conn, &bhs, Why::NotInDiscovery);
+            }
+        }
+        let (key, verdict) = match incoming {
+            Incoming::Run(key) if segment.intact => (key, Ok(())),
+            Incoming::Run(key) => (key, Err(Why::DataDigestMismatch)),
+            Incoming::Refused(key, why) => {
+                (key, Err(if segment.intact { why } else { Why::DataDigestMismatch }))
+            }
+            Incoming::Stray | Incoming::Plain => {
+                self.stats.ignored += 1;
+                return if segment.intact {
+                    Ok(())
+                } else {
+                    self.refuse(conn, &bhs, Why::DataDigestMismatch)
+                };
+            }
+        };
+        if bhs.ahs_len() > 0 {
+            self.recycle_buf(buf);
+            return self.refuse(conn, &bhs, Why::AhsNotAllowed);
+        }
+        let verdict = verdict.and_then(|()| self.take_data(key, &bhs, buf));
+        if let Err(why) = verdict {
+            self.fail_by_verdict(conn, &bhs, key, why)?;
+        }
+        self.end_run(conn, key, &bhs)
+    }
+
+    /// Puts data that was judged good where it belongs.
+    fn take_data(&mut self, key: Key, bhs: &Bhs, buf: Option<Buf>) -> Result<(), Why> {
+        let pdu = DataOut::decode(bhs)?;
+        let Some(task) = self.tasks.get_mut(key).filter(|task| task.ending.is_none()) else {
+            self.recycle_buf(buf);
+            return Ok(());
+        };
+        let state = self.sessions.get(task.session);
+        let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
+        let starved = buf.is_none() && bhs.data_len() > 0;
+        if let Some(run) = select(&mut task.out.unsolicited, &mut task.out.runs, pdu.ttt) {
+            run.took(pdu.buffer_offset, bhs.data_len(), in_order);
+            if buf.is_some() {
+                run.buf = buf;
+            }
+        }
+        if starved {
+            // Unsolicited data found no room: the initiator tries again.
+            self.stats.busy += 1;
+            self.end_early(key, Ending::busy());
+        }
+        Ok(())
+    }
+
+    /// Ends a sequence whose last PDU this is.
+    fn end_run(&mut self, conn: ConnId, key: Key, bhs: &Bhs) -> Result<(), Why> {
+        let pdu = DataOut::decode(bhs)?;
+        let Some(task) = self.tasks.get_mut(key).filter(|_| pdu.is_final) else { return Ok(()) };
+        let whole = task.data_out_len;
+        let run = select(&mut task.out.unsolicited, &mut task.out.runs, pdu.ttt);
+        let Some(verdict) = run.map(|run| run.check_end(whole)) else { return Ok(()) };
+        if task.ending.is_none()
+            && let Err(why) = verdict
+        {
+            self.fail_by_verdict(conn, bhs, key, why)?;
+        }
+        if pdu.ttt == Ttt::NONE {
+            self.close_unsolicited(key);
+        } else {
+            self.close_run(key, pdu.ttt);
+        }
+        Ok(())
+    }
+
+    /// Takes the unsolicited data as complete.
+    pub(super) fn close_unsolicited(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(run) = task.out.unsolicited.take() else { return };
+        if task.ending.is_some() {
+            self.recycle_buf(run.buf);
+            return self.conclude(key);
+        }
+        let len = run.received;
+        let mut buf = run.buf.unwrap_or_else(|| self.pool.take(0));
+        buf.truncate(to_usize(len));
+        let early = buf.freeze();
+        let mut freed = 0;
+        for fetch in task.out.fetches.iter_mut().filter(|fetch| fetch.awaits_unsolicited) {
+            fetch.awaits_unsolicited = false;
+            if len < fetch.asked && fetch.parts.len() == 1 {
+                // Less came than could have: the rest is asked for, and needs room of its own.
+                fetch.asked = len.max(fetch.start);
+                freed += fetch.reserved.take().unwrap_or(0);
+            }
+            if let Some(first) = fetch.parts.first_mut() {
+                *first = Some(early.slice(to_usize(fetch.start), to_usize(fetch.end.min(len))));
+            }
+        }
+        task.out.early = Some(early);
+        self.budget.give(freed);
+        self.pump(key);
+    }
+
+    /// Takes the answer to an R2T as complete.
+    fn close_run(&mut self, key: Key, ttt: Ttt) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(at) = task.out.runs.iter().position(|run| run.ttt == ttt) else { return };
+        let run = task.out.runs.remove(at);
+        let session = task.session;
+        if task.ending.is_some() {
+            self.recycle_buf(run.buf);
+            self.conclude(key);
+        } else {
+            let fetch = task.out.fetches.iter_mut().find(|fetch| fetch.id == run.fetch);
+            if let (Some(part), Some(buf)) = (fetch.and_then(|fetch| fetch.parts.get_mut(run.part)), run.buf)
+            {
+                *part = Some(buf.freeze());
+            }
+            self.pump(key);
+        }
+        if self.sessions.get(session).is_some_and(|session| session.fencing) {
+            self.drain_ready(session);
+        }
+    }
+
+    /// Stops fetching for a task that ended, and keeps only the sequences that the initiator still has to end.
+    pub(super) fn stop_data_out(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let freed = task.out.stop(&self.pool);
+        self.budget.give(freed);
+    }
+
+    pub(super) fn recycle_buf(&self, buf: Option<Buf>) {
+        if let Some(buf) = buf {
+            self.pool.recycle_buf(buf);
+        }
+    }
+}
+
+/// Finds the run that a Data-Out with this tag belongs to.
+fn select<'a>(unsolicited: &'a mut Option<Run>, runs: &'a mut [Run], ttt: Ttt) -> Option<&'a mut Run> {
+    if ttt == Ttt::NONE {
+        unsolicited.as_mut()
+    } else {
+        runs.iter_mut().find(|run| run.ttt == ttt && run.sent)
+    }
+}
+
+fn to_usize(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,297 @@
+//! From bytes to requests: what each PDU that comes is, where its data goes, and whose affair it is.
+//!
+//! A PDU is looked at twice. When its header is whole, [`Engine::begin`] says where the data segment belongs, and
+//! nothing else happens. When its last byte is there and its digest is right, [`Engine::end`] acts on it.
+
+use base::buffer::{Buf, Bytes};
+use base::machine::ConnId;
+use base::time::Instant;
+
+use super::arena::Key;
+use super::connection::{Body, Control, Incoming, Output, index};
+use super::contract::Down;
+use super::engine::{Engine, MAX_CONTROL_BYTES, MAX_CONTROL_QUEUED};
+use super::session::Request;
+use super::why::Why;
+use crate::login::directory::Directory;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::{Bhs, Message, Opcode, TargetSn};
+use crate::receive::{Landing, Lost, Receiver, Segment, Step};
+use crate::recovery::Then;
+use crate::serial::{CmdSn, DataSn};
+
+/// What a PDU comes with.
+#[derive(Clone, Copy)]
+pub(super) struct Cx<'a> {
+    pub(super) now: Instant,
+    pub(super) conn: ConnId,
+    pub(super) directory: &'a dyn Directory,
+}
+
+impl Engine {
+    /// Reads every PDU that is whole in `bytes`, and the beginning of the next.
+    pub(super) fn read(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        receiver: &mut Receiver,
+        mut bytes: &[u8],
+        directory: &dyn Directory,
+    ) -> Result<(), Why> {
+        loop {
+            match receiver.advance(&mut bytes) {
+                Ok(Step::Starved) => return Ok(()),
+                Ok(Step::Header(bhs)) => {
+                    let landing = self.begin(conn, &bhs)?;
+                    receiver.land(landing);
+                }
+                Ok(Step::Whole(segment)) => {
+                    self.stats.pdus_in += 1;
+                    let cx = Cx { now, conn, directory };
+                    self.end(cx, segment, receiver.ahs())?;
+                    let Some(connection) = self.conn_mut(conn) else { return Ok(()) };
+                    if connection.closing {
+                        return Ok(());
+                    }
+                    connection.heard = now;
+                    connection.progress = 0;
+                    receiver.set_framing(connection.framing);
+                }
+                Err(Lost::HeaderDigest) => return Err(Why::HeaderDigestMismatch),
+                Err(Lost::TooLong) => return Err(Why::DataSegmentTooLong),
+                Err(Lost::Lent) => return Err(Why::Bug),
+            }
+        }
+    }
+
+    /// Says where the data segment of a PDU belongs.
+    fn begin(&mut self, conn: ConnId, bhs: &Bhs) -> Result<Landing, Why> {
+        let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
+        connection.incoming = Incoming::Plain;
+        let len = usize::try_from(bhs.data_len()).unwrap_or(usize::MAX);
+        let Some(session) = connection.session else {
+            return Ok(Landing::Append(self.pool.take(len)));
+        };
+        match bhs.opcode() {
+            Opcode::DATA_OUT => Ok(self.begin_data_out(conn, session, bhs)),
+            _ if len == 0 => Ok(Landing::Discard),
+            Opcode::SCSI_COMMAND => Ok(self.begin_command(conn, session, bhs)),
+            Opcode::NOP_OUT | Opcode::TEXT_REQUEST => Ok(self.room_for(conn, len)),
+            _ => Ok(Landing::Discard),
+        }
+    }
+
+    /// Takes a buffer for `len` bytes out of the budget; without room the data is read and forgotten.
+    pub(super) fn room_for(&mut self, conn: ConnId, len: usize) -> Landing {
+        if !self.budget.take(len) {
+            return Landing::Discard;
+        }
+        let buf = self.pool.take(len);
+        if let Some(connection) = self.conn_mut(conn) {
+            connection.reserved = len;
+        }
+        Landing::Append(buf)
+    }
+
+    /// Acts on a PDU that came whole.
+    fn end(&mut self, cx: Cx<'_>, segment: Segment, ahs: &[u8]) -> Result<(), Why> {
+        let conn = cx.conn;
+        let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
+        let reserved = core::mem::take(&mut connection.reserved);
+        let Some(session) = connection.session else { return self.login_pdu(cx, segment) };
+        let opcode = segment.bhs.opcode();
+        if opcode == Opcode::DATA_OUT {
+            return self.end_data_out(conn, session, segment);
+        }
+        if opcode == Opcode::SCSI_COMMAND {
+            return self.end_command(cx, session, segment, ahs, reserved);
+        }
+        self.budget.give(reserved);
+        let bhs = segment.bhs;
+        let data = match segment.landing {
+            Landing::Append(buf) => Some(buf),
+            _ => None,
+        };
+        let done = self.end_control(cx, session, &bhs, (data, segment.intact));
+        done.or_else(|why| self.refuse(conn, &bhs, why))
+    }
+
+    /// Acts on a PDU that is neither a command nor data.
+    fn end_control(
+        &mut self,
+        cx: Cx<'_>,
+        session: Key,
+        bhs: &Bhs,
+        (data, intact): (Option<Buf>, bool),
+    ) -> Result<(), Why> {
+        let conn = cx.conn;
+        let data = data.map(Buf::freeze);
+        if !intact {
+            self.recycle(data);
+            return Err(Why::DataDigestMismatch);
+        }
+        if bhs.ahs_len() > 0 {
+            self.recycle(data);
+            return Err(Why::AhsNotAllowed);
+        }
+        if bhs.data_len() > 0 && data.is_none() {
+            let takes_data = matches!(bhs.opcode(), Opcode::NOP_OUT | Opcode::TEXT_REQUEST);
+            return Err(if takes_data { Why::NoRoom } else { Why::DataNotAllowed });
+        }
+        match bhs.opcode() {
+            Opcode::NOP_OUT => {
+                let ping = crate::pdu::nop_out::NopOut::decode(bhs)?;
+                let request = Request::Ping(conn, ping, data);
+                self.number(cx, session, (ping.immediate, ping.cmd_sn), request)
+            }
+            Opcode::TEXT_REQUEST => {
+                let text = crate::pdu::text_request::TextRequest::decode(bhs)?;
+                let request = Request::Text(conn, text, data);
+                self.number(cx, session, (text.immediate, text.cmd_sn), request)
+            }
+            Opcode::LOGOUT_REQUEST => {
+                let logout = crate::pdu::logout_request::LogoutRequest::decode(bhs)?;
+                let request = Request::Logout(conn, logout);
+                self.number(cx, session, (logout.immediate, logout.cmd_sn), request)
+            }
+            Opcode::TMF_REQUEST => {
+                let tmf = crate::pdu::tmf_request::TmfRequest::decode(bhs)?;
+                self.tmf_request(cx, session, &tmf)
+            }
+            Opcode::SNACK => Err(Why::SnackWithoutRecovery),
+            Opcode::LOGIN_REQUEST => Err(Why::LoginAfterLogin),
+            Opcode(0x20..=0x3f) => Err(Why::TargetPdu),
+            _ => Err(Why::UnknownOpcode),
+        }
+    }
+
+    /// Gives a request its turn: at once if it is immediate, else by its number.
+    pub(super) fn number(
+        &mut self,
+        cx: Cx<'_>,
+        session: Key,
+        (immediate, cmd_sn): (bool, CmdSn),
+        request: Request,
+    ) -> Result<(), Why> {
+        if immediate {
+            return self.act(cx, session, request);
+        }
+        let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
+        match state.window.take(cmd_sn, request) {
+            super::window::Turn::Now(request) => {
+                self.act(cx, session, request)?;
+                self.go_on(cx, session)
+            }
+            super::window::Turn::Later => {
+                self.watch_gap(cx.now, session);
+                Ok(())
+            }
+            super::window::Turn::Duplicate(request) => {
+                self.forget(request);
+                Err(Why::DuplicateCmdSn)
+            }
+            super::window::Turn::Outside(request) => {
+                self.forget(request);
+                Err(Why::CmdSnOutsideWindow)
+            }
+        }
+    }
+
+    /// Gives the requests their turn that waited for a number which is there now.
+    pub(super) fn go_on(&mut self, cx: Cx<'_>, session: Key) -> Result<(), Why> {
+        while let Some(request) = self.sessions.get_mut(session).and_then(|state| state.window.next()) {
+            self.act(cx, session, request)?;
+        }
+        self.watch_gap(cx.now, session);
+        self.release_tmfs(cx.now, session);
+        Ok(())
+    }
+
+    /// Acts on a request whose turn it is.
+    pub(super) fn act(&mut self, cx: Cx<'_>, session: Key, request: Request) -> Result<(), Why> {
+        match request {
+            Request::Command(command) => {
+                self.deliver(session, command);
+                Ok(())
+            }
+            Request::Manage(tmf) => self.line_up_tmf(cx, tmf),
+            Request::Ping(conn, ping, data) => self.ping(conn, &ping, data),
+            Request::Text(conn, text, data) => self.text(cx, conn, session, (&text, data)),
+            Request::Logout(conn, logout) => self.logout(conn, session, &logout),
+            Request::Plug => Ok(()),
+        }
+    }
+
+    /// Sets or clears the time that a missing number has.
+    fn watch_gap(&mut self, now: Instant, session: Key) {
+        use super::timer::{Owner, Timer};
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        if !state.window.has_gap() {
+            state.deadlines.clear(Timer::Gap);
+        } else if !state.deadlines.is_set(Timer::Gap) {
+            let at = now.after(self.limits.gap_within);
+            self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Gap, at);
+        }
+    }
+
+    fn forget(&mut self, request: Request) {
+        if let Request::Ping(_, _, data) | Request::Text(_, _, data) = request {
+            self.recycle(data);
+        }
+    }
+
+    pub(super) fn recycle(&self, data: Option<Bytes>) {
+        if let Some(data) = data {
+            self.pool.recycle(data);
+        }
+    }
+
+    /// Answers a PDU that broke a rule and belongs to no task.
+    ///
+    /// # Errors
+    /// The rule again, when the connection must end.
+    pub(super) fn refuse(&mut self, conn: ConnId, bhs: &Bhs, why: Why) -> Result<(), Why> {
+        let answer = self.verdict(conn, why);
+        if let Some(reason) = answer.reject {
+            self.reject(conn, bhs, reason, DataSn(0))?;
+        }
+        // A task that does not exist cannot fail.
+        if answer.then == Then::Drop { Err(why) } else { Ok(()) }
+    }
+
+    /// Sends a Reject with the header of the refused PDU (RFC 7143 §11.17.4).
+    pub(super) fn reject(
+        &mut self,
+        conn: ConnId,
+        bhs: &Bhs,
+        reason: RejectReason,
+        data_sn: DataSn,
+    ) -> Result<(), Why> {
+        self.stats.rejects += 1;
+        let reject = Reject { reason, sn: TargetSn::default(), data_sn };
+        self.control(conn, Control::Reject(reject), Body::Text(bhs.bytes().to_vec()))
+    }
+
+    /// Queues a control PDU.
+    ///
+    /// # Errors
+    /// `AnswersUnread` when too many wait.
+    pub(super) fn control(&mut self, conn: ConnId, control: Control, body: Body) -> Result<(), Why> {
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
+            return Ok(());
+        };
+        connection.control_queued += 1;
+        connection.control_bytes += body.bytes().len();
+        if connection.control_queued > MAX_CONTROL_QUEUED || connection.control_bytes > MAX_CONTROL_BYTES {
+            return Err(Why::AnswersUnread);
+        }
+        self.queue(conn, Output::Control(alloc::boxed::Box::new((control, body))));
+        Ok(())
+    }
+
+    /// Ends a session for an error of our own.
+    pub(super) fn bug(&mut self, session: Key) {
+        self.stats.bugs += 1;
+        self.end_session(session, Down::Misbehaved(Why::Bug));
+    }
+}

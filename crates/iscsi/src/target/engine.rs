@@ -1,0 +1,455 @@
+//! The target role of iSCSI for one shard: every connection and session of it, as one value without I/O.
+//!
+//! Network side, it has the shape of a [`base::machine::StreamMachine`]; the owner forwards to it and adds the
+//! directory that logins ask. Upper side, it gives [`Event`]s and takes `fetch`, `data_in`, `finish`, `abort`,
+//! `managed`. After any call the owner polls [`Engine::poll_event`] until it is empty, then [`Engine::poll_action`].
+//!
+//! # Memory
+//!
+//! Everything a peer can make us keep is bounded: commands by the window ([`Limits::queue_depth`]), data that comes
+//! by [`Limits::data_out_bytes_max`], answers that it does not read by [`Limits::unsent_bytes_max`] per session
+//! (plus what the commands before had asked for) and [`MAX_CONTROL_QUEUED`] small PDUs per connection.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use base::buffer::Pool;
+use base::machine::{Action, Arrival, ConnId, Gone, Loan};
+use base::time::{Duration, Instant};
+
+use super::arena::{Arena, Key};
+use super::connection::{Connection, Output, index};
+use super::contract::{Down, Event, SessionId, SessionView};
+use super::session::{Session, Tmf};
+use super::states::ConnectionEvent;
+use super::task::Task;
+use super::timer::{Owner, Timer, Timers};
+use super::why::Why;
+use crate::login::SessionKind;
+use crate::login::directory::Directory;
+use crate::pdu::{TargetSn, Ttt};
+use crate::recovery::{self, Answer, Then};
+
+/// Every iSCSI connection and session of a shard.
+pub struct Engine {
+    pub(super) limits: Limits,
+    pub(super) pool: Pool,
+    /// By connection number.
+    pub(super) conns: Vec<Option<Box<Connection>>>,
+    pub(super) sessions: Arena<Session>,
+    pub(super) tasks: Arena<Task>,
+    pub(super) tmfs: Arena<Tmf>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) actions: VecDeque<Action>,
+    pub(super) timers: Timers,
+    pub(super) budget: Budget,
+    pub(super) next_ttt: u32,
+    pub(super) next_tsih: u16,
+    pub(super) stats: Stats,
+}
+
+/// What an engine allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time. A connection with a number at or above this is refused, so numbers must be dense.
+    pub connections_max: u32,
+    /// Sessions at a time, discovery sessions included.
+    pub sessions_max: u16,
+    /// Numbered commands of a session that may be open at a time (1 to 1024).
+    pub queue_depth: u32,
+    /// Immediate commands and task management requests of a session that may be open at a time.
+    pub immediate_max: u32,
+    /// Bytes of Data-Out, of all sessions, that may have come, or be on the way, without having been handed up.
+    pub data_out_bytes_max: usize,
+    /// Bytes of Data-In of a session that may wait to be sent before its next commands are held back.
+    pub unsent_bytes_max: usize,
+    /// How long a connection may be silent before it is pinged.
+    pub ping_after: Duration,
+    /// How long the answer to a ping may take before the connection is given up.
+    pub pong_within: Duration,
+    /// How long a command number may be missing before the session is given up.
+    pub gap_within: Duration,
+    /// How long a task management function waits for the data of the tasks that it ends (RFC 7143 §4.2.3.3 sets no
+    /// end to it, but initiators that stop sending are common).
+    pub fence_within: Duration,
+    /// The first TSIH that this engine gives, 1 and up, and the step to the next: engines side by side must not
+    /// give the same.
+    pub tsih_first: u16,
+    /// See `tsih_first`; 1 and up.
+    pub tsih_step: u16,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections_max: 16_384,
+            sessions_max: 8192,
+            queue_depth: 128,
+            immediate_max: 32,
+            data_out_bytes_max: 256 << 20,
+            unsent_bytes_max: 16 << 20,
+            ping_after: Duration::from_secs(30),
+            pong_within: Duration::from_secs(15),
+            gap_within: Duration::from_secs(3),
+            fence_within: Duration::from_secs(1),
+            tsih_first: 1,
+            tsih_step: 1,
+        }
+    }
+}
+
+/// How many control PDUs (answers to pings, Rejects, …) a connection may have waiting to be sent. Every request in
+/// a full window could have one, and a peer that reads at all empties the queue with every batch.
+pub const MAX_CONTROL_QUEUED: usize = 2048;
+
+/// How many bytes those may carry: a few pings of the longest kind.
+pub const MAX_CONTROL_BYTES: usize = 4 << 20;
+
+/// Once the budget for Data-Out is this far used up, in percent, no session is given more room than
+/// [`DEPTH_UNDER_PRESSURE`].
+const PRESSURE_PERCENT: usize = 50;
+
+/// The room a session is left with while memory is short: enough to go on.
+const DEPTH_UNDER_PRESSURE: u32 = 4;
+
+/// A peer that sends this much without finishing a PDU is slow but there.
+const PROGRESS: usize = 64 << 10;
+
+/// What an engine did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Connections taken.
+    pub connections: u64,
+    /// Logins that succeeded.
+    pub logins: u64,
+    /// Logins that failed.
+    pub logins_failed: u64,
+    /// PDUs received whole.
+    pub pdus_in: u64,
+    /// PDUs sent.
+    pub pdus_out: u64,
+    /// SCSI commands taken.
+    pub commands: u64,
+    /// Bytes of Data-Out received, immediate data included.
+    pub data_out_bytes: u64,
+    /// Bytes of Data-In sent.
+    pub data_in_bytes: u64,
+    /// Headers with a wrong digest.
+    pub header_digest_errors: u64,
+    /// Data segments with a wrong digest.
+    pub data_digest_errors: u64,
+    /// Rejects sent.
+    pub rejects: u64,
+    /// Requests passed over: numbers outside the window, data that nobody waits for.
+    pub ignored: u64,
+    /// Commands answered BUSY because memory was short.
+    pub busy: u64,
+    /// Task management requests taken.
+    pub management: u64,
+    /// Connections dropped because the peer broke a rule.
+    pub dropped: u64,
+    /// Times that we were wrong.
+    pub bugs: u64,
+}
+
+/// A bound on the memory that peers can make us take for data.
+#[derive(Debug)]
+pub(super) struct Budget {
+    used: usize,
+    max: usize,
+    /// Tasks whose fetch waits for room, first come first served.
+    pub(super) line: VecDeque<Key>,
+    /// Whether room was made since the line was last looked at.
+    pub(super) freed: bool,
+}
+
+impl Budget {
+    /// Takes `len` bytes, if they are free, or if nobody has any: what is larger than all must pass alone.
+    pub(super) const fn take(&mut self, len: usize) -> bool {
+        let fits = self.used == 0 || self.used.saturating_add(len) <= self.max;
+        if fits {
+            self.used = self.used.saturating_add(len);
+        }
+        fits
+    }
+
+    pub(super) const fn give(&mut self, len: usize) {
+        self.used = self.used.saturating_sub(len);
+        self.freed |= len > 0;
+    }
+
+    const fn is_short(&self) -> bool {
+        self.used > self.max / 100 * PRESSURE_PERCENT
+    }
+}
+
+impl Engine {
+    /// Makes an engine without connections. Buffers for data come from `pool` and go back to it.
+    pub fn new(limits: Limits, pool: Pool) -> Self {
+        let budget = Budget { used: 0, max: limits.data_out_bytes_max, line: VecDeque::new(), freed: false };
+        Self {
+            next_tsih: limits.tsih_first.max(1),
+            limits,
+            pool,
+            conns: Vec::new(),
+            sessions: Arena::new(),
+            tasks: Arena::new(),
+            tmfs: Arena::new(),
+            events: VecDeque::new(),
+            actions: VecDeque::new(),
+            timers: Timers::default(),
+            budget,
+            next_ttt: 0,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Takes note of a new connection.
+    pub fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+        self.stats.connections += 1;
+        if conn.0 >= self.limits.connections_max {
+            self.actions.push_back(Action::Abort(conn));
+            return;
+        }
+        while self.conns.len() <= index(conn) {
+            self.conns.push(None);
+        }
+        let mut new = Box::new(Connection::new(now, arrival));
+        let deadline = new.login.as_ref().map_or(now, |login| login.deadline());
+        self.timers.set(Owner::Connection(conn), &mut new.deadlines, Timer::Login, deadline);
+        if let Some(slot) = self.conns.get_mut(index(conn)) {
+            *slot = Some(new);
+        }
+    }
+
+    /// Takes received bytes, all of them.
+    pub fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8], directory: &dyn Directory) {
+        let Some(connection) = self.conn_mut(conn).filter(|connection| !connection.closing) else { return };
+        connection.progress += bytes.len();
+        if connection.progress >= PROGRESS {
+            connection.heard = now;
+            connection.progress = 0;
+        }
+        let Some(mut receiver) = connection.receiver.take() else { return };
+        let end = self.read(now, conn, &mut receiver, bytes, directory);
+        if let Some(connection) = self.conn_mut(conn) {
+            connection.receiver = Some(receiver);
+        }
+        if let Err(why) = end {
+            self.drop_connection(conn, why);
+        }
+    }
+
+    /// Lends the buffer that the next bytes belong into, if a large Data-Out payload is coming.
+    pub fn lend(&mut self, conn: ConnId) -> Option<Loan> {
+        let connection = self.conn_mut(conn)?;
+        if connection.closing { None } else { connection.receiver.as_mut()?.lend() }
+    }
+
+    /// Takes a loan back.
+    pub fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan, directory: &dyn Directory) {
+        let pool = self.pool.clone();
+        let Some(receiver) = self.conn_mut(conn).and_then(|connection| connection.receiver.as_mut()) else {
+            return pool.recycle_buf(loan.buf);
+        };
+        let len = receiver.repay(loan);
+        if let Some(connection) = self.conn_mut(conn) {
+            connection.progress += len;
+        }
+        self.received(now, conn, &[], directory);
+    }
+
+    /// Takes note that a connection is gone.
+    pub fn disconnected(&mut self, _now: Instant, conn: ConnId, why: Gone) {
+        let down = match why {
+            Gone::Closed | Gone::Failed => Down::ConnectionLost,
+            Gone::Shutdown => Down::Closed,
+        };
+        self.leave_session(conn, down);
+        if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::take) {
+            self.budget.give(connection.reserved);
+        }
+    }
+
+    /// Returns the next thing that the layer above must know or do.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.serve_line();
+        self.events.pop_front()
+    }
+
+    /// Returns the next thing that the driver must do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.serve_line();
+        self.actions.pop_front()
+    }
+
+    /// Returns when [`Self::handle_timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Takes note that the deadline passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(entry) = self.timers.pop(now) {
+            let deadlines = match entry.1 {
+                Owner::Connection(conn) => self
+                    .conns
+                    .get_mut(index(conn))
+                    .and_then(Option::as_deref_mut)
+                    .map(|connection| &mut connection.deadlines),
+                Owner::Session(key) => self.sessions.get_mut(key).map(|session| &mut session.deadlines),
+            };
+            let Some(deadlines) = deadlines else { continue };
+            if self.timers.passed(now, deadlines, entry) {
+                self.expired(now, entry.1, entry.2);
+            }
+        }
+    }
+
+    /// Returns the sessions, in the order of their indices.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionView<'_>> {
+        self.sessions.iter().map(|(key, session)| SessionView {
+            session: SessionId(key),
+            target: match session.kind {
+                SessionKind::Normal { target, .. } => Some(target),
+                SessionKind::Discovery => None,
+            },
+            initiator: &session.initiator,
+            isid: session.isid,
+            tsih: session.tsih,
+            parameters: &session.parameters,
+            connections: session.conns.len(),
+            tasks: session.tasks,
+            unsent_bytes: session.unsent,
+            traffic: session.traffic,
+        })
+    }
+
+    /// Returns what the engine did so far.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    fn expired(&mut self, now: Instant, owner: Owner, timer: Timer) {
+        match (owner, timer) {
+            (Owner::Connection(conn), Timer::Login) => self.drop_connection(conn, Why::LoginTooSlow),
+            (Owner::Connection(conn), Timer::Logout) => self.drop_connection(conn, Why::LogoutTooSlow),
+            (Owner::Connection(conn), Timer::Silence) => self.silence(now, conn),
+            (Owner::Session(session), Timer::Gap) => {
+                self.end_session(session, Down::Misbehaved(Why::CmdSnHole));
+                self.stats.dropped += 1;
+            }
+            (Owner::Session(session), Timer::Fence) => self.fence_expired(session),
+            (Owner::Session(_), Timer::Login | Timer::Silence | Timer::Logout)
+            | (Owner::Connection(_), Timer::Gap | Timer::Fence) => self.stats.bugs += 1,
+        }
+    }
+
+    pub(super) fn conn(&self, conn: ConnId) -> Option<&Connection> {
+        self.conns.get(index(conn))?.as_deref()
+    }
+
+    pub(super) fn conn_mut(&mut self, conn: ConnId) -> Option<&mut Connection> {
+        self.conns.get_mut(index(conn))?.as_deref_mut()
+    }
+
+    /// Puts something into a connection's queue and sees to it that the driver comes for it.
+    pub(super) fn queue(&mut self, conn: ConnId, output: Output) {
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
+        connection.out.push_back(output);
+        if !connection.asked {
+            connection.asked = true;
+            self.actions.push_back(Action::Transmit(conn));
+        }
+    }
+
+    /// Returns the counters of a connection's session, MaxCmdSN as far as it can go now.
+    pub(super) fn counters(&mut self, conn: ConnId) -> TargetSn {
+        let depth = if self.budget.is_short() { DEPTH_UNDER_PRESSURE } else { u32::MAX };
+        let Some(connection) = self.conns.get(index(conn)).and_then(Option::as_deref) else {
+            return TargetSn::default();
+        };
+        let stat_sn = connection.stat_sn;
+        match connection.session.and_then(|key| self.sessions.get_mut(key)) {
+            Some(session) => TargetSn {
+                stat_sn,
+                exp_cmd_sn: session.window.exp_cmd_sn(),
+                max_cmd_sn: session.window.max_cmd_sn(depth),
+            },
+            None => {
+                let next = connection.login_cmd_sn;
+                TargetSn { stat_sn, exp_cmd_sn: next, max_cmd_sn: next }
+            }
+        }
+    }
+
+    /// Returns a transfer tag that was not in use for the last four thousand million.
+    pub(super) const fn new_ttt(&mut self) -> Ttt {
+        if self.next_ttt == Ttt::NONE.0 {
+            self.next_ttt = 0;
+        }
+        let ttt = Ttt(self.next_ttt);
+        self.next_ttt = self.next_ttt.wrapping_add(1);
+        ttt
+    }
+
+    /// Looks up what to do about a broken rule.
+    pub(super) fn verdict(&mut self, conn: ConnId, why: Why) -> Answer {
+        match why {
+            Why::DataDigestMismatch => self.stats.data_digest_errors += 1,
+            Why::HeaderDigestMismatch => self.stats.header_digest_errors += 1,
+            Why::Bug => self.stats.bugs += 1,
+            _ => {}
+        }
+        let level = self
+            .conn(conn)
+            .and_then(|connection| self.sessions.get(connection.session?))
+            .map_or(0, |session| session.parameters.error_recovery_level);
+        let answer = recovery::answer(level, why);
+        if answer == (Answer { reject: None, then: Then::Nothing }) {
+            self.stats.ignored += 1;
+        }
+        answer
+    }
+
+    /// Ends a connection whose peer broke a rule, and its session with it.
+    pub(super) fn drop_connection(&mut self, conn: ConnId, why: Why) {
+        let Some(connection) = self.conn_mut(conn) else { return };
+        if connection.closing && connection.session.is_none() {
+            return;
+        }
+        connection.closing = true;
+        self.verdict(conn, why);
+        self.stats.dropped += 1;
+        let down = match why {
+            Why::PingUnanswered | Why::LogoutTooSlow => Down::TimedOut,
+            why => Down::Misbehaved(why),
+        };
+        self.leave_session(conn, down);
+        self.actions.push_back(Action::Abort(conn));
+    }
+
+    /// Takes a connection out of its session; the last one ends it (ErrorRecoveryLevel 0 keeps nothing, §7.1.1).
+    pub(super) fn leave_session(&mut self, conn: ConnId, down: Down) {
+        let Some(connection) = self.conn_mut(conn) else { return };
+        connection.deadlines.clear(Timer::Silence);
+        connection.deadlines.clear(Timer::Logout);
+        connection.deadlines.clear(Timer::Login);
+        let event =
+            if connection.session.is_some() { ConnectionEvent::Lost } else { ConnectionEvent::LoginFailed };
+        connection.state = connection.state.on(event).unwrap_or(connection.state);
+        let Some(key) = connection.session.take() else { return };
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.conns.retain(|other| *other != conn);
+        if session.conns.is_empty() {
+            self.end_session(key, down);
+        } else {
+            self.end_tasks(key, Some(conn));
+        }
+        if let Some(connection) = self.conn_mut(conn) {
+            let cleaned = connection.state.on(ConnectionEvent::CleanedUp);
+            connection.state = cleaned.unwrap_or(connection.state);
+        }
+    }
+}

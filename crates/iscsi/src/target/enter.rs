@@ -1,0 +1,291 @@
+//! From a connection to a session: logins, and what a successful one sets up (RFC 7143 §6.3).
+
+use alloc::boxed::Box;
+
+use base::machine::{Action, ConnId};
+
+use super::arena::{Arena, Key};
+use super::connection::{Body, Connection, Control, index};
+use super::contract::{Down, Event, SessionId, SessionUp};
+use super::dispatch::Cx;
+use super::engine::Engine;
+use super::session::Session;
+use super::states::{self, ConnectionEvent, SessionEvent};
+use super::timer::Timer;
+use super::why::Why;
+use super::window::Window;
+use crate::login::directory::{
+    Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetId, Via,
+};
+use crate::login::{self, Entry, LoginStep, Outcome, SessionKind, Stage, Status};
+use crate::name::{IscsiName, PortalGroupTag, Tsih};
+use crate::negotiate::Digest;
+use crate::pdu::login_request::LoginRequest;
+use crate::pdu::login_response::LoginResponse;
+use crate::pdu::{Itt, Message, Opcode, TargetSn};
+use crate::receive::{Framing, Landing, Segment};
+use crate::serial::CmdSn;
+
+impl Engine {
+    /// Takes a PDU of a connection that has no session.
+    pub(super) fn login_pdu(&mut self, cx: Cx<'_>, segment: Segment) -> Result<(), Why> {
+        let conn = cx.conn;
+        let (Landing::Append(data), Some(connection)) = (segment.landing, self.conn_mut(conn)) else {
+            return Err(Why::Bug);
+        };
+        let Some(mut login) = connection.login.take() else { return Err(Why::Bug) };
+        let step = if segment.bhs.opcode() == Opcode::LOGIN_REQUEST {
+            let request = LoginRequest::decode(&segment.bhs)?;
+            if connection.state == states::Connection::TransportUp {
+                connection.on(ConnectionEvent::LoginRequest)?;
+                connection.login_cmd_sn = request.cmd_sn;
+            }
+            let directory =
+                WithSessions { outer: cx.directory, sessions: &self.sessions, conns: &self.conns };
+            login.handle(cx.now, &as_request(&request, data.filled()), &directory)
+        } else {
+            login.handle_other(segment.bhs.itt().0)
+        };
+        self.pool.recycle_buf(data);
+        match step {
+            LoginStep::Continue(response) => {
+                if let Some(connection) = self.conn_mut(conn) {
+                    connection.login = Some(login);
+                }
+                self.login_response(conn, response)
+            }
+            LoginStep::Complete { response, outcome } => self.enter(cx, response, *outcome),
+            LoginStep::Fail { response, why: _ } => self.refuse_login(conn, response),
+            LoginStep::Drop(why) => {
+                self.stats.logins_failed += 1;
+                Err(Why::Login(why))
+            }
+        }
+    }
+
+    fn login_response(&mut self, conn: ConnId, response: login::LoginResponse) -> Result<(), Why> {
+        let pdu = LoginResponse {
+            transit: response.transit,
+            continues: response.cont,
+            csg: response.csg.0,
+            nsg: response.nsg.0,
+            version_max: response.version_max,
+            version_active: response.version_active,
+            isid: response.isid,
+            tsih: response.tsih,
+            itt: Itt(response.itt),
+            sn: TargetSn::default(),
+            status: response.status().0,
+        };
+        self.control(conn, Control::Login(pdu), Body::Text(response.data))
+    }
+
+    fn refuse_login(&mut self, conn: ConnId, response: login::LoginResponse) -> Result<(), Why> {
+        self.stats.logins_failed += 1;
+        self.login_response(conn, response)?;
+        if let Some(connection) = self.conn_mut(conn) {
+            connection.closing = true;
+            connection.deadlines.clear(Timer::Login);
+            connection.state = connection.state.on(ConnectionEvent::LoginFailed).unwrap_or(connection.state);
+        }
+        self.actions.push_back(Action::Close(conn));
+        Ok(())
+    }
+
+    /// Sets up what a successful login established.
+    fn enter(&mut self, cx: Cx<'_>, mut response: login::LoginResponse, outcome: Outcome) -> Result<(), Why> {
+        let conn = cx.conn;
+        let found = match outcome.entry {
+            Entry::NewSession => self.new_session(cx, &outcome),
+            Entry::ReplacesSession(old) => {
+                if let Some(old) = self.by_tsih(old, &outcome) {
+                    self.end_session(old, Down::Reinstated);
+                }
+                self.new_session(cx, &outcome)
+            }
+            Entry::JoinsSession(tsih) => self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST),
+            Entry::ReplacesConnection(tsih) => {
+                let session = self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST);
+                session.inspect(|session| self.leave_old(*session, outcome.cid.0))
+            }
+        };
+        let session = match found {
+            Ok(session) => session,
+            Err(status) => return self.refuse_login(conn, response.refused(status)),
+        };
+        let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
+        let event = match state.state {
+            states::Session::Active => SessionEvent::LeadingLoginDone,
+            _ => SessionEvent::ContinuingLoginDone,
+        };
+        state.state = state.state.on(event).ok_or(Why::Bug)?;
+        state.conns.push(conn);
+        response.tsih = state.tsih.0;
+        let announced = state.announced.take();
+        state.up |= announced.is_some();
+        let parameters = outcome.negotiated.connection;
+        let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
+        connection.on(ConnectionEvent::LoginDone)?;
+        connection.session = Some(session);
+        connection.cid = outcome.cid.0;
+        connection.parameters = parameters;
+        connection.framing = Framing {
+            header_digest: parameters.header_digest == Digest::Crc32c,
+            data_digest: parameters.data_digest == Digest::Crc32c,
+            data_len_max: parameters.target_max_recv,
+        };
+        connection.deadlines.clear(Timer::Login);
+        self.stats.logins += 1;
+        self.watch_silence(cx.now, conn);
+        if let Some(up) = announced {
+            self.events.push_back(Event::SessionUp(up));
+        }
+        self.login_response(conn, response)
+    }
+
+    fn new_session(&mut self, cx: Cx<'_>, outcome: &Outcome) -> Result<Key, Status> {
+        if self.sessions.len() >= usize::from(self.limits.sessions_max) {
+            return Err(Status::OUT_OF_RESOURCES);
+        }
+        let via = self.conn(cx.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
+        let tsih = self.new_tsih().ok_or(Status::OUT_OF_RESOURCES)?;
+        let window = Window::new(CmdSn(outcome.cmd_sn), self.limits.queue_depth);
+        let names = (outcome.initiator.clone(), outcome.isid, tsih);
+        let parameters = outcome.negotiated.session;
+        let key =
+            self.sessions.insert_with(|_| Session::new(outcome.kind.clone(), names, parameters, window));
+        if let (SessionKind::Normal { target, name, portal_group }, Some(state)) =
+            (&outcome.kind, self.sessions.get_mut(key))
+        {
+            state.announced = Some(Box::new(SessionUp {
+                session: SessionId(key),
+                target: *target,
+                target_name: name.clone(),
+                portal_group: *portal_group,
+                portal: via.portal,
+                initiator: outcome.initiator.clone(),
+                initiator_alias: outcome.initiator_alias.clone(),
+                isid: outcome.isid,
+                tsih,
+                user: outcome.user.clone(),
+                parameters,
+            }));
+        }
+        Ok(key)
+    }
+
+    fn new_tsih(&mut self) -> Option<Tsih> {
+        // Among one more than there are sessions, one is free.
+        for _ in 0..=self.sessions.len() {
+            let tsih = Tsih(self.next_tsih);
+            self.next_tsih = self
+                .next_tsih
+                .checked_add(self.limits.tsih_step.max(1))
+                .unwrap_or(self.limits.tsih_first.max(1));
+            if self.sessions.iter().all(|(_, session)| session.tsih != tsih) {
+                return Some(tsih);
+            }
+        }
+        None
+    }
+
+    fn by_tsih(&self, tsih: Tsih, outcome: &Outcome) -> Option<Key> {
+        let own = |session: &Session| {
+            session.tsih == tsih && session.isid == outcome.isid && session.initiator == outcome.initiator
+        };
+        self.sessions.iter().find(|(_, session)| own(session)).map(|(key, _)| key)
+    }
+
+    /// Takes the connection out of a session that a new one takes the place of (connection reinstatement, §6.3.4).
+    fn leave_old(&mut self, session: Key, cid: u16) {
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        let conns = state.conns.clone();
+        let Some(old) =
+            conns.into_iter().find(|conn| self.conn(*conn).is_some_and(|connection| connection.cid == cid))
+        else {
+            return;
+        };
+        if let Some(state) = self.sessions.get_mut(session) {
+            state.conns.retain(|other| *other != old);
+        }
+        self.end_tasks(session, Some(old));
+        if let Some(connection) = self.conn_mut(old) {
+            connection.session = None;
+            connection.closing = true;
+            connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
+            self.actions.push_back(Action::Abort(old));
+        }
+    }
+}
+
+/// The owner's directory, and what the engine itself knows of sessions.
+struct WithSessions<'a> {
+    outer: &'a dyn Directory,
+    sessions: &'a Arena<Session>,
+    conns: &'a [Option<Box<Connection>>],
+}
+
+impl Directory for WithSessions<'_> {
+    fn find_target(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Found {
+        self.outer.find_target(via, initiator, name)
+    }
+
+    fn discovery(&self, via: &Via, initiator: &IscsiName) -> DiscoveryAccess {
+        self.outer.discovery(via, initiator)
+    }
+
+    fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<crate::chap::Secret> {
+        self.outer.chap_secret(realm, initiator, user)
+    }
+
+    fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionFacts> {
+        let found = self.sessions.iter().map(|(_, session)| session).find(|session| {
+            let (target, group) = place_of(session);
+            let group_fits = query.tsih != Tsih::NEW || query.target.is_none() || group == query.portal_group;
+            target == query.target
+                && group_fits
+                && session.isid == query.isid
+                && session.initiator == *query.initiator
+                && (query.tsih == Tsih::NEW || session.tsih == query.tsih)
+        });
+        let Some(session) = found else { return self.outer.find_session(query) };
+        let cid_of = |conn: &ConnId| Some(self.conns.get(index(*conn))?.as_ref()?.cid);
+        Some(SessionFacts {
+            tsih: session.tsih,
+            portal_group: place_of(session).1,
+            parameters: session.parameters,
+            connections: u16::try_from(session.conns.len()).unwrap_or(u16::MAX),
+            has_cid: session.conns.iter().any(|conn| cid_of(conn) == Some(query.cid.0)),
+        })
+    }
+
+    fn target_behind(&self, via: &Via, initiator: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+        self.outer.target_behind(via, initiator, after)
+    }
+}
+
+/// Returns what a session is with, and through which portal group.
+fn place_of(session: &Session) -> (Option<TargetId>, PortalGroupTag) {
+    match session.kind {
+        SessionKind::Normal { target, portal_group, .. } => (Some(target), portal_group),
+        SessionKind::Discovery => (None, PortalGroupTag(0)),
+    }
+}
+
+fn as_request<'a>(pdu: &LoginRequest, data: &'a [u8]) -> login::LoginRequest<'a> {
+    login::LoginRequest {
+        transit: pdu.transit,
+        cont: pdu.continues,
+        csg: Stage(pdu.csg),
+        nsg: Stage(pdu.nsg),
+        version_max: pdu.version_max,
+        version_min: pdu.version_min,
+        isid: pdu.isid,
+        tsih: pdu.tsih,
+        itt: pdu.itt.0,
+        cid: pdu.cid,
+        cmd_sn: pdu.cmd_sn.0,
+        exp_stat_sn: pdu.exp_stat_sn.0,
+        data,
+    }
+}

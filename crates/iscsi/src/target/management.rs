@@ -1,0 +1,295 @@
+//! Task management functions (RFC 7143 §4.2.3, §11.5, RFC 7144): which are the transport's affair, and when the
+//! others may reach the layer above.
+//!
+//! A function that ends many tasks must know them all first, so it waits for the commands numbered before it; one
+//! that concerns the whole target waits for none but takes them as received (§4.2.3.3 b). Then, unless FastAbort was
+//! negotiated, it waits for the answers to the R2Ts that are open for the tasks it will end (§4.2.3.3 a), while no
+//! further R2T and no later command passes. The order in one connection's queue is the response fence.
+
+use base::machine::ConnId;
+use base::time::Instant;
+
+use super::arena::Key;
+use super::connection::{Body, Control, Output};
+use super::contract::{Event, Manage, SessionId, TaskRef, TmfRef};
+use super::dispatch::Cx;
+use super::engine::Engine;
+use super::session::{Ready, Request, Tmf};
+use super::task::Holder;
+use super::timer::{Owner, Timer};
+use super::why::Why;
+use crate::negotiate::TaskReporting;
+use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::{Itt, TargetSn};
+
+impl Engine {
+    /// Takes a task management request.
+    pub(super) fn tmf_request(&mut self, cx: Cx<'_>, session: Key, request: &TmfRequest) -> Result<(), Why> {
+        let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
+        if state.is_discovery() {
+            return Err(Why::NotInDiscovery);
+        }
+        if !request.immediate {
+            state.window.check(request.cmd_sn)?;
+        }
+        if request.itt == Itt::NONE {
+            return Err(Why::ReservedTaskTag);
+        }
+        if state.find(&self.tasks, request.itt).is_some() {
+            return Err(Why::TaskTagInUse);
+        }
+        if state.immediate >= self.limits.immediate_max {
+            return Err(Why::TooManyImmediate);
+        }
+        state.immediate += 1;
+        self.stats.management += 1;
+        let tmf = self.tmfs.insert_with(|_| Tmf {
+            session,
+            conn: cx.conn,
+            itt: request.itt,
+            function: request.function,
+            lun: request.lun,
+            referenced: (request.referenced_task_tag, request.ref_cmd_sn),
+            task: None,
+            immediate: request.immediate,
+            cmd_sn: request.cmd_sn,
+            waits_for_commands: false,
+            waited: false,
+        });
+        state.tmfs.push(tmf);
+        self.number(cx, session, (request.immediate, request.cmd_sn), Request::Manage(tmf))
+    }
+
+    /// Takes a task management request whose turn it is, and finds out what it still has to wait for.
+    pub(super) fn line_up_tmf(&mut self, cx: Cx<'_>, key: Key) -> Result<(), Why> {
+        let Some(tmf) = self.tmfs.get(key).copied() else { return Ok(()) };
+        let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
+        let level = state.parameters.protocol_level;
+        match tmf.function {
+            TmfFunction::TASK_REASSIGN => return self.answer_tmf(key, TmfResult::NO_REASSIGNMENT),
+            TmfFunction::ABORT_TASK => return self.abort_task(cx, key, &tmf),
+            TmfFunction::QUERY_TASK if level >= 2 => return self.query_task(key, &tmf),
+            TmfFunction::QUERY_TASK_SET
+            | TmfFunction::I_T_NEXUS_RESET
+            | TmfFunction::QUERY_ASYNCHRONOUS_EVENT
+                if level >= 2 => {}
+            TmfFunction::ABORT_TASK_SET
+            | TmfFunction::CLEAR_ACA
+            | TmfFunction::CLEAR_TASK_SET
+            | TmfFunction::LOGICAL_UNIT_RESET
+            | TmfFunction::TARGET_WARM_RESET
+            | TmfFunction::TARGET_COLD_RESET => {}
+            _ => return self.answer_tmf(key, TmfResult::NOT_SUPPORTED),
+        }
+        let is_early = tmf.immediate && state.window.exp_cmd_sn().before(tmf.cmd_sn);
+        if is_early && tmf.is_multi_task() {
+            if !tmf.is_target_wide() {
+                if let Some(tmf) = self.tmfs.get_mut(key) {
+                    tmf.waits_for_commands = true;
+                }
+                return Ok(());
+            }
+            for request in state.window.plug_until(tmf.cmd_sn) {
+                self.act(cx, tmf.session, request)?;
+            }
+        }
+        self.enqueue_tmf(cx.now, key, &tmf);
+        Ok(())
+    }
+
+    /// Lines up the requests whose commands are all there now.
+    pub(super) fn release_tmfs(&mut self, now: Instant, session: Key) {
+        let Some(state) = self.sessions.get(session) else { return };
+        let exp = state.window.exp_cmd_sn();
+        let due: smallvec::SmallVec<[Key; 4]> = state
+            .tmfs
+            .iter()
+            .copied()
+            .filter(|key| {
+                self.tmfs.get(*key).is_some_and(|tmf| tmf.waits_for_commands && !exp.before(tmf.cmd_sn))
+            })
+            .collect();
+        for key in due {
+            if let Some(tmf) = self.tmfs.get_mut(key) {
+                tmf.waits_for_commands = false;
+                let tmf = *tmf;
+                self.enqueue_tmf(now, key, &tmf);
+            }
+        }
+    }
+
+    fn enqueue_tmf(&mut self, now: Instant, key: Key, tmf: &Tmf) {
+        let Some(state) = self.sessions.get_mut(tmf.session) else { return };
+        if tmf.is_multi_task() {
+            let at = now.after(self.limits.fence_within);
+            self.timers.set(Owner::Session(tmf.session), &mut state.deadlines, Timer::Fence, at);
+        }
+        state.ready.push_back(Ready::Manage(key));
+        self.drain_ready(tmf.session);
+    }
+
+    /// Returns whether a request must wait for data of the tasks that it ends, and holds R2Ts back if so.
+    pub(super) fn is_fenced(&mut self, session: Key, key: Key) -> bool {
+        let Some(tmf) = self.tmfs.get(key) else { return false };
+        let Some(state) = self.sessions.get_mut(session) else { return false };
+        let open = state
+            .tasks(&self.tasks)
+            .any(|(_, task)| task.ending.is_none() && !task.out.runs.is_empty() && tmf.affects(task.lun));
+        let fast = state.parameters.task_reporting == TaskReporting::FastAbort;
+        state.fencing = open && !fast && !tmf.waited;
+        state.fencing
+    }
+
+    /// Hands a request up, and lets R2Ts pass again.
+    pub(super) fn hand_up_tmf(&mut self, session: Key, key: Key) {
+        if let Some(tmf) = self.tmfs.get(key) {
+            self.events.push_back(Event::Manage(Manage {
+                tmf: TmfRef(key),
+                session: SessionId(session),
+                function: tmf.function,
+                lun: tmf.lun,
+                task: tmf.task.map(TaskRef),
+            }));
+        }
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        state.fencing = false;
+        let held: alloc::vec::Vec<Key> = state
+            .tasks(&self.tasks)
+            .filter(|(_, task)| !task.out.fetches.is_empty())
+            .map(|(key, _)| key)
+            .collect();
+        for task in held {
+            self.pump(task);
+        }
+    }
+
+    /// Takes note that a request waited for data long enough.
+    pub(super) fn fence_expired(&mut self, session: Key) {
+        let Some(state) = self.sessions.get(session) else { return };
+        for key in &state.tmfs {
+            if let Some(tmf) = self.tmfs.get_mut(*key) {
+                tmf.waited = true;
+            }
+        }
+        self.drain_ready(session);
+    }
+
+    /// ABORT TASK (§11.5.1): one task of this session, wherever it is.
+    fn abort_task(&mut self, cx: Cx<'_>, key: Key, tmf: &Tmf) -> Result<(), Why> {
+        let (itt, ref_cmd_sn) = tmf.referenced;
+        let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
+        let Some(task) = state.find(&self.tasks, itt) else {
+            // A task that never came counts as aborted, and its number as received.
+            if state.window.awaits(ref_cmd_sn) && ref_cmd_sn.before(tmf.cmd_sn) {
+                self.answer_tmf(key, TmfResult::COMPLETE)?;
+                return self.number(cx, tmf.session, (false, ref_cmd_sn), Request::Plug);
+            }
+            return self.answer_tmf(key, TmfResult::NO_TASK);
+        };
+        let Some((holder, expecting)) =
+            self.tasks.get(task).map(|task| (task.holder, task.out.is_expecting()))
+        else {
+            return Ok(());
+        };
+        match holder {
+            Holder::Above => {
+                if let Some(tmf) = self.tmfs.get_mut(key) {
+                    tmf.task = Some(task);
+                }
+                self.enqueue_tmf(cx.now, key, tmf);
+                Ok(())
+            }
+            // It failed, and the initiator need not send the rest (§7.8).
+            Holder::Nobody if !expecting => self.answer_tmf(key, TmfResult::NO_TASK),
+            Holder::Session | Holder::Nobody => {
+                let waiting = state.window.early_mut();
+                for request in waiting {
+                    if matches!(request, Request::Command(command) if command.task.0 == task) {
+                        *request = Request::Plug;
+                    }
+                }
+                self.retire(task);
+                self.answer_tmf(key, TmfResult::COMPLETE)
+            }
+        }
+    }
+
+    /// QUERY TASK (RFC 7144 §4.2).
+    fn query_task(&mut self, key: Key, tmf: &Tmf) -> Result<(), Why> {
+        let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
+        let task = state.find(&self.tasks, tmf.referenced.0);
+        match task.and_then(|task| Some((task, self.tasks.get(task)?.holder))) {
+            Some((task, Holder::Above)) => {
+                if let Some(tmf) = self.tmfs.get_mut(key) {
+                    tmf.task = Some(task);
+                }
+                state.ready.push_back(Ready::Manage(key));
+                self.drain_ready(tmf.session);
+                Ok(())
+            }
+            Some((_, Holder::Session)) => self.answer_tmf(key, TmfResult::SUCCEEDED),
+            Some((_, Holder::Nobody)) | None => self.answer_tmf(key, TmfResult::COMPLETE),
+        }
+    }
+
+    /// Takes the answer to a task management request. A name that means nothing any more is ignored.
+    pub fn managed(&mut self, tmf: TmfRef, result: TmfResult) {
+        let Some(conn) = self.tmfs.get(tmf.0).map(|tmf| tmf.conn) else { return };
+        if let Err(why) = self.answer_tmf(tmf.0, result) {
+            self.drop_connection(conn, why);
+        }
+    }
+
+    fn answer_tmf(&mut self, key: Key, response: TmfResult) -> Result<(), Why> {
+        let Some(tmf) = self.drop_tmf(key) else { return Ok(()) };
+        let pdu = TmfResponse { response, itt: tmf.itt, sn: TargetSn::default() };
+        self.control(tmf.conn, Control::Tmf(pdu), Body::Empty)
+    }
+
+    /// Forgets a task management request.
+    pub(super) fn drop_tmf(&mut self, key: Key) -> Option<Tmf> {
+        let tmf = self.tmfs.remove(key)?;
+        if let Some(state) = self.sessions.get_mut(tmf.session) {
+            state.tmfs.retain(|other| *other != key);
+            state.immediate = state.immediate.saturating_sub(1);
+        }
+        Some(tmf)
+    }
+
+    /// Tells a session with FastAbort that tasks of it were terminated which it did not terminate itself
+    /// (§4.2.3.4 d).
+    pub(super) fn tell_of_abort(&mut self, session: Key, conn: ConnId, lun: u64) {
+        let Some(state) = self.sessions.get(session) else { return };
+        let own = state
+            .tmfs
+            .iter()
+            .filter_map(|key| self.tmfs.get(*key))
+            .any(|tmf| tmf.affects(lun) || matches!(tmf.function, TmfFunction::ABORT_TASK));
+        if own || state.parameters.task_reporting != TaskReporting::FastAbort {
+            return;
+        }
+        let told = self.conn(conn).is_some_and(|connection| {
+            connection.out.iter().any(|output| {
+                matches!(output, Output::Control(control) if matches!(&control.0, Control::Async(message)
+                    if message.event == AsyncEventCode::TASKS_TERMINATED && message.lun == lun))
+            })
+        });
+        if told {
+            return;
+        }
+        let message = AsyncMessage {
+            lun,
+            sn: TargetSn::default(),
+            event: AsyncEventCode::TASKS_TERMINATED,
+            vendor_code: 0,
+            parameter1: 0,
+            parameter2: 0,
+            parameter3: 0,
+        };
+        if let Err(why) = self.control(conn, Control::Async(message), Body::Empty) {
+            self.drop_connection(conn, why);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Pings both ways (RFC 7143 §11.18, §11.19), and asynchronous messages (§11.9).
+
+use alloc::vec::Vec;
+
+use base::buffer::Bytes;
+use base::machine::ConnId;
+use base::time::Instant;
+
+use super::arena::Key;
+use super::connection::{Body, Control};
+use super::contract::{AsyncEvent, MAX_SENSE, SessionId};
+use super::engine::Engine;
+use super::states::ConnectionEvent;
+use super::timer::{Owner, Timer};
+use super::why::Why;
+use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use crate::pdu::nop_in::NopIn;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::{Itt, TargetSn, Ttt};
+
+impl Engine {
+    /// Answers a ping, or takes the answer to one.
+    pub(super) fn ping(&mut self, conn: ConnId, ping: &NopOut, data: Option<Bytes>) -> Result<(), Why> {
+        let Some(connection) = self.conn_mut(conn) else { return Ok(()) };
+        if ping.ttt != Ttt::NONE && connection.ping == Some(ping.ttt) {
+            connection.ping = None;
+        }
+        let limit = usize::try_from(connection.parameters.initiator_max_recv).unwrap_or(usize::MAX);
+        if ping.itt == Itt::NONE {
+            self.recycle(data);
+            return Ok(());
+        }
+        // §11.18.4: as much comes back as the initiator can receive.
+        let body = data.map_or(Body::Empty, |data| Body::Echo(data.slice(0, limit.min(data.len()))));
+        let pong = NopIn { lun: ping.lun, itt: ping.itt, ttt: Ttt::NONE, sn: TargetSn::default() };
+        self.control(conn, Control::NopIn(pong), body)
+    }
+
+    /// Watches a connection that is in full feature phase now.
+    pub(super) fn watch_silence(&mut self, now: Instant, conn: ConnId) {
+        let at = now.after(self.limits.ping_after);
+        if let Some(connection) = self.conns.get_mut(super::connection::index(conn)).and_then(Option::as_mut)
+        {
+            connection.heard = now;
+            self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
+        }
+    }
+
+    /// Looks after a connection whose time to be heard from may have passed: pings it, or gives it up.
+    pub(super) fn silence(&mut self, now: Instant, conn: ConnId) {
+        let ttt = self.new_ttt();
+        let (ping_after, pong_within) = (self.limits.ping_after, self.limits.pong_within);
+        let Some(connection) = self.conns.get_mut(super::connection::index(conn)).and_then(Option::as_mut)
+        else {
+            return;
+        };
+        let due = connection.heard.after(ping_after);
+        if due > now {
+            // Anything that came proves the peer alive, an answer or not.
+            connection.ping = None;
+            self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, due);
+            return;
+        }
+        if connection.ping.is_some() {
+            return self.drop_connection(conn, Why::PingUnanswered);
+        }
+        connection.ping = Some(ttt);
+        let at = now.after(pong_within);
+        self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
+        let ping = NopIn { lun: 0, itt: Itt::NONE, ttt, sn: TargetSn::default() };
+        if let Err(why) = self.control(conn, Control::NopIn(ping), Body::Empty) {
+            self.drop_connection(conn, why);
+        }
+    }
+
+    /// Tells an initiator something unasked.
+    pub fn async_message(&mut self, now: Instant, session: SessionId, event: AsyncEvent<'_>) {
+        let Some(state) = self.sessions.get(session.0) else { return };
+        let conns: Vec<ConnId> = state.conns.to_vec();
+        match event {
+            AsyncEvent::Scsi { lun, sense } => {
+                let sense = sense.get(..MAX_SENSE).unwrap_or(sense);
+                let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
+                let body = Body::Text([&len, sense].concat());
+                if let Some(conn) = conns.first() {
+                    self.tell(*conn, &AsyncMessage { lun, ..message(AsyncEventCode::SCSI) }, body);
+                }
+            }
+            AsyncEvent::LogoutRequest { within } => {
+                let seconds = u16::try_from(within.as_secs()).unwrap_or(u16::MAX).max(1);
+                let told = AsyncMessage { parameter3: seconds, ..message(AsyncEventCode::LOGOUT_REQUEST) };
+                for conn in conns {
+                    self.ask_logout(now, conn, &told);
+                }
+            }
+        }
+    }
+
+    fn ask_logout(&mut self, now: Instant, conn: ConnId, message: &AsyncMessage) {
+        let at = now.after(base::time::Duration::from_secs(message.parameter3.into()));
+        let Some(connection) = self.conns.get_mut(super::connection::index(conn)).and_then(Option::as_mut)
+        else {
+            return;
+        };
+        if connection.on(ConnectionEvent::AskLogout).is_err() {
+            return;
+        }
+        self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Logout, at);
+        self.tell(conn, message, Body::Empty);
+    }
+
+    /// Tells an initiator that its session is about to be dropped, and that it may come back at once (§11.9.1).
+    pub(super) fn announce_drop(&mut self, session: Key) {
+        let conns: Vec<ConnId> =
+            self.sessions.get(session).map(|state| state.conns.to_vec()).unwrap_or_default();
+        for conn in conns {
+            self.tell(conn, &message(AsyncEventCode::SESSION_DROP), Body::Empty);
+        }
+    }
+
+    fn tell(&mut self, conn: ConnId, message: &AsyncMessage, body: Body) {
+        if let Err(why) = self.control(conn, Control::Async(*message), body) {
+            self.drop_connection(conn, why);
+        }
+    }
+}
+
+fn message(event: AsyncEventCode) -> AsyncMessage {
+    AsyncMessage {
+        lun: 0,
+        sn: TargetSn::default(),
+        event,
+        vendor_code: 0,
+        parameter1: 0,
+        parameter2: 0,
+        parameter3: 0,
+    }
+}

@@ -1,0 +1,220 @@
+//! A session: its command window, its tasks by tag, and what waits for its turn (RFC 7143 §4.2, §4.3).
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use base::buffer::Bytes;
+use base::machine::ConnId;
+use smallvec::SmallVec;
+
+use super::arena::{Arena, Key};
+use super::contract::{Command, SessionUp, Traffic};
+use super::states;
+use super::task::Task;
+use super::timer::Deadlines;
+use super::window::Window;
+use crate::login::SessionKind;
+use crate::name::{IscsiName, Isid, Tsih};
+use crate::negotiate::SessionParameters;
+use crate::pdu::Itt;
+use crate::pdu::logout_request::LogoutRequest;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::text_request::TextRequest;
+use crate::pdu::tmf_request::TmfFunction;
+use crate::serial::CmdSn;
+
+/// A session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) kind: SessionKind,
+    pub(crate) initiator: IscsiName,
+    pub(crate) isid: Isid,
+    pub(crate) tsih: Tsih,
+    pub(crate) parameters: SessionParameters,
+    pub(crate) state: states::Session,
+    /// Its connections, the leading one first.
+    pub(crate) conns: SmallVec<[ConnId; 1]>,
+    pub(crate) window: Window<Request>,
+    tags: [Option<Key>; TAG_BUCKETS],
+    /// How many tasks it has.
+    pub(crate) tasks: u32,
+    /// How many immediate commands and task management requests are open.
+    pub(crate) immediate: u32,
+    /// The task management requests that are open.
+    pub(crate) tmfs: SmallVec<[Key; 1]>,
+    /// What is in order but cannot be handed up yet.
+    pub(crate) ready: VecDeque<Ready>,
+    /// Whether a task management function waits for data of the tasks that it ends; no R2T leaves meanwhile.
+    pub(crate) fencing: bool,
+    /// Bytes of Data-In that wait to be sent.
+    pub(crate) unsent: usize,
+    pub(crate) traffic: Traffic,
+    pub(crate) deadlines: Deadlines,
+    /// Whether the layer above knows of it, and what it is told.
+    pub(crate) announced: Option<Box<SessionUp>>,
+    pub(crate) up: bool,
+}
+
+/// A request that has a number, waiting for its turn.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Command(Command),
+    Manage(Key),
+    Ping(ConnId, NopOut, Option<Bytes>),
+    Text(ConnId, TextRequest, Option<Bytes>),
+    Logout(ConnId, LogoutRequest),
+    /// A command that was aborted before its turn; its number counts as received.
+    Plug,
+}
+
+/// A request whose turn has come, waiting for the layer above.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    Command(Command),
+    Manage(Key),
+}
+
+/// A task management request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tmf {
+    pub(crate) session: Key,
+    pub(crate) conn: ConnId,
+    pub(crate) itt: Itt,
+    pub(crate) function: TmfFunction,
+    pub(crate) lun: u64,
+    /// The task that it names, by tag and by number, and that task if the layer above has it.
+    pub(crate) referenced: (Itt, CmdSn),
+    pub(crate) task: Option<Key>,
+    pub(crate) immediate: bool,
+    /// The commands before this number are affected.
+    pub(crate) cmd_sn: CmdSn,
+    /// Whether it waits for those commands.
+    pub(crate) waits_for_commands: bool,
+    /// Whether it has waited for data long enough.
+    pub(crate) waited: bool,
+}
+
+/// Few enough that an idle session stays small, enough that a full one finds a task in a step or two.
+const TAG_BUCKETS: usize = 64;
+
+impl Session {
+    pub(crate) fn new(
+        kind: SessionKind,
+        (initiator, isid, tsih): (IscsiName, Isid, Tsih),
+        parameters: SessionParameters,
+        window: Window<Request>,
+    ) -> Self {
+        Self {
+            kind,
+            initiator,
+            isid,
+            tsih,
+            parameters,
+            state: states::Session::Active,
+            conns: SmallVec::new(),
+            window,
+            tags: [None; TAG_BUCKETS],
+            tasks: 0,
+            immediate: 0,
+            tmfs: SmallVec::new(),
+            ready: VecDeque::new(),
+            fencing: false,
+            unsent: 0,
+            traffic: Traffic::default(),
+            deadlines: Deadlines::default(),
+            announced: None,
+            up: false,
+        }
+    }
+
+    pub(crate) const fn is_discovery(&self) -> bool {
+        matches!(self.kind, SessionKind::Discovery)
+    }
+
+    /// Enters a task under its tag.
+    pub(crate) fn enter(&mut self, tasks: &mut Arena<Task>, key: Key) {
+        if let Some(task) = tasks.get_mut(key)
+            && let Some(bucket) = self.tags.get_mut(bucket(task.itt))
+        {
+            task.next = bucket.replace(key);
+            self.tasks += 1;
+        }
+    }
+
+    /// Returns the task of a tag.
+    pub(crate) fn find(&self, tasks: &Arena<Task>, itt: Itt) -> Option<Key> {
+        let mut at = *self.tags.get(bucket(itt))?;
+        while let Some(key) = at {
+            let task = tasks.get(key)?;
+            if task.itt == itt {
+                return Some(key);
+            }
+            at = task.next;
+        }
+        None
+    }
+
+    /// Takes a task's tag out.
+    pub(crate) fn leave(&mut self, tasks: &mut Arena<Task>, key: Key) {
+        let Some((itt, next)) = tasks.get(key).map(|task| (task.itt, task.next)) else { return };
+        let Some(head) = self.tags.get_mut(bucket(itt)) else { return };
+        if *head == Some(key) {
+            *head = next;
+            self.tasks = self.tasks.saturating_sub(1);
+            return;
+        }
+        let mut at = *head;
+        while let Some(before) = at.and_then(|key| tasks.get_mut(key)) {
+            if before.next == Some(key) {
+                before.next = next;
+                self.tasks = self.tasks.saturating_sub(1);
+                return;
+            }
+            at = before.next;
+        }
+    }
+
+    /// Returns its tasks.
+    pub(crate) fn tasks<'a>(&'a self, tasks: &'a Arena<Task>) -> impl Iterator<Item = (Key, &'a Task)> {
+        self.tags.iter().flat_map(|head| {
+            core::iter::successors(head.and_then(|key| Some((key, tasks.get(key)?))), |(_, task)| {
+                task.next.and_then(|key| Some((key, tasks.get(key)?)))
+            })
+        })
+    }
+}
+
+impl Tmf {
+    /// Returns whether it ends, or may end, tasks of many commands (§4.2.3.2).
+    pub(crate) const fn is_multi_task(&self) -> bool {
+        matches!(
+            self.function,
+            TmfFunction::ABORT_TASK_SET
+                | TmfFunction::CLEAR_TASK_SET
+                | TmfFunction::LOGICAL_UNIT_RESET
+                | TmfFunction::TARGET_WARM_RESET
+                | TmfFunction::TARGET_COLD_RESET
+                | TmfFunction::I_T_NEXUS_RESET
+        )
+    }
+
+    /// Returns whether it concerns every logical unit.
+    pub(crate) const fn is_target_wide(&self) -> bool {
+        matches!(
+            self.function,
+            TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET | TmfFunction::I_T_NEXUS_RESET
+        )
+    }
+
+    /// Returns whether it ends a task at this logical unit.
+    pub(crate) const fn affects(&self, lun: u64) -> bool {
+        self.is_multi_task() && (self.is_target_wide() || self.lun == lun)
+    }
+}
+
+fn bucket(itt: Itt) -> usize {
+    // Multiplicative hashing: initiators number tags upwards, or use slots of a table.
+    usize::try_from(itt.0.wrapping_mul(0x9e37_79b1) >> 26).unwrap_or(0)
+}
+
+const _: () = assert!(TAG_BUCKETS == 1 << (32 - 26));

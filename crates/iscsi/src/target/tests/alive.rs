@@ -1,0 +1,116 @@
+//! Pings, silence, and connections that go away.
+
+use base::machine::{Action, Gone};
+use base::time::Duration;
+
+use super::world::{LUN, World, keys};
+use crate::pdu::nop_in::NopIn;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::{Itt, Ttt};
+use crate::serial::{CmdSn, StatSn};
+use crate::target::contract::{Down, Event};
+use crate::target::engine::Limits;
+
+fn ping(world: &mut World, conn: base::machine::ConnId) -> NopOut {
+    let (itt, cmd_sn) = world.numbers(conn);
+    NopOut { immediate: true, lun: LUN, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) }
+}
+
+#[test]
+fn a_ping_comes_back_with_its_data_as_far_as_the_initiator_can_receive() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&["MaxRecvDataSegmentLength=512", "DataDigest=CRC32C"]);
+    for len in [0, 1, 511, 512, 5000] {
+        let sent = ping(&mut world, conn);
+        let data = super::world::pattern(0, len);
+        world.send(conn, &sent, &data);
+        let got = world.expect_any(conn);
+        let pong: NopIn = got.read();
+        assert_eq!((pong.itt, pong.ttt, pong.lun), (sent.itt, Ttt::NONE, LUN));
+        assert_eq!(got.data, data[..len.min(512)]);
+    }
+}
+
+#[test]
+fn a_numbered_ping_takes_its_number_and_an_unanswered_one_takes_no_status() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    let mut sent = ping(&mut world, conn);
+    sent.immediate = false;
+    world.send(conn, &sent, &[]);
+    let first: NopIn = world.expect(conn);
+    assert_eq!(first.sn.exp_cmd_sn, CmdSn(101));
+    sent.cmd_sn = CmdSn(101);
+    sent.itt = Itt::NONE;
+    world.send(conn, &sent, &[]);
+    world.expect_silence(conn);
+    sent = NopOut { immediate: true, itt: Itt(9), ..sent };
+    world.send(conn, &sent, &[]);
+    let second: NopIn = world.expect(conn);
+    assert_eq!(second.sn.exp_cmd_sn, CmdSn(102));
+    assert_eq!(second.sn.stat_sn, first.sn.stat_sn.next());
+}
+
+#[test]
+fn a_silent_peer_is_pinged_and_then_given_up() {
+    let limits = Limits {
+        ping_after: Duration::from_secs(30),
+        pong_within: Duration::from_secs(15),
+        ..Limits::default()
+    };
+    let mut world = World::with(limits, keys());
+    let (conn, up) = world.login(&[]);
+    world.pass(Duration::from_secs(29));
+    world.expect_silence(conn);
+    world.pass(Duration::from_secs(1));
+    let asked: NopIn = world.expect(conn);
+    assert_eq!(asked.itt, Itt::NONE);
+    assert_ne!(asked.ttt, Ttt::NONE);
+    // It answers: all is well for another while.
+    world.pass(Duration::from_secs(10));
+    let answer = NopOut { itt: Itt::NONE, ttt: asked.ttt, lun: asked.lun, ..ping(&mut world, conn) };
+    world.send(conn, &answer, &[]);
+    world.pass(Duration::from_secs(29));
+    world.expect_silence(conn);
+    world.pass(Duration::from_secs(1));
+    let again: NopIn = world.expect(conn);
+    assert_eq!(again.sn.stat_sn, asked.sn.stat_sn, "a ping of ours takes no status number");
+    world.pass(Duration::from_secs(15));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+    match world.next_event() {
+        Some(Event::SessionDown { session, why }) => assert_eq!((session, why), (up.session, Down::TimedOut)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.engine.sessions().count(), 0);
+}
+
+#[test]
+fn a_login_that_is_not_complete_in_time_is_dropped() {
+    let mut world = World::new();
+    let conn = world.connect();
+    world.feed(conn, &[0x43, 0x87, 0]);
+    world.pass(Duration::from_secs(600));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+}
+
+#[test]
+fn a_connection_that_goes_takes_its_session_and_tasks_along() {
+    let mut world = World::new();
+    let (conn, up) = world.login(&[]);
+    let read = world.read(conn, 512);
+    let task = world.start(conn, &read, &[]).task;
+    world.hang_up(conn, Gone::Failed);
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
+    match world.next_event() {
+        Some(Event::SessionDown { session, why }) => {
+            assert_eq!((session, why), (up.session, Down::ConnectionLost));
+        }
+        other => panic!("{other:?}"),
+    }
+    // What the layer above still says of it goes nowhere.
+    world.data_in(task, 0, &[0; 512]);
+    world.fetch(task, 0, 1);
+    world.finish(task, crate::target::contract::Finish::good(0));
+    assert!(world.events.is_empty());
+    assert_eq!(world.engine.sessions().count(), 0);
+}

@@ -1,0 +1,146 @@
+//! Text after the login.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use super::world::{TARGET, World, pairs};
+use crate::name::IscsiName;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::text_request::TextRequest;
+use crate::pdu::text_response::TextResponse;
+use crate::pdu::{Itt, Ttt};
+use crate::serial::StatSn;
+
+fn request(world: &mut World, conn: base::machine::ConnId) -> TextRequest {
+    let (itt, cmd_sn) = world.numbers(conn);
+    TextRequest {
+        immediate: true,
+        is_final: true,
+        continues: false,
+        lun: 0,
+        itt,
+        ttt: Ttt::NONE,
+        cmd_sn,
+        exp_stat_sn: StatSn(0),
+    }
+}
+
+#[test]
+fn send_targets_tells_what_the_kind_of_session_may_know() {
+    let all = [format!("TargetName={TARGET}"), "TargetAddress=127.0.0.1:3260,1".into()];
+    let refused = ["SendTargets=Reject".into()];
+    let other = "SendTargets=iqn.2026-01.test:other";
+    for (discovery, text, expected) in [
+        (true, "SendTargets=All", &all[..]),
+        (true, &format!("SendTargets={TARGET}"), &all),
+        (true, other, &[]),
+        (true, "SendTargets=", &refused),
+        (false, "SendTargets=", &all),
+        (false, &format!("SendTargets={TARGET}"), &all),
+        (false, "SendTargets=All", &refused),
+        (false, other, &refused),
+    ] {
+        let mut world = World::new();
+        let conn = if discovery { world.discover() } else { world.login(&[]).0 };
+        let asked = request(&mut world, conn);
+        world.send(conn, &asked, format!("{text}\0").as_bytes());
+        let got = world.expect_any(conn);
+        let response: TextResponse = got.read();
+        assert!(response.is_final && !response.continues && response.ttt == Ttt::NONE);
+        assert_eq!(pairs(&got.data), expected, "{text} in discovery: {discovery}");
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
+fn ten_thousand_targets_leave_in_pieces_as_they_are_asked_for() {
+    let mut world = World::new();
+    let name = |n| IscsiName::parse(format!("iqn.2026-01.test:target-{n:05}").as_bytes()).unwrap();
+    world.names.targets = (0..10_000).map(name).collect();
+    let conn = world.discover();
+    let mut asked = request(&mut world, conn);
+    let mut text = Vec::new();
+    world.send(conn, &asked, b"SendTargets=All\0");
+    loop {
+        let got = world.expect_any(conn);
+        let response: TextResponse = got.read();
+        assert!(got.data.len() <= 8192);
+        text.extend_from_slice(&got.data);
+        assert_eq!(response.continues, !response.is_final);
+        if response.is_final {
+            assert_eq!(response.ttt, Ttt::NONE);
+            break;
+        }
+        assert_eq!(got.data.len(), 8192);
+        asked.ttt = response.ttt;
+        world.send(conn, &asked, &[]);
+    }
+    let found = pairs(&text);
+    assert_eq!(found.len(), 20_000);
+    assert_eq!(found[19_998], format!("TargetName={}", name(9_999).as_str()));
+}
+
+#[test]
+fn a_text_in_pieces_is_answered_once_it_is_whole() {
+    let mut world = World::new();
+    let conn = world.discover();
+    let mut asked = request(&mut world, conn);
+    (asked.is_final, asked.continues) = (false, true);
+    world.send(conn, &asked, b"SendTar");
+    let got = world.expect_any(conn);
+    let response: TextResponse = got.read();
+    assert!(!response.is_final && !response.continues && got.data.is_empty());
+    (asked.is_final, asked.continues, asked.ttt) = (true, false, response.ttt);
+    world.send(conn, &asked, b"gets=All\0X-what=1\0");
+    let got = world.expect_any(conn);
+    assert!(got.read::<TextResponse>().is_final);
+    assert_eq!(pairs(&got.data)[0], "X-what=NotUnderstood");
+    assert_eq!(pairs(&got.data).len(), 3);
+}
+
+#[test]
+fn the_target_waits_for_the_initiator_to_be_final() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    let mut asked = request(&mut world, conn);
+    asked.is_final = false;
+    world.send(conn, &asked, b"MaxRecvDataSegmentLength=65536\0MaxBurstLength=512\0InitiatorAlias=me\0");
+    let got = world.expect_any(conn);
+    let response: TextResponse = got.read();
+    assert!(!response.is_final && response.ttt != Ttt::NONE);
+    assert_eq!(pairs(&got.data), ["MaxBurstLength=Reject"]);
+    (asked.is_final, asked.ttt) = (true, response.ttt);
+    world.send(conn, &asked, &[]);
+    assert!(world.expect::<TextResponse>(conn).is_final);
+    // What was declared holds from here on.
+    let command = world.read(conn, 65536);
+    let up = world.start(conn, &command, &[]);
+    world.data_in(up.task, 0, &[7; 65536]);
+    assert_eq!(world.expect_any(conn).data.len(), 65536);
+}
+
+#[test]
+fn texts_out_of_order_are_rejected() {
+    for (name, change, text) in [
+        ("empty but continued", (false, true, None), &b""[..]),
+        ("unknown transfer tag", (true, false, Some(Ttt(99))), b""),
+        ("no task tag", (true, false, None), b"SendTargets=All\0"),
+        ("not a text", (true, false, None), b"SendTargets"),
+        ("a key twice", (true, false, None), b"SendTargets=All\0SendTargets=All\0"),
+        ("an answer to nothing", (true, false, None), b"X-a=NotUnderstood\0"),
+        ("an illegal number", (true, false, None), b"MaxRecvDataSegmentLength=1\0"),
+    ] {
+        let mut world = World::new();
+        let conn = world.discover();
+        let mut asked = request(&mut world, conn);
+        (asked.is_final, asked.continues) = (change.0, change.1);
+        asked.ttt = change.2.unwrap_or(asked.ttt);
+        if name == "no task tag" {
+            asked.itt = Itt::NONE;
+        }
+        world.send(conn, &asked, text);
+        let reject: Reject = world.expect(conn);
+        assert_eq!(reject.reason, RejectReason::PROTOCOL_ERROR, "{name}");
+        assert_eq!(world.ended(conn), None);
+    }
+}

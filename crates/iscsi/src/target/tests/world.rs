@@ -1,0 +1,453 @@
+//! An engine with raw initiators at its connections, and the layer above played by the test.
+
+use alloc::collections::BTreeMap;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::fmt::Debug;
+use core::net::SocketAddr;
+
+use base::buffer::{Bytes, DataList, Pool};
+use base::machine::{Action, Arrival, ConnId, Gone, PortalId};
+use base::time::{Duration, Instant};
+use base::transmit::Transmit;
+
+use crate::chap::Secret;
+use crate::digest::Crc32c;
+use crate::login::directory::{
+    AuthPolicy, Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
+    TargetId, Via,
+};
+use crate::name::{IscsiName, PortalGroupTag};
+use crate::negotiate::KeyPolicy;
+use crate::pdu::login_request::LoginRequest;
+use crate::pdu::login_response::LoginResponse;
+use crate::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use crate::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode};
+use crate::serial::{CmdSn, StatSn};
+use crate::target::contract::{Command, Event, Finish, SessionUp, TaskRef};
+use crate::target::engine::{Engine, Limits};
+
+pub(super) const INITIATOR: &str = "iqn.2026-01.test:initiator";
+pub(super) const TARGET: &str = "iqn.2026-01.test:target";
+pub(super) const LUN: u64 = 1 << 48;
+
+/// A directory with targets that anybody may log in to.
+pub(super) struct Names {
+    pub(super) keys: KeyPolicy,
+    pub(super) targets: Vec<IscsiName>,
+}
+
+impl Directory for Names {
+    fn find_target(&self, _: &Via, _: &IscsiName, name: &IscsiName) -> Found {
+        match self.targets.iter().position(|target| target == name) {
+            Some(at) => Found::Here(TargetAccess {
+                target: TargetId(u32::try_from(at).unwrap()),
+                portal_group: PortalGroupTag(1),
+                alias: None,
+                auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
+                keys: self.keys.clone(),
+            }),
+            None => Found::NotFound,
+        }
+    }
+
+    fn discovery(&self, _: &Via, _: &IscsiName) -> DiscoveryAccess {
+        DiscoveryAccess::Granted {
+            auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
+            keys: self.keys.clone(),
+        }
+    }
+
+    fn chap_secret(&self, _: Realm, _: &IscsiName, _: &str) -> Option<Secret> {
+        None
+    }
+
+    fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionFacts> {
+        None
+    }
+
+    fn target_behind(&self, _: &Via, _: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+        let name =
+            self.targets.iter().find(|name| after.is_none_or(|after| name.as_str() > after.as_str()))?;
+        Some(Listed { name: name.clone(), addresses: Vec::new() })
+    }
+}
+
+/// The world of a test.
+pub(super) struct World {
+    pub(super) engine: Engine,
+    pub(super) names: Names,
+    pub(super) now: Instant,
+    pub(super) pool: Pool,
+    pub(super) peers: BTreeMap<ConnId, Peer>,
+    pub(super) events: Vec<Event>,
+    next_conn: u32,
+}
+
+/// The initiator's end of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    pub(super) header_digest: bool,
+    pub(super) data_digest: bool,
+    pub(super) cmd_sn: u32,
+    pub(super) itt: u32,
+    /// What came and was not looked at.
+    pub(super) inbox: Vec<u8>,
+    /// Whether the driver was told to end it, and how.
+    pub(super) ended: Option<Action>,
+}
+
+/// A PDU as the initiator got it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Got {
+    pub(super) bhs: Bhs,
+    pub(super) data: Vec<u8>,
+}
+
+impl Got {
+    pub(super) fn read<M: Message>(&self) -> M {
+        match M::decode(&self.bhs) {
+            Ok(message) => message,
+            Err(error) => panic!("{error}: {:?}", self.bhs),
+        }
+    }
+}
+
+/// The policy of this release: level 0, one connection.
+pub(super) fn keys() -> KeyPolicy {
+    KeyPolicy { error_recovery_level: 0, max_connections: 1, ..KeyPolicy::default() }
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self::with(Limits::default(), keys())
+    }
+
+    pub(super) fn with(limits: Limits, keys: KeyPolicy) -> Self {
+        let pool = Pool::new(64 << 20);
+        Self {
+            engine: Engine::new(limits, pool.clone()),
+            names: Names { keys, targets: [IscsiName::parse(TARGET.as_bytes()).unwrap()].into() },
+            now: Instant(1_000_000_000),
+            pool,
+            peers: BTreeMap::new(),
+            events: Vec::new(),
+            next_conn: 0,
+        }
+    }
+
+    pub(super) fn connect(&mut self) -> ConnId {
+        let conn = ConnId(self.next_conn);
+        self.next_conn += 1;
+        let local: SocketAddr = ([127, 0, 0, 1], 3260).into();
+        let peer: SocketAddr = ([127, 0, 0, 1], 40000).into();
+        let arrival = Arrival { portal: PortalId(0), local, peer, entropy: [7; 32] };
+        self.engine.connected(self.now, conn, &arrival);
+        self.peers.insert(conn, Peer { cmd_sn: 100, itt: 1, ..Peer::default() });
+        self.drain();
+        conn
+    }
+
+    /// Logs in to the target with these operational keys and returns the connection and what the layer above heard.
+    pub(super) fn login(&mut self, keys: &[&str]) -> (ConnId, SessionUp) {
+        let conn = self.connect();
+        let up = self.login_on(conn, 0, keys);
+        (conn, up)
+    }
+
+    /// Logs an open connection in as the initiator port of this ISID.
+    pub(super) fn login_on(&mut self, conn: ConnId, isid: u8, keys: &[&str]) -> SessionUp {
+        let target = ["TargetName=", TARGET].concat();
+        let response = self.login_pdu(conn, isid, &[&["SessionType=Normal", &target], keys].concat());
+        assert_eq!(response.status, 0, "login with {keys:?}");
+        match self.events.pop() {
+            Some(Event::SessionUp(up)) => *up,
+            other => panic!("expected a session, got {other:?}"),
+        }
+    }
+
+    pub(super) fn discover(&mut self) -> ConnId {
+        let conn = self.connect();
+        let response = self.login_pdu(conn, 0, &["SessionType=Discovery"]);
+        assert_eq!(response.status, 0);
+        conn
+    }
+
+    /// Sends the one request of a login without security and returns its answer. The digests are as agreed.
+    pub(super) fn login_pdu(&mut self, conn: ConnId, isid: u8, keys: &[&str]) -> LoginResponse {
+        let name = ["InitiatorName=", INITIATOR].concat();
+        let text: Vec<u8> = core::iter::once(&*name)
+            .chain(keys.iter().copied())
+            .flat_map(|key| [key, "\0"].concat().into_bytes())
+            .collect();
+        let (itt, cmd_sn) = self.numbers(conn);
+        let request = LoginRequest {
+            transit: true,
+            continues: false,
+            csg: 1,
+            nsg: 3,
+            version_max: 0,
+            version_min: 0,
+            isid: [0x80, 0, 0, 0, 0, isid],
+            tsih: 0,
+            itt,
+            cid: 0,
+            cmd_sn,
+            exp_stat_sn: StatSn(0),
+        };
+        self.send(conn, &request, &text);
+        let got = self.expect_any(conn);
+        let peer = self.peers.get_mut(&conn).unwrap();
+        let answer = alloc::string::String::from_utf8_lossy(&got.data);
+        peer.header_digest = answer.contains("HeaderDigest=CRC32C");
+        peer.data_digest = answer.contains("DataDigest=CRC32C");
+        got.read()
+    }
+
+    /// Returns the tag and the number of the next request; [`Self::count`] uses the number up.
+    pub(super) fn numbers(&mut self, conn: ConnId) -> (Itt, CmdSn) {
+        let peer = self.peers.get_mut(&conn).unwrap();
+        peer.itt += 1;
+        (Itt(peer.itt), CmdSn(peer.cmd_sn))
+    }
+
+    pub(super) fn count(&mut self, conn: ConnId) {
+        let peer = self.peers.get_mut(&conn).unwrap();
+        peer.cmd_sn = peer.cmd_sn.wrapping_add(1);
+    }
+
+    /// A command that neither reads nor writes, with the next tag and number.
+    pub(super) fn command(&mut self, conn: ConnId) -> ScsiCommand {
+        let (itt, cmd_sn) = self.numbers(conn);
+        ScsiCommand {
+            immediate: false,
+            is_final: true,
+            read: false,
+            write: false,
+            attribute: TaskAttribute::SIMPLE,
+            priority: 0,
+            lun: LUN,
+            itt,
+            expected_data_transfer_length: 0,
+            cmd_sn,
+            exp_stat_sn: StatSn(0),
+            cdb: [0; 16],
+        }
+    }
+
+    /// A read of `len` bytes.
+    pub(super) fn read(&mut self, conn: ConnId, len: u32) -> ScsiCommand {
+        ScsiCommand { read: true, expected_data_transfer_length: len, ..self.command(conn) }
+    }
+
+    /// A write of `len` bytes without unsolicited Data-Out.
+    pub(super) fn write(&mut self, conn: ConnId, len: u32) -> ScsiCommand {
+        ScsiCommand { write: true, expected_data_transfer_length: len, ..self.command(conn) }
+    }
+
+    /// Sends a command with immediate data, and uses its number up.
+    pub(super) fn issue(&mut self, conn: ConnId, command: &ScsiCommand, data: &[u8]) {
+        if !command.immediate {
+            self.count(conn);
+        }
+        self.send(conn, command, data);
+    }
+
+    /// Sends a command and returns it as the layer above got it.
+    pub(super) fn start(&mut self, conn: ConnId, command: &ScsiCommand, data: &[u8]) -> Command {
+        self.issue(conn, command, data);
+        self.expect_command()
+    }
+
+    pub(super) fn expect_command(&mut self) -> Command {
+        match self.next_event() {
+            Some(Event::Command(command)) => command,
+            other => panic!("expected a command, got {other:?}"),
+        }
+    }
+
+    pub(super) fn next_event(&mut self) -> Option<Event> {
+        if self.events.is_empty() { None } else { Some(self.events.remove(0)) }
+    }
+
+    pub(super) fn send(&mut self, conn: ConnId, message: &impl Message, data: &[u8]) {
+        self.send_raw(conn, message.encode(), &[], data);
+    }
+
+    /// Sends a PDU with right lengths and digests.
+    pub(super) fn send_raw(&mut self, conn: ConnId, bhs: Bhs, ahs: &[u8], data: &[u8]) {
+        let bytes = self.frame(conn, bhs, ahs, data);
+        self.feed(conn, &bytes);
+    }
+
+    pub(super) fn frame(&self, conn: ConnId, bhs: Bhs, ahs: &[u8], data: &[u8]) -> Vec<u8> {
+        let peer = &self.peers[&conn];
+        let bhs = bhs.with_data_len(data.len()).with_ahs_len(ahs.len());
+        let mut out = bhs.to_bytes().to_vec();
+        out.extend_from_slice(ahs);
+        if peer.header_digest {
+            let crc = Crc32c::of(&out);
+            out.extend_from_slice(&crc);
+        }
+        let start = out.len();
+        out.extend_from_slice(data);
+        out.resize(start + data.len().next_multiple_of(4), 0x5a);
+        if peer.data_digest && !data.is_empty() {
+            let crc = Crc32c::of(&out[start..]);
+            out.extend_from_slice(&crc);
+        }
+        out
+    }
+
+    /// Hands bytes to the engine as the driver does after a receive.
+    pub(super) fn feed(&mut self, conn: ConnId, bytes: &[u8]) {
+        self.engine.received(self.now, conn, bytes, &self.names);
+        self.drain();
+    }
+
+    /// Does what the engine asks until nothing is left.
+    pub(super) fn drain(&mut self) {
+        loop {
+            while let Some(event) = self.engine.poll_event() {
+                self.events.push(event);
+            }
+            let Some(action) = self.engine.poll_action() else { break };
+            match action {
+                Action::Transmit(conn) => self.transmit(conn),
+                Action::Close(conn) => {
+                    self.transmit(conn);
+                    self.end(conn, action);
+                }
+                Action::Abort(conn) => self.end(conn, action),
+            }
+        }
+    }
+
+    fn transmit(&mut self, conn: ConnId) {
+        loop {
+            let mut out = Transmit::new();
+            self.engine.transmit(self.now, conn, &mut out);
+            let full = out.is_full();
+            let peer = self.peers.get_mut(&conn).unwrap();
+            for piece in out.pieces() {
+                peer.inbox.extend_from_slice(piece);
+            }
+            out.clear(&self.pool);
+            if !full {
+                break;
+            }
+        }
+    }
+
+    fn end(&mut self, conn: ConnId, action: Action) {
+        let peer = self.peers.get_mut(&conn).unwrap();
+        assert_eq!(peer.ended, None, "{conn:?} ends once");
+        peer.ended = Some(action);
+        self.engine.disconnected(self.now, conn, Gone::Closed);
+    }
+
+    /// The peer goes away.
+    pub(super) fn hang_up(&mut self, conn: ConnId, why: Gone) {
+        self.engine.disconnected(self.now, conn, why);
+        self.drain();
+    }
+
+    /// Takes the next PDU from a connection, and checks its digests and padding.
+    pub(super) fn receive(&mut self, conn: ConnId) -> Option<Got> {
+        let peer = self.peers.get_mut(&conn).unwrap();
+        let bhs = Bhs::from_bytes(*peer.inbox.first_chunk::<BHS_LEN>()?);
+        // The login's answers carry no digest; no later PDU is one of those.
+        let is_login = bhs.opcode() == Opcode::LOGIN_RESPONSE;
+        assert_eq!(bhs.ahs_len(), 0);
+        let mut at = BHS_LEN;
+        if peer.header_digest && !is_login {
+            assert_eq!(peer.inbox[at..at + 4], Crc32c::of(&peer.inbox[..at]), "header digest of {bhs:?}");
+            at += 4;
+        }
+        let len = usize::try_from(bhs.data_len()).unwrap();
+        let end = at + len.next_multiple_of(4);
+        let data = peer.inbox[at..at + len].to_vec();
+        assert!(peer.inbox[at + len..end].iter().all(|byte| *byte == 0), "padding of {bhs:?}");
+        let mut whole = end;
+        if peer.data_digest && len > 0 && !is_login {
+            assert_eq!(peer.inbox[end..end + 4], Crc32c::of(&peer.inbox[at..end]), "data digest of {bhs:?}");
+            whole += 4;
+        }
+        peer.inbox.drain(..whole);
+        Some(Got { bhs, data })
+    }
+
+    pub(super) fn expect_any(&mut self, conn: ConnId) -> Got {
+        match self.receive(conn) {
+            Some(got) => got,
+            None => panic!("nothing came; the connection is {:?}", self.peers[&conn].ended),
+        }
+    }
+
+    /// Takes the next PDU, which must be of this kind.
+    pub(super) fn expect<M: Message + Debug>(&mut self, conn: ConnId) -> M {
+        self.expect_any(conn).read()
+    }
+
+    /// Checks that nothing more came on a connection, and that the layer above heard nothing more.
+    pub(super) fn expect_silence(&mut self, conn: ConnId) {
+        assert_eq!(self.receive(conn), None);
+        assert!(self.events.is_empty(), "{:?}", self.events);
+    }
+
+    pub(super) fn data_in(&mut self, task: TaskRef, offset: u32, data: &[u8]) {
+        self.engine.data_in(task, offset, DataList::from(Bytes::copied_from(data)));
+        self.drain();
+    }
+
+    pub(super) fn finish(&mut self, task: TaskRef, finish: Finish<'_>) {
+        self.engine.finish(task, finish);
+        self.drain();
+    }
+
+    pub(super) fn fetch(&mut self, task: TaskRef, offset: u32, len: u32) {
+        self.engine.fetch(task, offset, len);
+        self.drain();
+    }
+
+    pub(super) fn expect_data(&mut self, task: TaskRef, offset: u32) -> Vec<u8> {
+        match self.next_event() {
+            Some(Event::DataOut { task: of, offset: at, data }) => {
+                assert_eq!((of, at), (task, offset));
+                let mut out = alloc::vec![0; data.len()];
+                data.copy_to(0, &mut out);
+                out
+            }
+            other => panic!("expected data, got {other:?}"),
+        }
+    }
+
+    /// Lets time pass, stopping at every deadline.
+    pub(super) fn pass(&mut self, span: Duration) {
+        let end = self.now.after(span);
+        while let Some(at) = self.engine.poll_timeout().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.engine.handle_timeout(self.now);
+            self.drain();
+        }
+        self.now = end;
+        self.engine.handle_timeout(self.now);
+        self.drain();
+    }
+
+    pub(super) fn ended(&self, conn: ConnId) -> Option<Action> {
+        self.peers[&conn].ended
+    }
+}
+
+/// Bytes that show where they belong.
+pub(super) fn pattern(offset: u32, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (u64::from(offset) + u64::try_from(at).unwrap()).wrapping_mul(0x9e37_79b9).to_be_bytes()[5])
+        .collect()
+}
+
+/// The `Key=value` pairs of a text.
+pub(super) fn pairs(text: &[u8]) -> Vec<alloc::string::String> {
+    alloc::string::String::from_utf8_lossy(text).split_terminator('\0').map(ToString::to_string).collect()
+}

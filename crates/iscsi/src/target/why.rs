@@ -1,0 +1,143 @@
+//! Every rule that an initiator can break once it is logged in, one name each. What a target answers is decided in
+//! one place: [`crate::recovery::answer`].
+
+use crate::pdu::Malformed;
+
+/// What a peer did wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    // The stream itself.
+    /// The digest of a header is wrong, so that nothing in it, not even its length, can be trusted.
+    #[error("header digest error")]
+    HeaderDigestMismatch,
+    /// The digest of a data segment is wrong.
+    #[error("data digest error")]
+    DataDigestMismatch,
+    /// A data segment is longer than our MaxRecvDataSegmentLength.
+    #[error("data segment longer than MaxRecvDataSegmentLength")]
+    DataSegmentTooLong,
+    /// A header is illegal by itself.
+    #[error("illegal header: {0}")]
+    Malformed(#[from] Malformed),
+    /// Additional header segments on a PDU that has none.
+    #[error("additional header segments on a PDU that has none")]
+    AhsNotAllowed,
+    /// A data segment on a PDU that has none.
+    #[error("data segment on a PDU that has none")]
+    DataNotAllowed,
+
+    // What may come when.
+    /// Something other than a Login Request before the login is over.
+    #[error("PDU other than a Login Request during login")]
+    NotALogin,
+    /// A Login Request after the login is over.
+    #[error("Login Request in full feature phase")]
+    LoginAfterLogin,
+    /// A PDU that only targets send.
+    #[error("PDU of a target sent by an initiator")]
+    TargetPdu,
+    /// A PDU that no standard knows.
+    #[error("unknown opcode")]
+    UnknownOpcode,
+    /// A PDU that has no place in a discovery session.
+    #[error("PDU not allowed in a discovery session")]
+    NotInDiscovery,
+    /// A SNACK at ErrorRecoveryLevel 0.
+    #[error("SNACK at ErrorRecoveryLevel 0")]
+    SnackWithoutRecovery,
+    /// A request after a Logout Request on the same connection.
+    #[error("request after logout")]
+    AfterLogout,
+    /// The login took too long.
+    #[error("login not complete in time")]
+    LoginTooSlow,
+    /// Nothing came in answer to our ping.
+    #[error("no answer to a ping")]
+    PingUnanswered,
+    /// The logout that we asked for did not come.
+    #[error("no logout in time")]
+    LogoutTooSlow,
+    /// More answers wait to be read than a peer in its senses lets pile up.
+    #[error("answers pile up unread")]
+    AnswersUnread,
+
+    // Commands and their numbers.
+    /// A command number before ExpCmdSN or behind MaxCmdSN.
+    #[error("CmdSN outside the command window")]
+    CmdSnOutsideWindow,
+    /// A command number that is here already.
+    #[error("CmdSN received twice")]
+    DuplicateCmdSn,
+    /// A command number stayed missing.
+    #[error("gap in the CmdSNs not filled in time")]
+    CmdSnHole,
+    /// The tag of a task that is still open.
+    #[error("initiator task tag in use")]
+    TaskTagInUse,
+    /// The reserved tag where a task needs a name.
+    #[error("reserved initiator task tag")]
+    ReservedTaskTag,
+    /// More immediate requests than we keep.
+    #[error("too many immediate requests")]
+    TooManyImmediate,
+    /// A bidirectional command that does not say how much it reads.
+    #[error("bidirectional command without a read length")]
+    BidirectionalWithoutLength,
+
+    // Unsolicited data.
+    /// Immediate data although ImmediateData=No.
+    #[error("immediate data although ImmediateData=No")]
+    ImmediateDataNotNegotiated,
+    /// Immediate data with a command that does not write.
+    #[error("immediate data with a command that does not write")]
+    ImmediateDataWithoutWrite,
+    /// Unsolicited Data-Out although InitialR2T=Yes.
+    #[error("unsolicited data although InitialR2T=Yes")]
+    UnsolicitedNotNegotiated,
+    /// More unsolicited data than FirstBurstLength, or than the command writes.
+    #[error("more unsolicited data than allowed")]
+    UnsolicitedBeyondLimit,
+    /// Less unsolicited data than FirstBurstLength although the command writes more (RFC 7143 §11.4.7.2).
+    #[error("not enough unsolicited data")]
+    NotEnoughUnsolicited,
+    /// Unsolicited data of a task that expects none, or none any more.
+    #[error("unsolicited data where none is expected")]
+    UnsolicitedNotExpected,
+
+    // Data-Out.
+    /// The transfer tag is not one of the task's open R2Ts.
+    #[error("Data-Out with a transfer tag that is not open")]
+    DataOutUnknownTag,
+    /// The LUN is not that of the R2T.
+    #[error("Data-Out with another LUN than its R2T")]
+    DataOutOtherLun,
+    /// The task is allegiant to another connection.
+    #[error("Data-Out on another connection than its command")]
+    DataOutOtherConnection,
+    /// The DataSN is not the next one: something before it is lost.
+    #[error("DataSN out of order")]
+    DataSnOutOfOrder,
+    /// The offset is not where the last PDU ended, although DataPDUInOrder=Yes, or covers what is here already.
+    #[error("Data-Out at an offset out of order")]
+    DataOutOffset,
+    /// The data goes beyond what the R2T asked for.
+    #[error("Data-Out beyond its R2T")]
+    DataOutBeyondR2t,
+    /// The sequence ended before all was sent that the R2T asked for.
+    #[error("Data-Out sequence shorter than its R2T")]
+    DataOutShort,
+
+    // The rest.
+    /// A text conversation broke its rules.
+    #[error("text negotiation out of order")]
+    TextOutOfOrder,
+    /// A login that does not follow the rules; the login's own verdict says more.
+    #[error("login refused: {0}")]
+    Login(crate::login::Why),
+    /// A ping or a text while memory for its data is short: nobody's fault.
+    #[error("no room for the data of a request")]
+    NoRoom,
+    /// We are wrong: a state was reached that cannot be.
+    #[error("internal error")]
+    Bug,
+}

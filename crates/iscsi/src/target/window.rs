@@ -1,0 +1,205 @@
+//! The command window of a session (RFC 7143 §4.2.2.1): which command numbers may come, which came early, and how
+//! far the initiator may go.
+//!
+//! ExpCmdSN is the next number in order. MaxCmdSN is as far as the initiator may number commands; the room between
+//! them shrinks while commands are open and never moves backwards.
+
+use alloc::vec::Vec;
+use core::mem;
+
+use super::why::Why;
+use crate::serial::CmdSn;
+
+/// The command window, with the requests that came before their turn.
+#[derive(Debug)]
+pub(crate) struct Window<T> {
+    exp: CmdSn,
+    max: CmdSn,
+    /// How many numbered commands may be open at a time.
+    depth: u32,
+    /// How many numbered commands before `exp` are open.
+    open: u32,
+    early: Vec<(CmdSn, T)>,
+}
+
+/// What becomes of a numbered request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Turn<T> {
+    /// It is its turn. More may follow: see [`Window::next`].
+    Now(T),
+    /// It waits for those before it.
+    Later,
+    /// It is here already.
+    Duplicate(T),
+    /// It lies outside the window.
+    Outside(T),
+}
+
+impl<T> Window<T> {
+    /// Starts with `first` as the next number.
+    pub(crate) fn new(first: CmdSn, depth: u32) -> Self {
+        let depth = depth.clamp(1, MAX_DEPTH);
+        Self { exp: first, max: first.plus(depth).minus(1), depth, open: 0, early: Vec::new() }
+    }
+
+    pub(crate) const fn exp_cmd_sn(&self) -> CmdSn {
+        self.exp
+    }
+
+    /// Returns how far the initiator may go, no less far than it was told before. At most `depth_now` commands are
+    /// to be open.
+    pub(crate) fn max_cmd_sn(&mut self, depth_now: u32) -> CmdSn {
+        let room = self.depth.min(depth_now).saturating_sub(self.open);
+        let max = self.exp.plus(room).minus(1);
+        if max.after(self.max) {
+            self.max = max;
+        }
+        self.max
+    }
+
+    /// Judges a number without taking it.
+    pub(crate) fn check(&self, sn: CmdSn) -> Result<(), Why> {
+        if !sn.within(self.exp, self.max) {
+            Err(Why::CmdSnOutsideWindow)
+        } else if self.early.iter().any(|(early, _)| *early == sn) {
+            Err(Why::DuplicateCmdSn)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes a numbered request.
+    pub(crate) fn take(&mut self, sn: CmdSn, request: T) -> Turn<T> {
+        if !sn.within(self.exp, self.max) {
+            Turn::Outside(request)
+        } else if sn == self.exp {
+            self.exp = sn.next();
+            Turn::Now(request)
+        } else if self.early.iter().any(|(early, _)| *early == sn) {
+            Turn::Duplicate(request)
+        } else {
+            self.early.push((sn, request));
+            Turn::Later
+        }
+    }
+
+    /// Returns the next early request whose turn it is now.
+    pub(crate) fn next(&mut self) -> Option<T> {
+        let at = self.early.iter().position(|(sn, _)| *sn == self.exp)?;
+        self.exp = self.exp.next();
+        Some(self.early.swap_remove(at).1)
+    }
+
+    /// Returns whether something waits for a number that is missing.
+    pub(crate) const fn has_gap(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// Considers every number before `sn` received (§4.2.3.3, §11.5.1) and returns the early requests among them,
+    /// in order. Numbers outside the window change nothing.
+    pub(crate) fn plug_until(&mut self, sn: CmdSn) -> Vec<T> {
+        if !sn.minus(1).within(self.exp, self.max) {
+            return Vec::new();
+        }
+        let exp = mem::replace(&mut self.exp, sn);
+        let mut due = Vec::new();
+        let mut rest = Vec::new();
+        for (early, request) in self.early.drain(..) {
+            let list = if early.within(exp, sn.minus(1)) { &mut due } else { &mut rest };
+            list.push((early, request));
+        }
+        self.early = rest;
+        due.sort_unstable_by_key(|(early, _)| exp.distance_to(*early));
+        due.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// Returns whether `sn` could still come: it is in the window and not here.
+    pub(crate) fn awaits(&self, sn: CmdSn) -> bool {
+        sn.within(self.exp, self.max) && self.early.iter().all(|(early, _)| *early != sn)
+    }
+
+    /// Returns the early requests, for change.
+    pub(crate) fn early_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.early.iter_mut().map(|(_, request)| request)
+    }
+
+    /// Notes that a numbered command before `exp` is open.
+    pub(crate) const fn opened(&mut self) {
+        self.open = self.open.saturating_add(1);
+    }
+
+    /// Notes that such a command ended.
+    pub(crate) const fn closed(&mut self) {
+        self.open = self.open.saturating_sub(1);
+    }
+}
+
+/// The deepest window: far below 2^31, so that serial numbers compare, and small enough that the early requests,
+/// which are searched one by one, stay cheap.
+pub(crate) const MAX_DEPTH: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(first: u32, depth: u32) -> Window<&'static str> {
+        Window::new(CmdSn(first), depth)
+    }
+
+    #[test]
+    fn requests_come_out_in_order_whatever_order_they_came_in() {
+        let mut window = window(u32::MAX, 4);
+        assert_eq!(window.take(CmdSn(1), "c"), Turn::Later);
+        assert_eq!(window.take(CmdSn(0), "b"), Turn::Later);
+        assert_eq!(window.take(CmdSn(1), "again"), Turn::Duplicate("again"));
+        assert!(window.has_gap());
+        assert_eq!(window.take(CmdSn(u32::MAX), "a"), Turn::Now("a"));
+        assert_eq!(window.next(), Some("b"));
+        assert_eq!(window.next(), Some("c"));
+        assert_eq!(window.next(), None);
+        assert_eq!(window.exp_cmd_sn(), CmdSn(2));
+        assert!(!window.has_gap());
+    }
+
+    #[test]
+    fn numbers_before_and_behind_the_window_are_outside() {
+        let mut window = window(10, 2);
+        for sn in [9, 12, 10u32.wrapping_sub(1 << 31)] {
+            assert_eq!(window.take(CmdSn(sn), "x"), Turn::Outside("x"), "{sn}");
+        }
+        assert_eq!(window.take(CmdSn(11), "x"), Turn::Later);
+    }
+
+    #[test]
+    fn the_window_closes_while_commands_are_open_and_never_moves_back() {
+        let mut window = window(1, 2);
+        assert_eq!(window.max_cmd_sn(u32::MAX), CmdSn(2));
+        for sn in [1, 2] {
+            assert_eq!(window.take(CmdSn(sn), "x"), Turn::Now("x"));
+            window.opened();
+        }
+        assert_eq!(window.max_cmd_sn(u32::MAX), CmdSn(2), "closed: MaxCmdSN is ExpCmdSN - 1");
+        assert_eq!(window.take(CmdSn(3), "x"), Turn::Outside("x"));
+        window.closed();
+        assert_eq!(window.max_cmd_sn(u32::MAX), CmdSn(3));
+        assert_eq!(window.max_cmd_sn(0), CmdSn(3), "less room later takes nothing back");
+        window.closed();
+        assert_eq!(window.max_cmd_sn(1), CmdSn(3));
+        assert_eq!(window.max_cmd_sn(2), CmdSn(4));
+    }
+
+    #[test]
+    fn plugging_a_gap_releases_what_waited_behind_it() {
+        let mut window = window(1, 8);
+        for (sn, name) in [(6, "f"), (4, "d"), (2, "b")] {
+            assert_eq!(window.take(CmdSn(sn), name), Turn::Later);
+        }
+        assert!(window.awaits(CmdSn(3)) && !window.awaits(CmdSn(4)) && !window.awaits(CmdSn(0)));
+        assert_eq!(window.plug_until(CmdSn(5)), ["b", "d"]);
+        assert_eq!(window.exp_cmd_sn(), CmdSn(5));
+        assert_eq!(window.plug_until(CmdSn(5)), [""; 0]);
+        assert_eq!(window.plug_until(CmdSn(100)), [""; 0]);
+        assert_eq!(window.take(CmdSn(5), "e"), Turn::Now("e"));
+        assert_eq!(window.next(), Some("f"));
+    }
+}

@@ -8,7 +8,7 @@ use base::buffer::DataList;
 use base::units::{BlockSize, Blocks, Lba};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
-use scsi::sense::Sense;
+use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
 
 /// An I_T nexus, as the target numbers it. A number is used again only after `nexus_lost`.
@@ -71,6 +71,34 @@ pub struct Command {
     pub data_in_len: u32,
     /// How many bytes the initiator is ready to send. No more are fetched.
     pub data_out_len: u32,
+}
+
+/// Why bytes of the Data-Out buffer did not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DataOutFault {
+    /// They came damaged (RFC 7143 §7.8).
+    Digest,
+    /// Less unsolicited data came than was announced.
+    NotEnoughUnsolicited,
+    /// Unsolicited data came where none may.
+    UnexpectedUnsolicited,
+    /// They came in the wrong order, or outside of what was asked for.
+    Sequence,
+}
+
+impl DataOutFault {
+    /// Returns the sense data that ends the command (RFC 7143 §11.4.7.2).
+    pub const fn sense(self) -> Sense {
+        Sense::new(
+            SenseKey::ABORTED_COMMAND,
+            match self {
+                Self::Digest => Asc::PROTOCOL_SERVICE_CRC_ERROR,
+                Self::NotEnoughUnsolicited => Asc::NOT_ENOUGH_UNSOLICITED_DATA,
+                Self::UnexpectedUnsolicited => Asc::UNEXPECTED_UNSOLICITED_DATA,
+                Self::Sequence => Asc::DATA_PHASE_ERROR,
+            },
+        )
+    }
 }
 
 /// What a logical unit wants done or reports.

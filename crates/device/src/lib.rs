@@ -6,25 +6,35 @@
 //! **Invariant:** this room knows no transport: not how commands arrive, nor how data is fetched or delivered.
 #![no_std]
 #![forbid(unsafe_code)]
+#![allow(dead_code, reason = "commands that use what stands here are being added room by room")]
 
 extern crate alloc;
 
 pub mod absent;
-#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
 mod alua;
+mod attention;
 pub mod contract;
-#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod fault;
 mod identifying;
-#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
 mod inquiry;
-#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod medium;
+mod nexus;
+mod peer;
 mod pr;
-#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod range_lock;
 mod removal;
 mod report_luns;
-#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
 mod reserve;
-#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
 pub mod saved;
-#[allow(dead_code, reason = "the commands that use it come with the logical unit")]
+mod sbc;
 mod scratch;
+mod server;
+mod settings;
+mod table;
+mod task;
+mod task_set;
+#[cfg(test)]
+mod testing;
+mod tmf;
+pub mod unit;
+mod verdict;

@@ -10,6 +10,7 @@ extern crate alloc;
 
 pub mod chap;
 pub mod digest;
+pub mod discovery;
 pub mod keys;
 pub mod login;
 pub mod name;

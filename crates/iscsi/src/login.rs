@@ -264,5 +264,20 @@ pub enum Entry {
     ReplacesConnection(Tsih),
 }
 
+/// Makes a text fit to be shown: without control characters, and not too long.
+pub(crate) fn printable(text: &[u8]) -> String {
+    let mut kept = String::new();
+    for c in String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()) {
+        if kept.len() + c.len_utf8() > MAX_ALIAS {
+            break;
+        }
+        kept.push(c);
+    }
+    kept
+}
+
+/// The longest alias that is kept, in bytes: that of any text value (RFC 7143 §6.1).
+const MAX_ALIAS: usize = 255;
+
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,10 @@
 //! The negotiation of operational keys (RFC 7143 §6.2, §13): what each side wants, and what both end up with.
 //!
-//! [`exchange`] runs it for either role by walking the key table; [`gate`] says which keys may be sent at all.
+//! [`exchange`] runs it for either role by walking the key table; [`gate`] says which keys may be sent at all;
+//! [`full_feature`] is what can still be said after login.
 
 pub mod exchange;
+pub mod full_feature;
 pub mod gate;
 
 use crate::keys::Key;

@@ -349,6 +349,7 @@ impl Asc {
     pub const COMMAND_PHASE_ERROR: Self = Self(0x4a00);
     pub const DATA_PHASE_ERROR: Self = Self(0x4b00);
     pub const PROTOCOL_SERVICE_CRC_ERROR: Self = Self(0x4705);
+    pub const INVALID_MESSAGE_ERROR: Self = Self(0x4900);
     pub const OVERLAPPED_COMMANDS_ATTEMPTED: Self = Self(0x4e00);
     pub const MEDIUM_REMOVAL_PREVENTED: Self = Self(0x5302);
     pub const INSUFFICIENT_RESOURCES: Self = Self(0x5503);

@@ -11,5 +11,7 @@
 extern crate alloc;
 
 pub mod contract;
+pub mod null;
+pub mod ram;
 
 pub use contract::Store;

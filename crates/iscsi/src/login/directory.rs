@@ -53,6 +53,19 @@ pub trait Directory {
     /// Returns the first target, in the order of names, that comes behind `after` (or the first of all) and that
     /// `initiator` may know of through this portal; what it returns goes into the answer to `SendTargets=All`.
     fn target_behind(&self, via: &Via, initiator: &IscsiName, after: Option<&IscsiName>) -> Option<Listed>;
+
+    /// Returns the target of this name, if [`Self::target_behind`] would come upon it. Walks there unless the owner
+    /// knows a shorter way.
+    fn target_named(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Option<Listed> {
+        let mut next = self.target_behind(via, initiator, None);
+        while let Some(listed) = next {
+            if listed.name >= *name {
+                return (listed.name == *name).then_some(listed);
+            }
+            next = self.target_behind(via, initiator, Some(&listed.name));
+        }
+        None
+    }
 }
 
 /// What an initiator finds under a target name.

@@ -6,15 +6,13 @@ use alloc::string::{String, ToString};
 use super::super::directory::{
     AuthPolicy, Directory, DiscoveryAccess, Found, Realm, SessionQuery, TargetAccess, Via,
 };
+use super::super::printable;
 use super::{Entry, Failure, Fixed, SessionKind, Sorted, Why, entry};
 use crate::keys::{Key, Role};
 use crate::name::{IscsiName, PortalGroupTag, Tsih};
 use crate::negotiate::KeyPolicy;
 use crate::negotiate::exchange::{Exchange, Setting};
 use crate::text::TextOut;
-
-/// The longest alias that is kept, in bytes: that of any text value (RFC 7143 §6.1).
-const MAX_ALIAS: usize = 255;
 
 #[derive(Debug)]
 pub(super) struct Identity {
@@ -168,16 +166,4 @@ fn here(found: Found) -> Result<TargetAccess, Failure> {
         }
     };
     Err(why.into())
-}
-
-/// Makes a text fit to be shown: without control characters, and not too long.
-fn printable(text: &[u8]) -> String {
-    let mut kept = String::new();
-    for c in String::from_utf8_lossy(text).chars().filter(|c| !c.is_control()) {
-        if kept.len() + c.len_utf8() > MAX_ALIAS {
-            break;
-        }
-        kept.push(c);
-    }
-    kept
 }

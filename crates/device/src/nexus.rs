@@ -1,0 +1,145 @@
+//! The nexuses that reach this unit, and the memory of those that did.
+
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+
+use scsi::sense::{Asc, Sense};
+
+use crate::attention::UnitAttentions;
+use crate::contract::{Nexus, NexusId, RelativePort};
+
+/// How many lost nexuses are remembered, so that one that returns hears I_T NEXUS LOSS OCCURRED and what else it missed.
+/// The one lost longest ago is forgotten first and will hear POWER ON OCCURRED, which asks no less of it.
+const MAX_LOST: usize = 1024;
+
+/// A nexus with what the unit keeps for it.
+#[derive(Debug)]
+pub(crate) struct NexusState {
+    /// Who it is.
+    pub(crate) nexus: Nexus,
+    /// What it has to be told.
+    pub(crate) attentions: UnitAttentions,
+}
+
+/// Every nexus, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Nexuses {
+    /// Sorted by number.
+    present: Vec<NexusState>,
+    /// Oldest loss first.
+    lost: Vec<Lost>,
+}
+
+#[derive(Debug)]
+struct Lost {
+    initiator_port: Rc<[u8]>,
+    target_port: RelativePort,
+    attentions: UnitAttentions,
+}
+
+impl Lost {
+    fn is(&self, initiator_port: &[u8], target_port: RelativePort) -> bool {
+        *self.initiator_port == *initiator_port && self.target_port == target_port
+    }
+}
+
+impl Nexuses {
+    /// Adds a nexus, or replaces what is known of it. A new one has a unit attention waiting.
+    pub(crate) fn establish(&mut self, nexus: Nexus) {
+        match self.position(nexus.id) {
+            Ok(at) => {
+                if let Some(state) = self.present.get_mut(at) {
+                    state.nexus = nexus;
+                }
+            }
+            Err(at) => {
+                let attentions = self.remembered(&nexus);
+                self.present.insert(at, NexusState { nexus, attentions });
+            }
+        }
+    }
+
+    /// Forgets a nexus, except for what it must hear if it comes back.
+    pub(crate) fn lose(&mut self, id: NexusId) -> Option<Nexus> {
+        let at = self.position(id).ok()?;
+        let NexusState { nexus, attentions } = self.present.remove(at);
+        if self.lost.len() >= MAX_LOST {
+            self.lost.remove(0);
+        }
+        self.lost.push(Lost {
+            initiator_port: Rc::clone(&nexus.initiator_port),
+            target_port: nexus.target_port,
+            attentions,
+        });
+        Some(nexus)
+    }
+
+    /// Returns a nexus.
+    pub(crate) fn find(&self, id: NexusId) -> Option<&NexusState> {
+        self.present.get(self.position(id).ok()?)
+    }
+
+    /// Returns a nexus for change.
+    pub(crate) fn find_mut(&mut self, id: NexusId) -> Option<&mut NexusState> {
+        let at = self.position(id).ok()?;
+        self.present.get_mut(at)
+    }
+
+    /// Returns all of them, by number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &NexusState> {
+        self.present.iter()
+    }
+
+    /// Establishes a unit attention for one nexus.
+    pub(crate) fn attend(&mut self, id: NexusId, asc: Asc) {
+        if let Some(state) = self.find_mut(id) {
+            state.attentions.establish(asc);
+        }
+    }
+
+    /// Establishes a unit attention for every nexus, except one perhaps, and for those that may come back.
+    pub(crate) fn attend_all(&mut self, asc: Asc, except: Option<NexusId>) {
+        for state in self.present.iter_mut().filter(|state| Some(state.nexus.id) != except) {
+            state.attentions.establish(asc);
+        }
+        for lost in &mut self.lost {
+            lost.attentions.establish(asc);
+        }
+    }
+
+    /// The same with more to say than the code; nexuses that are away hear nothing of it.
+    pub(crate) fn attend_all_with(&mut self, sense: Sense) {
+        for state in &mut self.present {
+            state.attentions.establish_with(sense);
+        }
+    }
+
+    /// Establishes a unit attention for a nexus known by its ports, here or away.
+    pub(crate) fn attend_ports(&mut self, initiator_port: &[u8], target_port: RelativePort, asc: Asc) {
+        let here = |state: &&mut NexusState| {
+            *state.nexus.initiator_port == *initiator_port && state.nexus.target_port == target_port
+        };
+        if let Some(state) = self.present.iter_mut().find(here) {
+            state.attentions.establish(asc);
+        } else if let Some(lost) = self.lost.iter_mut().find(|lost| lost.is(initiator_port, target_port)) {
+            lost.attentions.establish(asc);
+        }
+    }
+
+    fn remembered(&mut self, nexus: &Nexus) -> UnitAttentions {
+        let known = self.lost.iter().position(|lost| lost.is(&nexus.initiator_port, nexus.target_port));
+        let mut attentions = match known {
+            Some(at) => self.lost.remove(at).attentions,
+            None => UnitAttentions::default(),
+        };
+        attentions.establish(match known {
+            Some(_) => Asc::I_T_NEXUS_LOSS_OCCURRED,
+            None => Asc::POWER_ON_OCCURRED,
+        });
+        attentions
+    }
+
+    fn position(&self, id: NexusId) -> Result<usize, usize> {
+        self.present.binary_search_by_key(&id, |state| state.nexus.id)
+    }
+}

@@ -1,0 +1,82 @@
+//! Requests of copy managers, turned into the commands they stand for, so that every check of a command applies.
+
+use alloc::boxed::Box;
+use core::cell::RefCell;
+
+use base::buffer::DataList;
+use base::units::{Blocks, Lba};
+use scsi::cdb::Cdb;
+use scsi::opcode;
+use scsi::sense::{Asc, Sense};
+use scsi::status::Status;
+
+use crate::contract::{NexusId, PeerAnswer, PeerCaller, PeerFault, PeerRequest, PeerResult};
+use crate::server::Facts;
+use crate::task::{Origin, PeerTask, TaskInfo};
+
+/// Peripheral device type of a direct access block device.
+const DIRECT_ACCESS: u8 = 0;
+
+/// Returns the task that a request stands for.
+///
+/// # Errors
+/// The answer, where no task is needed or none is possible.
+pub(crate) fn task_of(
+    facts: &Facts,
+    caller: PeerCaller,
+    nexus: NexusId,
+    request: PeerRequest,
+) -> Result<TaskInfo, PeerResult> {
+    let block = u64::from(facts.block_size().bytes());
+    let bytes = |blocks: Blocks| {
+        let len = blocks.0.checked_mul(block).and_then(|len| u32::try_from(len).ok());
+        len.ok_or_else(|| refused(Sense::invalid_cdb(10, None)))
+    };
+    let count = |blocks: Blocks| u32::try_from(blocks.0).map_err(|_| refused(Sense::invalid_cdb(10, None)));
+    let mut data_out = DataList::new();
+    let (cdb, data_in_len) = match request {
+        PeerRequest::Describe => {
+            return Err(Ok(PeerAnswer::Facts {
+                blocks: facts.capacity(),
+                block_size: facts.block_size(),
+                device_type: DIRECT_ACCESS,
+            }));
+        }
+        PeerRequest::Read { lba, blocks } => {
+            (cdb_16(opcode::READ_16, 0, lba, count(blocks)?), bytes(blocks)?)
+        }
+        PeerRequest::Write { lba, data } => {
+            let len = u64::try_from(data.len()).unwrap_or(u64::MAX);
+            let blocks = count(Blocks(len / block))?;
+            data_out = data;
+            (cdb_16(opcode::WRITE_16, 0, lba, blocks), 0)
+        }
+        PeerRequest::Zero { lba, blocks } => {
+            // UNMAP where that is possible, and no Data-Out buffer: zeros.
+            let flags = if facts.is_thin() { 0x09 } else { 0x01 };
+            (cdb_16(opcode::WRITE_SAME_16, flags, lba, count(blocks)?), 0)
+        }
+        PeerRequest::Flush => (cdb_16(opcode::SYNCHRONIZE_CACHE_16, 0, Lba(0), 0), 0),
+        PeerRequest::ReadToken { .. } => return Err(refused(Sense::illegal(Asc::TOKEN_UNKNOWN))),
+    };
+    let data_out_len = u32::try_from(data_out.len()).unwrap_or(u32::MAX);
+    let peer = PeerTask { caller, data_out, data_in: RefCell::new(DataList::new()) };
+    Ok(TaskInfo::new(Origin::Peer(Box::new(peer)), nexus, cdb).with_lengths(data_in_len, data_out_len))
+}
+
+fn refused(sense: Sense) -> PeerResult {
+    Err(PeerFault::Status(Status::CHECK_CONDITION, Some(sense)))
+}
+
+/// A 16-byte CDB with an address and a count where all of them have it.
+fn cdb_16(code: u8, flags: u8, lba: Lba, count: u32) -> Cdb {
+    let mut bytes = [0; 16];
+    let [first, second, rest @ ..] = &mut bytes;
+    (*first, *second) = (code, flags);
+    let (address, rest) = rest.split_at_mut(8);
+    address.copy_from_slice(&lba.0.to_be_bytes());
+    if let Some((length, _)) = rest.split_at_mut_checked(4) {
+        length.copy_from_slice(&count.to_be_bytes());
+    }
+    Cdb::from_16(bytes)
+}

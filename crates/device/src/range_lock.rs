@@ -1,0 +1,203 @@
+//! Exclusive byte ranges of the medium, for commands that must be atomic against every other access: COMPARE AND WRITE,
+//! ORWRITE, WRITE ATOMIC.
+//!
+//! A plain operation of the medium that overlaps nobody's exclusive range passes; while no exclusive range exists that
+//! question is one comparison. Who has to wait stands in one queue in order of arrival, so nobody starves: a plain
+//! operation also waits behind an exclusive range that is only asked for.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::task::TaskId;
+
+/// A run of bytes of the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByteRange {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl ByteRange {
+    /// A range that overlaps no other: of an operation that touches no bytes.
+    pub(crate) const NOTHING: Self = Self { start: 0, end: 0 };
+
+    /// Returns the range of `len` bytes at `at`.
+    pub(crate) const fn new(at: u64, len: u64) -> Self {
+        Self { start: at, end: at.saturating_add(len) }
+    }
+
+    /// Returns whether the ranges have a byte in common.
+    pub(crate) const fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+/// The exclusive ranges held, and the queue. `P` is what waits when a plain operation has to.
+#[derive(Debug)]
+pub(crate) struct RangeLocks<P> {
+    held: Vec<(TaskId, ByteRange)>,
+    waiting: VecDeque<Waiter<P>>,
+}
+
+/// Somebody in the queue.
+#[derive(Debug)]
+pub(crate) struct Waiter<P> {
+    pub(crate) owner: TaskId,
+    pub(crate) range: ByteRange,
+    pub(crate) want: Want<P>,
+}
+
+/// What somebody waits for.
+#[derive(Debug)]
+pub(crate) enum Want<P> {
+    /// An exclusive range.
+    Exclusive,
+    /// To start a plain operation.
+    Plain(P),
+}
+
+impl<P> RangeLocks<P> {
+    /// Starts with nothing held.
+    pub(crate) const fn new() -> Self {
+        Self { held: Vec::new(), waiting: VecDeque::new() }
+    }
+
+    /// Returns whether nothing is held or asked for.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.held.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Returns whether anybody waits.
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Returns whether a plain operation of `owner` may start now. Who holds an exclusive range may always: it keeps
+    /// to its range.
+    pub(crate) fn admits(&self, owner: TaskId, range: ByteRange) -> bool {
+        self.is_idle() || self.holds(owner) || !self.blocked_by_held(range) && !self.blocked_by_asked(range)
+    }
+
+    /// Puts somebody into the queue.
+    pub(crate) fn wait(&mut self, owner: TaskId, range: ByteRange, want: Want<P>) {
+        self.waiting.push_back(Waiter { owner, range, want });
+    }
+
+    /// Takes the first out of the queue whose turn it is; an exclusive range is then held. `busy` tells whether
+    /// operations under way touch a range.
+    pub(crate) fn next(&mut self, busy: impl Fn(ByteRange) -> bool) -> Option<Waiter<P>> {
+        let ready = |(at, waiter): (usize, &Waiter<P>)| {
+            let exclusive = matches!(waiter.want, Want::Exclusive);
+            let blocked = self.blocked_by_held(waiter.range) || exclusive && busy(waiter.range);
+            !blocked
+                && !self.waiting.iter().take(at).any(|earlier| {
+                    (exclusive || matches!(earlier.want, Want::Exclusive))
+                        && earlier.range.overlaps(waiter.range)
+                })
+        };
+        let at = self.waiting.iter().enumerate().position(ready)?;
+        let waiter = self.waiting.remove(at)?;
+        if matches!(waiter.want, Want::Exclusive) {
+            self.held.push((waiter.owner, waiter.range));
+        }
+        Some(waiter)
+    }
+
+    /// Releases every exclusive range of `owner`.
+    pub(crate) fn release(&mut self, owner: TaskId) {
+        self.held.retain(|(holder, _)| *holder != owner);
+    }
+
+    /// Takes `owner` out of the queue and hands back the plain operations it had there.
+    pub(crate) fn forget(&mut self, owner: TaskId, mut dropped: impl FnMut(P)) {
+        for _ in 0..self.waiting.len() {
+            match self.waiting.pop_front() {
+                Some(waiter) if waiter.owner != owner => self.waiting.push_back(waiter),
+                Some(Waiter { want: Want::Plain(plain), .. }) => dropped(plain),
+                _ => {}
+            }
+        }
+    }
+
+    fn holds(&self, owner: TaskId) -> bool {
+        self.held.iter().any(|(holder, _)| *holder == owner)
+    }
+
+    fn blocked_by_held(&self, range: ByteRange) -> bool {
+        self.held.iter().any(|(_, held)| held.overlaps(range))
+    }
+
+    fn blocked_by_asked(&self, range: ByteRange) -> bool {
+        let asked = |waiter: &&Waiter<P>| matches!(waiter.want, Want::Exclusive);
+        self.waiting.iter().filter(asked).any(|waiter| waiter.range.overlaps(range))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: TaskId = TaskId { slot: 0, generation: 0 };
+    const B: TaskId = TaskId { slot: 1, generation: 0 };
+    const C: TaskId = TaskId { slot: 2, generation: 0 };
+
+    fn range(start: u64, end: u64) -> ByteRange {
+        ByteRange { start, end }
+    }
+
+    fn lock(locks: &mut RangeLocks<u32>, owner: TaskId, at: ByteRange, busy: bool) -> bool {
+        locks.wait(owner, at, Want::Exclusive);
+        locks.next(|_| busy).is_some_and(|waiter| waiter.owner == owner)
+    }
+
+    #[test]
+    fn an_exclusive_range_stops_others_and_not_its_holder() {
+        let mut locks = RangeLocks::new();
+        assert!(lock(&mut locks, A, range(10, 20), false));
+        assert!(locks.admits(A, range(10, 20)));
+        assert!(!locks.admits(B, range(19, 30)));
+        assert!(locks.admits(B, range(20, 30)));
+        locks.release(A);
+        assert!(locks.is_idle());
+    }
+
+    #[test]
+    fn an_exclusive_range_waits_for_operations_under_way_and_holds_back_later_ones() {
+        let mut locks = RangeLocks::new();
+        assert!(!lock(&mut locks, A, range(0, 10), true));
+        assert!(!locks.admits(B, range(5, 6)));
+        locks.wait(B, range(5, 6), Want::Plain(7));
+        assert!(locks.next(|_| true).is_none());
+        assert_eq!(locks.next(|_| false).unwrap().owner, A);
+        assert!(locks.next(|_| false).is_none());
+        locks.release(A);
+        assert!(matches!(locks.next(|_| false).unwrap().want, Want::Plain(7)));
+    }
+
+    #[test]
+    fn the_queue_is_served_in_order_where_ranges_overlap() {
+        let mut locks = RangeLocks::<u32>::new();
+        assert!(lock(&mut locks, A, range(0, 10), false));
+        assert!(!lock(&mut locks, B, range(5, 15), false));
+        assert!(!lock(&mut locks, C, range(12, 20), false));
+        locks.release(A);
+        assert_eq!(locks.next(|_| false).unwrap().owner, B);
+        locks.release(B);
+        assert_eq!(locks.next(|_| false).unwrap().owner, C);
+    }
+
+    #[test]
+    fn who_leaves_the_queue_lets_the_others_through() {
+        let mut locks = RangeLocks::new();
+        assert!(lock(&mut locks, A, range(0, 10), false));
+        locks.wait(B, range(0, 10), Want::Exclusive);
+        locks.wait(B, range(50, 60), Want::Plain(1));
+        locks.wait(C, range(0, 1), Want::Plain(2));
+        let mut dropped = 0;
+        locks.forget(B, |plain| dropped += plain);
+        assert_eq!(dropped, 1);
+        locks.release(A);
+        assert_eq!(locks.next(|_| false).unwrap().owner, C);
+        assert!(locks.is_idle());
+    }
+}

@@ -1,0 +1,89 @@
+//! Where a command wants to work: address and length out of the CDB, checked against the medium.
+
+use base::units::{Blocks, Lba};
+use scsi::cdb::Cdb;
+use scsi::sense::{Asc, Sense};
+
+use crate::server::Facts;
+
+/// A run of logical blocks that lies on the medium, in blocks and in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// The first block.
+    pub(crate) lba: Lba,
+    /// How many.
+    pub(crate) blocks: Blocks,
+    /// The first byte.
+    pub(crate) at: u64,
+    /// How many bytes.
+    pub(crate) len: u64,
+}
+
+/// Reads the address and length fields of a CDB, by the length of the CDB: every SBC command of a length has them at
+/// one place (SBC-4 §5). A zero length of a six-byte CDB means 256 blocks.
+pub(crate) fn fields(cdb: &Cdb) -> (Lba, Blocks) {
+    let (lba, blocks) = match cdb.len_by_opcode() {
+        Some(6) => {
+            let blocks = cdb.u8(4);
+            (u64::from(cdb.u24(1) & 0x1f_ffff), if blocks == 0 { 256 } else { u32::from(blocks) })
+        }
+        Some(10) => (u64::from(cdb.u32(2)), u32::from(cdb.u16(7))),
+        Some(12) => (u64::from(cdb.u32(2)), cdb.u32(6)),
+        Some(16) => (cdb.u64(2), cdb.u32(10)),
+        _ => (cdb.u64(12), cdb.u32(28)),
+    };
+    (Lba(lba), Blocks(u64::from(blocks)))
+}
+
+/// Returns the byte of the CDB at which [`fields`] finds the length.
+pub(crate) fn length_field(cdb: &Cdb) -> u16 {
+    match cdb.len_by_opcode() {
+        Some(6) => 4,
+        Some(10) => 7,
+        Some(12) => 6,
+        Some(16) => 10,
+        _ => 28,
+    }
+}
+
+impl Span {
+    /// Takes the span a CDB names.
+    ///
+    /// # Errors
+    /// LOGICAL BLOCK ADDRESS OUT OF RANGE when it leaves the medium; also with a length of zero behind the end.
+    pub(crate) fn of(facts: &Facts, cdb: &Cdb) -> Result<Self, Sense> {
+        let (lba, blocks) = fields(cdb);
+        Self::new(facts, lba, blocks)
+    }
+
+    /// The same for a given address and length.
+    ///
+    /// # Errors
+    /// LOGICAL BLOCK ADDRESS OUT OF RANGE.
+    pub(crate) fn new(facts: &Facts, lba: Lba, blocks: Blocks) -> Result<Self, Sense> {
+        let size = facts.block_size();
+        let fits = lba.after(blocks).is_some_and(|end| end.0 <= facts.capacity().0);
+        match (fits, size.offset_of(lba), size.len_of(blocks)) {
+            (true, Some(at), Some(len)) => Ok(Self { lba, blocks, at: at.0, len: len.0 }),
+            _ => Err(Sense::illegal(Asc::LBA_OUT_OF_RANGE).with_information(lba.0)),
+        }
+    }
+
+    /// The span a CDB names for a transfer.
+    ///
+    /// # Errors
+    /// Also INVALID FIELD IN CDB when it is longer than MAXIMUM TRANSFER LENGTH allows.
+    pub(crate) fn of_transfer(facts: &Facts, cdb: &Cdb) -> Result<Self, Sense> {
+        let span = Self::of(facts, cdb)?;
+        span.check_length(cdb, u64::from(facts.config.transfer_blocks_max))?;
+        Ok(span)
+    }
+
+    /// Refuses a span longer than `blocks_max`.
+    ///
+    /// # Errors
+    /// INVALID FIELD IN CDB, pointing at the length.
+    pub(crate) fn check_length(&self, cdb: &Cdb, blocks_max: u64) -> Result<(), Sense> {
+        if self.blocks.0 <= blocks_max { Ok(()) } else { Err(Sense::invalid_cdb(length_field(cdb), None)) }
+    }
+}

@@ -1,0 +1,55 @@
+//! READ CAPACITY (SBC-4 §5.20, §5.21) and TEST UNIT READY (SPC-5 §6.46).
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use base::bytes::{PastEnd, Writer};
+
+use crate::server::{Core, Facts};
+use crate::task::TaskInfo;
+use crate::verdict::Verdict;
+
+/// TEST UNIT READY: whether the unit is ready was checked on the way here.
+pub(super) fn test_unit_ready(_: &mut Core, _: &TaskInfo) -> Verdict {
+    Verdict::Good
+}
+
+/// READ CAPACITY(10): an address that does not fit says "ask READ CAPACITY(16)".
+pub(super) fn read_capacity_10(core: &mut Core, task: &TaskInfo) -> Verdict {
+    // The LOGICAL BLOCK ADDRESS and PMI fields are obsolete since SBC-3, where they must be zero.
+    if task.cdb.u8(8) & 1 == 0 && task.cdb.u32(2) != 0 {
+        return Verdict::Check(scsi::sense::Sense::invalid_cdb(2, None));
+    }
+    let last = u32::try_from(last_lba(&core.facts)).unwrap_or(u32::MAX);
+    let mut bytes = last.to_be_bytes().to_vec();
+    bytes.extend(core.facts.block_size().bytes().to_be_bytes());
+    Verdict::Data { bytes, allocation: 8 }
+}
+
+/// READ CAPACITY(16).
+pub(super) fn read_capacity_16(core: &mut Core, task: &TaskInfo) -> Verdict {
+    match parameters_16(&core.facts) {
+        Ok(bytes) => Verdict::Data { bytes, allocation: u64::from(task.cdb.u32(10)) },
+        Err(PastEnd) => super::bug(),
+    }
+}
+
+fn parameters_16(facts: &Facts) -> Result<Vec<u8>, PastEnd> {
+    let mut bytes = vec![0; 32];
+    let mut writer = Writer::new(&mut bytes);
+    writer.u64(last_lba(facts))?;
+    writer.u32(facts.block_size().bytes())?;
+    // No protection information.
+    writer.u8(0)?;
+    writer.u8(facts.config.physical_exponent & 0xf)?;
+    let provisioning = u16::from(facts.is_thin()) << 15;
+    let zeros = u16::from(facts.is_thin() && facts.profile.deallocated_reads_zero) << 14;
+    // The first block starts a physical block.
+    writer.u16(provisioning | zeros)?;
+    writer.zeros(16)?;
+    Ok(bytes)
+}
+
+const fn last_lba(facts: &Facts) -> u64 {
+    facts.capacity().0.saturating_sub(1)
+}

@@ -1,0 +1,137 @@
+//! READ (SBC-4 §5.15 to §5.19).
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use base::buffer::DataList;
+use scsi::sense::Sense;
+use store::contract::{Failure, OpAction, Outcome};
+
+use super::address::Span;
+use super::{PARTS_UNDER_WAY, part_len};
+use crate::fault::Doing;
+use crate::server::Core;
+use crate::task::TaskInfo;
+use crate::verdict::{Job, JobInput, JobStep, Verdict};
+
+/// READ 6, 10, 12, 16 and 32.
+pub(crate) fn read(core: &mut Core, task: &TaskInfo) -> Verdict {
+    match Span::of_transfer(&core.facts, &task.cdb) {
+        Ok(span) => deliver_blocks(core, task, span),
+        Err(sense) => Verdict::Check(sense),
+    }
+}
+
+/// Reads what the initiator has room for of a span, and delivers it.
+fn deliver_blocks(core: &mut Core, task: &TaskInfo, span: Span) -> Verdict {
+    if task.data_out_len > 0 {
+        return Verdict::Check(super::wrong_direction());
+    }
+    task.transferable.set(span.len);
+    let wanted = span.len.min(u64::from(task.data_in_len));
+    core.stats.reads += 1;
+    core.stats.read_bytes += wanted;
+    let part = part_len(core);
+    match usize::try_from(wanted).unwrap_or(usize::MAX) {
+        0 => Verdict::Good,
+        wanted if wanted <= part => Verdict::Read(Read { at: span.at, wanted }),
+        wanted => Verdict::Run(Box::new(LongRead { at: span.at, wanted, part, ..LongRead::default() })),
+    }
+}
+
+/// A read of one operation.
+#[derive(Debug)]
+pub(crate) struct Read {
+    at: u64,
+    /// How many bytes to deliver, from the start of a block.
+    wanted: usize,
+}
+
+impl Read {
+    pub(crate) fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => {
+                let len = self.wanted.next_multiple_of(core.facts.block_len());
+                core.submit(task, 0, OpAction::Read { at: self.at, len });
+                JobStep::Wait
+            }
+            JobInput::Store { result: Ok(Outcome::Data(data)), .. } => {
+                let data = if data.len() > self.wanted { data.slice(0, self.wanted) } else { data };
+                core.deliver(task, 0, data);
+                JobStep::Done(Verdict::Good)
+            }
+            JobInput::Store { result: Err(failure), .. } => failed(core, failure, self.at),
+            _ => super::confused(),
+        }
+    }
+}
+
+/// A read of several operations: some are under way at a time, and their data leaves in order.
+#[derive(Debug, Default)]
+struct LongRead {
+    at: u64,
+    wanted: usize,
+    part: usize,
+    /// How many bytes were asked of the medium.
+    asked: usize,
+    /// How many bytes were delivered.
+    delivered: usize,
+    /// The parts under way, in order, with the data of those that are here.
+    parts: VecDeque<Option<DataList>>,
+    /// The tag of the first of them.
+    first: u32,
+}
+
+impl LongRead {
+    fn ask(&mut self, core: &mut Core, task: &TaskInfo) {
+        while self.parts.len() < PARTS_UNDER_WAY && self.asked < self.wanted {
+            let len = self.part.min((self.wanted - self.asked).next_multiple_of(core.facts.block_len()));
+            let tag = self.first.wrapping_add(u32::try_from(self.parts.len()).unwrap_or(0));
+            let at = self.at.saturating_add(u64::try_from(self.asked).unwrap_or(u64::MAX));
+            core.submit(task, tag, OpAction::Read { at, len });
+            self.asked += len;
+            self.parts.push_back(None);
+        }
+    }
+
+    fn deliver_ready(&mut self, core: &mut Core, task: &TaskInfo) {
+        while let Some(Some(_)) = self.parts.front() {
+            let Some(Some(data)) = self.parts.pop_front() else { return };
+            self.first = self.first.wrapping_add(1);
+            let room = self.wanted - self.delivered;
+            let data = if data.len() > room { data.slice(0, room) } else { data };
+            let offset = u32::try_from(self.delivered).unwrap_or(u32::MAX);
+            self.delivered += data.len();
+            core.deliver(task, offset, data);
+        }
+    }
+}
+
+impl Job for LongRead {
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => {}
+            JobInput::Store { tag, result: Ok(Outcome::Data(data)) } => {
+                let at = usize::try_from(tag.wrapping_sub(self.first)).unwrap_or(usize::MAX);
+                let Some(part) = self.parts.get_mut(at) else { return super::confused() };
+                *part = Some(data);
+                self.deliver_ready(core, task);
+            }
+            JobInput::Store { tag, result: Err(failure) } => {
+                let ahead = u64::from(tag.wrapping_sub(self.first));
+                let (part, delivered) = (self.part, self.delivered);
+                let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
+                let start = self.at.saturating_add(wide(delivered));
+                return failed(core, failure, start.saturating_add(ahead.saturating_mul(wide(part))));
+            }
+            _ => return super::confused(),
+        }
+        self.ask(core, task);
+        if self.parts.is_empty() { JobStep::Done(Verdict::Good) } else { JobStep::Wait }
+    }
+}
+
+fn failed(core: &mut Core, failure: Failure, at: u64) -> JobStep {
+    let sense: Sense = core.failed(failure, Doing::Reading, Some(at));
+    JobStep::Done(Verdict::Check(sense))
+}

@@ -1,0 +1,146 @@
+//! WRITE (SBC-4 §5.40 to §5.44).
+
+use alloc::boxed::Box;
+
+use base::buffer::DataList;
+use scsi::sense::{Asc, Sense};
+use store::contract::{Durability, Failure, OpAction, Outcome};
+
+use super::address::Span;
+use super::{PARTS_UNDER_WAY, part_len};
+use crate::fault::Doing;
+use crate::server::Core;
+use crate::task::TaskInfo;
+use crate::verdict::{Job, JobInput, JobStep, Verdict};
+
+/// WRITE 6, 10, 12, 16 and 32.
+pub(crate) fn write(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let durability = core.durability(super::force_unit_access(&task.cdb));
+    let span = match Span::of_transfer(&core.facts, &task.cdb) {
+        Ok(span) => span,
+        Err(sense) => return Verdict::Check(sense),
+    };
+    let len = match take_blocks(core, task, span) {
+        Ok(len) => len,
+        Err(verdict) => return verdict,
+    };
+    let part = part_len(core);
+    if len <= part {
+        Verdict::Write(Write { at: span.at, len, durability })
+    } else {
+        Verdict::Run(Box::new(LongWrite { at: span.at, len, part, durability, ..LongWrite::new() }))
+    }
+}
+
+/// Returns how many bytes of a span the initiator sends, which is a whole number of blocks and not zero.
+///
+/// # Errors
+/// What to answer when it sends nothing, or part of a block (FCP-4 §9.4.2 calls for that sense; RFC 7143 is silent).
+pub(super) fn take_blocks(core: &mut Core, task: &TaskInfo, span: Span) -> Result<usize, Verdict> {
+    if task.data_in_len > 0 {
+        return Err(Verdict::Check(super::wrong_direction()));
+    }
+    task.transferable.set(span.len);
+    let sent = span.len.min(u64::from(task.data_out_len));
+    let len = usize::try_from(sent).unwrap_or(usize::MAX);
+    if len % core.facts.block_len() != 0 {
+        let sense = Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+        return Err(Verdict::Check(sense));
+    }
+    core.stats.writes += 1;
+    core.stats.write_bytes += sent;
+    if len == 0 { Err(Verdict::Good) } else { Ok(len) }
+}
+
+/// A write of one operation.
+#[derive(Debug)]
+pub(crate) struct Write {
+    at: u64,
+    len: usize,
+    durability: Durability,
+}
+
+impl Write {
+    pub(crate) fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => {
+                core.fetch(task, 0, u32::try_from(self.len).unwrap_or(u32::MAX));
+                JobStep::Wait
+            }
+            JobInput::DataOut { data, .. } if data.len() == self.len => {
+                core.submit(task, 0, OpAction::Write { at: self.at, data, durability: self.durability });
+                JobStep::Wait
+            }
+            JobInput::Store { result: Ok(Outcome::Done(data)), .. } => {
+                core.recycle(data);
+                JobStep::Done(Verdict::Good)
+            }
+            JobInput::Store { result: Err(failure), .. } => failed(core, failure, self.at),
+            _ => super::confused(),
+        }
+    }
+}
+
+/// A write of several parts: each is written when it is here, while the next ones are on their way.
+#[derive(Debug)]
+struct LongWrite {
+    at: u64,
+    len: usize,
+    part: usize,
+    durability: Durability,
+    /// How many bytes were asked of the initiator.
+    asked: usize,
+    /// How many bytes were written.
+    written: usize,
+    /// How many parts are asked for or being written.
+    under_way: usize,
+}
+
+impl LongWrite {
+    const fn new() -> Self {
+        Self { at: 0, len: 0, part: 0, durability: Durability::Cached, asked: 0, written: 0, under_way: 0 }
+    }
+
+    fn ask(&mut self, core: &mut Core, task: &TaskInfo) {
+        while self.under_way < PARTS_UNDER_WAY && self.asked < self.len {
+            let len = self.part.min(self.len - self.asked);
+            let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+            core.fetch(task, narrow(self.asked), narrow(len));
+            self.asked += len;
+            self.under_way += 1;
+        }
+    }
+
+    /// Writes a part that has arrived. Its tag is its offset, so that a failure knows where.
+    fn put(&self, core: &mut Core, task: &TaskInfo, offset: u32, data: DataList) {
+        let at = self.at.saturating_add(u64::from(offset));
+        core.submit(task, offset, OpAction::Write { at, data, durability: self.durability });
+    }
+}
+
+impl Job for LongWrite {
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => {}
+            JobInput::DataOut { offset, data } => {
+                self.put(core, task, offset, data);
+                return JobStep::Wait;
+            }
+            JobInput::Store { result: Ok(Outcome::Done(data)), .. } => {
+                self.under_way -= 1;
+                self.written += data.len();
+                core.recycle(data);
+            }
+            JobInput::Store { tag, result: Err(failure) } => {
+                return failed(core, failure, self.at.saturating_add(u64::from(tag)));
+            }
+            _ => return super::confused(),
+        }
+        self.ask(core, task);
+        if self.under_way == 0 { JobStep::Done(Verdict::Good) } else { JobStep::Wait }
+    }
+}
+
+fn failed(core: &mut Core, failure: Failure, at: u64) -> JobStep {
+    JobStep::Done(Verdict::Check(core.failed(failure, Doing::Writing, Some(at))))
+}

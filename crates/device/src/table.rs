@@ -1,0 +1,209 @@
+//! One table of every command: what it is, what it may carry, what it needs, who does it.
+//!
+//! Dispatch, the CDB usage maps of REPORT SUPPORTED OPERATION CODES, reservation conflicts and attention exemptions are
+//! all read from here, so they cannot disagree.
+
+use alloc::vec::Vec;
+
+use scsi::cdb::Cdb;
+use scsi::opcode;
+use scsi::sense::{Asc, Sense};
+
+use crate::pr::conflict::Conflict;
+use crate::sbc;
+use crate::server::{Core, Facts};
+use crate::task::TaskInfo;
+use crate::verdict::Verdict;
+
+/// Does a command: checks it, and answers or says what work it takes.
+pub(crate) type Handler = fn(&mut Core, &TaskInfo) -> Verdict;
+
+/// A command.
+pub(crate) struct Row {
+    /// Its operation code.
+    pub(crate) opcode: u8,
+    /// Its service action, if the operation code has them.
+    pub(crate) service_action: Option<u16>,
+    /// The standard's name.
+    pub(crate) name: &'static str,
+    /// The CDB usage data (SPC-5 §6.35.3): the operation code and service action as such, and a one for every bit that
+    /// is evaluated. A CDB with any other bit set is refused.
+    pub(crate) usage: &'static [u8],
+    /// How reservations of others stop it.
+    pub(crate) conflict: Conflict,
+    /// What a pending unit attention does to it.
+    pub(crate) attention: Attention,
+    /// What it needs of the medium.
+    pub(crate) medium: Medium,
+    /// Recommended command timeout in seconds, for RCTD.
+    pub(crate) timeout_s: u32,
+    /// Who does it.
+    pub(crate) handler: Handler,
+    /// Whether this unit has it.
+    pub(crate) enabled: fn(&Facts) -> bool,
+}
+
+/// What a pending unit attention does to a command (SAM-5 §5.14.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attention {
+    /// It is reported instead of the command.
+    Reported,
+    /// Nothing: INQUIRY, REPORT LUNS, REQUEST SENSE.
+    Passed,
+}
+
+/// What a command needs of the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Medium {
+    /// Nothing: it is done whether or not the unit is ready.
+    Untouched,
+    /// That the unit is ready.
+    Ready,
+    /// The same, and that the medium may be written.
+    Written,
+}
+
+/// Every row there is.
+const ROWS: &[&[Row]] = &[sbc::ROWS];
+
+/// For commands that every unit has.
+pub(crate) const fn always(_: &Facts) -> bool {
+    true
+}
+
+/// The table, arranged for looking up.
+pub(crate) struct Table {
+    /// Sorted by operation code, then service action.
+    rows: Vec<Entry>,
+    /// Where the rows of an operation code start.
+    starts: [u16; 257],
+}
+
+struct Entry {
+    row: &'static Row,
+    /// The bits of the first sixteen bytes that must be zero.
+    forbidden: u128,
+}
+
+impl Table {
+    /// Arranges all rows.
+    pub(crate) fn new() -> Self {
+        let mut rows: Vec<Entry> = ROWS
+            .iter()
+            .flat_map(|rows| rows.iter())
+            .map(|row| Entry { row, forbidden: forbidden(row) })
+            .collect();
+        rows.sort_by_key(|entry| (entry.row.opcode, entry.row.service_action));
+        let mut starts = [0; 257];
+        for (code, start) in starts.iter_mut().enumerate() {
+            let at = rows.partition_point(|entry| usize::from(entry.row.opcode) < code);
+            *start = u16::try_from(at).unwrap_or(u16::MAX);
+        }
+        Self { rows, starts }
+    }
+
+    /// Returns the rows of an operation code.
+    pub(crate) fn rows_of(&self, opcode: u8) -> impl Iterator<Item = &'static Row> {
+        self.entries(opcode).iter().map(|entry| entry.row)
+    }
+
+    /// Returns every row, in order.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &'static Row> {
+        self.rows.iter().map(|entry| entry.row)
+    }
+
+    /// Finds the command that `cdb` asks for.
+    ///
+    /// # Errors
+    /// The sense that answers an unknown command or a bit that must be zero.
+    pub(crate) fn find(&self, facts: &Facts, cdb: &Cdb) -> Result<&'static Row, Sense> {
+        let entries = self.entries(cdb.opcode());
+        let (entry, known) = match entries {
+            [only] if only.row.service_action.is_none() => (Some(only), true),
+            [] => (None, false),
+            several => {
+                let action = service_action(cdb);
+                let found = several.iter().find(|entry| entry.row.service_action == Some(action));
+                (found, several.iter().any(|entry| (entry.row.enabled)(facts)))
+            }
+        };
+        match entry {
+            Some(entry) if (entry.row.enabled)(facts) => {
+                check_reserved_bits(entry, cdb)?;
+                Ok(entry.row)
+            }
+            _ if known && entries.iter().any(|entry| entry.row.service_action.is_some()) => {
+                Err(unknown_service_action(cdb))
+            }
+            _ => Err(Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE)),
+        }
+    }
+
+    fn entries(&self, opcode: u8) -> &[Entry] {
+        let code = usize::from(opcode);
+        let bound = |at: usize| self.starts.get(at).copied().map_or(0, usize::from);
+        self.rows.get(bound(code)..bound(code + 1)).unwrap_or_default()
+    }
+}
+
+/// Returns the service action of a CDB whose operation code has them.
+pub(crate) fn service_action(cdb: &Cdb) -> u16 {
+    match cdb.opcode() {
+        opcode::VARIABLE_LENGTH => cdb.u16(8),
+        _ => u16::from(cdb.u8(1) & 0x1f),
+    }
+}
+
+fn unknown_service_action(cdb: &Cdb) -> Sense {
+    match cdb.opcode() {
+        opcode::VARIABLE_LENGTH => Sense::invalid_cdb(8, None),
+        _ => Sense::invalid_cdb(1, Some(4)),
+    }
+}
+
+/// The bits of the first sixteen bytes that must be zero. What a transport pads a shorter CDB with is none of ours.
+fn forbidden(row: &Row) -> u128 {
+    let checked = head([0xff; 16].get(..row.usage.len().min(16)).unwrap_or_default());
+    checked & !head(row.usage) & !head(&[0xff]) & !action_mask(row)
+}
+
+/// The bits of the first sixteen bytes that a service action occupies.
+fn action_mask(row: &Row) -> u128 {
+    match (row.service_action, row.opcode) {
+        (None, _) => 0,
+        (Some(_), opcode::VARIABLE_LENGTH) => head(&[0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff]),
+        (Some(_), _) => head(&[0, 0x1f]),
+    }
+}
+
+/// The first sixteen bytes as one number.
+fn head(bytes: &[u8]) -> u128 {
+    let mut head = [0; 16];
+    for (to, from) in head.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u128::from_be_bytes(head)
+}
+
+fn check_reserved_bits(entry: &Entry, cdb: &Cdb) -> Result<(), Sense> {
+    let wrong = u128::from_be_bytes(cdb.array(0)) & entry.forbidden;
+    if wrong != 0 {
+        let bit = wrong.leading_zeros();
+        let (byte, bit) = (u16::try_from(bit / 8).unwrap_or(0), u8::try_from(7 - bit % 8).unwrap_or(0));
+        return Err(Sense::invalid_cdb(byte, Some(bit)));
+    }
+    if entry.row.usage.len() <= 16 {
+        return Ok(());
+    }
+    if cdb.len_by_opcode() != Some(entry.row.usage.len()) {
+        return Err(Sense::invalid_cdb(7, None));
+    }
+    for (at, (have, may)) in cdb.bytes().iter().zip(entry.row.usage).enumerate().skip(16) {
+        let wrong = have & !may;
+        if wrong != 0 {
+            let bit = u8::try_from(wrong.ilog2()).unwrap_or(0);
+            return Err(Sense::invalid_cdb(u16::try_from(at).unwrap_or(0), Some(bit)));
+        }
+    }
+    Ok(())
+}

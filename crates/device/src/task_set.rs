@@ -1,0 +1,299 @@
+//! The task set (SAM-5 §8): who is in it, who may start, who waits for the end of what was aborted.
+//!
+//! There is one task set for all nexuses (TST 000b), and simple tasks may be reordered freely (QUEUE ALGORITHM MODIFIER
+//! 1h). While only simple tasks are present, ordering costs one comparison.
+
+mod key_index;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use scsi::status::TaskAttribute;
+
+use crate::contract::{NexusId, TaskKey};
+use crate::sbc::read::Read;
+use crate::sbc::write::Write;
+use crate::server::Core;
+use crate::task::{Origin, TaskId, TaskInfo};
+use crate::verdict::{AfterSave, Job, Verdict};
+use key_index::KeyIndex;
+
+/// How many tasks of copy managers are served beside the task set. A copy manager has a handful under way per copy, and
+/// its copies are themselves tasks of some task set.
+const MAX_PEER_TASKS: usize = 1024;
+
+/// Every task of a unit.
+pub(crate) struct TaskSet {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    keys: KeyIndex,
+    /// Tasks of transports, for TASK SET FULL.
+    transport_count: usize,
+    peer_count: usize,
+    capacity: usize,
+    sequence_next: u64,
+    /// How many tasks in the set are ORDERED or HEAD OF QUEUE.
+    restrictive: usize,
+    /// Tasks that may not start yet, in order of arrival.
+    dormant: VecDeque<TaskId>,
+    /// Aborted tasks with something still under way, by when they were aborted.
+    draining: VecDeque<(u64, TaskId)>,
+    abort_next: u64,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    task: Option<Task>,
+}
+
+/// A task.
+pub(crate) struct Task {
+    pub(crate) info: TaskInfo,
+    pub(crate) work: Work,
+    /// Set when the task is aborted and only waits for what is under way.
+    pub(crate) aborted: Option<Answer>,
+    sequence: u64,
+}
+
+/// Where a task is.
+pub(crate) enum Work {
+    /// Not started: the task set does not allow it yet, or it is just about to.
+    Dormant,
+    Read(Read),
+    Write(Write),
+    Job(Box<dyn Job>),
+    /// A parameter list is on its way.
+    Parameters(fn(&mut Core, &TaskInfo, &[u8]) -> Verdict),
+    /// State is being stored.
+    Saving(AfterSave),
+    /// Other tasks are being aborted; goes on when all aborted before this number are gone.
+    AbortingOthers(u64, Box<Verdict>),
+    /// Decided; waits for what is under way.
+    Ending(Box<Verdict>),
+    /// Aborted; waits for what is under way.
+    Draining,
+}
+
+/// How an aborted task is reported to its transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// `Event::Aborted`.
+    Aborted,
+    /// Status TASK ABORTED.
+    TaskAborted,
+    /// Not at all: the transport has forgotten it.
+    Nothing,
+}
+
+/// Why a task was not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The set has no room.
+    Full,
+    /// The key is in use.
+    Overlapped,
+}
+
+impl TaskSet {
+    /// Makes a set with room for `capacity` tasks.
+    pub(crate) fn new(capacity: u16) -> Self {
+        let capacity = usize::from(capacity.max(1));
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            keys: KeyIndex::with_room_for(capacity),
+            transport_count: 0,
+            peer_count: 0,
+            capacity,
+            sequence_next: 0,
+            restrictive: 0,
+            dormant: VecDeque::new(),
+            draining: VecDeque::new(),
+            abort_next: 0,
+        }
+    }
+
+    /// Changes how many tasks the set holds.
+    pub(crate) fn resize(&mut self, capacity: u16) {
+        self.capacity = usize::from(capacity.max(1));
+    }
+
+    /// Takes a task in, or gives its description back. It starts dormant.
+    pub(crate) fn add(&mut self, mut info: TaskInfo) -> Result<TaskId, (Refused, TaskInfo)> {
+        match &info.origin {
+            Origin::Transport(_) if self.transport_count >= self.capacity => {
+                return Err((Refused::Full, info));
+            }
+            Origin::Transport(key) if self.keys.find(*key).is_some() => {
+                return Err((Refused::Overlapped, info));
+            }
+            Origin::Peer(_) if self.peer_count >= MAX_PEER_TASKS => return Err((Refused::Full, info)),
+            _ => {}
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let sequence = self.sequence_next;
+        self.sequence_next += 1;
+        let Some(entry) = usize::try_from(slot).ok().and_then(|at| self.slots.get_mut(at)) else {
+            return Err((Refused::Full, info));
+        };
+        let id = TaskId { slot, generation: entry.generation };
+        info.id = id;
+        match &info.origin {
+            Origin::Transport(key) => {
+                self.keys.insert(*key, slot);
+                self.transport_count += 1;
+                self.restrictive += usize::from(is_restrictive(info.attribute));
+            }
+            Origin::Peer(_) => self.peer_count += 1,
+        }
+        entry.task = Some(Task { info, work: Work::Dormant, aborted: None, sequence });
+        Ok(id)
+    }
+
+    /// Removes a task that has nothing under way.
+    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Task> {
+        let entry = self.slots.get_mut(usize::try_from(id.slot).ok()?)?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        let task = entry.task.take()?;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(id.slot);
+        match &task.info.origin {
+            Origin::Transport(key) => {
+                if task.aborted != Some(Answer::Nothing) {
+                    self.keys.remove(*key);
+                }
+                self.transport_count -= 1;
+                self.restrictive -= usize::from(is_restrictive(task.info.attribute));
+            }
+            Origin::Peer(_) => self.peer_count -= 1,
+        }
+        if task.aborted.is_some() {
+            self.draining.retain(|(_, other)| *other != id);
+        }
+        Some(task)
+    }
+
+    /// Returns a task.
+    pub(crate) fn find_mut(&mut self, id: TaskId) -> Option<&mut Task> {
+        let entry = self.slots.get_mut(usize::try_from(id.slot).ok()?)?;
+        entry.task.as_mut().filter(|task| task.info.id == id)
+    }
+
+    /// Returns the task that a transport calls `key`.
+    pub(crate) fn find_key(&self, key: TaskKey) -> Option<TaskId> {
+        let slot = self.keys.find(key)?;
+        self.slots.get(usize::try_from(slot).ok()?)?.task.as_ref().map(|task| task.info.id)
+    }
+
+    /// Returns every task that is not aborted yet, by slot.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Task> {
+        self.slots.iter().filter_map(|slot| slot.task.as_ref()).filter(|task| task.aborted.is_none())
+    }
+
+    /// Returns the live tasks of transports that `chosen` admits, oldest first.
+    pub(crate) fn select(&self, chosen: impl Fn(&TaskInfo) -> bool) -> Vec<TaskId> {
+        let mut found: Vec<_> =
+            self.live().filter(|task| chosen(&task.info)).map(|task| (task.sequence, task.info.id)).collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Returns how many tasks there are, aborted ones included.
+    pub(crate) const fn len(&self) -> usize {
+        self.transport_count + self.peer_count
+    }
+
+    /// Returns whether a task may start at once; if not, it is queued.
+    pub(crate) fn may_start(&mut self, id: TaskId) -> bool {
+        if self.restrictive == 0 && self.dormant.is_empty() {
+            return true;
+        }
+        let may = self.allows(id);
+        if !may {
+            self.dormant.push_back(id);
+        }
+        may
+    }
+
+    /// Takes the next dormant task whose turn has come.
+    pub(crate) fn wake(&mut self) -> Option<TaskId> {
+        loop {
+            let id = *self.dormant.front()?;
+            if self.find_mut(id).is_some_and(|task| task.aborted.is_none()) {
+                if !self.allows(id) {
+                    return None;
+                }
+                self.dormant.pop_front();
+                return Some(id);
+            }
+            self.dormant.pop_front();
+        }
+    }
+
+    /// Marks a task aborted and returns whether it has nothing under way. Its number in the order of aborts is taken.
+    pub(crate) fn mark_aborted(&mut self, id: TaskId, answer: Answer) {
+        let number = self.abort_next;
+        let Some(task) = self.find_mut(id).filter(|task| task.aborted.is_none()) else { return };
+        task.aborted = Some(answer);
+        if !matches!(task.work, Work::Saving(_)) {
+            task.work = Work::Draining;
+        }
+        if answer == Answer::Nothing
+            && let Some(key) = task.info.key()
+        {
+            self.keys.remove(key);
+        }
+        self.abort_next += 1;
+        self.draining.push_back((number, id));
+    }
+
+    /// Lets a transport forget the key of a task that is already aborted.
+    pub(crate) fn forget_key(&mut self, id: TaskId) {
+        let Some(task) = self.find_mut(id) else { return };
+        task.aborted = Some(Answer::Nothing);
+        if let Some(key) = task.info.key() {
+            self.keys.remove(key);
+        }
+    }
+
+    /// Returns a mark behind every abort so far; [`Self::is_past`] tells when all of them are done.
+    pub(crate) const fn abort_mark(&self) -> u64 {
+        self.abort_next
+    }
+
+    /// Returns whether every task aborted before `mark` is gone.
+    pub(crate) fn is_past(&self, mark: u64) -> bool {
+        self.draining.iter().all(|(number, _)| *number >= mark)
+    }
+
+    /// Returns whether `nexus` has a live task.
+    pub(crate) fn has_tasks_of(&self, nexus: NexusId) -> bool {
+        self.live().any(|task| task.info.nexus == nexus && task.info.key().is_some())
+    }
+
+    /// SAM-5 §8.6: a simple task waits for older ORDERED and HEAD OF QUEUE tasks, an ORDERED one for all older ones.
+    fn allows(&mut self, id: TaskId) -> bool {
+        let Some(task) = self.find_mut(id) else { return false };
+        let (attribute, sequence) = (task.info.attribute, task.sequence);
+        if attribute == TaskAttribute::HeadOfQueue || task.info.key().is_none() {
+            return true;
+        }
+        let tasks = self.slots.iter().filter_map(|slot| slot.task.as_ref());
+        let mut older = tasks.filter(|task| task.sequence < sequence && task.info.key().is_some());
+        match attribute {
+            TaskAttribute::Ordered => older.next().is_none(),
+            _ => !older.any(|task| is_restrictive(task.info.attribute)),
+        }
+    }
+}
+
+const fn is_restrictive(attribute: TaskAttribute) -> bool {
+    matches!(attribute, TaskAttribute::Ordered | TaskAttribute::HeadOfQueue)
+}

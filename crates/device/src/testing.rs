@@ -1,0 +1,303 @@
+//! The vocabulary of the unit's tests: a [`Rig`] is a logical unit with nexuses that a test speaks for.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use base::buffer::{Bytes, DataList, Pool};
+use base::time::Instant;
+use base::units::BlockSize;
+use scsi::cdb::Cdb;
+use scsi::lun::Lun;
+use scsi::sense::{Asc, SenseKey};
+use scsi::status::{Status, TaskAttribute};
+use store::Store;
+use store::ram::Ram;
+
+use crate::contract::{
+    Access, Command, Event, Identity, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId, RelativePort,
+    TargetPort, TaskKey, UnitConfig,
+};
+use crate::unit::LogicalUnit;
+
+/// Two initiators.
+pub(crate) const A: NexusId = NexusId(1);
+pub(crate) const B: NexusId = NexusId(2);
+
+/// How many blocks a rig's medium has unless a test wants otherwise.
+pub(crate) const BLOCKS: u64 = 4096;
+
+/// A unit under test.
+pub(crate) struct Rig {
+    pub(crate) unit: LogicalUnit,
+    next_key: u64,
+    /// Events that no `run` has claimed.
+    pub(crate) events: VecDeque<Event>,
+}
+
+/// How a command ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) status: Status,
+    /// Key and code of the sense data.
+    pub(crate) sense: Option<(SenseKey, Asc)>,
+    /// All of the sense data.
+    pub(crate) sense_bytes: Vec<u8>,
+    pub(crate) data: Vec<u8>,
+    pub(crate) transferable: u64,
+}
+
+impl Reply {
+    /// Panics unless the command ended well; gives its data.
+    #[track_caller]
+    pub(crate) fn good(self) -> Vec<u8> {
+        assert_eq!(self.status, Status::GOOD, "{self:?}");
+        self.data
+    }
+
+    /// Panics unless the command ended with this sense.
+    #[track_caller]
+    pub(crate) fn check(&self, key: SenseKey, asc: Asc) {
+        assert_eq!((self.status, self.sense), (Status::CHECK_CONDITION, Some((key, asc))), "{self:?}");
+    }
+
+    /// Panics unless the command ended with ILLEGAL REQUEST and this code.
+    #[track_caller]
+    pub(crate) fn illegal(&self, asc: Asc) {
+        self.check(SenseKey::ILLEGAL_REQUEST, asc);
+    }
+
+    /// The INFORMATION field of fixed format sense, if valid.
+    pub(crate) fn information(&self) -> Option<u32> {
+        let bytes = self.sense_bytes.get(3..7)?;
+        (self.sense_bytes[0] & 0x80 != 0).then(|| u32::from_be_bytes(bytes.try_into().unwrap()))
+    }
+}
+
+/// The configuration most tests use: 512-byte blocks, thin, write cache on.
+pub(crate) fn config() -> UnitConfig {
+    UnitConfig {
+        identity: Identity {
+            vendor: *b"TARGE   ",
+            product: *b"DISK            ",
+            revision: *b"0001",
+            serial: "SERIAL0001".to_string(),
+            naa: vec![0x60, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+        },
+        block_size: BlockSize::B512,
+        physical_exponent: 3,
+        read_only: false,
+        removable: false,
+        thin: true,
+        write_cache: true,
+        task_set_max: 64,
+        transfer_blocks_max: 16384,
+        ports: [TargetPort {
+            relative: RelativePort(1),
+            group: 1,
+            port_name: "iqn.2026-11.org.targe:t,t,0x0001".to_string(),
+            device_name: "iqn.2026-11.org.targe:t".to_string(),
+            protocol: 5,
+        }]
+        .into(),
+    }
+}
+
+/// A nexus of its own initiator.
+pub(crate) fn nexus(id: NexusId) -> Nexus {
+    let [.., last] = id.0.to_be_bytes();
+    Nexus {
+        id,
+        initiator_port: Rc::from([0x45, 0, 0, 4, last, 0, 0, 0].as_slice()),
+        initiator_name: Rc::from("iqn.2026-11.org.initiator"),
+        target_port: RelativePort(1),
+        access: Access::ReadWrite,
+        luns: Rc::from([Lun(0)].as_slice()),
+    }
+}
+
+impl Rig {
+    /// A unit in memory with two nexuses that have heard their first unit attention.
+    pub(crate) fn new() -> Self {
+        Self::with(config(), Box::new(Ram::new(BLOCKS * 512)))
+    }
+
+    /// The same with another configuration and medium.
+    pub(crate) fn with(config: UnitConfig, store: Box<dyn Store>) -> Self {
+        let mut rig = Self::fresh(config, store);
+        for id in [A, B] {
+            rig.run(id, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_OCCURRED);
+        }
+        rig
+    }
+
+    /// The same before they have heard it.
+    pub(crate) fn fresh(config: UnitConfig, store: Box<dyn Store>) -> Self {
+        let mut unit = LogicalUnit::new(config, store, Pool::new(1 << 20)).unwrap();
+        for id in [A, B] {
+            unit.nexus_established(Instant::ORIGIN, nexus(id));
+        }
+        Self { unit, next_key: 1, events: VecDeque::new() }
+    }
+
+    /// Starts a command and returns its key.
+    pub(crate) fn start(
+        &mut self,
+        nexus: NexusId,
+        cdb: &[u8],
+        data_in_len: usize,
+        data_out_len: usize,
+    ) -> TaskKey {
+        self.start_as(nexus, TaskAttribute::Simple, cdb, data_in_len, data_out_len)
+    }
+
+    /// The same with a task attribute.
+    pub(crate) fn start_as(
+        &mut self,
+        nexus: NexusId,
+        attribute: TaskAttribute,
+        cdb: &[u8],
+        data_in_len: usize,
+        data_out_len: usize,
+    ) -> TaskKey {
+        let key = TaskKey(self.next_key);
+        self.next_key += 1;
+        self.unit.execute(
+            Instant::ORIGIN,
+            Command {
+                nexus,
+                key,
+                attribute,
+                priority: 0,
+                cdb: Cdb::from_bytes(cdb).unwrap(),
+                data_in_len: u32::try_from(data_in_len).unwrap(),
+                data_out_len: u32::try_from(data_out_len).unwrap(),
+            },
+        );
+        self.drain();
+        key
+    }
+
+    /// Runs a command to its end: `room` bytes may come, `out` is sent.
+    #[track_caller]
+    pub(crate) fn run(&mut self, nexus: NexusId, cdb: &[u8], room: usize, out: &[u8]) -> Reply {
+        let key = self.start(nexus, cdb, room, out.len());
+        self.finish(key, out)
+    }
+
+    /// Feeds a command what it asks for until it ends.
+    #[track_caller]
+    pub(crate) fn finish(&mut self, key: TaskKey, out: &[u8]) -> Reply {
+        let mut data = Vec::new();
+        loop {
+            let at = self.events.iter().position(|event| concerns(event, key));
+            let event = at.and_then(|at| self.events.remove(at)).expect("the command goes on");
+            match event {
+                Event::Fetch { offset, len, .. } => self.send(key, out, offset, len),
+                Event::DataIn { offset, data: list, .. } => {
+                    assert_eq!(usize::try_from(offset).unwrap(), data.len(), "in order, without gaps");
+                    list.parts().iter().for_each(|part| data.extend_from_slice(part));
+                }
+                Event::Finish { status, sense, transferable, .. } => {
+                    let sense_bytes = sense.map_or_else(Vec::new, |sense| sense.bytes().to_vec());
+                    let sense = decode(&sense_bytes);
+                    return Reply { status, sense, sense_bytes, data, transferable };
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Sends part of a Data-Out buffer.
+    pub(crate) fn send(&mut self, key: TaskKey, out: &[u8], offset: u32, len: u32) {
+        let start = usize::try_from(offset).unwrap();
+        let part = &out[start..start + usize::try_from(len).unwrap()];
+        // Two pieces, as a transport has them where a PDU ends within.
+        let (head, tail) = part.split_at(part.len() / 2);
+        let mut list = DataList::new();
+        for piece in [head, tail].into_iter().filter(|piece| !piece.is_empty()) {
+            list.push(Bytes::copied_from(piece));
+        }
+        self.unit.data_out(Instant::ORIGIN, key, offset, Ok(list));
+        self.drain();
+    }
+
+    /// Requests a task management function and returns its outcome, if it is answered at once.
+    pub(crate) fn manage(&mut self, nexus: NexusId, function: ManageFunction) -> Option<ManageOutcome> {
+        let key = ManageKey(self.next_key);
+        self.next_key += 1;
+        self.unit.manage(Instant::ORIGIN, nexus, key, function);
+        self.drain();
+        self.managed(key)
+    }
+
+    /// Returns the outcome of a task management function that has been answered meanwhile.
+    pub(crate) fn managed(&mut self, key: ManageKey) -> Option<ManageOutcome> {
+        let mine = |event: &Event| matches!(event, Event::Managed { key: found, .. } if *found == key);
+        let at = self.events.iter().position(mine)?;
+        match self.events.remove(at)? {
+            Event::Managed { outcome, .. } => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// Takes what the unit has to say.
+    pub(crate) fn drain(&mut self) {
+        while let Some(event) = self.unit.poll() {
+            self.events.push_back(event);
+        }
+    }
+
+    /// Lets the unit collect completions.
+    pub(crate) fn ready(&mut self) {
+        self.unit.store_ready(Instant::ORIGIN);
+        self.drain();
+    }
+
+    /// Takes the event of a task out, if there is one.
+    pub(crate) fn event_of(&mut self, key: TaskKey) -> Option<Event> {
+        let at = self.events.iter().position(|event| concerns(event, key))?;
+        self.events.remove(at)
+    }
+}
+
+fn concerns(event: &Event, key: TaskKey) -> bool {
+    match event {
+        Event::Fetch { key: found, .. }
+        | Event::DataIn { key: found, .. }
+        | Event::Finish { key: found, .. }
+        | Event::Aborted { key: found } => *found == key,
+        _ => false,
+    }
+}
+
+fn decode(sense: &[u8]) -> Option<(SenseKey, Asc)> {
+    let code = |high: usize| Asc(u16::from_be_bytes([sense[high], sense[high + 1]]));
+    match sense.first()? & 0x7f {
+        0x70 | 0x71 => Some((SenseKey(sense[2] & 0xf), code(12))),
+        _ => Some((SenseKey(sense[1] & 0xf), code(2))),
+    }
+}
+
+/// READ(10) or WRITE(10), or whatever else has that shape.
+pub(crate) fn cdb_10(opcode: u8, flags: u8, lba: u32, blocks: u16) -> [u8; 10] {
+    let (l, n) = (lba.to_be_bytes(), blocks.to_be_bytes());
+    [opcode, flags, l[0], l[1], l[2], l[3], 0, n[0], n[1], 0]
+}
+
+/// READ(16) or WRITE(16), or whatever else has that shape.
+pub(crate) fn cdb_16(opcode: u8, flags: u8, lba: u64, blocks: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (opcode, flags);
+    cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+    cdb[10..14].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+/// `len` bytes that differ from block to block.
+pub(crate) fn pattern(len: usize, salt: u8) -> Vec<u8> {
+    (0..len).map(|at| u8::try_from((at / 512 + at) % 251).unwrap() ^ salt).collect()
+}

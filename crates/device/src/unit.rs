@@ -1,0 +1,282 @@
+//! A logical unit: commands and task management in, events out.
+//!
+//! # Order of calls
+//!
+//! After any call that takes `&mut self`, drain [`LogicalUnit::poll`] until it gives `None`. When the medium says that it
+//! has completions, call [`LogicalUnit::store_ready`].
+
+mod run;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use base::buffer::{DataList, Pool};
+use base::time::Instant;
+use base::units::{BlockSize, Blocks};
+use scsi::sense::Asc;
+use store::Store;
+
+use crate::contract::{
+    Command, DataOutFault, Event, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId, PeerCaller,
+    PeerRequest, PeerResult, TaskKey, UnitConfig,
+};
+use crate::server::Core;
+use crate::task::{Origin, TaskId, TaskInfo};
+use crate::task_set::{Answer, TaskSet};
+
+/// A logical unit.
+pub struct LogicalUnit {
+    pub(crate) core: Core,
+    pub(crate) tasks: TaskSet,
+    /// Task management functions that wait for aborted tasks to be gone.
+    managing: VecDeque<Managing>,
+    /// Tasks that wait for others, which they aborted, to be gone.
+    waiting_for_aborts: Vec<TaskId>,
+}
+
+/// A task management function whose outcome is known and not yet answered.
+struct Managing {
+    key: ManageKey,
+    outcome: ManageOutcome,
+    /// Answered when every task aborted before this mark is gone.
+    mark: u64,
+}
+
+/// Why a logical unit cannot be made of a configuration and a medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// The medium holds less than one block.
+    TooSmall,
+    /// The medium wants to be read and written in larger pieces than a block.
+    GranuleBeyondBlock,
+}
+
+impl core::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::TooSmall => "medium holds less than one logical block",
+            Self::GranuleBeyondBlock => "logical block is smaller than what the medium can write",
+        })
+    }
+}
+
+impl core::error::Error for Unusable {}
+
+/// Why a unit is reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reset {
+    /// LOGICAL UNIT RESET.
+    LogicalUnit,
+    /// TARGET WARM RESET or TARGET COLD RESET.
+    Target,
+}
+
+/// What a unit did so far, and does now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnitStats {
+    /// Commands received.
+    pub commands: u64,
+    /// Commands that read blocks.
+    pub reads: u64,
+    /// Commands that wrote blocks.
+    pub writes: u64,
+    /// Bytes delivered by commands that read blocks.
+    pub read_bytes: u64,
+    /// Bytes taken by commands that wrote blocks.
+    pub write_bytes: u64,
+    /// Commands that ended with CHECK CONDITION.
+    pub check_conditions: u64,
+    /// Commands that ended with RESERVATION CONFLICT.
+    pub reservation_conflicts: u64,
+    /// Commands that met TASK SET FULL.
+    pub task_set_full: u64,
+    /// Tasks aborted.
+    pub aborts: u64,
+    /// Failed operations of the medium.
+    pub medium_failures: u64,
+    /// Tasks in the task set now.
+    pub tasks: u64,
+}
+
+impl LogicalUnit {
+    /// Makes a unit of a medium. Until a nexus is established it serves nobody.
+    ///
+    /// # Errors
+    /// [`Unusable`] when configuration and medium do not fit.
+    pub fn new(config: UnitConfig, store: Box<dyn Store>, pool: Pool) -> Result<Self, Unusable> {
+        let profile = store.profile();
+        if profile.len < u64::from(config.block_size.bytes()) {
+            return Err(Unusable::TooSmall);
+        }
+        if !config.block_size.bytes().is_multiple_of(profile.granule.max(1)) {
+            return Err(Unusable::GranuleBeyondBlock);
+        }
+        let tasks = TaskSet::new(config.task_set_max);
+        let core = Core::new(config, store, pool);
+        Ok(Self { core, tasks, managing: VecDeque::new(), waiting_for_aborts: Vec::new() })
+    }
+
+    /// Takes note of a new nexus: it will hear a unit attention first.
+    pub fn nexus_established(&mut self, now: Instant, nexus: Nexus) {
+        self.core.now = now;
+        self.core.nexuses.establish(nexus);
+    }
+
+    /// Replaces what is known of a nexus: other units or other access than before.
+    pub fn nexus_changed(&mut self, now: Instant, nexus: Nexus) {
+        self.core.now = now;
+        let id = nexus.id;
+        let luns_changed = self.core.nexuses.find(id).is_some_and(|state| state.nexus.luns != nexus.luns);
+        self.core.nexuses.establish(nexus);
+        if luns_changed {
+            self.core.nexuses.attend(id, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
+        }
+    }
+
+    /// Takes note that a nexus is gone. Its tasks are aborted, and no event names their keys any more.
+    pub fn nexus_lost(&mut self, now: Instant, id: NexusId) {
+        self.core.now = now;
+        for task in self.tasks.select(|task| task.nexus == id) {
+            self.abort(task, Answer::Nothing);
+        }
+        self.core.nexuses.lose(id);
+        self.settle();
+    }
+
+    /// Executes a command.
+    pub fn execute(&mut self, now: Instant, command: Command) {
+        self.core.now = now;
+        self.core.stats.commands += 1;
+        let info = TaskInfo::new(Origin::Transport(command.key), command.nexus, command.cdb)
+            .with_attribute(command.attribute)
+            .with_lengths(command.data_in_len, command.data_out_len);
+        self.enter(info);
+        self.settle();
+    }
+
+    /// Hands over bytes that a [`Event::Fetch`] asked for, or says why they do not come. Bytes for a task that is
+    /// gone are thrown away.
+    pub fn data_out(
+        &mut self,
+        now: Instant,
+        key: TaskKey,
+        offset: u32,
+        data: Result<DataList, DataOutFault>,
+    ) {
+        self.core.now = now;
+        match self.tasks.find_key(key) {
+            Some(id) => self.data_arrived(id, offset, data),
+            None => data.into_iter().for_each(|data| self.core.recycle(data)),
+        }
+        self.settle();
+    }
+
+    /// Performs a task management function; [`Event::Managed`] answers when its effects are complete.
+    pub fn manage(&mut self, now: Instant, nexus: NexusId, key: ManageKey, function: ManageFunction) {
+        self.core.now = now;
+        let outcome = self.manage_function(nexus, function);
+        let mark = self.tasks.abort_mark();
+        self.managing.push_back(Managing { key, outcome, mark });
+        self.settle();
+    }
+
+    /// Takes note that the transport dropped a task: it is aborted, no event names its key any more, and the key may
+    /// be used again at once.
+    pub fn task_gone(&mut self, now: Instant, key: TaskKey) {
+        self.core.now = now;
+        if let Some(id) = self.tasks.find_key(key) {
+            self.abort(id, Answer::Nothing);
+            self.tasks.forget_key(id);
+        }
+        self.settle();
+    }
+
+    /// Executes a request of a copy manager as if `nexus` had sent it; [`Event::PeerDone`] answers.
+    pub fn serve_peer(&mut self, now: Instant, caller: PeerCaller, nexus: NexusId, request: PeerRequest) {
+        self.core.now = now;
+        self.serve(caller, nexus, request);
+        self.settle();
+    }
+
+    /// Takes the answer to an [`Event::Peer`].
+    pub fn peer_answer(&mut self, now: Instant, call: u32, result: PeerResult) {
+        self.core.now = now;
+        if let Some(id) = self.core.take_call(call) {
+            self.peer_answered(id, call, result);
+        }
+        self.settle();
+    }
+
+    /// Takes note that the state of an [`Event::Save`] is stored durably, or could not be.
+    pub fn saved(&mut self, now: Instant, ticket: u64, ok: bool) {
+        self.core.now = now;
+        self.stored(ticket, ok);
+        self.settle();
+    }
+
+    /// Collects completions of the medium.
+    pub fn store_ready(&mut self, now: Instant) {
+        self.core.now = now;
+        self.settle();
+    }
+
+    /// Resets the unit, as if every nexus saw it happen.
+    pub fn reset(&mut self, now: Instant, why: Reset) {
+        self.core.now = now;
+        self.reset_for(None, why);
+        self.settle();
+    }
+
+    /// Takes a changed configuration into use. Identity and block size stay what they were.
+    pub fn reconfigure(&mut self, now: Instant, config: UnitConfig) {
+        self.core.now = now;
+        self.tasks.resize(config.task_set_max);
+        self.core.reconfigure(config);
+        self.settle();
+    }
+
+    /// Looks at the medium's size again, and tells everyone if it changed.
+    pub fn capacity_changed(&mut self, now: Instant) {
+        self.core.now = now;
+        self.core.refresh_profile();
+        self.settle();
+    }
+
+    /// Returns the next event.
+    pub fn poll(&mut self) -> Option<Event> {
+        self.core.poll_event()
+    }
+
+    /// Returns when [`Self::handle_timeout`] wants to be called.
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Takes note that the deadline passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.core.now = now;
+        self.settle();
+    }
+
+    /// Returns what the unit did so far.
+    pub fn stats(&self) -> UnitStats {
+        let tasks = u64::try_from(self.tasks.len()).unwrap_or(u64::MAX);
+        UnitStats { tasks, ..self.core.stats }
+    }
+
+    /// Returns the configuration in use.
+    pub const fn config(&self) -> &UnitConfig {
+        &self.core.facts.config
+    }
+
+    /// Returns the capacity in logical blocks.
+    pub const fn capacity(&self) -> Blocks {
+        self.core.facts.capacity()
+    }
+
+    /// Returns the logical block size.
+    pub const fn block_size(&self) -> BlockSize {
+        self.core.facts.block_size()
+    }
+}

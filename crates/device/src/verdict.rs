@@ -1,0 +1,112 @@
+//! What a handler decides, and how work that takes several steps is told what happened.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use base::buffer::DataList;
+use scsi::sense::Sense;
+use scsi::status::Status;
+use store::contract::{Failure, Outcome};
+
+use crate::contract::{NexusId, PeerResult};
+use crate::sbc::read::Read;
+use crate::sbc::write::Write;
+use crate::server::Core;
+use crate::task::TaskInfo;
+
+/// The longest parameter list that is fetched. The largest legal one is that of an EXTENDED COPY or POPULATE TOKEN
+/// with 16-bit lengths plus headers; anything longer is answered with PARAMETER LIST LENGTH ERROR.
+pub(crate) const MAX_PARAMETER_LIST: u32 = 128 << 10;
+
+/// What a handler, or a job at its end, decides.
+pub(crate) enum Verdict {
+    /// GOOD, without data.
+    Good,
+    /// Another status without sense.
+    Status(Status),
+    /// CHECK CONDITION.
+    Check(Sense),
+    /// GOOD with this sense data (COMPLETED, and the like).
+    GoodWith(Sense),
+    /// Parameter data, cut to the allocation length and to what the initiator takes; then GOOD.
+    Data {
+        /// All of it.
+        bytes: Vec<u8>,
+        /// The allocation length of the CDB.
+        allocation: u64,
+    },
+    /// Fetch a parameter list, then go on with it. It is shorter than `len` when the initiator sends less.
+    Parameters {
+        /// The length the CDB announces. Zero calls `then` at once, with nothing.
+        len: u32,
+        /// What to do with it.
+        then: fn(&mut Core, &TaskInfo, &[u8]) -> Verdict,
+    },
+    /// Read blocks and deliver them: the one-operation read, which needs no box.
+    Read(Read),
+    /// Fetch blocks and write them: the one-operation write, which needs no box.
+    Write(Write),
+    /// Work of several steps.
+    Run(Box<dyn Job>),
+    /// Have `state` stored durably, then go on; `then` is told whether it was. Runs also when the task was aborted
+    /// meanwhile, and then its verdict is dropped.
+    Save {
+        /// See `Event::Save`.
+        state: Vec<u8>,
+        /// What to do then.
+        then: AfterSave,
+    },
+    /// Abort every other task of these nexuses, and go on when the medium has let go of the last one.
+    AbortOthers {
+        /// Whose tasks. The deciding task itself is spared.
+        nexuses: Vec<NexusId>,
+        /// What to answer then.
+        then: Box<Verdict>,
+    },
+}
+
+/// What to do when state was stored, or could not be.
+pub(crate) type AfterSave = Box<dyn FnOnce(&mut Core, &TaskInfo, bool) -> Verdict>;
+
+/// Work of several steps on behalf of one task. It is dropped when the task is aborted.
+pub(crate) trait Job {
+    /// Takes note of what happened and goes on as far as it can.
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep;
+}
+
+/// What happened.
+pub(crate) enum JobInput {
+    /// The job was accepted.
+    Start,
+    /// The exclusive range asked for with `Core::lock` is granted.
+    Locked,
+    /// An operation submitted with `Core::submit` completed.
+    Store {
+        /// As given to `submit`.
+        tag: u32,
+        /// Its result.
+        result: Result<Outcome, Failure>,
+    },
+    /// Bytes asked for with `Core::fetch` are here.
+    DataOut {
+        /// Where they stand in the Data-Out buffer.
+        offset: u32,
+        /// The bytes.
+        data: DataList,
+    },
+    /// A call made with `Core::call_peer` was answered.
+    Peer {
+        /// As returned by `call_peer`.
+        call: u32,
+        /// The answer.
+        result: PeerResult,
+    },
+}
+
+/// Whether a job is done.
+pub(crate) enum JobStep {
+    /// It waits for something it has asked for.
+    Wait,
+    /// It is. What it still has under way is waited for and thrown away.
+    Done(Verdict),
+}

@@ -1,0 +1,175 @@
+//! The list of targets that answers `SendTargets` (RFC 7143 §4.3, appendix C), from both ends: made piece by piece
+//! out of the directory, and read piece by piece by an initiator that trusts none of it.
+
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+use crate::keys::Key;
+use crate::login::directory::{Directory, Listed, TargetAddress, Via};
+use crate::name::{IscsiName, MAX_NAME, PortalGroupTag};
+use crate::text::{BadText, Pair, TextOut, parse};
+
+/// The most addresses of one target that are listed: more portals than a machine has interfaces.
+pub const MAX_ADDRESSES: usize = 64;
+
+/// The most targets that an initiator reads from one list.
+pub const MAX_TARGETS: usize = 1 << 16;
+
+/// The longest pair that belongs into a list: a name, or a host name with port and group.
+const MAX_LIST_PAIR: usize = "TargetAddress=".len() + MAX_NAME + 64;
+
+/// A text on its way out with, perhaps, a list of targets behind it that is made as it is sent.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    text: Vec<u8>,
+    source: Source,
+}
+
+#[derive(Debug, Default)]
+enum Source {
+    /// Nothing follows the text.
+    #[default]
+    Dry,
+    /// Every target behind this one follows.
+    Behind(Option<IscsiName>),
+}
+
+/// Whose list it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    pub(crate) directory: &'a dyn Directory,
+    pub(crate) via: &'a Via,
+    pub(crate) initiator: &'a IscsiName,
+}
+
+impl Listing {
+    /// Sends `text`, and then every target if `with_all`.
+    pub(crate) fn new(text: Vec<u8>, with_all: bool) -> Self {
+        Self { text, source: if with_all { Source::Behind(None) } else { Source::Dry } }
+    }
+
+    /// Takes the next piece, of at most `limit` bytes and whole pairs if they fit, and says whether more follows.
+    pub(crate) fn next_piece(&mut self, limit: usize, reader: Reader<'_>) -> (Vec<u8>, bool) {
+        let limit = limit.max(1);
+        while self.text.len() <= limit
+            && let Source::Behind(after) = &mut self.source
+        {
+            match reader.directory.target_behind(reader.via, reader.initiator, after.as_ref()) {
+                Some(target) => {
+                    self.text.extend(spell(&target));
+                    *after = Some(target.name);
+                }
+                None => self.source = Source::Dry,
+            }
+        }
+        if self.text.len() <= limit {
+            return (core::mem::take(&mut self.text), false);
+        }
+        let head = self.text.get(..limit).unwrap_or_default();
+        let cut = head.iter().rposition(|byte| *byte == 0).map_or(limit, |at| at + 1);
+        let rest = self.text.split_off(cut);
+        (core::mem::replace(&mut self.text, rest), true)
+    }
+
+    pub(crate) const fn is_done(&self) -> bool {
+        self.text.is_empty() && matches!(self.source, Source::Dry)
+    }
+}
+
+/// Spells a target as a list has it: its name, then its addresses.
+pub(crate) fn spell(target: &Listed) -> Vec<u8> {
+    let mut out = TextOut::new();
+    out.put(Key::TargetName.name(), target.name.as_str());
+    for (address, group) in target.addresses.iter().take(MAX_ADDRESSES) {
+        let mut value = address.to_string();
+        value.push(',');
+        value.push_str(&group.0.to_string());
+        out.put(Key::TargetAddress.name(), value);
+    }
+    out.into_bytes()
+}
+
+/// A target as an initiator was told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discovered {
+    /// Its name.
+    pub name: IscsiName,
+    /// Where it listens. Empty: where the question was asked.
+    pub addresses: Vec<(TargetAddress, Option<PortalGroupTag>)>,
+}
+
+/// Reads the answer to `SendTargets` as it comes, in pieces of any size.
+#[derive(Debug, Default)]
+pub struct TargetList {
+    partial: Vec<u8>,
+    targets: Vec<Discovered>,
+    ignored: usize,
+    /// Whether the addresses that follow belong to a target that was ignored.
+    skipping: bool,
+}
+
+impl TargetList {
+    /// Starts with no target.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the data of one Text Response.
+    ///
+    /// # Errors
+    /// The text is no text, or holds a pair that is longer than any that belongs here.
+    pub fn add(&mut self, data: &[u8]) -> Result<(), BadText> {
+        self.partial.extend_from_slice(data);
+        let whole = self.partial.iter().rposition(|byte| *byte == 0).map_or(0, |at| at + 1);
+        let rest = self.partial.split_off(whole);
+        if rest.len() > MAX_LIST_PAIR {
+            return Err(BadText::TooLong);
+        }
+        let text = core::mem::replace(&mut self.partial, rest);
+        // A list may be longer than a text may, and its pairs more; so it is read pair by pair.
+        for item in text.split_inclusive(|byte| *byte == 0) {
+            for pair in parse(item)? {
+                self.take(&pair);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the list.
+    ///
+    /// # Errors
+    /// `Unterminated` when the last pair is not whole.
+    pub fn finish(self) -> Result<Vec<Discovered>, BadText> {
+        if self.partial.is_empty() { Ok(self.targets) } else { Err(BadText::Unterminated) }
+    }
+
+    /// Returns how many names and addresses were left out because they are none, or too many.
+    pub const fn ignored(&self) -> usize {
+        self.ignored
+    }
+
+    fn take(&mut self, pair: &Pair<'_>) {
+        match Key::by_name(pair.name.as_bytes()) {
+            Some(Key::TargetName) => {
+                let name = IscsiName::parse(pair.value).ok().filter(|_| self.targets.len() < MAX_TARGETS);
+                self.skipping = name.is_none();
+                match name {
+                    Some(name) => self.targets.push(Discovered { name, addresses: Vec::new() }),
+                    None => self.ignored += 1,
+                }
+            }
+            Some(Key::TargetAddress) if !self.skipping => {
+                match (TargetAddress::parse(pair.value), self.targets.last_mut()) {
+                    (Some(address), Some(last)) if last.addresses.len() < MAX_ADDRESSES => {
+                        last.addresses.push(address);
+                    }
+                    _ => self.ignored += 1,
+                }
+            }
+            _ => self.ignored += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

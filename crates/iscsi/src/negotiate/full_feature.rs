@@ -1,0 +1,372 @@
+//! Text negotiation in full feature phase (RFC 7143 §6.4, §11.10, §11.11), for both roles.
+//!
+//! A conversation is one or more Text Requests with one task tag. Little can be negotiated then: the longest data
+//! segment, aliases, extensions; and targets can be asked for. What a conversation settles takes effect when it
+//! ends, and not at all if it is reset.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::exchange::{answer_unknown, is_refusal};
+use super::gate::BadNegotiation;
+use crate::discovery::{Listing, Reader, spell};
+use crate::keys::{Key, Kind, Senders, Usage};
+use crate::login::directory::{Directory, Via};
+use crate::login::{MAX_LOGIN_TEXTS, SessionKind};
+use crate::name::IscsiName;
+use crate::text::value::number_in;
+use crate::text::{BadText, Collector, MAX_TEXT, Pair, Spreader, TextOut, parse};
+
+/// The target transfer tag that names no conversation: a request with it starts one, a response with it ends one.
+pub const NO_TAG: u32 = u32::MAX;
+
+/// The most texts in one conversation; as many as in a login.
+pub const MAX_CONVERSATION_TEXTS: usize = MAX_LOGIN_TEXTS;
+
+/// The most responses that an initiator takes in one conversation: a list of [`crate::discovery::MAX_TARGETS`] targets
+/// in the smallest pieces that a target may send.
+pub const MAX_RESPONSES: usize = 1 << 20;
+
+/// What a Text Request says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextRequest<'a> {
+    /// F: the initiator has no more to say.
+    pub is_final: bool,
+    /// C: the text goes on in the next request.
+    pub cont: bool,
+    /// Names the conversation for the initiator.
+    pub itt: u32,
+    /// Names it for the target; [`NO_TAG`] in the first request.
+    pub ttt: u32,
+    /// The text, without padding.
+    pub data: &'a [u8],
+}
+
+/// What a Text Response says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextReply {
+    /// F: the conversation is over.
+    pub is_final: bool,
+    /// C: the text goes on in the next response.
+    pub cont: bool,
+    /// The tag that the next request must carry; [`NO_TAG`] in the last response.
+    pub ttt: u32,
+    /// The text.
+    pub data: Vec<u8>,
+    /// What the conversation settled, in its last response; takes effect behind it.
+    pub agreed: Agreed,
+}
+
+/// What a conversation settled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Agreed {
+    /// The longest data segment that the initiator receives from now on, in bytes.
+    pub initiator_max_recv: Option<u32>,
+    /// What the initiator calls itself from now on.
+    pub initiator_alias: Option<String>,
+}
+
+/// Why a conversation failed. The target answers with a Reject, reason Protocol Error, and forgets it; an initiator
+/// drops the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadTalk {
+    /// F and C are both set.
+    #[error("a request both ends the conversation and goes on")]
+    FinalWithContinue,
+    /// A tag names no conversation that is under way.
+    #[error("no such conversation is under way")]
+    NoSuchConversation,
+    /// Text came while the rest of the other side's was due.
+    #[error("text came in the middle of the other side's")]
+    TextAmidAnswer,
+    /// The conversation gets nowhere.
+    #[error("the conversation goes round in circles")]
+    TooLong,
+    /// The text is no text.
+    #[error(transparent)]
+    Text(#[from] BadText),
+    /// A rule of negotiation was broken.
+    #[error(transparent)]
+    Negotiation(#[from] BadNegotiation),
+}
+
+/// What the target must know of a connection to talk on it.
+#[derive(Clone, Copy)]
+pub struct Talker<'a> {
+    /// What can be listed.
+    pub directory: &'a dyn Directory,
+    /// The way in that the connection took.
+    pub via: &'a Via,
+    /// The initiator.
+    pub initiator: &'a IscsiName,
+    /// The kind of the session, and what it is with.
+    pub kind: &'a SessionKind,
+    /// The longest data segment that the initiator receives, in bytes.
+    pub initiator_max_recv: u32,
+    /// A transfer tag that names nothing else now.
+    pub fresh_ttt: u32,
+}
+
+/// The target's side of the conversations of one connection, one at a time.
+#[derive(Debug, Default)]
+pub struct TargetText {
+    current: Option<Conversation>,
+}
+
+#[derive(Debug)]
+struct Conversation {
+    itt: u32,
+    ttt: u32,
+    texts: usize,
+    seen: u64,
+    incoming: Collector,
+    outgoing: Listing,
+    agreed: Agreed,
+}
+
+impl TargetText {
+    /// Starts with no conversation under way.
+    pub const fn new() -> Self {
+        Self { current: None }
+    }
+
+    /// Returns whether a conversation is under way.
+    pub const fn is_amid(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Takes a Text Request and returns the response. A request without a tag starts over, whatever was under way
+    /// (RFC 7143 §6.4: negotiation reset).
+    ///
+    /// # Errors
+    /// The rule that the initiator broke. The conversation is forgotten.
+    pub fn handle(&mut self, request: &TextRequest<'_>, talker: &Talker<'_>) -> Result<TextReply, BadTalk> {
+        let known = self.current.take();
+        if request.is_final && request.cont {
+            return Err(BadTalk::FinalWithContinue);
+        }
+        let mut conversation = if request.ttt == NO_TAG {
+            Conversation::new(request.itt)
+        } else {
+            known
+                .filter(|known| (known.itt, known.ttt) == (request.itt, request.ttt))
+                .ok_or(BadTalk::NoSuchConversation)?
+        };
+        let reply = conversation.handle(request, talker)?;
+        if !reply.is_final {
+            self.current = Some(conversation);
+        }
+        Ok(reply)
+    }
+}
+
+impl Conversation {
+    fn new(itt: u32) -> Self {
+        Self {
+            itt,
+            ttt: NO_TAG,
+            texts: 0,
+            seen: 0,
+            incoming: Collector::new(),
+            outgoing: Listing::default(),
+            agreed: Agreed::default(),
+        }
+    }
+
+    fn handle(&mut self, request: &TextRequest<'_>, talker: &Talker<'_>) -> Result<TextReply, BadTalk> {
+        self.ttt = talker.fresh_ttt;
+        if !self.outgoing.is_done() {
+            if !request.data.is_empty() || request.cont {
+                return Err(BadTalk::TextAmidAnswer);
+            }
+            return Ok(self.emit(request, talker));
+        }
+        let Some(text) = self.incoming.add(request.data, request.cont)? else {
+            return Ok(self.reply(Vec::new(), false));
+        };
+        self.texts += 1;
+        if self.texts > MAX_CONVERSATION_TEXTS {
+            return Err(BadTalk::TooLong);
+        }
+        self.outgoing = self.answer(&text, talker)?;
+        Ok(self.emit(request, talker))
+    }
+
+    fn answer(&mut self, text: &[u8], talker: &Talker<'_>) -> Result<Listing, BadTalk> {
+        let mut out = TextOut::new();
+        let mut list = Wanted::Nothing;
+        for pair in parse(text)? {
+            let Some(key) = Key::by_name(pair.name.as_bytes()) else {
+                answer_unknown(&pair, &mut out)?;
+                continue;
+            };
+            if is_refusal(pair.value) {
+                return Err(BadNegotiation::AnswerWithoutOffer.into());
+            }
+            if self.seen & (1 << key.index()) != 0 {
+                return Err(BadNegotiation::KeyTwice(key).into());
+            }
+            self.seen |= 1 << key.index();
+            if key == Key::SendTargets {
+                list = wanted(pair.value, talker);
+            } else {
+                self.take(key, &pair, &mut out);
+            }
+        }
+        let mut listed = Vec::new();
+        match &list {
+            Wanted::Refused => out.put(Key::SendTargets.name(), "Reject"),
+            Wanted::One(name) => {
+                let found = talker.directory.target_named(talker.via, talker.initiator, name);
+                listed = found.as_ref().map(spell).unwrap_or_default();
+            }
+            Wanted::Nothing | Wanted::All => {}
+        }
+        if out.has_overflowed() {
+            return Err(BadNegotiation::TooManyAnswers.into());
+        }
+        let mut text = out.into_bytes();
+        text.append(&mut listed);
+        Ok(Listing::new(text, list == Wanted::All))
+    }
+
+    /// Takes a key that may be sent now, or refuses it: the value that it has stays.
+    fn take(&mut self, key: Key, pair: &Pair<'_>, out: &mut TextOut) {
+        let spec = key.spec();
+        let now = matches!(spec.usage, Usage::Always | Usage::FullFeatureOnly);
+        match spec.kind {
+            _ if !now || spec.senders == Senders::Target => out.put(pair.name, "Reject"),
+            Kind::DeclaredNumber { min, max, .. } => match number_in(pair.value, min..=max) {
+                Ok(number) => self.agreed.initiator_max_recv = Some(number),
+                Err(_) => out.put(pair.name, "Reject"),
+            },
+            _ => self.agreed.initiator_alias = Some(crate::login::printable(pair.value)),
+        }
+    }
+
+    /// Sends the next piece of our text, and ends the conversation behind the last if the initiator wants to.
+    fn emit(&mut self, request: &TextRequest<'_>, talker: &Talker<'_>) -> TextReply {
+        let limit = usize::try_from(talker.initiator_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
+        let Talker { directory, via, initiator, .. } = *talker;
+        let (data, cont) = self.outgoing.next_piece(limit, Reader { directory, via, initiator });
+        if cont || !request.is_final {
+            return self.reply(data, cont);
+        }
+        let agreed = core::mem::take(&mut self.agreed);
+        TextReply { is_final: true, cont: false, ttt: NO_TAG, data, agreed }
+    }
+
+    fn reply(&self, data: Vec<u8>, cont: bool) -> TextReply {
+        TextReply { is_final: false, cont, ttt: self.ttt, data, agreed: Agreed::default() }
+    }
+}
+
+/// What a `SendTargets` asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Wanted {
+    Nothing,
+    All,
+    One(IscsiName),
+    Refused,
+}
+
+/// Reads the value of `SendTargets` (RFC 7143 appendix C): `All` and names in discovery sessions; in a normal session
+/// nothing, or the name of the target that it is with.
+fn wanted(value: &[u8], talker: &Talker<'_>) -> Wanted {
+    match (talker.kind, value) {
+        (SessionKind::Discovery, b"All") => Wanted::All,
+        (SessionKind::Discovery, b"") => Wanted::Refused,
+        (SessionKind::Discovery, name) => IscsiName::parse(name).map_or(Wanted::Refused, Wanted::One),
+        (SessionKind::Normal { name, .. }, b"") => Wanted::One(name.clone()),
+        (SessionKind::Normal { name, .. }, asked) if IscsiName::parse(asked).as_ref() == Ok(name) => {
+            Wanted::One(name.clone())
+        }
+        (SessionKind::Normal { .. }, _) => Wanted::Refused,
+    }
+}
+
+/// A Text Request with its own text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextCall {
+    /// F.
+    pub is_final: bool,
+    /// C.
+    pub cont: bool,
+    /// The initiator's task tag.
+    pub itt: u32,
+    /// The target's transfer tag.
+    pub ttt: u32,
+    /// The text.
+    pub data: Vec<u8>,
+}
+
+impl TextCall {
+    /// Returns the same request as the target's side takes it.
+    pub fn as_request(&self) -> TextRequest<'_> {
+        let Self { is_final, cont, itt, ttt, data } = self;
+        TextRequest { is_final: *is_final, cont: *cont, itt: *itt, ttt: *ttt, data }
+    }
+}
+
+/// The initiator's side of one conversation that says one text and hears the answer out.
+///
+/// The answer is not kept here: hand the data of each response to a [`crate::discovery::TargetList`] or a
+/// [`Collector`].
+#[derive(Debug)]
+pub struct InitiatorText {
+    itt: u32,
+    ttt: u32,
+    outgoing: Spreader,
+    piece_max: usize,
+    responses: usize,
+    over: bool,
+}
+
+impl InitiatorText {
+    /// Prepares to say `text` in pieces of at most `piece_max` bytes.
+    pub fn new(itt: u32, text: TextOut, piece_max: usize) -> Self {
+        let outgoing = Spreader::new(text.into_bytes());
+        Self { itt, ttt: NO_TAG, outgoing, piece_max, responses: 0, over: false }
+    }
+
+    /// Returns the first request.
+    pub fn start(&mut self) -> TextCall {
+        self.next_call()
+    }
+
+    /// Takes a response, of which only F, C, the tag and whether there is data matter here; returns the next request,
+    /// or `None` when the conversation is over.
+    ///
+    /// # Errors
+    /// The rule that the target broke.
+    pub fn handle(&mut self, reply: &TextReply) -> Result<Option<TextCall>, BadTalk> {
+        self.responses += 1;
+        if self.over {
+            return Err(BadTalk::NoSuchConversation);
+        }
+        if self.responses > MAX_RESPONSES {
+            return Err(BadTalk::TooLong);
+        }
+        if reply.is_final && reply.cont {
+            return Err(BadTalk::FinalWithContinue);
+        }
+        let speaking = !self.outgoing.is_done();
+        if speaking && (reply.is_final || reply.cont || !reply.data.is_empty()) {
+            return Err(BadTalk::TextAmidAnswer);
+        }
+        if reply.is_final != (reply.ttt == NO_TAG) {
+            return Err(BadTalk::NoSuchConversation);
+        }
+        self.ttt = reply.ttt;
+        self.over = reply.is_final;
+        Ok((!self.over).then(|| self.next_call()))
+    }
+
+    fn next_call(&mut self) -> TextCall {
+        let (data, cont) = self.outgoing.next_piece(self.piece_max);
+        TextCall { is_final: !cont, cont, itt: self.itt, ttt: self.ttt, data }
+    }
+}
+
+#[cfg(test)]
+mod tests;

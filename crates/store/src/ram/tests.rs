@@ -1,0 +1,159 @@
+use super::*;
+use crate::contract::{Durability, OpId};
+use alloc::vec;
+use base::rng::Rng;
+
+fn run(ram: &mut Ram, action: OpAction) -> Result<Outcome, Failure> {
+    ram.submit(Op { id: OpId(7), action });
+    let completion = ram.poll().expect("memory answers at once");
+    assert_eq!(completion.id, OpId(7));
+    assert!(ram.poll().is_none());
+    completion.result
+}
+
+fn read(ram: &mut Ram, at: u64, len: usize) -> Vec<u8> {
+    match run(ram, OpAction::Read { at, len }) {
+        Ok(Outcome::Data(list)) => {
+            let mut out = vec![0; len];
+            assert_eq!(list.copy_to(0, &mut out), len);
+            out
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn write(ram: &mut Ram, at: u64, bytes: &[u8]) {
+    let data = Bytes::copied_from(bytes).into();
+    let result = run(ram, OpAction::Write { at, data, durability: Durability::Cached });
+    assert!(matches!(result, Ok(Outcome::Done(data)) if data.len() == bytes.len()));
+}
+
+fn extents(ram: &mut Ram, at: u64, len: u64, count_max: usize) -> Vec<(u64, u64, ExtentState)> {
+    match run(ram, OpAction::Extents { at, len, count_max }) {
+        Ok(Outcome::Extents(list)) => list.iter().map(|e| (e.at, e.len, e.state)).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn never_written_bytes_read_as_zeros_and_take_no_memory() {
+    let mut ram = Ram::new(1 << 40);
+    assert_eq!(read(&mut ram, (1 << 39) - 5, 10), [0; 10]);
+    assert_eq!(extents(&mut ram, 0, 1 << 20, 8), [(0, 1 << 20, ExtentState::Hole)]);
+}
+
+#[test]
+fn a_read_shares_the_medium_and_survives_a_later_write() {
+    let mut ram = Ram::new(1 << 20);
+    write(&mut ram, 0, b"before");
+    let Ok(Outcome::Data(first)) = run(&mut ram, OpAction::Read { at: 0, len: 6 }) else { panic!() };
+    let Ok(Outcome::Data(second)) = run(&mut ram, OpAction::Read { at: 0, len: 6 }) else { panic!() };
+    assert_eq!(first.parts()[0].as_ptr(), second.parts()[0].as_ptr());
+    write(&mut ram, 0, b"after!");
+    assert_eq!(&*first.parts()[0], b"before");
+    assert_eq!(read(&mut ram, 0, 6), b"after!");
+}
+
+#[test]
+fn a_range_that_leaves_the_medium_fails() {
+    let mut ram = Ram::new(1000);
+    for (at, len) in [(1000, 1), (999, 2), (u64::MAX, 1), (u64::MAX - 1, 4)] {
+        let wide = u64::try_from(len).unwrap();
+        for action in [
+            OpAction::Read { at, len },
+            OpAction::Write {
+                at,
+                data: Bytes::copied_from(&vec![1; len]).into(),
+                durability: Durability::Cached,
+            },
+            OpAction::Deallocate { at, len: wide },
+            OpAction::WriteZeroes { at, len: wide, may_deallocate: false, durability: Durability::Cached },
+            OpAction::Extents { at, len: wide, count_max: 4 },
+        ] {
+            let result = run(&mut ram, action);
+            assert!(matches!(result, Err(Failure { fault: Fault::OutOfRange, .. })), "{at} {len}");
+        }
+    }
+    assert_eq!(read(&mut ram, 999, 1), [0]);
+    assert_eq!(read(&mut ram, 1000, 0), []);
+}
+
+#[test]
+fn deallocating_frees_whole_chunks_and_zeroes_the_rest() {
+    let chunk = to_u64(CHUNK);
+    let mut ram = Ram::new(4 * chunk - 100);
+    write(&mut ram, 0, &vec![0xff; 4 * CHUNK - 100]);
+    let holes = OpAction::Deallocate { at: chunk - 10, len: 2 * chunk };
+    assert!(run(&mut ram, holes).is_ok());
+    assert_eq!(
+        extents(&mut ram, 0, 4 * chunk - 100, 8),
+        [
+            (0, chunk, ExtentState::Mapped),
+            (chunk, chunk, ExtentState::Hole),
+            (2 * chunk, 2 * chunk - 100, ExtentState::Mapped)
+        ]
+    );
+    assert_eq!(extents(&mut ram, 0, 4 * chunk - 100, 2).len(), 2);
+    let bytes = read(&mut ram, 0, 4 * CHUNK - 100);
+    assert!(bytes[..CHUNK - 10].iter().all(|b| *b == 0xff));
+    assert!(bytes[CHUNK - 10..3 * CHUNK - 10].iter().all(|b| *b == 0));
+    assert!(bytes[3 * CHUNK - 10..].iter().all(|b| *b == 0xff));
+    // The last chunk ends with the medium, so its part of the medium is all of it.
+    assert!(run(&mut ram, OpAction::Deallocate { at: 3 * chunk, len: chunk - 100 }).is_ok());
+    assert_eq!(extents(&mut ram, 3 * chunk, 1, 1)[0].2, ExtentState::Hole);
+}
+
+#[test]
+fn zeros_that_must_stay_allocated_stay_allocated() {
+    let mut ram = Ram::new(1 << 20);
+    let durability = Durability::Cached;
+    let zero = OpAction::WriteZeroes { at: 10, len: 10, may_deallocate: false, durability };
+    assert!(run(&mut ram, zero).is_ok());
+    assert_eq!(extents(&mut ram, 0, 1, 1)[0].2, ExtentState::Mapped);
+}
+
+#[test]
+fn shrinking_and_growing_again_brings_zeros() {
+    let mut ram = Ram::new(200_000);
+    write(&mut ram, 0, &[1; 200_000]);
+    ram.resize(100_000);
+    assert_eq!(ram.profile().len, 100_000);
+    ram.resize(200_000);
+    let bytes = read(&mut ram, 0, 200_000);
+    assert!(bytes[..100_000].iter().all(|b| *b == 1) && bytes[100_000..].iter().all(|b| *b == 0));
+}
+
+#[test]
+fn agrees_with_a_plain_array_over_random_operations() {
+    const LEN: usize = 5 * CHUNK + 777;
+    for seed in 0..10 {
+        let mut rng = Rng::from_seed(seed);
+        let mut model = vec![0; LEN];
+        let mut ram = Ram::new(to_u64(LEN));
+        for step in 0..300 {
+            let at = usize::try_from(rng.below(to_u64(LEN))).unwrap();
+            let len = usize::try_from(rng.below(to_u64((LEN - at).min(2 * CHUNK)))).unwrap();
+            let (wide_at, wide_len) = (to_u64(at), to_u64(len));
+            match rng.below(4) {
+                0 => assert_eq!(read(&mut ram, wide_at, len), model[at..at + len], "seed {seed} step {step}"),
+                1 => {
+                    rng.fill(&mut model[at..at + len]);
+                    write(&mut ram, wide_at, &model[at..at + len]);
+                }
+                2 => {
+                    model[at..at + len].fill(0);
+                    assert!(run(&mut ram, OpAction::Deallocate { at: wide_at, len: wide_len }).is_ok());
+                }
+                _ => {
+                    model[at..at + len].fill(0);
+                    let may_deallocate = rng.chance(1, 2);
+                    let durability = Durability::Stable;
+                    let zero =
+                        OpAction::WriteZeroes { at: wide_at, len: wide_len, may_deallocate, durability };
+                    assert!(run(&mut ram, zero).is_ok());
+                }
+            }
+        }
+        assert_eq!(read(&mut ram, 0, LEN), model, "seed {seed}");
+    }
+}

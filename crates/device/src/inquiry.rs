@@ -24,8 +24,10 @@ pub(crate) struct Portrait<'a> {
     pub(crate) device_type: DeviceType,
     /// The target port through which it is asked.
     pub(crate) port: RelativePort,
-    /// The body of VPD page 8Fh, if the unit does third-party copies.
-    pub(crate) third_party_copy: Option<Vec<u8>>,
+    /// Whether the unit does third-party copies.
+    pub(crate) third_party_copy: bool,
+    /// The body of VPD page 8Fh, if there is one.
+    pub(crate) third_party_copy_page: Option<Vec<u8>>,
     /// Whether writes may be acknowledged before they are durable.
     pub(crate) volatile_cache: bool,
     /// The body of VPD page B0h.
@@ -53,7 +55,7 @@ impl Portrait<'_> {
             version: VERSION_SPC_4,
             hierarchical: true,
             target_port_groups: TPGS_IMPLICIT,
-            third_party_copy: self.third_party_copy.is_some(),
+            third_party_copy: self.third_party_copy,
             protect: false,
             multi_port: config.ports.len() > 1,
             command_queuing: true,
@@ -81,7 +83,7 @@ impl Portrait<'_> {
             .to_vec(),
             page::MODE_PAGE_POLICY => ALL_PAGES_SHARED.to_vec(),
             page::SCSI_PORTS => self.ports(),
-            page::THIRD_PARTY_COPY => self.third_party_copy.clone()?,
+            page::THIRD_PARTY_COPY => self.third_party_copy_page.clone()?,
             page::BLOCK_LIMITS if self.is_block_device() => self.limits.encode().to_vec(),
             page::BLOCK_CHARACTERISTICS if self.is_block_device() => self.characteristics.encode().to_vec(),
             page::LOGICAL_BLOCK_PROVISIONING => self.provisioning?.encode().to_vec(),
@@ -100,7 +102,7 @@ impl Portrait<'_> {
             page::MODE_PAGE_POLICY,
             page::SCSI_PORTS,
         ]);
-        pages.extend(self.third_party_copy.as_ref().map(|_| page::THIRD_PARTY_COPY));
+        pages.extend(self.third_party_copy_page.as_ref().map(|_| page::THIRD_PARTY_COPY));
         if self.is_block_device() {
             pages.extend([page::BLOCK_LIMITS, page::BLOCK_CHARACTERISTICS]);
         }

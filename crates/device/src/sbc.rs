@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 mod capacity;
+pub(crate) mod limits;
 pub(crate) mod read;
 mod table;
 pub(crate) mod write;

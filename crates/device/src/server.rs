@@ -19,6 +19,7 @@ use crate::medium::MediumAccess;
 use crate::nexus::Nexuses;
 use crate::range_lock::ByteRange;
 use crate::settings::Settings;
+use crate::spc;
 use crate::table::Table;
 use crate::task::{Origin, TaskId, TaskInfo};
 use crate::unit::UnitStats;
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     pub(crate) facts: Facts,
     /// What application clients have set.
     pub(crate) settings: Settings,
+    /// What the commands of every device leave behind.
+    pub(crate) spc: spc::State,
     /// Who reaches this unit.
     pub(crate) nexuses: Nexuses,
     /// Every command.
@@ -89,13 +92,14 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(config: UnitConfig, store: Box<dyn Store>, pool: Pool) -> Self {
+    pub(crate) fn new(config: UnitConfig, store: Box<dyn Store>, spc: spc::State, pool: Pool) -> Self {
         let medium = MediumAccess::new(store, pool.clone());
         let profile = medium.profile();
         Self {
             now: Instant::ORIGIN,
             settings: Settings::new(config.write_cache),
             facts: Facts { config, profile },
+            spc,
             nexuses: Nexuses::default(),
             table: Table::new(),
             pool,
@@ -129,7 +133,7 @@ impl Core {
 
     /// Returns why the medium cannot be used now, if so.
     pub(crate) const fn not_ready(&self) -> Option<Sense> {
-        None
+        self.spc.not_ready()
     }
 
     /// Has state stored durably on behalf of a task.

@@ -12,6 +12,7 @@ use scsi::sense::{Asc, Sense};
 use crate::pr::conflict::Conflict;
 use crate::sbc;
 use crate::server::{Core, Facts};
+use crate::spc;
 use crate::task::TaskInfo;
 use crate::verdict::Verdict;
 
@@ -64,7 +65,7 @@ pub(crate) enum Medium {
 }
 
 /// Every row there is.
-const ROWS: &[&[Row]] = &[sbc::ROWS];
+const ROWS: &[&[Row]] = &[spc::ROWS, sbc::ROWS];
 
 /// For commands that every unit has.
 pub(crate) const fn always(_: &Facts) -> bool {

@@ -136,7 +136,7 @@ impl Rig {
 
     /// The same before they have heard it.
     pub(crate) fn fresh(config: UnitConfig, store: Box<dyn Store>) -> Self {
-        let mut unit = LogicalUnit::new(config, store, Pool::new(1 << 20)).unwrap();
+        let mut unit = LogicalUnit::new(config, store, None, Pool::new(1 << 20)).unwrap();
         for id in [A, B] {
             unit.nexus_established(Instant::ORIGIN, nexus(id));
         }

@@ -21,7 +21,11 @@ use crate::contract::{
     Command, DataOutFault, Event, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId, PeerCaller,
     PeerRequest, PeerResult, TaskKey, UnitConfig,
 };
+use crate::identifying::IdentifyingInformation;
+use crate::pr::PersistentReservations;
+use crate::saved::{self, StateFault};
 use crate::server::Core;
+use crate::spc;
 use crate::task::{Origin, TaskId, TaskInfo};
 use crate::task_set::{Answer, TaskSet};
 
@@ -50,11 +54,14 @@ pub enum Unusable {
     TooSmall,
     /// The medium wants to be read and written in larger pieces than a block.
     GranuleBeyondBlock,
+    /// What was saved of the unit cannot be read.
+    SavedState(StateFault),
 }
 
 impl core::fmt::Display for Unusable {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
+            Self::SavedState(fault) => return write!(f, "saved state: {fault}"),
             Self::TooSmall => "medium holds less than one logical block",
             Self::GranuleBeyondBlock => "logical block is smaller than what the medium can write",
         })
@@ -100,11 +107,44 @@ pub struct UnitStats {
 }
 
 impl LogicalUnit {
-    /// Makes a unit of a medium. Until a nexus is established it serves nobody.
+    /// Makes a unit of a medium and of the state that the last [`Event::Save`] had stored, if any. Until a nexus is
+    /// established it serves nobody.
+    ///
+    /// # Errors
+    /// [`Unusable`] when configuration and medium do not fit, or the saved state cannot be read. In the latter case
+    /// [`Self::new_without_reservations`] makes a unit that waits for somebody to say what was reserved.
+    pub fn new(
+        config: UnitConfig,
+        store: Box<dyn Store>,
+        saved: Option<&[u8]>,
+        pool: Pool,
+    ) -> Result<Self, Unusable> {
+        let (reservations, information) =
+            saved::decode(saved.unwrap_or_default()).map_err(Unusable::SavedState)?;
+        Self::with_state(config, store, spc::State::new(reservations, information), pool)
+    }
+
+    /// Makes a unit whose saved state is lost. It refuses nearly every command with PERSISTENT RESERVATION INFORMATION
+    /// LOST until an application client sends REPLACE LOST RESERVATION (SPC-5 §5.14.5.4): serving without
+    /// knowing who was fenced would be worse.
     ///
     /// # Errors
     /// [`Unusable`] when configuration and medium do not fit.
-    pub fn new(config: UnitConfig, store: Box<dyn Store>, pool: Pool) -> Result<Self, Unusable> {
+    pub fn new_without_reservations(
+        config: UnitConfig,
+        store: Box<dyn Store>,
+        pool: Pool,
+    ) -> Result<Self, Unusable> {
+        let state = spc::State::new(PersistentReservations::lost(), IdentifyingInformation::default());
+        Self::with_state(config, store, state, pool)
+    }
+
+    fn with_state(
+        config: UnitConfig,
+        store: Box<dyn Store>,
+        state: spc::State,
+        pool: Pool,
+    ) -> Result<Self, Unusable> {
         let profile = store.profile();
         if profile.len < u64::from(config.block_size.bytes()) {
             return Err(Unusable::TooSmall);
@@ -113,7 +153,7 @@ impl LogicalUnit {
             return Err(Unusable::GranuleBeyondBlock);
         }
         let tasks = TaskSet::new(config.task_set_max);
-        let core = Core::new(config, store, pool);
+        let core = Core::new(config, store, state, pool);
         Ok(Self { core, tasks, managing: VecDeque::new(), waiting_for_aborts: Vec::new() })
     }
 
@@ -121,6 +161,7 @@ impl LogicalUnit {
     pub fn nexus_established(&mut self, now: Instant, nexus: Nexus) {
         self.core.now = now;
         self.core.nexuses.establish(nexus);
+        self.core.refresh_standings();
     }
 
     /// Replaces what is known of a nexus: other units or other access than before.
@@ -129,6 +170,7 @@ impl LogicalUnit {
         let id = nexus.id;
         let luns_changed = self.core.nexuses.find(id).is_some_and(|state| state.nexus.luns != nexus.luns);
         self.core.nexuses.establish(nexus);
+        self.core.refresh_standings();
         if luns_changed {
             self.core.nexuses.attend(id, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
         }
@@ -140,7 +182,9 @@ impl LogicalUnit {
         for task in self.tasks.select(|task| task.nexus == id) {
             self.abort(task, Answer::Nothing);
         }
+        self.core.nexus_was_lost(id);
         self.core.nexuses.lose(id);
+        self.core.refresh_standings();
         self.settle();
     }
 

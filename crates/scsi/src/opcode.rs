@@ -82,6 +82,7 @@ pub mod maintenance_in {
 pub mod maintenance_out {
     pub const SET_IDENTIFYING_INFORMATION: u16 = 0x06;
     pub const SET_TARGET_PORT_GROUPS: u16 = 0x0a;
+    pub const SET_TIMESTAMP: u16 = 0x0f;
 }
 
 /// Service actions of variable-length CDBs (32 bytes).

@@ -43,7 +43,8 @@ fn portrait(config: &UnitConfig) -> Portrait<'_> {
         config,
         device_type: DeviceType::DIRECT_ACCESS_BLOCK,
         port: RelativePort(2),
-        third_party_copy: None,
+        third_party_copy: false,
+        third_party_copy_page: None,
         volatile_cache: true,
         limits: BlockLimits { compare_and_write_max: 8, transfer_max: 0x8000, ..BlockLimits::default() },
         characteristics: BlockCharacteristics { rotation_rate: 1, ..BlockCharacteristics::default() },
@@ -70,7 +71,7 @@ fn standard_data_follows_the_configuration() {
     let mut config = config();
     config.removable = true;
     config.ports = Rc::from([TargetPort { protocol: 0xf, ..config.ports[0].clone() }]);
-    let portrait = Portrait { third_party_copy: Some(vec![]), ..portrait(&config) };
+    let portrait = Portrait { third_party_copy: true, ..portrait(&config) };
     let data = StandardInquiry::parse(&portrait.standard()).unwrap();
     assert!(data.removable && data.third_party_copy && !data.multi_port);
     assert!(!data.versions.contains(&version_descriptor::ISCSI));
@@ -82,7 +83,7 @@ fn every_page_that_is_listed_exists_and_no_other() {
     for portrait in [
         portrait(&config),
         Portrait { provisioning: None, ..portrait(&config) },
-        Portrait { third_party_copy: Some(vec![1]), ..portrait(&config) },
+        Portrait { third_party_copy_page: Some(vec![1]), ..portrait(&config) },
     ] {
         let list = portrait.page(0).unwrap();
         let listed = &list[4..];

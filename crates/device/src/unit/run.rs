@@ -273,32 +273,33 @@ impl LogicalUnit {
 impl Core {
     /// Finds the handler of a command, or the verdict that keeps it from being executed.
     fn admit(&mut self, task: &TaskInfo) -> Result<Handler, Verdict> {
-        let found = self.table.find(&self.facts, &task.cdb);
-        let reported = !matches!(found, Ok(Row { attention: Attention::Passed, .. })) && task.key().is_some();
-        let Some(state) = self.nexuses.find_mut(task.nexus) else {
+        if self.nexuses.find(task.nexus).is_none() {
             return Err(Verdict::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE)));
-        };
-        let interlock = self.settings.attention_interlock;
-        let mut report = |only_resets: bool| {
-            let next = state.attentions.next().filter(|_| reported)?;
-            if only_resets && !attention::outranks_conflict(next.asc) {
-                return None;
-            }
-            if interlock == AttentionInterlock::ClearedWhenReported {
-                state.attentions.take();
-            }
-            Some(Verdict::Check(next))
-        };
-        // SAM-5 §5.3.3: resets are reported before a reservation conflict, everything else after it.
-        if let Some(verdict) = report(true) {
-            return Err(verdict);
         }
-        if let Some(verdict) = report(false) {
+        let found = self.table.find(&self.facts, &task.cdb);
+        let passed = matches!(found, Ok(Row { attention: Attention::Passed, .. })) || task.key().is_none();
+        // SAM-5 §5.3.3: resets are reported before a reservation conflict, everything else after it.
+        let obstacle = self
+            .attention(task, passed, attention::outranks_conflict)
+            .or_else(|| found.as_ref().ok().and_then(|row| self.reservation_stops(task, row)))
+            .or_else(|| self.attention(task, passed, |_| true));
+        if let Some(verdict) = obstacle {
             return Err(verdict);
         }
         let row = found.map_err(Verdict::Check)?;
         self.check_request(task, row)?;
         Ok(row.handler)
+    }
+
+    /// Reports the next unit attention of a task's nexus, if it is one of those that `counts` says.
+    fn attention(&mut self, task: &TaskInfo, passed: bool, counts: fn(Asc) -> bool) -> Option<Verdict> {
+        let kept = self.settings.attention_interlock == AttentionInterlock::Kept;
+        let state = self.nexuses.find_mut(task.nexus)?;
+        let next = state.attentions.next().filter(|next| !passed && counts(next.asc))?;
+        if !kept {
+            state.attentions.take();
+        }
+        Some(Verdict::Check(next))
     }
 
     fn check_request(&self, task: &TaskInfo, row: &Row) -> Result<(), Verdict> {

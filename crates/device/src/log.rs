@@ -1,0 +1,202 @@
+//! Log pages (SPC-5 §7.3): what a unit has counted and found.
+//!
+//! Only what is really known is told: there is no thermometer here, and no medium scan.
+
+use alloc::vec::Vec;
+
+use scsi::log::{Page, Parameter, control, page};
+use scsi::sense::Sense;
+
+use crate::self_test::SelfTestResults;
+
+/// What LOG SENSE is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogRequest {
+    /// PC: which values.
+    pub(crate) page_control: u8,
+    /// PAGE CODE.
+    pub(crate) code: u8,
+    /// SUBPAGE CODE.
+    pub(crate) subpage: u8,
+    /// PARAMETER POINTER: parameters before this one are left out.
+    pub(crate) pointer: u16,
+}
+
+/// What there is to tell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogFacts<'a> {
+    /// How often and how much was read and written since the last reset of the counters.
+    pub(crate) statistics: Statistics,
+    /// The self-tests.
+    pub(crate) self_tests: &'a SelfTestResults,
+}
+
+/// How often and how much was read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Statistics {
+    /// Commands that read blocks.
+    pub(crate) read_commands: u64,
+    /// Commands that wrote blocks.
+    pub(crate) write_commands: u64,
+    /// Blocks that came from initiators.
+    pub(crate) blocks_received: u64,
+    /// Blocks that went to initiators.
+    pub(crate) blocks_transmitted: u64,
+}
+
+/// Cumulative values: the only ones that our parameters have.
+const CUMULATIVE: u8 = 0b01;
+
+/// The pages, ascending.
+const PAGES: [u8; 4] = [
+    page::SUPPORTED_PAGES,
+    page::SELF_TEST_RESULTS,
+    page::GENERAL_STATISTICS,
+    page::INFORMATIONAL_EXCEPTIONS,
+];
+
+/// Answers LOG SENSE.
+///
+/// # Errors
+/// INVALID FIELD IN CDB for a page, a kind of values or a parameter that there is none of.
+pub(crate) fn sense(request: LogRequest, facts: LogFacts<'_>) -> Result<Vec<u8>, Sense> {
+    if !PAGES.contains(&request.code) {
+        return Err(Sense::invalid_cdb(2, Some(5)));
+    }
+    if request.page_control != CUMULATIVE {
+        return Err(Sense::invalid_cdb(2, Some(7)));
+    }
+    let lists_subpages = request.subpage == page::SUPPORTED_SUBPAGES && request.code == page::SUPPORTED_PAGES;
+    if request.subpage != 0 && !lists_subpages {
+        return Err(Sense::invalid_cdb(3, None));
+    }
+    let parameters = match request.code {
+        page::SELF_TEST_RESULTS => facts.self_tests.parameters(),
+        page::GENERAL_STATISTICS => Vec::from([facts.statistics.parameter()]),
+        page::INFORMATIONAL_EXCEPTIONS => Vec::from([NOTHING_WRONG.parameter()]),
+        _ => return Ok(supported(lists_subpages)),
+    };
+    if parameters.iter().all(|parameter| parameter.code < request.pointer) {
+        return Err(Sense::invalid_cdb(5, None));
+    }
+    let mut body = Vec::new();
+    for parameter in parameters.iter().filter(|parameter| parameter.code >= request.pointer) {
+        parameter.encode(&mut body);
+    }
+    Ok(Page { code: request.code, subpage: None, body: &body }.encode())
+}
+
+fn supported(with_subpages: bool) -> Vec<u8> {
+    if with_subpages {
+        let mut body = Vec::from([page::SUPPORTED_PAGES, 0, page::SUPPORTED_PAGES, page::SUPPORTED_SUBPAGES]);
+        body.extend(PAGES.iter().skip(1).flat_map(|code| [*code, 0]));
+        Page { code: page::SUPPORTED_PAGES, subpage: Some(page::SUPPORTED_SUBPAGES), body: &body }.encode()
+    } else {
+        Page { code: page::SUPPORTED_PAGES, subpage: None, body: &PAGES }.encode()
+    }
+}
+
+impl Statistics {
+    /// Parameter 0001h of the general statistics page (SPC-5 §7.3.10). Processing intervals are not measured.
+    fn parameter(self) -> Parameter {
+        let counts = [
+            self.read_commands,
+            self.write_commands,
+            self.blocks_received,
+            self.blocks_transmitted,
+            0,
+            0,
+            0,
+            0,
+        ];
+        let value = counts.iter().flat_map(|count| count.to_be_bytes()).collect();
+        Parameter { code: 1, control: control::BINARY_LIST, value }
+    }
+
+    /// What was counted after `earlier`.
+    pub(crate) const fn since(self, earlier: Self) -> Self {
+        Self {
+            read_commands: self.read_commands.saturating_sub(earlier.read_commands),
+            write_commands: self.write_commands.saturating_sub(earlier.write_commands),
+            blocks_received: self.blocks_received.saturating_sub(earlier.blocks_received),
+            blocks_transmitted: self.blocks_transmitted.saturating_sub(earlier.blocks_transmitted),
+        }
+    }
+}
+
+/// The informational exceptions page: an additional sense code and qualifier, and a temperature.
+struct Exceptions([u8; 4]);
+
+/// No exception, and a temperature that is not known.
+const NOTHING_WRONG: Exceptions = Exceptions([0, 0, 0xff, 0]);
+
+impl Exceptions {
+    fn parameter(&self) -> Parameter {
+        Parameter { code: 0, control: control::BINARY_LIST, value: Vec::from(self.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::self_test::{Outcome, SelfTestCode};
+
+    const STATISTICS: Statistics =
+        Statistics { read_commands: 1, write_commands: 2, blocks_received: 3, blocks_transmitted: 0x0405 };
+
+    fn ask(code: u8, subpage: u8, pointer: u16) -> Result<Vec<u8>, Sense> {
+        let mut self_tests = SelfTestResults::default();
+        self_tests.record(SelfTestCode::BackgroundShort, Outcome::Passed, 7);
+        let request = LogRequest { page_control: CUMULATIVE, code, subpage, pointer };
+        sense(request, LogFacts { statistics: STATISTICS, self_tests: &self_tests })
+    }
+
+    #[test]
+    fn the_pages_that_are_listed_exist() {
+        let list = ask(0, 0, 0).unwrap();
+        assert_eq!(list, [0x80, 0, 0, 4, 0x00, 0x10, 0x19, 0x2f]);
+        for code in 0..0x40 {
+            assert_eq!(ask(code, 0, 0).is_ok(), list[4..].contains(&code), "{code:02x}");
+        }
+        let with_subpages = ask(0, 0xff, 0).unwrap();
+        assert_eq!(with_subpages[..4], [0xc0, 0xff, 0, 10]);
+        assert_eq!(with_subpages[4..], [0, 0, 0, 0xff, 0x10, 0, 0x19, 0, 0x2f, 0]);
+    }
+
+    #[test]
+    fn what_there_is_none_of_is_pointed_at() {
+        assert_eq!(ask(0x0d, 0, 0), Err(Sense::invalid_cdb(2, Some(5))));
+        assert_eq!(ask(0x2f, 1, 0), Err(Sense::invalid_cdb(3, None)));
+        assert_eq!(ask(0x2f, 0xff, 0), Err(Sense::invalid_cdb(3, None)));
+        assert_eq!(ask(0x2f, 0, 1), Err(Sense::invalid_cdb(5, None)));
+        let self_tests = SelfTestResults::default();
+        let facts = LogFacts { statistics: STATISTICS, self_tests: &self_tests };
+        for page_control in [0, 2, 3] {
+            let request = LogRequest { page_control, code: 0x2f, subpage: 0, pointer: 0 };
+            assert_eq!(sense(request, facts), Err(Sense::invalid_cdb(2, Some(7))));
+        }
+    }
+
+    #[test]
+    fn no_exception_is_told_as_such() {
+        assert_eq!(ask(0x2f, 0, 0).unwrap(), [0xaf, 0, 0, 8, 0, 0, 0x23, 4, 0, 0, 0xff, 0]);
+    }
+
+    #[test]
+    fn statistics_are_eight_counters() {
+        let page = ask(0x19, 0, 0).unwrap();
+        assert_eq!(page[..8], [0x99, 0, 0, 68, 0, 1, 0x23, 64]);
+        assert_eq!(page[8..40], [1, 2, 3, 0x0405_u64].map(u64::to_be_bytes).concat());
+        assert_eq!(page[40..], [0; 32]);
+        assert_eq!(STATISTICS.since(STATISTICS), Statistics::default());
+    }
+
+    #[test]
+    fn self_tests_are_twenty_results_and_the_pointer_skips() {
+        let page = ask(0x10, 0, 0).unwrap();
+        assert_eq!(page.len(), 4 + 20 * 20);
+        assert_eq!(page[4..14], [0, 1, 0x23, 16, 0x20, 0, 0, 7, 0xff, 0xff]);
+        assert_eq!(ask(0x10, 0, 20).unwrap().len(), 24);
+        assert_eq!(ask(0x10, 0, 21), Err(Sense::invalid_cdb(5, None)));
+    }
+}

@@ -1,0 +1,273 @@
+//! Mode pages of a disk (SPC-5 §7.5, SBC-4 §6.5): MODE SENSE reads [`Settings`] as bytes, MODE SELECT makes new ones.
+//!
+//! A page is a row of one table: which bits stand for which setting, and which of them can be changed. MODE SELECT is
+//! judged whole before anything changes. Nothing is saved across a reset: the configuration is where defaults live.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use base::bytes::Reader;
+use scsi::mode::{self, BlockDescriptor, Form, Header, Page, Parameters, Values, device_specific, page};
+use scsi::sense::{Asc, Sense};
+
+use crate::settings::{AttentionInterlock, Settings};
+
+/// What MODE SENSE is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SenseRequest {
+    /// Six or ten.
+    pub(crate) form: Form,
+    /// PC.
+    pub(crate) values: Values,
+    /// PAGE CODE.
+    pub(crate) code: u8,
+    /// SUBPAGE CODE.
+    pub(crate) subpage: u8,
+    /// Whether a block descriptor is wanted (DBD clear).
+    pub(crate) descriptor: bool,
+    /// Whether it may be a long one (LLBAA).
+    pub(crate) long: bool,
+}
+
+/// What the header and the block descriptor say of the medium.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MediumFacts {
+    /// Whether the nexus that asks cannot write, for whatever reason (WP).
+    pub(crate) write_protected: bool,
+    /// How large it is.
+    pub(crate) descriptor: BlockDescriptor,
+}
+
+/// Answers MODE SENSE.
+///
+/// # Errors
+/// The sense for a page that there is none of, or for saved values.
+pub(crate) fn sense(
+    request: SenseRequest,
+    settings: &Settings,
+    defaults: &Settings,
+    medium: MediumFacts,
+) -> Result<Vec<u8>, Sense> {
+    if request.values == Values::Saved {
+        return Err(Sense::illegal(Asc::SAVING_PARAMETERS_NOT_SUPPORTED));
+    }
+    let mut pages = Vec::new();
+    for row in PAGES.iter().filter(|row| row.is_asked(request.code, request.subpage)) {
+        let body = match request.values {
+            Values::Changeable => row.changeable(),
+            Values::Default => row.values(defaults),
+            Values::Current | Values::Saved => row.values(settings),
+        };
+        Page { code: row.code, subpage: row.subpage, saveable: false, body: &body }.encode(&mut pages);
+    }
+    if pages.is_empty() {
+        let code_known = PAGES.iter().any(|row| row.code == request.code) || request.code == page::ALL;
+        return Err(if code_known { Sense::invalid_cdb(3, None) } else { Sense::invalid_cdb(2, Some(5)) });
+    }
+    let write_protect = if medium.write_protected { device_specific::WP } else { 0 };
+    let header = Header {
+        medium_type: 0,
+        device_specific: write_protect | device_specific::DPOFUA,
+        long: request.long && request.descriptor,
+    };
+    Ok(mode::encode(request.form, header, request.descriptor.then_some(medium.descriptor), &pages))
+}
+
+/// Judges the parameter list of a MODE SELECT and returns the settings that it asks for.
+///
+/// # Errors
+/// The sense for the first thing that is wrong with it.
+pub(crate) fn select(
+    form: Form,
+    bytes: &[u8],
+    settings: &Settings,
+    medium: MediumFacts,
+) -> Result<Settings, Sense> {
+    if bytes.is_empty() {
+        return Ok(settings.clone());
+    }
+    let list = Parameters::parse(form, bytes).map_err(|_| length_error())?;
+    if list.header.medium_type != 0 {
+        return Err(wrong_at(medium_type_at(form), None));
+    }
+    check_descriptors(form, &list, medium.descriptor)?;
+    let mut new = settings.clone();
+    let mut pages = Reader::new(list.pages);
+    while !pages.is_empty() {
+        let at = bytes.len() - pages.remaining();
+        let sent = Page::take(&mut pages).map_err(|_| length_error())?;
+        let row = PAGES.iter().find(|row| (row.code, row.subpage) == (sent.code, sent.subpage));
+        let row = row.ok_or_else(|| wrong_at(at, Some(5)))?;
+        let at_body = at + sent.header_len();
+        if sent.body.len() != row.len {
+            return Err(wrong_at(at_body - 1, None));
+        }
+        let fixed = row.values(settings).into_iter().zip(row.changeable());
+        for (offset, (sent, (current, changeable))) in sent.body.iter().zip(fixed).enumerate() {
+            let wrong = (sent ^ current) & !changeable;
+            if wrong != 0 {
+                return Err(wrong_at(at_body + offset, u8::try_from(wrong.ilog2()).ok()));
+            }
+        }
+        row.apply(&mut new, sent.body);
+    }
+    Ok(new)
+}
+
+const fn medium_type_at(form: Form) -> usize {
+    match form {
+        Form::Six => 1,
+        Form::Ten => 2,
+    }
+}
+
+/// A block descriptor can be sent back as it was; a disk cannot be made another size by it.
+fn check_descriptors(form: Form, list: &Parameters<'_>, have: BlockDescriptor) -> Result<(), Sense> {
+    let len = list.descriptors.len();
+    let one = if list.header.long { BlockDescriptor::LONG_LEN } else { BlockDescriptor::SHORT_LEN };
+    if len == 0 {
+        return Ok(());
+    }
+    if len != one {
+        return Err(wrong_at(form.header_len() - 1, None));
+    }
+    let sent = BlockDescriptor::take(list.header.long, &mut Reader::new(list.descriptors))
+        .map_err(|_| length_error())?;
+    let all = if list.header.long { u64::MAX } else { u64::from(u32::MAX) };
+    if sent.blocks != 0 && sent.blocks != all && sent.blocks != have.blocks {
+        return Err(wrong_at(form.header_len(), None));
+    }
+    if sent.block_len != have.block_len {
+        let at = form.header_len() + if list.header.long { 12 } else { 5 };
+        return Err(wrong_at(at, None));
+    }
+    Ok(())
+}
+
+/// INVALID FIELD IN PARAMETER LIST at a byte, and a bit of it perhaps.
+fn wrong_at(byte: usize, bit: Option<u8>) -> Sense {
+    Sense::invalid_parameter(u16::try_from(byte).unwrap_or(u16::MAX), bit)
+}
+
+const fn length_error() -> Sense {
+    Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR)
+}
+
+/// A page: where it stands and what it means.
+struct PageRow {
+    code: u8,
+    subpage: u8,
+    /// The length of the body: what follows the page's header.
+    len: usize,
+    /// Bytes of the body that are the same whatever the settings.
+    fixed: &'static [(usize, u8)],
+    /// The bits that are settings; MODE SELECT can change them and no others.
+    bits: &'static [Bit],
+}
+
+/// A setting as a bit of a page.
+struct Bit {
+    /// Which byte of the body.
+    byte: usize,
+    mask: u8,
+    get: fn(&Settings) -> bool,
+    set: fn(&mut Settings, bool),
+}
+
+impl PageRow {
+    /// Whether a request for this page and subpage code includes the page.
+    const fn is_asked(&self, code: u8, subpage: u8) -> bool {
+        let by_code = code == page::ALL || code == self.code;
+        // Page code 3Fh goes with the subpage codes 00h and FFh alone (SPC-5 table 176).
+        let by_subpage = subpage == page::ALL_SUBPAGES || subpage == self.subpage;
+        by_code && by_subpage && (code != page::ALL || subpage == 0 || subpage == page::ALL_SUBPAGES)
+    }
+
+    fn values(&self, settings: &Settings) -> Vec<u8> {
+        let bits = self.bits.iter().filter(|bit| (bit.get)(settings)).map(|bit| (bit.byte, bit.mask));
+        self.body(self.fixed.iter().copied().chain(bits))
+    }
+
+    fn changeable(&self) -> Vec<u8> {
+        self.body(self.bits.iter().map(|bit| (bit.byte, bit.mask)))
+    }
+
+    fn body(&self, ones: impl Iterator<Item = (usize, u8)>) -> Vec<u8> {
+        let mut body = vec![0; self.len];
+        for (at, value) in ones {
+            if let Some(byte) = body.get_mut(at) {
+                *byte |= value;
+            }
+        }
+        body
+    }
+
+    fn apply(&self, settings: &mut Settings, body: &[u8]) {
+        for bit in self.bits {
+            (bit.set)(settings, body.get(bit.byte).is_some_and(|byte| byte & bit.mask != 0));
+        }
+    }
+}
+
+/// The pages, in the order in which they are returned.
+const PAGES: &[PageRow] = &[
+    PageRow { code: page::READ_WRITE_ERROR_RECOVERY, subpage: 0, len: 10, fixed: &[], bits: &[] },
+    PageRow { code: page::DISCONNECT_RECONNECT, subpage: 0, len: 14, fixed: &[], bits: &[] },
+    PageRow {
+        code: page::CACHING,
+        subpage: 0,
+        len: 18,
+        fixed: &[],
+        bits: &[Bit {
+            byte: 0,
+            mask: 0x04,
+            get: |settings| settings.write_cache,
+            set: |settings, on| settings.write_cache = on,
+        }],
+    },
+    PageRow {
+        code: page::CONTROL,
+        subpage: 0,
+        len: 10,
+        // GLTSD: log parameters are not saved behind anybody's back. QUEUE ALGORITHM MODIFIER 1h: simple commands are
+        // reordered freely. EXTENDED SELF-TEST COMPLETION TIME: a second.
+        fixed: &[(0, 0x02), (1, 0x10), (9, 1)],
+        bits: &[
+            Bit {
+                byte: 0,
+                mask: 0x04,
+                get: |settings| settings.descriptor_sense,
+                set: |settings, on| settings.descriptor_sense = on,
+            },
+            Bit {
+                byte: 2,
+                mask: 0x20,
+                get: |settings| settings.attention_interlock == AttentionInterlock::Kept,
+                set: |settings, on| {
+                    settings.attention_interlock =
+                        if on { AttentionInterlock::Kept } else { AttentionInterlock::ClearedWhenReported };
+                },
+            },
+            Bit {
+                byte: 2,
+                mask: 0x08,
+                get: |settings| settings.software_write_protect,
+                set: |settings, on| settings.software_write_protect = on,
+            },
+            Bit {
+                byte: 3,
+                mask: 0x40,
+                get: |settings| settings.task_aborted_status,
+                set: |settings, on| settings.task_aborted_status = on,
+            },
+        ],
+    },
+    // MAXIMUM SENSE DATA LENGTH zero: as long as it has to be.
+    PageRow { code: page::CONTROL, subpage: page::CONTROL_EXTENSION, len: 28, fixed: &[], bits: &[] },
+    PageRow { code: page::POWER_CONDITION, subpage: 0, len: 38, fixed: &[], bits: &[] },
+    // MRIE 6h: on request alone. There is nothing here that could be predicted to fail.
+    PageRow { code: page::INFORMATIONAL_EXCEPTIONS, subpage: 0, len: 10, fixed: &[(1, 0x06)], bits: &[] },
+];
+
+#[cfg(test)]
+mod tests;

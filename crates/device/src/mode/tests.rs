@@ -1,0 +1,243 @@
+use super::*;
+
+const MEDIUM: MediumFacts =
+    MediumFacts { write_protected: false, descriptor: BlockDescriptor { blocks: 0x20_0000, block_len: 512 } };
+
+fn ask(code: u8, subpage: u8) -> SenseRequest {
+    SenseRequest { form: Form::Six, values: Values::Current, code, subpage, descriptor: false, long: false }
+}
+
+fn fresh() -> Settings {
+    Settings::new(true)
+}
+
+fn answer(request: SenseRequest, settings: &Settings) -> Vec<u8> {
+    sense(request, settings, &fresh(), MEDIUM).unwrap()
+}
+
+/// The pages that a request returns, as (code, subpage).
+fn pages(code: u8, subpage: u8) -> Vec<(u8, u8)> {
+    let bytes = answer(ask(code, subpage), &fresh());
+    let view = Parameters::parse(Form::Six, &bytes).unwrap();
+    assert_eq!(usize::from(bytes[0]), bytes.len() - 1);
+    Page::list(view.pages).iter().map(|page| (page.code, page.subpage)).collect()
+}
+
+/// A MODE SELECT(6) parameter list with one page in it.
+fn list(page: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 0, 0];
+    bytes.extend_from_slice(page);
+    bytes
+}
+
+/// The current page, ready to be sent back.
+fn current(code: u8, subpage: u8) -> Vec<u8> {
+    answer(ask(code, subpage), &fresh())[4..].to_vec()
+}
+
+#[test]
+fn all_pages_come_in_ascending_order() {
+    let plain = [(0x01, 0), (0x02, 0), (0x08, 0), (0x0a, 0), (0x1a, 0), (0x1c, 0)];
+    assert_eq!(pages(0x3f, 0), plain);
+    let mut all = plain.to_vec();
+    all.insert(4, (0x0a, 1));
+    assert_eq!(pages(0x3f, 0xff), all);
+    assert_eq!(pages(0x0a, 0xff), [(0x0a, 0), (0x0a, 1)]);
+    assert_eq!(pages(0x0a, 1), [(0x0a, 1)]);
+}
+
+#[test]
+fn everything_fits_what_mode_sense_6_can_say() {
+    let request = SenseRequest { descriptor: true, ..ask(0x3f, 0xff) };
+    let bytes = answer(request, &fresh());
+    assert!(bytes.len() <= 256);
+    assert_eq!(usize::from(bytes[0]) + 1, bytes.len());
+}
+
+#[test]
+fn a_page_that_there_is_none_of_is_pointed_at() {
+    for (code, subpage, why) in [
+        (0x03, 0x00, Sense::invalid_cdb(2, Some(5))),
+        (0x00, 0x00, Sense::invalid_cdb(2, Some(5))),
+        (0x03, 0xff, Sense::invalid_cdb(2, Some(5))),
+        (0x08, 0x01, Sense::invalid_cdb(3, None)),
+        (0x0a, 0x02, Sense::invalid_cdb(3, None)),
+        (0x3f, 0x01, Sense::invalid_cdb(3, None)),
+    ] {
+        assert_eq!(
+            sense(ask(code, subpage), &fresh(), &fresh(), MEDIUM),
+            Err(why),
+            "{code:02x}/{subpage:02x}"
+        );
+    }
+}
+
+#[test]
+fn pages_have_the_bytes_of_the_standard() {
+    assert_eq!(current(0x01, 0), [&[0x01, 0x0a][..], &[0; 10]].concat());
+    assert_eq!(current(0x02, 0), [&[0x02, 0x0e][..], &[0; 14]].concat());
+    assert_eq!(current(0x08, 0), [&[0x08, 0x12, 0x04][..], &[0; 17]].concat());
+    assert_eq!(current(0x0a, 0), [0x0a, 0x0a, 0x02, 0x10, 0, 0, 0, 0, 0, 0, 0, 1]);
+    assert_eq!(current(0x0a, 1), [&[0x4a, 0x01, 0x00, 0x1c][..], &[0; 28]].concat());
+    assert_eq!(current(0x1a, 0), [&[0x1a, 0x26][..], &[0; 38]].concat());
+    assert_eq!(current(0x1c, 0), [&[0x1c, 0x0a, 0, 6][..], &[0; 8]].concat());
+}
+
+#[test]
+fn changeable_values_are_the_settings_and_nothing_else() {
+    let masks = answer(SenseRequest { values: Values::Changeable, ..ask(0x3f, 0xff) }, &fresh());
+    let view = Parameters::parse(Form::Six, &masks).unwrap();
+    for page in Page::list(view.pages) {
+        let mut expected = vec![0; page.body.len()];
+        match (page.code, page.subpage) {
+            (0x08, 0) => expected[0] = 0x04,
+            (0x0a, 0) => expected[..4].copy_from_slice(&[0x04, 0, 0x28, 0x40]),
+            _ => {}
+        }
+        assert_eq!(page.body, expected, "{:02x}", page.code);
+    }
+}
+
+#[test]
+fn default_values_do_not_follow_the_settings() {
+    let changed = Settings { write_cache: false, descriptor_sense: true, ..fresh() };
+    let defaults = SenseRequest { values: Values::Default, ..ask(0x3f, 0) };
+    assert_eq!(answer(defaults, &changed), answer(ask(0x3f, 0), &fresh()));
+    assert_ne!(answer(ask(0x3f, 0), &changed), answer(ask(0x3f, 0), &fresh()));
+    let saved = SenseRequest { values: Values::Saved, ..ask(0x3f, 0) };
+    assert_eq!(
+        sense(saved, &changed, &fresh(), MEDIUM),
+        Err(Sense::illegal(Asc::SAVING_PARAMETERS_NOT_SUPPORTED))
+    );
+}
+
+#[test]
+fn the_header_tells_of_write_protection_and_blocks() {
+    let request = SenseRequest { descriptor: true, ..ask(0x08, 0) };
+    let medium = MediumFacts { write_protected: true, ..MEDIUM };
+    let bytes = sense(request, &fresh(), &fresh(), medium).unwrap();
+    assert_eq!(bytes[..12], [31, 0, 0x90, 8, 0, 0x20, 0, 0, 0, 0, 2, 0]);
+    let request = SenseRequest { form: Form::Ten, long: true, ..request };
+    let bytes = sense(request, &fresh(), &fresh(), MEDIUM).unwrap();
+    assert_eq!(bytes[..8], [0, 42, 0, 0x10, 1, 0, 0, 16]);
+    assert_eq!(bytes[8..24], [0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+    let request = SenseRequest { descriptor: false, ..request };
+    assert_eq!(sense(request, &fresh(), &fresh(), MEDIUM).unwrap()[..8], [0, 26, 0, 0x10, 0, 0, 0, 0]);
+}
+
+#[test]
+fn what_was_sensed_can_be_selected() {
+    for (form, long) in [(Form::Six, false), (Form::Ten, false), (Form::Ten, true)] {
+        let request = SenseRequest { form, long, descriptor: true, ..ask(0x3f, 0xff) };
+        let bytes = answer(request, &fresh());
+        assert_eq!(select(form, &bytes, &fresh(), MEDIUM), Ok(fresh()));
+    }
+    assert_eq!(select(Form::Six, &[], &fresh(), MEDIUM), Ok(fresh()));
+    assert_eq!(select(Form::Six, &[0; 4], &fresh(), MEDIUM), Ok(fresh()));
+}
+
+#[test]
+fn each_setting_can_be_changed_alone() {
+    for (code, byte, mask, expected) in [
+        (0x08, 2, 0x04, Settings { write_cache: false, ..fresh() }),
+        (0x0a, 2, 0x04, Settings { descriptor_sense: true, ..fresh() }),
+        (0x0a, 4, 0x08, Settings { software_write_protect: true, ..fresh() }),
+        (0x0a, 4, 0x20, Settings { attention_interlock: AttentionInterlock::Kept, ..fresh() }),
+        (0x0a, 5, 0x40, Settings { task_aborted_status: true, ..fresh() }),
+    ] {
+        let mut page = current(code, 0);
+        page[byte] ^= mask;
+        let new = select(Form::Six, &list(&page), &fresh(), MEDIUM).unwrap();
+        assert_eq!(new, expected);
+        assert_eq!(answer(ask(code, 0), &new)[4..], page);
+        page[0] |= 0x80;
+        assert_eq!(select(Form::Six, &list(&page), &fresh(), MEDIUM), Ok(expected), "PS is ignored");
+    }
+}
+
+#[test]
+fn any_other_bit_is_refused_and_pointed_at() {
+    for row in PAGES {
+        let page = current(row.code, row.subpage);
+        let header = page.len() - row.len;
+        for bit in 0..row.len * 8 {
+            let (byte, bit) = (bit / 8, u8::try_from(bit % 8).unwrap());
+            if row.changeable()[byte] >> bit & 1 == 1 {
+                continue;
+            }
+            let mut page = page.clone();
+            page[header + byte] ^= 1 << bit;
+            let expected = Sense::invalid_parameter(u16::try_from(4 + header + byte).unwrap(), Some(bit));
+            assert_eq!(select(Form::Six, &list(&page), &fresh(), MEDIUM), Err(expected));
+        }
+    }
+}
+
+#[test]
+fn nothing_changes_unless_the_whole_list_is_right() {
+    let mut caching = current(0x08, 0);
+    caching[2] = 0;
+    let mut control = current(0x0a, 0);
+    control[2] |= 0x80;
+    let both = list(&[caching, control].concat());
+    assert_eq!(select(Form::Six, &both, &fresh(), MEDIUM), Err(Sense::invalid_parameter(26, Some(7))));
+}
+
+#[test]
+fn a_list_that_is_cut_anywhere_is_an_error_or_has_fewer_pages() {
+    let request = SenseRequest { descriptor: true, ..ask(0x3f, 0xff) };
+    let bytes = answer(request, &fresh());
+    let mut ends = vec![12];
+    for row in PAGES {
+        ends.push(ends.last().unwrap() + row.len + if row.subpage == 0 { 2 } else { 4 });
+    }
+    for len in 1..bytes.len() {
+        let expected = if ends.contains(&len) {
+            Ok(fresh())
+        } else {
+            Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))
+        };
+        assert_eq!(select(Form::Six, &bytes[..len], &fresh(), MEDIUM), expected, "{len}");
+    }
+}
+
+/// spdk#873: a page parser that followed lengths from page to page ran out of its buffer.
+#[test]
+fn pages_that_claim_to_hold_pages_are_refused() {
+    let control = current(0x0a, 0);
+    for page in [
+        [&[0x08, 0x12][..], &control, &[0; 6]].concat(),
+        vec![0x08, 0xff],
+        vec![0x4a, 0x01, 0xff, 0xff],
+        vec![0x7f, 0xff, 0xff, 0xff],
+        vec![0x3f, 0x00],
+        vec![0x0a, 0x00],
+        vec![0x4a, 0x01, 0x00, 0x00],
+        vec![0x48],
+    ] {
+        let answer = select(Form::Six, &list(&page), &fresh(), MEDIUM);
+        assert!(answer.is_err(), "{page:02x?}");
+    }
+    let deep: Vec<u8> = core::iter::repeat_n([0x4a, 0x01, 0x00, 0x1c], 10_000).flatten().collect();
+    assert!(select(Form::Six, &list(&deep), &fresh(), MEDIUM).is_err());
+}
+
+#[test]
+fn a_block_descriptor_cannot_resize_the_disk() {
+    let list = |blocks: u32, len: u32| {
+        let mut bytes = vec![0, 0, 0, 8];
+        bytes.extend_from_slice(&blocks.to_be_bytes());
+        bytes.extend_from_slice(&len.to_be_bytes());
+        select(Form::Six, &bytes, &fresh(), MEDIUM)
+    };
+    for blocks in [0, 0x20_0000, u32::MAX] {
+        assert_eq!(list(blocks, 512), Ok(fresh()));
+    }
+    assert_eq!(list(1, 512), Err(Sense::invalid_parameter(4, None)));
+    assert_eq!(list(0, 4096), Err(Sense::invalid_parameter(9, None)));
+    assert_eq!(list(0, 0), Err(Sense::invalid_parameter(9, None)));
+    let odd = [0, 0, 0, 4, 0, 0, 0, 0];
+    assert_eq!(select(Form::Six, &odd, &fresh(), MEDIUM), Err(Sense::invalid_parameter(3, None)));
+    let medium_type = [0, 1, 0, 0];
+    assert_eq!(select(Form::Six, &medium_type, &fresh(), MEDIUM), Err(Sense::invalid_parameter(1, None)));
+}

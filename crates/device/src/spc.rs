@@ -1,0 +1,169 @@
+//! The commands that every kind of device has (SPC-5 §6): who it is, how it is set, who has reserved it.
+//!
+//! The values they work on stand in modules of their own ([`crate::inquiry`], [`crate::mode`], [`crate::pr`], …); here is
+//! what connects them with CDBs and with the rest of the unit.
+
+mod buffer;
+mod diagnostic;
+mod identity;
+mod information;
+mod mode;
+mod removal;
+mod report;
+mod reservation;
+mod table;
+
+use alloc::vec::Vec;
+
+use base::time::Instant;
+use scsi::sense::{Asc, Sense, SenseKey};
+use store::contract::OpAction;
+
+use crate::contract::NexusId;
+use crate::identifying::IdentifyingInformation;
+use crate::log::Statistics;
+use crate::pr::{NexusName, PersistentReservations, Standing};
+use crate::removal::{NOT_PRESENT, Removal};
+use crate::reserve::Reserve;
+use crate::saved;
+use crate::scratch::ScratchBuffers;
+use crate::self_test::SelfTestResults;
+use crate::server::Core;
+use crate::settings::Settings;
+use crate::task::TaskInfo;
+use crate::timestamp::Timestamp;
+use crate::verdict::{Job, JobInput, JobStep, Verdict};
+
+pub(crate) use table::ROWS;
+
+/// What these commands leave behind in a unit.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) pr: PersistentReservations,
+    pub(crate) reserve: Reserve,
+    pub(crate) removal: Removal,
+    identifying: IdentifyingInformation,
+    scratch: ScratchBuffers,
+    self_tests: SelfTestResults,
+    timestamp: Timestamp,
+    started: Instant,
+    /// What had been counted when LOG SELECT last reset the counters.
+    counted_before: Statistics,
+    /// What each nexus is to the persistent reservation, by number: asked for every command, changed rarely.
+    standings: Vec<(NexusId, Standing)>,
+}
+
+impl State {
+    /// Starts a unit with what was saved of it.
+    pub(crate) fn new(pr: PersistentReservations, identifying: IdentifyingInformation) -> Self {
+        Self {
+            pr,
+            reserve: Reserve::default(),
+            removal: Removal::default(),
+            identifying,
+            scratch: ScratchBuffers::default(),
+            self_tests: SelfTestResults::default(),
+            timestamp: Timestamp::started(Instant::ORIGIN),
+            started: Instant::ORIGIN,
+            counted_before: Statistics::default(),
+            standings: Vec::new(),
+        }
+    }
+
+    /// Returns the state to be saved.
+    fn to_save(&self) -> Vec<u8> {
+        saved::encode(&self.pr, &self.identifying)
+    }
+
+    /// Returns what a nexus is to the persistent reservation.
+    fn standing(&self, nexus: NexusId) -> Standing {
+        match self.standings.binary_search_by_key(&nexus, |(id, _)| *id) {
+            Ok(at) => self.standings.get(at).map_or(Standing::Stranger, |(_, standing)| *standing),
+            Err(_) => Standing::Stranger,
+        }
+    }
+
+    /// Returns why the medium cannot be used.
+    pub(crate) const fn not_ready(&self) -> Option<Sense> {
+        if self.removal.is_present() { None } else { Some(NOT_PRESENT) }
+    }
+
+    /// The effects of a nexus loss (SAM-5 §6.3.4): what belongs to the session goes, registrations stay.
+    pub(crate) fn nexus_lost(&mut self, nexus: NexusId) {
+        self.reserve.lose(nexus);
+        self.removal.allow(nexus);
+        self.scratch.lose(nexus);
+    }
+
+    /// The effects of a reset (SAM-5 §6.3.3): the same for every nexus. The medium stays in or out.
+    pub(crate) fn reset(&mut self) {
+        self.reserve.reset();
+        self.removal.reset();
+        self.scratch.reset();
+    }
+}
+
+impl Core {
+    /// Takes note that nexuses came or went, or that the persistent reservation changed.
+    pub(crate) fn refresh_standings(&mut self) {
+        let pr = &self.spc.pr;
+        let standing = |nexus| pr.standing(&NexusName::of(nexus));
+        self.spc.standings =
+            self.nexuses.iter().map(|state| (state.nexus.id, standing(&state.nexus))).collect();
+    }
+
+    /// The settings of a unit that nobody has touched: what a reset brings back.
+    pub(crate) const fn default_settings(&self) -> Settings {
+        Settings::new(self.facts.config.write_cache)
+    }
+}
+
+/// Makes everything that was acknowledged durable, then goes on.
+struct FlushThen {
+    then: fn(&mut Core, &TaskInfo) -> Verdict,
+}
+
+impl Job for FlushThen {
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => {
+                core.submit(task, 0, OpAction::Flush);
+                JobStep::Wait
+            }
+            JobInput::Store { result: Ok(_), .. } if core.can_vouch() => {
+                JobStep::Done((self.then)(core, task))
+            }
+            JobInput::Store { result: Ok(_), .. } => {
+                JobStep::Done(Verdict::Check(Sense::new(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR)))
+            }
+            JobInput::Store { result: Err(failure), .. } => {
+                JobStep::Done(Verdict::Check(core.flush_failed(failure)))
+            }
+            _ => JobStep::Wait,
+        }
+    }
+}
+
+/// Parameter data with an allocation length.
+const fn data(bytes: Vec<u8>, allocation: u32) -> Verdict {
+    Verdict::Data { bytes, allocation: allocation as u64 }
+}
+
+/// Parameter data, or the sense that tells why there is none.
+fn data_or(bytes: Result<Vec<u8>, Sense>, allocation: u32) -> Verdict {
+    bytes.map_or_else(Verdict::Check, |bytes| data(bytes, allocation))
+}
+
+/// GOOD, or the sense that tells why not.
+fn good_or(result: Result<(), Sense>) -> Verdict {
+    result.map_or_else(Verdict::Check, |()| Verdict::Good)
+}
+
+const fn length_error() -> Verdict {
+    Verdict::Check(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))
+}
+
+/// Cuts nothing and invents nothing: a parameter list that is not as long as the CDB said is an error.
+fn whole(list: &[u8], announced: u32) -> Result<&[u8], Verdict> {
+    if u32::try_from(list.len()) == Ok(announced) { Ok(list) } else { Err(length_error()) }
+}

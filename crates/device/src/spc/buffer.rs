@@ -1,0 +1,103 @@
+//! READ BUFFER and WRITE BUFFER.
+
+use alloc::vec::Vec;
+
+use scsi::opcode;
+use scsi::sense::Sense;
+
+use super::{data, data_or, good_or, whole};
+use crate::scratch::{self, DATA_LEN, ECHO_LEN};
+use crate::server::Core;
+use crate::task::TaskInfo;
+use crate::verdict::Verdict;
+
+/// MODE (SPC-5 tables 236 and 318). Those that bring new microcode are not among them.
+mod mode {
+    pub(super) const DATA: u8 = 0x02;
+    pub(super) const DESCRIPTOR: u8 = 0x03;
+    pub(super) const ECHO: u8 = 0x0a;
+    pub(super) const ECHO_DESCRIPTOR: u8 = 0x0b;
+}
+
+/// What a READ BUFFER asks for, and where its CDB says so.
+struct Request {
+    buffer: u8,
+    offset: u64,
+    offset_at: u16,
+    buffer_at: u16,
+    allocation: u32,
+}
+
+pub(super) fn read(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let cdb = &task.cdb;
+    let request = match cdb.opcode() {
+        opcode::READ_BUFFER_16 => Request {
+            buffer: cdb.u8(14),
+            offset: cdb.u64(2),
+            offset_at: 2,
+            buffer_at: 14,
+            allocation: cdb.u32(10),
+        },
+        _ => Request {
+            buffer: cdb.u8(2),
+            offset: u64::from(cdb.u24(3)),
+            offset_at: 3,
+            buffer_at: 2,
+            allocation: cdb.u24(6),
+        },
+    };
+    let allocation = request.allocation;
+    match cdb.u8(1) & 0x1f {
+        mode::DATA => data_or(read_data(core, &request), allocation),
+        mode::DESCRIPTOR => data(descriptor(request.buffer), allocation),
+        mode::ECHO => data_or(core.spc.scratch.read_echo(task.nexus), allocation),
+        mode::ECHO_DESCRIPTOR => data(echo_descriptor(), allocation),
+        _ => Verdict::Check(Sense::invalid_cdb(1, Some(4))),
+    }
+}
+
+pub(super) fn write(_: &mut Core, task: &TaskInfo) -> Verdict {
+    let (len, offset) = (task.cdb.u24(6), u64::from(task.cdb.u24(3)));
+    let checked = match task.cdb.u8(1) & 0x1f {
+        mode::DATA if task.cdb.u8(2) != 0 => Err(Sense::invalid_cdb(2, None)),
+        mode::DATA => scratch::check_data_range(offset, u64::from(len)),
+        mode::ECHO if usize::try_from(len).is_ok_and(|len| len <= ECHO_LEN) => Ok(()),
+        mode::ECHO => Err(Sense::invalid_cdb(6, None)),
+        _ => Err(Sense::invalid_cdb(1, Some(4))),
+    };
+    match checked {
+        Ok(()) => Verdict::Parameters { len, then: write_list },
+        Err(sense) => Verdict::Check(sense),
+    }
+}
+
+fn write_list(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+    let list = match whole(list, task.cdb.u24(6)) {
+        Ok(list) => list,
+        Err(verdict) => return verdict,
+    };
+    good_or(match task.cdb.u8(1) & 0x1f {
+        mode::DATA => core.spc.scratch.write_data(u64::from(task.cdb.u24(3)), list),
+        _ => core.spc.scratch.write_echo(task.nexus, list),
+    })
+}
+
+fn read_data(core: &Core, request: &Request) -> Result<Vec<u8>, Sense> {
+    if request.buffer != 0 {
+        return Err(Sense::invalid_cdb(request.buffer_at, None));
+    }
+    core.spc.scratch.read_data(request.offset, u64::from(request.allocation), request.offset_at)
+}
+
+/// There is one data buffer, number 0, that can be written at any byte; any other has no capacity.
+fn descriptor(buffer: u8) -> Vec<u8> {
+    let capacity = if buffer == 0 { u32::try_from(DATA_LEN).unwrap_or(0) } else { 0 };
+    // OFFSET BOUNDARY zero, and 24 bits of BUFFER CAPACITY.
+    Vec::from((capacity & 0x00ff_ffff).to_be_bytes())
+}
+
+/// EBOS: who reads an echo that another nexus has overwritten is told so.
+fn echo_descriptor() -> Vec<u8> {
+    let [high, low] = u16::try_from(ECHO_LEN).unwrap_or(0).to_be_bytes();
+    Vec::from([1, 0, high & 0x1f, low])
+}

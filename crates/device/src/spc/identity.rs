@@ -1,0 +1,41 @@
+//! INQUIRY.
+
+use scsi::inquiry::DeviceType;
+use scsi::opcode;
+use scsi::sense::Sense;
+
+use super::data;
+use crate::contract::RelativePort;
+use crate::inquiry::Portrait;
+use crate::sbc::limits;
+use crate::server::Core;
+use crate::task::TaskInfo;
+use crate::verdict::Verdict;
+
+pub(super) fn inquiry(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let (vital, code, allocation) = (task.cdb.u8(1) & 1 == 1, task.cdb.u8(2), u32::from(task.cdb.u16(3)));
+    let port = core.nexuses.find(task.nexus).map_or(RelativePort(0), |state| state.nexus.target_port);
+    let portrait = portrait(core, port);
+    let bytes = match (vital, code) {
+        (true, code) => portrait.page(code),
+        (false, 0) => Some(portrait.standard().to_vec()),
+        (false, _) => None,
+    };
+    bytes.map_or_else(|| Verdict::Check(Sense::invalid_cdb(2, None)), |bytes| data(bytes, allocation))
+}
+
+fn portrait(core: &Core, port: RelativePort) -> Portrait<'_> {
+    let facts = &core.facts;
+    let copies = core.table.rows_of(opcode::THIRD_PARTY_COPY_OUT).any(|row| (row.enabled)(facts));
+    Portrait {
+        config: &facts.config,
+        device_type: DeviceType::DIRECT_ACCESS_BLOCK,
+        port,
+        third_party_copy: copies,
+        third_party_copy_page: None,
+        volatile_cache: facts.profile.volatile_cache,
+        limits: limits::limits(core),
+        characteristics: limits::characteristics(facts),
+        provisioning: limits::provisioning(core),
+    }
+}

@@ -1,0 +1,164 @@
+//! Commands that only report: what there is, what is supported, what is pending.
+
+use alloc::vec::Vec;
+
+use scsi::sense::{Asc, Sense, SenseKey};
+use scsi::supported::{OneCommand, SupportedCommand, TaskManagement, Timeouts};
+use scsi::target_port_groups::Format;
+
+use super::{data, data_or};
+use crate::alua;
+use crate::contract::SenseBytes;
+use crate::log::{self, LogFacts, LogRequest, Statistics};
+use crate::report_luns;
+use crate::self_test::SelfTestResults;
+use crate::server::Core;
+use crate::table::Row;
+use crate::task::TaskInfo;
+use crate::verdict::Verdict;
+
+pub(super) fn luns(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let Some(state) = core.nexuses.find_mut(task.nexus) else { return Verdict::Good };
+    match report_luns::answer(&task.cdb, &state.nexus.luns) {
+        Ok((bytes, allocation)) => {
+            // Whoever reads the list has seen what changed in it (SPC-5 §6.33).
+            state.attentions.clear(Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
+            Verdict::Data { bytes, allocation }
+        }
+        Err(sense) => Verdict::Check(sense),
+    }
+}
+
+/// REQUEST SENSE: the unit attention that waits, or why the unit is not ready, or that all is well.
+pub(super) fn request_sense(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let waiting = core.nexuses.find_mut(task.nexus).and_then(|state| state.attentions.take());
+    let nothing = Sense::new(SenseKey::NO_SENSE, Asc::NONE);
+    let sense = waiting.or_else(|| core.not_ready()).unwrap_or(nothing);
+    let bytes = SenseBytes::new(&sense, task.cdb.u8(1) & 1 == 1);
+    data(Vec::from(bytes.bytes()), u32::from(task.cdb.u8(4)))
+}
+
+pub(super) fn target_port_groups(core: &mut Core, task: &TaskInfo) -> Verdict {
+    match Format::from_code(task.cdb.u8(1) >> 5) {
+        Some(format) => data(alua::groups(&core.facts.config.ports, format).encode(), task.cdb.u32(6)),
+        None => Verdict::Check(Sense::invalid_cdb(1, Some(7))),
+    }
+}
+
+pub(super) fn supported_task_management(_: &mut Core, task: &TaskInfo) -> Verdict {
+    let functions = TaskManagement {
+        abort_task: true,
+        abort_task_set: true,
+        clear_aca: false,
+        clear_task_set: true,
+        logical_unit_reset: true,
+        query_task: true,
+        target_reset: true,
+        query_asynchronous_event: true,
+        query_task_set: true,
+        nexus_reset: true,
+    };
+    data(functions.encode(task.cdb.u8(2) & 0x80 != 0), task.cdb.u32(6))
+}
+
+pub(super) fn supported_operation_codes(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let cdb = &task.cdb;
+    let timeouts = cdb.u8(2) & 0x80 != 0;
+    data_or(operation_codes(core, cdb.u8(2) & 7, cdb.u8(3), cdb.u16(4), timeouts), cdb.u32(6))
+}
+
+/// REPORTING OPTIONS (SPC-5 table 276).
+mod options {
+    pub(super) const ALL: u8 = 0b000;
+    pub(super) const ONE_WITHOUT_ACTION: u8 = 0b001;
+    pub(super) const ONE_WITH_ACTION: u8 = 0b010;
+    pub(super) const ONE: u8 = 0b011;
+}
+
+/// The opcode and service action come from the initiator and are only ever compared (CVE-2024-42416 was an index).
+fn operation_codes(
+    core: &Core,
+    option: u8,
+    opcode: u8,
+    action: u16,
+    timeouts: bool,
+) -> Result<Vec<u8>, Sense> {
+    let enabled = |row: &&'static Row| (row.enabled)(&core.facts);
+    if option == options::ALL {
+        let rows = core.table.rows().filter(enabled);
+        return Ok(SupportedCommand::encode_all(rows.map(|row| command(row, timeouts))));
+    }
+    let rows: Vec<&Row> = core.table.rows_of(opcode).filter(enabled).collect();
+    let has_actions = rows.iter().any(|row| row.service_action.is_some());
+    let with_action = || rows.iter().find(|row| row.service_action == Some(action)).copied();
+    let row = match option {
+        options::ONE_WITHOUT_ACTION if has_actions => return Err(Sense::invalid_cdb(2, Some(2))),
+        options::ONE_WITH_ACTION if !rows.is_empty() && !has_actions => {
+            return Err(Sense::invalid_cdb(2, Some(2)));
+        }
+        options::ONE_WITHOUT_ACTION => rows.first().copied(),
+        options::ONE_WITH_ACTION => with_action(),
+        options::ONE if has_actions => with_action(),
+        options::ONE => rows.first().filter(|_| action == 0).copied(),
+        _ => return Err(Sense::invalid_cdb(2, Some(2))),
+    };
+    let one = OneCommand {
+        usage: row.map(|row| Vec::from(row.usage)),
+        timeouts: row.filter(|_| timeouts).map(timeouts_of),
+    };
+    Ok(one.encode())
+}
+
+fn command(row: &Row, timeouts: bool) -> SupportedCommand {
+    SupportedCommand {
+        opcode: row.opcode,
+        service_action: row.service_action,
+        cdb_len: u16::try_from(row.usage.len()).unwrap_or(u16::MAX),
+        timeouts: timeouts.then(|| timeouts_of(row)),
+    }
+}
+
+const fn timeouts_of(row: &Row) -> Timeouts {
+    Timeouts { nominal_s: 0, recommended_s: row.timeout_s }
+}
+
+pub(super) fn log_sense(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let cdb = &task.cdb;
+    let request = LogRequest {
+        page_control: cdb.u8(2) >> 6,
+        code: cdb.u8(2) & 0x3f,
+        subpage: cdb.u8(3),
+        pointer: cdb.u16(5),
+    };
+    let statistics = counted(core).since(core.spc.counted_before);
+    let facts = LogFacts { statistics, self_tests: &core.spc.self_tests };
+    data_or(log::sense(request, facts), u32::from(cdb.u16(7)))
+}
+
+/// LOG SELECT: parameters cannot be set, only put back to what they were at the start (PCR).
+pub(super) fn log_select(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let cdb = &task.cdb;
+    if cdb.u16(7) != 0 {
+        return Verdict::Check(Sense::invalid_cdb(7, None));
+    }
+    if cdb.u8(1) & 0x02 == 0 {
+        return Verdict::Good;
+    }
+    if cdb.u8(2) & 0x3f != 0 || cdb.u8(3) != 0 {
+        return Verdict::Check(Sense::invalid_cdb(2, Some(5)));
+    }
+    core.spc.counted_before = counted(core);
+    core.spc.self_tests = SelfTestResults::default();
+    core.nexuses.attend_all(Asc::LOG_PARAMETERS_CHANGED, Some(task.nexus));
+    Verdict::Good
+}
+
+const fn counted(core: &Core) -> Statistics {
+    let shift = core.facts.block_size().shift();
+    Statistics {
+        read_commands: core.stats.reads,
+        write_commands: core.stats.writes,
+        blocks_received: core.stats.write_bytes >> shift,
+        blocks_transmitted: core.stats.read_bytes >> shift,
+    }
+}

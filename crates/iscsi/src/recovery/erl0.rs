@@ -51,7 +51,7 @@ pub const fn answer(why: Why) -> Answer {
         Why::DataSnOutOfOrder => fail(Condition::CrcError),
         Why::DataOutOffset => fail(Condition::DataOffsetError),
 
-        Why::TextOutOfOrder => reject(RejectReason::PROTOCOL_ERROR),
+        Why::Text(_) => reject(RejectReason::PROTOCOL_ERROR),
         Why::NoRoom => reject(RejectReason::LONG_OPERATION_REJECT),
         Why::Bug => drop_connection(),
     }

@@ -15,6 +15,7 @@ use super::states::{ConnectionEvent, SessionEvent};
 use super::task::{DataIn, DataOut, Ending, Holder, Run, Task};
 use super::why::Why;
 use super::window::Turn;
+use crate::negotiate::full_feature::TargetText;
 use crate::pdu::ahs::{Ahs, Cdb};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::{Bhs, Itt, Message, Ttt};
@@ -388,7 +389,7 @@ impl Engine {
             let Some(connection) = self.conn_mut(conn) else { continue };
             connection.session = None;
             connection.login_cmd_sn = next;
-            connection.text = None;
+            connection.text = TargetText::new();
             let event =
                 if down == Down::LoggedOut { ConnectionEvent::LoggedOut } else { ConnectionEvent::Lost };
             connection.state = connection.state.on(event).unwrap_or(connection.state);

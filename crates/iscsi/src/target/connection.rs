@@ -9,7 +9,6 @@ use base::machine::{Arrival, ConnId};
 use base::time::Instant;
 
 use super::arena::Key;
-use super::converse::Conversation;
 use super::states;
 use super::timer::Deadlines;
 use super::why::Why;
@@ -17,6 +16,7 @@ use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::Via;
 use crate::login::target::TargetLogin;
 use crate::negotiate::ConnectionParameters;
+use crate::negotiate::full_feature::TargetText;
 use crate::pdu::async_message::AsyncMessage;
 use crate::pdu::login_response::LoginResponse;
 use crate::pdu::logout_response::LogoutResponse;
@@ -63,7 +63,7 @@ pub(crate) struct Connection {
     pub(crate) progress: usize,
     /// The ping that it has not answered.
     pub(crate) ping: Option<Ttt>,
-    pub(crate) text: Option<Box<Conversation>>,
+    pub(crate) text: TargetText,
 }
 
 /// What becomes of the data segment that is coming.
@@ -150,7 +150,7 @@ impl Connection {
             heard: now,
             progress: 0,
             ping: None,
-            text: None,
+            text: TargetText::new(),
         }
     }
 

@@ -262,6 +262,10 @@ impl Directory for WithSessions<'_> {
     fn target_behind(&self, via: &Via, initiator: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
         self.outer.target_behind(via, initiator, after)
     }
+
+    fn target_named(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Option<Listed> {
+        self.outer.target_named(via, initiator, name)
+    }
 }
 
 /// Returns what a session is with, and through which portal group.

@@ -1,6 +1,7 @@
 //! Every rule that an initiator can break once it is logged in, one name each. What a target answers is decided in
 //! one place: [`crate::recovery::answer`].
 
+use crate::negotiate::full_feature::BadTalk;
 use crate::pdu::Malformed;
 
 /// What a peer did wrong.
@@ -129,8 +130,8 @@ pub enum Why {
 
     // The rest.
     /// A text conversation broke its rules.
-    #[error("text negotiation out of order")]
-    TextOutOfOrder,
+    #[error("text: {0}")]
+    Text(BadTalk),
     /// A login that does not follow the rules; the login's own verdict says more.
     #[error("login refused: {0}")]
     Login(crate::login::Why),

@@ -15,7 +15,7 @@ use crate::chap::Secret;
 use crate::digest::Crc32c;
 use crate::login::directory::{
     AuthPolicy, Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
-    TargetId, Via,
+    TargetAddress, TargetId, Via,
 };
 use crate::name::{IscsiName, PortalGroupTag};
 use crate::negotiate::KeyPolicy;
@@ -66,10 +66,11 @@ impl Directory for Names {
         None
     }
 
-    fn target_behind(&self, _: &Via, _: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+    fn target_behind(&self, via: &Via, _: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
         let name =
             self.targets.iter().find(|name| after.is_none_or(|after| name.as_str() > after.as_str()))?;
-        Some(Listed { name: name.clone(), addresses: Vec::new() })
+        let address = TargetAddress::Socket(via.local);
+        Some(Listed { name: name.clone(), addresses: [(address, PortalGroupTag(1))].into() })
     }
 }
 

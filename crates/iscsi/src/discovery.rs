@@ -56,7 +56,7 @@ impl Listing {
         {
             match reader.directory.target_behind(reader.via, reader.initiator, after.as_ref()) {
                 Some(target) => {
-                    self.text.extend(spell(&target));
+                    self.text.extend(spell(&target, reader.via));
                     *after = Some(target.name);
                 }
                 None => self.source = Source::Dry,
@@ -76,11 +76,14 @@ impl Listing {
     }
 }
 
-/// Spells a target as a list has it: its name, then its addresses.
-pub(crate) fn spell(target: &Listed) -> Vec<u8> {
+/// Spells a target as a list has it: its name, then its addresses. One without an address is where the question came
+/// in; that could be left unsaid, but some initiators look for it.
+pub(crate) fn spell(target: &Listed, via: &Via) -> Vec<u8> {
     let mut out = TextOut::new();
     out.put(Key::TargetName.name(), target.name.as_str());
-    for (address, group) in target.addresses.iter().take(MAX_ADDRESSES) {
+    let here = [(TargetAddress::Socket(via.local), PortalGroupTag(1))];
+    let addresses = if target.addresses.is_empty() { &here[..] } else { &target.addresses };
+    for (address, group) in addresses.iter().take(MAX_ADDRESSES) {
         let mut value = address.to_string();
         value.push(',');
         value.push_str(&group.0.to_string());

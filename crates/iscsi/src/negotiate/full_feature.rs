@@ -218,7 +218,7 @@ impl Conversation {
             Wanted::Refused => out.put(Key::SendTargets.name(), "Reject"),
             Wanted::One(name) => {
                 let found = talker.directory.target_named(talker.via, talker.initiator, name);
-                listed = found.as_ref().map(spell).unwrap_or_default();
+                listed = found.map(|found| spell(&found, talker.via)).unwrap_or_default();
             }
             Wanted::Nothing | Wanted::All => {}
         }

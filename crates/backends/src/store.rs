@@ -63,6 +63,8 @@ impl FileStore {
             granule: layout.granule,
             preferred_granule: layout.preferred_granule,
             io_len_max: IO_LEN_MAX,
+            // No file system and no disk says how much of a write it keeps whole.
+            atomic_len_max: 0,
             read_only,
             volatile_cache: write_cache && !read_only,
             thin,

@@ -196,6 +196,9 @@ pub struct Profile {
     pub preferred_granule: u32,
     /// The longest read or write it takes, in bytes; a multiple of 1 MiB.
     pub io_len_max: usize,
+    /// The longest write that is never torn, not by an end of the process nor of the power, in bytes; zero if the
+    /// medium makes no such promise.
+    pub atomic_len_max: usize,
     /// Whether it refuses every change.
     pub read_only: bool,
     /// Whether acknowledged writes can be lost with the power before a flush.

@@ -209,6 +209,7 @@ impl Store for Ram {
             granule: 1,
             preferred_granule: 4096,
             io_len_max: IO_LEN_MAX,
+            atomic_len_max: IO_LEN_MAX,
             read_only: false,
             volatile_cache: false,
             thin: true,

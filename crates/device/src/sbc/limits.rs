@@ -1,82 +1,87 @@
-//! How much one block command may do: the numbers that VPD pages B0h to B2h announce and that the commands obey.
+//! What block commands can do, in one place: the commands check it and the vital product data report it.
 
-use scsi::opcode as op;
 use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, ProvisioningType};
 
-use super::PART_LEN;
-use crate::server::{Core, Facts};
+use crate::server::Facts;
 
-/// How many blocks one COMPARE AND WRITE compares and writes: the most that its limit can say. They are held in memory
-/// twice, at most 2 × 255 × 64 KiB.
-pub(crate) const COMPARE_AND_WRITE_MAX: u8 = 255;
+/// The longest compare buffer, and write buffer, of a COMPARE AND WRITE, and the longest WRITE ATOMIC: both are held
+/// whole in memory before others are kept out.
+const EXCLUSIVE_LEN_MAX: u32 = 1 << 20;
 
-/// How many blocks one UNMAP descriptor list frees: 512 MiB of the smallest blocks, which any file system frees well
-/// within a command's timeout.
-pub(crate) const UNMAP_MAX: u32 = 1 << 20;
+/// How many descriptors one UNMAP may bring. Initiators send one, or a few dozen when a file system trims.
+const UNMAP_DESCRIPTORS_MAX: u32 = 256;
 
-/// How many descriptors one UNMAP has: a parameter list of 4 KiB.
-pub(crate) const UNMAP_DESCRIPTORS_MAX: u32 = 255;
+/// How many bytes one UNMAP may free. A hole of this size is punched in well under a command timeout.
+const UNMAP_LEN_MAX: u64 = 16 << 30;
 
-/// How many blocks one WRITE SAME writes: 128 MiB of the smallest blocks, which a slow disk writes within a command's
-/// timeout.
-pub(crate) const WRITE_SAME_MAX: u32 = 1 << 18;
+/// MEDIUM ROTATION RATE of a disk that turns, when the medium tells no more than that.
+const ROTATION_RATE: u16 = 7200;
 
-/// How many blocks one WRITE ATOMIC writes: a physical block, which is what media write whole.
-pub(crate) const fn atomic_max(facts: &Facts) -> u32 {
-    1 << (facts.config.physical_exponent & 0xf)
-}
+/// MEDIUM ROTATION RATE of a disk that does not turn.
+const NON_ROTATING: u16 = 1;
 
-/// The block limits page, from what the table of commands has.
-pub(crate) fn limits(core: &Core) -> BlockLimits {
-    let facts = &core.facts;
-    let has = |opcode: u8| core.table.rows_of(opcode).any(|row| (row.enabled)(facts));
+/// WABEREQ 01b: after a block erase, reads succeed.
+const READS_SUCCEED: u8 = 1;
+
+/// Returns the limits of a unit's block commands.
+pub(crate) fn limits(facts: &Facts) -> BlockLimits {
     let block = facts.block_size().bytes();
-    let preferred =
-        (facts.profile.preferred_granule / block).max(1 << (facts.config.physical_exponent & 0xf));
     let transfer_max = facts.config.transfer_blocks_max;
-    let optimal = u32::try_from(PART_LEN).unwrap_or(u32::MAX) / block;
-    let if_has = |opcode: u8, value: u32| if has(opcode) { value } else { 0 };
-    let atomic = if_has(op::WRITE_ATOMIC_16, atomic_max(facts));
+    let granularity = facts.profile.preferred_granule.max(block) / block;
+    let exclusive_max = (EXCLUSIVE_LEN_MAX / block).max(1).min(transfer_max);
+    let thin = facts.is_thin();
+    let atomic_blocks = u64::try_from(facts.profile.atomic_len_max).unwrap_or(u64::MAX) / u64::from(block);
+    let unmap_blocks = UNMAP_LEN_MAX / u64::from(block);
     BlockLimits {
         write_same_non_zero: false,
-        compare_and_write_max: if has(op::COMPARE_AND_WRITE) { COMPARE_AND_WRITE_MAX } else { 0 },
-        transfer_granularity: u16::try_from(preferred).unwrap_or(u16::MAX),
+        compare_and_write_max: u8::try_from(exclusive_max).unwrap_or(u8::MAX),
+        transfer_granularity: u16::try_from(granularity).unwrap_or(u16::MAX),
         transfer_max,
-        transfer_optimal: optimal.min(transfer_max),
+        transfer_optimal: exclusive_max,
         prefetch_max: 0,
-        unmap_max: if_has(op::UNMAP, UNMAP_MAX),
-        unmap_descriptors_max: if_has(op::UNMAP, UNMAP_DESCRIPTORS_MAX),
-        unmap_granularity: if_has(op::UNMAP, preferred),
-        unmap_alignment: has(op::UNMAP).then_some(0),
-        write_same_max: u64::from(if_has(op::WRITE_SAME_16, WRITE_SAME_MAX)),
-        atomic_max: atomic,
-        atomic_alignment: atomic,
-        atomic_granularity: atomic,
+        unmap_max: if thin { u32::try_from(unmap_blocks).unwrap_or(u32::MAX) } else { 0 },
+        unmap_descriptors_max: if thin { UNMAP_DESCRIPTORS_MAX } else { 0 },
+        unmap_granularity: if thin { granularity } else { 0 },
+        unmap_alignment: thin.then_some(0),
+        write_same_max: u64::from(transfer_max),
+        atomic_max: u32::try_from(atomic_blocks).unwrap_or(u32::MAX).min(exclusive_max),
+        atomic_alignment: 0,
+        atomic_granularity: 0,
         atomic_max_with_boundary: 0,
         atomic_boundary_max: 0,
     }
 }
 
-/// The block device characteristics page.
-pub(crate) const fn characteristics(facts: &Facts) -> BlockCharacteristics {
+/// Returns what the medium is made of.
+pub(crate) fn characteristics(facts: &Facts) -> BlockCharacteristics {
     BlockCharacteristics {
-        // A spinning medium does not say how fast it spins.
-        rotation_rate: if facts.profile.rotational { 0 } else { 1 },
+        rotation_rate: if facts.profile.rotational { ROTATION_RATE } else { NON_ROTATING },
+        read_after_block_erase: if erases(facts) { READS_SUCCEED } else { 0 },
+        read_after_crypto_erase: 0,
         force_unit_access: true,
         verify_unmapped: true,
     }
 }
 
-/// The logical block provisioning page of a thinly provisioned unit.
-pub(crate) fn provisioning(core: &Core) -> Option<LogicalBlockProvisioning> {
-    let facts = &core.facts;
-    let has = |opcode: u8| core.table.rows_of(opcode).any(|row| (row.enabled)(facts));
-    facts.is_thin().then(|| LogicalBlockProvisioning {
-        unmap: has(op::UNMAP),
-        write_same_16: has(op::WRITE_SAME_16),
-        write_same_10: has(op::WRITE_SAME_10),
-        reads_zero: facts.profile.deallocated_reads_zero,
-        anchor: has(op::WRITE_SAME_16),
+/// Returns how blocks are provisioned, if the unit is thin.
+pub(crate) fn provisioning(facts: &Facts) -> Option<LogicalBlockProvisioning> {
+    let zeros = facts.profile.deallocated_reads_zero;
+    facts.is_thin().then_some(LogicalBlockProvisioning {
+        unmap: true,
+        write_same_16: true,
+        write_same_10: true,
+        reads_zero: zeros,
+        anchor: zeros,
         kind: ProvisioningType::THIN,
     })
+}
+
+/// Returns whether blocks can be erased by giving their storage back: only where nothing of them can be read then.
+pub(crate) fn erases(facts: &Facts) -> bool {
+    facts.is_thin() && facts.profile.deallocated_reads_zero
+}
+
+/// Returns whether there is anything that is written whole or not at all.
+pub(crate) fn writes_atomically(facts: &Facts) -> bool {
+    limits(facts).atomic_max > 0
 }

@@ -34,8 +34,8 @@ fn portrait(core: &Core, port: RelativePort) -> Portrait<'_> {
         third_party_copy: copies,
         third_party_copy_page: None,
         volatile_cache: facts.profile.volatile_cache,
-        limits: limits::limits(core),
+        limits: limits::limits(facts),
         characteristics: limits::characteristics(facts),
-        provisioning: limits::provisioning(core),
+        provisioning: limits::provisioning(facts),
     }
 }

@@ -105,6 +105,10 @@ const UGAVALID: u32 = 1 << 31;
 pub struct BlockCharacteristics {
     /// MEDIUM ROTATION RATE: 0 not reported, 1 does not rotate, else revolutions per minute.
     pub rotation_rate: u16,
+    /// WABEREQ: what reads find after SANITIZE with BLOCK ERASE; 0 if there is no such command, 1 anything.
+    pub read_after_block_erase: u8,
+    /// WACEREQ: the same after CRYPTOGRAPHIC ERASE.
+    pub read_after_crypto_erase: u8,
     /// FUAB: SYNCHRONIZE CACHE and FUA mean what SBC-3 and later say.
     pub force_unit_access: bool,
     /// VBULS: unmapped blocks can be verified byte by byte.
@@ -117,7 +121,8 @@ impl BlockCharacteristics {
         let mut body = [0; 60];
         let [high, low] = self.rotation_rate.to_be_bytes();
         let flags = u8::from(self.force_unit_access) << 1 | u8::from(self.verify_unmapped);
-        for (to, from) in body.iter_mut().zip([high, low, 0, 0, flags]) {
+        let erased = (self.read_after_block_erase & 3) << 6 | (self.read_after_crypto_erase & 3) << 4;
+        for (to, from) in body.iter_mut().zip([high, low, 0, erased, flags]) {
             *to = from;
         }
         body
@@ -128,9 +133,11 @@ impl BlockCharacteristics {
     /// # Errors
     /// When it ends too early.
     pub fn parse(body: &[u8]) -> Result<Self, PastEnd> {
-        let [rate @ .., _, _, flags] = Reader::new(body).array::<5>()?;
+        let [rate @ .., _, erased, flags] = Reader::new(body).array::<5>()?;
         Ok(Self {
             rotation_rate: u16::from_be_bytes(rate),
+            read_after_block_erase: erased >> 6,
+            read_after_crypto_erase: erased >> 4 & 3,
             force_unit_access: flags & 2 != 0,
             verify_unmapped: flags & 1 != 0,
         })
@@ -232,9 +239,15 @@ mod tests {
 
     #[test]
     fn characteristics_come_back_whole() {
-        let disk = BlockCharacteristics { rotation_rate: 1, force_unit_access: true, verify_unmapped: true };
+        let disk = BlockCharacteristics {
+            rotation_rate: 1,
+            read_after_block_erase: 1,
+            read_after_crypto_erase: 2,
+            force_unit_access: true,
+            verify_unmapped: true,
+        };
         let body = disk.encode();
-        assert_eq!(body[..5], [0, 1, 0, 0, 3]);
+        assert_eq!(body[..5], [0, 1, 0, 0x60, 3]);
         assert_eq!(body[5..], [0; 55]);
         assert_eq!(BlockCharacteristics::parse(&body), Ok(disk));
     }

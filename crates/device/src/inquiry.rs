@@ -13,7 +13,7 @@ use scsi::vpd::{
     Page, page,
 };
 
-use crate::contract::{RelativePort, TargetPort, UnitConfig};
+use crate::contract::{Identity, RelativePort, TargetPort, UnitConfig};
 
 /// What INQUIRY has to tell of a unit, as one nexus sees it.
 #[derive(Debug)]
@@ -130,14 +130,7 @@ impl Portrait<'_> {
 
     /// Device identification: the unit, then the port that is asked through, then the device.
     fn designators(&self) -> Vec<u8> {
-        let identity = &self.config.identity;
-        let mut named = Vec::from(identity.product);
-        named.extend_from_slice(identity.serial.as_bytes());
-        let mut designators = Vec::from([
-            Designator::naa(&identity.naa),
-            Designator::t10_vendor(identity.vendor, &named),
-            Designator::scsi_name(Association::LOGICAL_UNIT, None, &naa_name(&identity.naa)),
-        ]);
+        let mut designators = Vec::from(unit_designators(&self.config.identity));
         if let Some(port) = self.config.ports.iter().find(|port| port.relative == self.port) {
             let protocol = port.protocol;
             designators.extend([
@@ -176,6 +169,17 @@ const ALL_PAGES_SHARED: [u8; 4] = [0x3f, 0xff, 0, 0];
 
 fn port_name(port: &TargetPort) -> Designator {
     Designator::scsi_name(Association::TARGET_PORT, Some(port.protocol), &port.port_name)
+}
+
+/// The designators of the unit itself: what third-party copies know it by.
+pub(crate) fn unit_designators(identity: &Identity) -> [Designator; 3] {
+    let mut named = Vec::from(identity.product);
+    named.extend_from_slice(identity.serial.as_bytes());
+    [
+        Designator::naa(&identity.naa),
+        Designator::t10_vendor(identity.vendor, &named),
+        Designator::scsi_name(Association::LOGICAL_UNIT, None, &naa_name(&identity.naa)),
+    ]
 }
 
 /// The SCSI name string of an NAA identifier: `naa.` and its hexadecimal digits.

@@ -22,6 +22,7 @@ use crate::contract::{
     PeerRequest, PeerResult, TaskKey, UnitConfig,
 };
 use crate::identifying::IdentifyingInformation;
+use crate::inquiry::unit_designators;
 use crate::pr::PersistentReservations;
 use crate::saved::{self, StateFault};
 use crate::server::Core;
@@ -155,6 +156,13 @@ impl LogicalUnit {
         let tasks = TaskSet::new(config.task_set_max);
         let core = Core::new(config, store, state, pool);
         Ok(Self { core, tasks, managing: VecDeque::new(), waiting_for_aborts: Vec::new() })
+    }
+
+    /// Returns whether a designator of VPD page 83h with these CODE SET and DESIGNATOR TYPE names this unit.
+    pub fn is_designated_by(&self, code_set: u8, kind: u8, designator: &[u8]) -> bool {
+        unit_designators(&self.core.facts.config.identity)
+            .iter()
+            .any(|own| (own.code_set.0, own.kind.0) == (code_set, kind) && own.bytes == designator)
     }
 
     /// Takes note of a new nexus: it will hear a unit attention first.

@@ -1,5 +1,10 @@
 //! A whole SCSI target without I/O: ports, nexuses, access control and logical units, joined.
 //!
+//! [`shard::Shard`] is a [`base::machine::StreamMachine`]: drivers feed it bytes. Within, `iscsi` turns bytes into
+//! commands, this room finds the logical unit that a command means *to the nexus it came from*, `device` executes it,
+//! and the answers take the way back. Nothing reaches a unit but through [`nexus`]'s map, so what an initiator may
+//! see is decided in one place.
+//!
 //! **Invariant:** no event loop, no configuration file, no medium of its own.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -7,4 +12,10 @@
 extern crate alloc;
 
 pub mod config;
+pub mod control;
 mod directory;
+mod manage;
+mod nexus;
+mod peers;
+mod route;
+pub mod shard;

@@ -1,0 +1,194 @@
+//! What the daemon tells a running shard and asks of it.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use base::time::{Duration, Instant};
+use device::contract::UnitConfig;
+use device::unit::{LogicalUnit, UnitStats};
+use iscsi::target::contract::{AsyncEvent, SessionId, Traffic};
+
+use crate::config::{ShardConfig, UnitId};
+use crate::shard::Shard;
+
+/// Reservation state that must be on stable storage before the command that changed it is answered.
+#[derive(Debug)]
+pub struct SaveRequest {
+    /// The unit it belongs to.
+    pub unit: UnitId,
+    /// To be returned with [`Shard::saved`].
+    pub ticket: u64,
+    /// The whole state, in place of what was stored for this unit before.
+    pub state: Vec<u8>,
+}
+
+/// A session, for people.
+#[derive(Clone, Debug)]
+pub struct SessionReport {
+    /// The target's name; `None` for a discovery session.
+    pub target: Option<String>,
+    /// The initiator's name.
+    pub initiator: String,
+    /// The initiator's half of the session identifier.
+    pub isid: [u8; 6],
+    /// The target's half.
+    pub tsih: u16,
+    /// How many connections it has.
+    pub connections: usize,
+    /// How many tasks are open.
+    pub tasks: u32,
+    /// The error recovery level.
+    pub error_recovery_level: u8,
+    /// What it did so far.
+    pub traffic: Traffic,
+}
+
+/// A logical unit, for people.
+#[derive(Clone, Debug)]
+pub struct UnitReport {
+    /// Its number.
+    pub unit: UnitId,
+    /// What it did so far, and its state.
+    pub stats: UnitStats,
+}
+
+impl Shard {
+    /// Brings a unit in under a number below [`crate::shard::MAX_UNITS`]. Nexuses whose map names it see it at once.
+    /// Returns whether the number was free and legal.
+    pub fn add_unit(&mut self, now: Instant, id: UnitId, unit: LogicalUnit) -> bool {
+        if self.units.get(id).is_some() || !self.units.put(id, Box::new(unit)) {
+            return false;
+        }
+        let seers: Vec<_> =
+            self.nexuses.iter().filter_map(|(nexus, entry)| entry.seen_by(nexus, id)).collect();
+        for nexus in seers {
+            if let Some(unit) = self.units.stir(id) {
+                unit.nexus_established(now, nexus);
+            }
+        }
+        self.settle(now);
+        true
+    }
+
+    /// Takes a unit out: its open tasks end as if its nexuses were lost. Returns it, so that its medium can be closed
+    /// once its last operation is done.
+    pub fn remove_unit(&mut self, now: Instant, id: UnitId) -> Option<Box<LogicalUnit>> {
+        let nexuses: Vec<_> = self.nexuses.iter().map(|(nexus, _)| nexus).collect();
+        for nexus in nexuses {
+            if let Some(unit) = self.units.stir(id) {
+                unit.nexus_lost(now, nexus);
+            }
+        }
+        self.settle(now);
+        self.units.remove(id)
+    }
+
+    /// Changes how a unit presents itself.
+    pub fn reconfigure_unit(&mut self, now: Instant, id: UnitId, config: UnitConfig) {
+        if let Some(unit) = self.units.stir(id) {
+            unit.reconfigure(now, config);
+        }
+        self.settle(now);
+    }
+
+    /// Tells a unit that its medium has another size now.
+    pub fn capacity_changed(&mut self, now: Instant, id: UnitId) {
+        if let Some(unit) = self.units.stir(id) {
+            unit.capacity_changed(now);
+        }
+        self.settle(now);
+    }
+
+    /// Takes over a changed configuration. Sessions stay, except those with a target that is gone, that is no longer
+    /// served through their portal, or whose initiator is no longer admitted; those are asked to log out and closed.
+    pub fn apply(&mut self, now: Instant, config: ShardConfig) {
+        self.config = config;
+        let ids: Vec<_> = self.nexuses.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            let Some(entry) = self.nexuses.get_mut(id) else { continue };
+            let target = self.config.targets.iter().find(|target| target.id == entry.target);
+            let admitted = target.filter(|target| {
+                target.port_at(entry.portal).is_some()
+                    && !matches!(target.admit(entry.initiator.as_str()), crate::config::Admission::Refused)
+            });
+            let Some(target) = admitted else {
+                let session = entry.session;
+                self.engine.close_session(now, session);
+                continue;
+            };
+            let before = entry.units();
+            if entry.remap(target) {
+                self.announce_map(now, id, &before);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Tells units about a nexus whose map changed: those that it lost, those that it gained, those that stay.
+    fn announce_map(&mut self, now: Instant, id: device::contract::NexusId, before: &[UnitId]) {
+        let Some(entry) = self.nexuses.get(id) else { return };
+        let after = entry.units();
+        for unit in before.iter().filter(|unit| !after.contains(unit)) {
+            if let Some(unit) = self.units.stir(*unit) {
+                unit.nexus_lost(now, id);
+            }
+        }
+        for unit in after {
+            let (Some(nexus), known) = (entry.seen_by(id, unit), before.contains(&unit)) else { continue };
+            match self.units.stir(unit) {
+                Some(unit) if known => unit.nexus_changed(now, nexus),
+                Some(unit) => unit.nexus_established(now, nexus),
+                None => {}
+            }
+        }
+    }
+
+    /// Returns the next piece of state to store. Ask after every call into the shard.
+    pub fn poll_save(&mut self) -> Option<SaveRequest> {
+        self.saves.pop_front()
+    }
+
+    /// Tells whether a [`SaveRequest`] is on stable storage now.
+    pub fn saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
+        if let Some(unit) = self.units.stir(unit) {
+            unit.saved(now, ticket, ok);
+        }
+        self.settle(now);
+    }
+
+    /// Asks every session to log out within `within` (at least a second) and takes no new ones.
+    pub fn drain(&mut self, now: Instant, within: Duration) {
+        self.draining = true;
+        let sessions: Vec<SessionId> = self.engine.sessions().map(|view| view.session).collect();
+        for session in sessions {
+            self.engine.async_message(now, session, AsyncEvent::LogoutRequest { within });
+        }
+        self.settle(now);
+    }
+
+    /// Returns whether no session is left.
+    pub fn is_idle(&self) -> bool {
+        self.engine.sessions().next().is_none()
+    }
+
+    /// Returns every session.
+    pub fn sessions(&self) -> Vec<SessionReport> {
+        let report = |view: iscsi::target::contract::SessionView<'_>| SessionReport {
+            target: view.target.and_then(|id| Some(self.config.target(id)?.name.as_str().into())),
+            initiator: view.initiator.as_str().into(),
+            isid: view.isid.0,
+            tsih: view.tsih.0,
+            connections: view.connections,
+            tasks: view.tasks,
+            error_recovery_level: view.parameters.error_recovery_level,
+            traffic: view.traffic,
+        };
+        self.engine.sessions().map(report).collect()
+    }
+
+    /// Returns every unit.
+    pub fn units(&self) -> Vec<UnitReport> {
+        self.units.iter().map(|(unit, lu)| UnitReport { unit, stats: lu.stats() }).collect()
+    }
+}

@@ -1,0 +1,158 @@
+//! Task management: one request of an initiator can mean several units (RFC 7143 §11.5.1, SAM-5 §7).
+
+use alloc::vec::Vec;
+
+use base::time::Instant;
+use device::contract::{ManageFunction, ManageKey, ManageOutcome, NexusId};
+use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::pdu::tmf_response::TmfResult;
+use iscsi::target::contract::{Manage, TmfRef};
+use scsi::lun::Lun;
+
+use crate::config::UnitId;
+use crate::nexus::Nexuses;
+use crate::route::key_of;
+use crate::shard::Shard;
+
+/// The requests that wait for units.
+#[derive(Debug, Default)]
+pub(crate) struct Managing {
+    open: Vec<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    tmf: TmfRef,
+    nexus: NexusId,
+    /// How many units have not answered.
+    left: usize,
+    /// The answer so far.
+    outcome: ManageOutcome,
+    /// Whether the target's sessions end with the answer.
+    cold: bool,
+}
+
+impl Managing {
+    /// Forgets the requests of a nexus that is gone; nobody waits for their answers.
+    pub(crate) fn forget(&mut self, nexus: NexusId) {
+        self.open.retain(|open| open.nexus != nexus);
+    }
+}
+
+impl Shard {
+    /// Starts a task management function.
+    pub(crate) fn manage(&mut self, now: Instant, request: Manage) {
+        let nexus = Nexuses::id_of(request.session);
+        let lun = Lun(request.lun);
+        let one = |shard: &Self| shard.nexuses.get(nexus).and_then(|entry| entry.unit_at(lun));
+        let cold = request.function == TmfFunction::TARGET_COLD_RESET;
+        match request.function {
+            TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET => {
+                let units = self.units_of_target(nexus);
+                self.spread(now, &request, &units, ManageFunction::LogicalUnitReset, cold);
+            }
+            TmfFunction::I_T_NEXUS_RESET => {
+                let units = self.nexuses.get(nexus).map(crate::nexus::Entry::units).unwrap_or_default();
+                self.spread(now, &request, &units, ManageFunction::NexusReset, false);
+            }
+            function => match (one(self), to_device(function, &request)) {
+                (_, None) => self.engine.managed(request.tmf, TmfResult::NOT_SUPPORTED),
+                (None, _) => self.engine.managed(request.tmf, TmfResult::NO_LUN),
+                (Some(unit), Some(function)) => self.spread(now, &request, &[unit], function, false),
+            },
+        }
+    }
+
+    /// The units of the target that a nexus reaches, whoever sees them.
+    fn units_of_target(&self, nexus: NexusId) -> Vec<UnitId> {
+        let target = self.nexuses.get(nexus).and_then(|entry| self.config.target(entry.target));
+        let Some(target) = target else { return Vec::new() };
+        let own = target.initiators.iter().filter_map(|entry| entry.luns.as_ref()).flatten();
+        let mut units: Vec<_> = target.luns.iter().chain(own).map(|entry| entry.unit).collect();
+        units.sort_unstable();
+        units.dedup();
+        units
+    }
+
+    fn spread(
+        &mut self,
+        now: Instant,
+        request: &Manage,
+        units: &[UnitId],
+        function: ManageFunction,
+        cold: bool,
+    ) {
+        let nexus = Nexuses::id_of(request.session);
+        let (outcome, left) = (ManageOutcome::Complete, units.len());
+        self.managing.open.push(Open { tmf: request.tmf, nexus, left, outcome, cold });
+        for unit in units {
+            match self.units.stir(*unit) {
+                Some(unit) => unit.manage(now, nexus, ManageKey(request.tmf.to_bits()), function),
+                None => self.managed(now, ManageKey(request.tmf.to_bits()), ManageOutcome::Complete),
+            }
+        }
+        if units.is_empty() {
+            self.answer_finished(now);
+        }
+    }
+
+    /// Takes one unit's answer.
+    pub(crate) fn managed(&mut self, now: Instant, key: ManageKey, outcome: ManageOutcome) {
+        let tmf = TmfRef::from_bits(key.0);
+        if let Some(open) = self.managing.open.iter_mut().find(|open| open.tmf == tmf) {
+            open.left = open.left.saturating_sub(1);
+            if outcome != ManageOutcome::Complete {
+                open.outcome = outcome;
+            }
+        }
+        self.answer_finished(now);
+    }
+
+    fn answer_finished(&mut self, now: Instant) {
+        while let Some(at) = self.managing.open.iter().position(|open| open.left == 0) {
+            let open = self.managing.open.swap_remove(at);
+            self.engine.managed(open.tmf, to_wire(open.outcome));
+            if open.cold {
+                self.close_target_of(now, open.nexus);
+            }
+        }
+    }
+
+    /// Ends every session with the target of a nexus: the end of TARGET COLD RESET.
+    fn close_target_of(&mut self, now: Instant, nexus: NexusId) {
+        let Some(target) = self.nexuses.get(nexus).map(|entry| entry.target) else { return };
+        let sessions: Vec<_> = self
+            .nexuses
+            .iter()
+            .filter(|(_, entry)| entry.target == target)
+            .map(|(_, entry)| entry.session)
+            .collect();
+        for session in sessions {
+            self.engine.close_session(now, session);
+        }
+    }
+}
+
+fn to_device(function: TmfFunction, request: &Manage) -> Option<ManageFunction> {
+    Some(match function {
+        TmfFunction::ABORT_TASK => ManageFunction::AbortTask(key_of(request.task?)),
+        TmfFunction::QUERY_TASK => ManageFunction::QueryTask(key_of(request.task?)),
+        TmfFunction::ABORT_TASK_SET => ManageFunction::AbortTaskSet,
+        TmfFunction::CLEAR_TASK_SET => ManageFunction::ClearTaskSet,
+        TmfFunction::CLEAR_ACA => ManageFunction::ClearAca,
+        TmfFunction::LOGICAL_UNIT_RESET => ManageFunction::LogicalUnitReset,
+        TmfFunction::QUERY_TASK_SET => ManageFunction::QueryTaskSet,
+        TmfFunction::QUERY_ASYNCHRONOUS_EVENT => ManageFunction::QueryAsynchronousEvent,
+        _ => return None,
+    })
+}
+
+const fn to_wire(outcome: ManageOutcome) -> TmfResult {
+    match outcome {
+        ManageOutcome::Complete => TmfResult::COMPLETE,
+        ManageOutcome::Succeeded | ManageOutcome::SucceededWith(_) => TmfResult::SUCCEEDED,
+        ManageOutcome::NoSuchTask => TmfResult::NO_TASK,
+        ManageOutcome::NotSupported => TmfResult::NOT_SUPPORTED,
+        ManageOutcome::Rejected => TmfResult::REJECTED,
+    }
+}

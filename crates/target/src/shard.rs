@@ -1,0 +1,213 @@
+//! The shard: everything that can touch each other, as one value on one thread.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use base::buffer::Pool;
+use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::time::Instant;
+use base::transmit::Transmit;
+use device::contract::Event;
+use device::unit::LogicalUnit;
+use iscsi::target::engine::{Engine, Limits};
+
+use crate::config::{ShardConfig, UnitId};
+use crate::control::SaveRequest;
+use crate::manage::Managing;
+use crate::nexus::Nexuses;
+
+/// A set of targets with their logical units, sessions and connections.
+///
+/// A driver feeds it as a [`StreamMachine`]; the daemon talks to it through the methods in [`crate::control`].
+pub struct Shard {
+    pub(crate) config: ShardConfig,
+    pub(crate) engine: Engine,
+    pub(crate) units: Units,
+    pub(crate) nexuses: Nexuses,
+    /// The unit that executes each open task, by the task's index.
+    pub(crate) owners: Vec<Option<UnitId>>,
+    pub(crate) managing: Managing,
+    pub(crate) saves: VecDeque<SaveRequest>,
+    pub(crate) draining: bool,
+}
+
+/// The logical units of a shard, by number, and which of them may have something to say.
+#[derive(Default)]
+pub(crate) struct Units {
+    slots: Vec<Option<Slot>>,
+    stirred: VecDeque<UnitId>,
+    /// When units want to be called, soonest first. Only a stirred unit can change its mind about it.
+    deadlines: BTreeSet<(Instant, UnitId)>,
+}
+
+struct Slot {
+    unit: Box<LogicalUnit>,
+    /// What stands in `deadlines` for it.
+    deadline: Option<Instant>,
+}
+
+/// The highest number a unit may have: as many units as there are LUNs.
+pub const MAX_UNITS: u32 = 16384;
+
+impl Units {
+    /// Returns a unit in order to tell it something; it will be asked for events afterwards.
+    pub(crate) fn stir(&mut self, id: UnitId) -> Option<&mut LogicalUnit> {
+        let slot = self.slots.get_mut(usize::try_from(id.0).ok()?)?.as_mut()?;
+        if self.stirred.back() != Some(&id) {
+            self.stirred.push_back(id);
+        }
+        Some(&mut slot.unit)
+    }
+
+    /// Returns a stirred unit's next event.
+    pub(crate) fn poll(&mut self, id: UnitId) -> Option<Event> {
+        self.slots.get_mut(usize::try_from(id.0).ok()?)?.as_mut()?.unit.poll()
+    }
+
+    /// Takes note of when a stirred unit wants to be called.
+    pub(crate) fn note_deadline(&mut self, id: UnitId) {
+        let slot = usize::try_from(id.0).ok().and_then(|at| self.slots.get_mut(at)?.as_mut());
+        let Some(slot) = slot else { return };
+        let wanted = slot.unit.poll_timeout();
+        if wanted == slot.deadline {
+            return;
+        }
+        if let Some(old) = core::mem::replace(&mut slot.deadline, wanted) {
+            self.deadlines.remove(&(old, id));
+        }
+        self.deadlines.extend(wanted.map(|at| (at, id)));
+    }
+
+    /// Returns the soonest deadline.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Returns the units whose deadline has passed.
+    pub(crate) fn due(&self, now: Instant) -> Vec<UnitId> {
+        self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect()
+    }
+
+    pub(crate) fn get(&self, id: UnitId) -> Option<&LogicalUnit> {
+        Some(&*self.slots.get(usize::try_from(id.0).ok()?)?.as_ref()?.unit)
+    }
+
+    /// Puts a unit in, in place of the one that had its number. Returns false when the number is too high.
+    pub(crate) fn put(&mut self, id: UnitId, unit: Box<LogicalUnit>) -> bool {
+        let Some(at) = usize::try_from(id.0).ok().filter(|_| id.0 < MAX_UNITS) else { return false };
+        while self.slots.len() <= at {
+            self.slots.push(None);
+        }
+        self.remove(id);
+        if let Some(slot) = self.slots.get_mut(at) {
+            *slot = Some(Slot { unit, deadline: None });
+        }
+        self.note_deadline(id);
+        true
+    }
+
+    pub(crate) fn remove(&mut self, id: UnitId) -> Option<Box<LogicalUnit>> {
+        let slot = self.slots.get_mut(usize::try_from(id.0).ok()?)?.take()?;
+        if let Some(deadline) = slot.deadline {
+            self.deadlines.remove(&(deadline, id));
+        }
+        Some(slot.unit)
+    }
+
+    /// Returns the next unit that was stirred and not yet asked.
+    pub(crate) fn next_stirred(&mut self) -> Option<UnitId> {
+        self.stirred.pop_front()
+    }
+
+    /// Returns every unit, in the order of their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (UnitId, &LogicalUnit)> {
+        (0..)
+            .map(UnitId)
+            .zip(&self.slots)
+            .filter_map(|(id, slot)| slot.as_ref().map(|slot| (id, &*slot.unit)))
+    }
+}
+
+impl Shard {
+    /// Makes a shard without units; [`Self::add_unit`] brings them in before the first connection.
+    pub fn new(config: ShardConfig, limits: Limits, pool: Pool) -> Self {
+        Self {
+            config,
+            engine: Engine::new(limits, pool),
+            units: Units::default(),
+            nexuses: Nexuses::default(),
+            owners: Vec::new(),
+            managing: Managing::default(),
+            saves: VecDeque::new(),
+            draining: false,
+        }
+    }
+
+    /// Moves events between the engine and the units until neither has any.
+    pub(crate) fn settle(&mut self, now: Instant) {
+        loop {
+            while let Some(event) = self.engine.poll_event() {
+                self.route(now, event);
+            }
+            let Some(unit) = self.units.next_stirred() else { break };
+            self.collect(now, unit);
+        }
+    }
+}
+
+impl StreamMachine for Shard {
+    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+        self.engine.connected(now, conn, arrival);
+    }
+
+    fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        self.engine.received(now, conn, bytes, &self.config);
+        self.settle(now);
+    }
+
+    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
+        self.engine.lend(conn)
+    }
+
+    fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan) {
+        self.engine.repaid(now, conn, loan, &self.config);
+        self.settle(now);
+    }
+
+    fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
+        self.engine.transmit(now, conn, out);
+        // Room in the queue of answers can let waiting commands through.
+        self.settle(now);
+    }
+
+    fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
+        self.engine.disconnected(now, conn, why);
+        self.settle(now);
+    }
+
+    fn medium_ready(&mut self, now: Instant, medium: MediumId) {
+        if let Some(unit) = self.units.stir(UnitId(medium.0)) {
+            unit.store_ready(now);
+        }
+        self.settle(now);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.engine.poll_action()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        [self.engine.poll_timeout(), self.units.next_deadline()].into_iter().flatten().min()
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.engine.handle_timeout(now);
+        for id in self.units.due(now) {
+            if let Some(unit) = self.units.stir(id) {
+                unit.handle_timeout(now);
+            }
+        }
+        self.settle(now);
+    }
+}

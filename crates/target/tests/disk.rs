@@ -1,0 +1,144 @@
+//! A whole target in memory: what initiators get, and what they must never get.
+
+#![allow(clippy::cast_possible_truncation, reason = "patterns of test data")]
+
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a vocabulary of tests, of which each test file uses a part"
+)]
+mod pair;
+
+use base::time::Duration;
+use device::contract::Access;
+use pair::{Answer, Initiator, World, config};
+use store::Store;
+use store::ram::Ram;
+use target::config::{InitiatorEntry, LunEntry, UnitId};
+
+const ALICE: &str = "iqn.2026-11.org.example:alice";
+const BOB: &str = "iqn.2026-11.org.example:bob";
+const GOOD: u8 = 0;
+const CHECK: u8 = 2;
+
+fn ram() -> Box<dyn Store> {
+    Box::new(Ram::new(8 << 20))
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 9) as u8).wrapping_add(seed)).collect()
+}
+
+#[test]
+fn what_was_written_is_read_back_whatever_its_length() {
+    let mut world = World::new(config(&[(0, 0)], vec![]), vec![ram()]);
+    let mut alice = Initiator::login(&mut world, ALICE, 1);
+    alice.clear_attentions(&mut world, 0);
+    for (blocks, lba) in
+        [(1, 0), (8, 8), (16, 17), (17, 100), (128, 1000), (129, 2000), (1024, 4000), (2048, 6000)]
+    {
+        let data = pattern(blocks * pair::BLOCK, lba as u8);
+        assert_eq!(alice.write(&mut world, 0, lba, &data, false).status, GOOD, "{blocks} blocks");
+        let answer = alice.read(&mut world, 0, lba, blocks as u16);
+        assert_eq!((answer.status, answer.data == data), (GOOD, true), "{blocks} blocks");
+    }
+    assert!(alice.read(&mut world, 0, 15000, 8).data.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn an_absent_lun_tells_what_is_there_and_does_nothing_else() {
+    let mut world = World::new(config(&[(1, 0), (7, 0)], vec![]), vec![ram()]);
+    let mut alice = Initiator::login(&mut world, ALICE, 1);
+    let inquiry = alice.run(&mut world, 0, &[0x12, 0, 0, 0, 96, 0], &[], 96);
+    assert_eq!((inquiry.status, inquiry.data[0]), (GOOD, 0x7f));
+    let luns = alice.run(&mut world, 0, &[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], &[], 64);
+    assert_eq!(luns.status, GOOD);
+    assert_eq!(luns.data, [&[0, 0, 0, 16, 0, 0, 0, 0, 0, 1][..], &[0; 6], &[0, 7], &[0; 6]].concat());
+    let read = alice.read(&mut world, 0, 0, 1);
+    assert_eq!((read.status, read.code()), (CHECK, (5, 0x2500)));
+}
+
+#[test]
+fn an_initiator_sees_its_own_map_and_nothing_else() {
+    let own = |number, unit, access| LunEntry { number, unit: UnitId(unit), access };
+    let acl = vec![
+        InitiatorEntry { pattern: ALICE.into(), luns: Some(vec![own(0, 0, Access::ReadWrite)]), auth: None },
+        InitiatorEntry { pattern: BOB.into(), luns: Some(vec![own(0, 1, Access::ReadOnly)]), auth: None },
+    ];
+    let mut world = World::new(config(&[], acl), vec![ram(), ram()]);
+    let mut alice = Initiator::login(&mut world, ALICE, 1);
+    let mut bob = Initiator::login(&mut world, BOB, 1);
+    alice.clear_attentions(&mut world, 0);
+    bob.clear_attentions(&mut world, 0);
+    assert_eq!(alice.write(&mut world, 0, 0, &pattern(512, 1), false).status, GOOD);
+    let refused = bob.write(&mut world, 0, 0, &pattern(512, 2), false);
+    assert_eq!((refused.status, refused.code().0), (CHECK, 7));
+    assert!(bob.read(&mut world, 0, 0, 1).data.iter().all(|byte| *byte == 0), "alice's block shown to bob");
+    assert_eq!(alice.read(&mut world, 0, 0, 1).data, pattern(512, 1));
+    assert_eq!(bob.read(&mut world, 1, 0, 1).code(), (5, 0x2500));
+    assert_eq!(Initiator::try_login(&mut world, "iqn.2026-11.org.example:eve", 1).err(), Some(0x0202));
+}
+
+#[test]
+fn a_second_login_of_the_same_port_ends_the_first_session() {
+    let mut world = World::new(config(&[(0, 0)], vec![]), vec![ram()]);
+    let first = Initiator::login(&mut world, ALICE, 1);
+    let other = Initiator::login(&mut world, ALICE, 2);
+    let mut again = Initiator::login(&mut world, ALICE, 1);
+    assert!(!world.is_open(first.conn));
+    assert!(world.is_open(other.conn));
+    again.clear_attentions(&mut world, 0);
+    assert_eq!(again.read(&mut world, 0, 0, 1).status, GOOD);
+}
+
+#[test]
+fn a_changed_map_is_announced_and_a_removed_initiator_is_closed() {
+    let mut world = World::new(config(&[(0, 0)], vec![]), vec![ram(), ram()]);
+    let mut alice = Initiator::login(&mut world, ALICE, 1);
+    alice.clear_attentions(&mut world, 0);
+    let now = world.now;
+    world.shard.apply(now, config(&[(0, 0), (1, 1)], vec![]));
+    let told = alice.run(&mut world, 0, &[0; 6], &[], 0);
+    assert_eq!((told.status, told.code()), (CHECK, (6, 0x3f0e)));
+    alice.clear_attentions(&mut world, 1);
+    assert_eq!(alice.read(&mut world, 1, 0, 1).status, GOOD);
+    let only_bob = vec![InitiatorEntry { pattern: BOB.into(), luns: None, auth: None }];
+    world.shard.apply(now, config(&[(0, 0)], only_bob));
+    world.drain();
+    assert!(!world.is_open(alice.conn));
+}
+
+/// CVE-2014-4027: what was never written reads as zeros, also on a pool full of other people's data.
+#[test]
+fn never_written_blocks_read_as_zeros_after_heavy_use_by_others() {
+    let mut world = World::new(config(&[(0, 0), (1, 1)], vec![]), vec![ram(), ram()]);
+    let mut alice = Initiator::login(&mut world, ALICE, 1);
+    alice.clear_attentions(&mut world, 0);
+    alice.clear_attentions(&mut world, 1);
+    for lba in (0..4096).step_by(256) {
+        assert_eq!(alice.write(&mut world, 0, lba, &[0x5a; 256 * 512], false).status, GOOD);
+    }
+    for lba in (0..4096).step_by(256) {
+        let Answer { status, data, .. } = alice.read(&mut world, 1, lba, 256);
+        assert_eq!((status, data.iter().all(|byte| *byte == 0)), (GOOD, true), "LBA {lba}");
+    }
+}
+
+#[test]
+fn a_reservation_keeps_the_other_initiator_out_and_falls_with_its_session() {
+    let mut world = World::new(config(&[(0, 0)], vec![]), vec![ram()]);
+    let mut alice = Initiator::login(&mut world, ALICE, 1);
+    let mut bob = Initiator::login(&mut world, BOB, 1);
+    alice.clear_attentions(&mut world, 0);
+    bob.clear_attentions(&mut world, 0);
+    assert_eq!(alice.run(&mut world, 0, &[0x16, 0, 0, 0, 0, 0], &[], 0).status, GOOD);
+    assert_eq!(bob.read(&mut world, 0, 0, 1).status, 0x18);
+    let conn = alice.conn;
+    world.cut(conn);
+    world.pass(Duration::from_secs(60));
+    bob.clear_attentions(&mut world, 0);
+    assert_eq!(bob.read(&mut world, 0, 0, 1).status, GOOD);
+}

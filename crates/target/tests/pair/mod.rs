@@ -371,6 +371,8 @@ impl Initiator {
                     let sense = payload.get(2..).unwrap_or_default().to_vec();
                     return Answer { status: response.status, sense, data };
                 }
+                // A ping, which this initiator leaves unanswered.
+                Opcode::NOP_IN => {}
                 other => panic!("{other:?} instead of an answer"),
             }
         }

@@ -14,6 +14,7 @@ pub mod absent;
 mod alua;
 mod attention;
 pub mod contract;
+mod copy;
 mod fault;
 mod identifying;
 mod inquiry;

@@ -1,0 +1,197 @@
+//! The ROD tokens that a unit has given out (SPC-4 §5.17.6, SBC-3 §4.21).
+//!
+//! Ours are of the type *point in time copy, change vulnerable*: a token stands for blocks as they were when it was
+//! made, nothing is kept apart for it, and the first write to any of its blocks revokes it. So a token never gives
+//! bytes that were not there when it was made. Tokens do not outlive the unit object: after a restart they are unknown.
+
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+
+use base::time::{Duration, Instant};
+use base::units::{Blocks, Lba};
+use scsi::copy::rod::{BlockRange, RodToken, overlap};
+use scsi::sense::{Asc, Sense};
+
+/// How many tokens a unit remembers, dead ones among them. One takes at most 512 bytes and [`MAX_RANGES`] ranges of
+/// 16: 200 KiB in all. Windows has a handful in use at a time.
+pub(crate) const MAX_TOKENS: usize = 128;
+
+/// How many tokens of one initiator live: a quarter, so that four busy ones leave each other alone. Its least recently
+/// used one is cancelled for the next.
+pub(crate) const MAX_TOKENS_OF_ONE: usize = MAX_TOKENS / 4;
+
+/// MAXIMUM RANGE DESCRIPTORS of POPULATE TOKEN and WRITE USING TOKEN.
+pub(crate) const MAX_RANGES: u16 = 64;
+
+/// How long a token lives unused if the initiator does not say: long enough to hand it to another server.
+pub(crate) const DEFAULT_INACTIVITY_S: u32 = 300;
+
+/// The longest time it may ask for.
+pub(crate) const MAX_INACTIVITY_S: u32 = 3600;
+
+/// How long a token lives at most: a day.
+pub(crate) const MAX_LIFETIME_S: u32 = 86_400;
+
+/// Every token of a unit, least recently used first.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens {
+    tokens: VecDeque<Entry>,
+    next_id: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    token: RodToken,
+    owner: Rc<[u8]>,
+    ranges: Vec<BlockRange>,
+    blocks: Blocks,
+    inactivity: Duration,
+    used: Instant,
+    made: Instant,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Alive,
+    /// One of its blocks was written.
+    Revoked,
+    /// It had to make room.
+    Cancelled,
+}
+
+impl Entry {
+    fn expired(&self, now: Instant) -> bool {
+        now.since(self.used) > self.inactivity
+            || now.since(self.made) > Duration::from_secs(u64::from(MAX_LIFETIME_S))
+    }
+
+    fn is_alive(&self, now: Instant) -> bool {
+        self.state == State::Alive && !self.expired(now)
+    }
+}
+
+/// What a token is to stand for.
+#[derive(Debug)]
+pub(crate) struct NewToken {
+    /// Who asked for it: the TransportID of the initiator port.
+    pub(crate) owner: Rc<[u8]>,
+    /// What it represents, in order.
+    pub(crate) ranges: Vec<BlockRange>,
+    /// How long it lives unused, in seconds; at most [`MAX_INACTIVITY_S`].
+    pub(crate) inactivity_s: u32,
+}
+
+impl Tokens {
+    /// Returns a number for the next token. Numbers are no secret.
+    pub(crate) const fn next_id(&mut self) -> u64 {
+        self.next_id = self.next_id.wrapping_add(1);
+        self.next_id
+    }
+
+    /// Remembers a token.
+    pub(crate) fn add(&mut self, now: Instant, token: RodToken, new: NewToken) {
+        let own = |entry: &&mut Entry| *entry.owner == *new.owner && entry.is_alive(now);
+        let owned = self.tokens.iter_mut().filter(own).count();
+        if owned >= MAX_TOKENS_OF_ONE
+            && let Some(oldest) = self.tokens.iter_mut().find(own)
+        {
+            oldest.state = State::Cancelled;
+        }
+        if self.tokens.len() >= MAX_TOKENS {
+            let dead = self.tokens.iter().position(|entry| !entry.is_alive(now));
+            let _forgotten = self.tokens.remove(dead.unwrap_or(0));
+        }
+        let blocks = new.ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.blocks.0));
+        self.tokens.push_back(Entry {
+            token,
+            owner: new.owner,
+            ranges: new.ranges,
+            blocks: Blocks(blocks),
+            inactivity: Duration::from_secs(u64::from(new.inactivity_s)),
+            used: now,
+            made: now,
+            state: State::Alive,
+        });
+    }
+
+    /// Finds where block `offset` of a token's data lies, and how many of the `blocks` from there on follow it on the
+    /// medium. Counts as use.
+    ///
+    /// # Errors
+    /// The sense that answers a token that is not, or no longer, one of ours, or an offset beyond its data.
+    pub(crate) fn resolve(
+        &mut self,
+        now: Instant,
+        token: &[u8],
+        offset: Blocks,
+        blocks: Blocks,
+    ) -> Result<BlockRange, Sense> {
+        // Every token is compared, so that the time taken tells nothing about any of them.
+        let mut found = None;
+        for (at, entry) in self.tokens.iter().enumerate() {
+            if entry.token.same(token) {
+                found = Some(at);
+            }
+        }
+        let entry = found.and_then(|at| self.tokens.remove(at));
+        let mut entry = entry.ok_or_else(|| Sense::illegal(Asc::TOKEN_UNKNOWN))?;
+        let answer = match entry.state {
+            State::Revoked => Err(Sense::illegal(Asc::TOKEN_REVOKED)),
+            State::Cancelled => Err(Sense::illegal(Asc::TOKEN_CANCELLED)),
+            State::Alive if entry.expired(now) => Err(Sense::illegal(Asc::TOKEN_EXPIRED)),
+            State::Alive => {
+                entry.used = now;
+                run_at(&entry.ranges, offset, blocks)
+                    .ok_or_else(|| Sense::illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST))
+            }
+        };
+        self.tokens.push_back(entry);
+        answer
+    }
+
+    /// Takes note that blocks are about to change: tokens that stand for any of them are revoked. Cheap when there are
+    /// no tokens.
+    pub(crate) fn touched(&mut self, lba: Lba, blocks: Blocks) {
+        let written = BlockRange { lba, blocks };
+        for entry in self.tokens.iter_mut().filter(|entry| entry.state == State::Alive) {
+            if entry.ranges.iter().any(|range| overlap(range, &written)) {
+                entry.state = State::Revoked;
+            }
+        }
+    }
+
+    /// Takes note that every block is about to change, or may have.
+    pub(crate) fn all_touched(&mut self) {
+        for entry in self.tokens.iter_mut().filter(|entry| entry.state == State::Alive) {
+            entry.state = State::Revoked;
+        }
+    }
+
+    /// Forgets a token, if it is one of ours.
+    pub(crate) fn delete(&mut self, token: &[u8]) {
+        self.tokens.retain(|entry| !entry.token.same(token));
+    }
+
+    /// Returns the tokens that can be used now.
+    pub(crate) fn alive(&self, now: Instant) -> impl Iterator<Item = &RodToken> {
+        self.tokens.iter().filter(move |entry| entry.is_alive(now)).map(|entry| &entry.token)
+    }
+}
+
+/// Finds the run of blocks that stands `offset` into the concatenation of `ranges`.
+fn run_at(ranges: &[BlockRange], offset: Blocks, blocks: Blocks) -> Option<BlockRange> {
+    let mut skip = offset.0;
+    for range in ranges {
+        if skip < range.blocks.0 {
+            let lba = range.lba.after(Blocks(skip))?;
+            return Some(BlockRange { lba, blocks: Blocks(blocks.0.min(range.blocks.0 - skip)) });
+        }
+        skip -= range.blocks.0;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

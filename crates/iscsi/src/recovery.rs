@@ -66,7 +66,7 @@ impl Condition {
 }
 
 /// Returns what a target of the given ErrorRecoveryLevel does about `why`. Levels above 0 do no more than level 0
-/// until they are built; `target::MAX_ERROR_RECOVERY_LEVEL` keeps them from being negotiated.
+/// until they are built; [`crate::target::MAX_ERROR_RECOVERY_LEVEL`] keeps them from being negotiated.
 pub const fn answer(_level: u8, why: Why) -> Answer {
     erl0::answer(why)
 }

@@ -34,8 +34,8 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-/// The highest ErrorRecoveryLevel that this role serves; a key policy for it must not go beyond.
+/// The highest ErrorRecoveryLevel that this role serves; no more is agreed to, whatever a key policy allows.
 pub const MAX_ERROR_RECOVERY_LEVEL: u8 = 0;
 
-/// The most connections in a session that this role serves; a key policy for it must not go beyond.
+/// The most connections in a session that this role serves; no more are agreed to, whatever a key policy allows.
 pub const MAX_CONNECTIONS: u16 = 1;

@@ -187,6 +187,9 @@ impl Engine {
         if task.conn != conn {
             return refused(Why::DataOutOtherConnection);
         }
+        if bhs.ahs_len() > 0 {
+            return refused(Why::AhsNotAllowed);
+        }
         let Some(run) = select(&mut task.out.unsolicited, &mut task.out.runs, pdu.ttt) else {
             return refused(if pdu.ttt == Ttt::NONE {
                 Why::UnsolicitedNotExpected
@@ -256,10 +259,6 @@ impl Engine {
                 };
             }
         };
-        if bhs.ahs_len() > 0 {
-            self.recycle_buf(buf);
-            return self.refuse(conn, &bhs, Why::AhsNotAllowed);
-        }
         let verdict = verdict.and_then(|()| self.take_data(key, &bhs, buf));
         if let Err(why) = verdict {
             self.fail_by_verdict(conn, &bhs, key, why)?;
@@ -322,6 +321,11 @@ impl Engine {
         let len = run.received;
         let mut buf = run.buf.unwrap_or_else(|| self.pool.take(0));
         buf.truncate(to_usize(len));
+        if buf.len() != to_usize(len) {
+            // Going on would hand up bytes that did not come.
+            let session = task.session;
+            return self.bug(session);
+        }
         let early = buf.freeze();
         let mut freed = 0;
         for fetch in task.out.fetches.iter_mut().filter(|fetch| fetch.awaits_unsolicited) {

@@ -396,11 +396,8 @@ impl Engine {
 
     /// Looks up what to do about a broken rule.
     pub(super) fn verdict(&mut self, conn: ConnId, why: Why) -> Answer {
-        match why {
-            Why::DataDigestMismatch => self.stats.data_digest_errors += 1,
-            Why::HeaderDigestMismatch => self.stats.header_digest_errors += 1,
-            Why::Bug => self.stats.bugs += 1,
-            _ => {}
+        if why == Why::DataDigestMismatch {
+            self.stats.data_digest_errors += 1;
         }
         let level = self
             .conn(conn)
@@ -420,7 +417,11 @@ impl Engine {
             return;
         }
         connection.closing = true;
-        self.verdict(conn, why);
+        match why {
+            Why::HeaderDigestMismatch => self.stats.header_digest_errors += 1,
+            Why::Bug => self.stats.bugs += 1,
+            _ => {}
+        }
         self.stats.dropped += 1;
         let down = match why {
             Why::PingUnanswered | Why::LogoutTooSlow => Down::TimedOut,

@@ -14,12 +14,13 @@ use super::states::{self, ConnectionEvent, SessionEvent};
 use super::timer::Timer;
 use super::why::Why;
 use super::window::Window;
+use super::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};
 use crate::login::directory::{
-    Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetId, Via,
+    Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess, TargetId, Via,
 };
 use crate::login::{self, Entry, LoginStep, Outcome, SessionKind, Stage, Status};
 use crate::name::{IscsiName, PortalGroupTag, Tsih};
-use crate::negotiate::Digest;
+use crate::negotiate::{Digest, KeyPolicy};
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response::LoginResponse;
 use crate::pdu::{Itt, Message, Opcode, TargetSn};
@@ -227,11 +228,19 @@ struct WithSessions<'a> {
 
 impl Directory for WithSessions<'_> {
     fn find_target(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Found {
-        self.outer.find_target(via, initiator, name)
+        match self.outer.find_target(via, initiator, name) {
+            Found::Here(access) => Found::Here(TargetAccess { keys: as_served(access.keys), ..access }),
+            other => other,
+        }
     }
 
     fn discovery(&self, via: &Via, initiator: &IscsiName) -> DiscoveryAccess {
-        self.outer.discovery(via, initiator)
+        match self.outer.discovery(via, initiator) {
+            DiscoveryAccess::Granted { auth, keys } => {
+                DiscoveryAccess::Granted { auth, keys: as_served(keys) }
+            }
+            other => other,
+        }
     }
 
     fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<crate::chap::Secret> {
@@ -265,6 +274,16 @@ impl Directory for WithSessions<'_> {
 
     fn target_named(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Option<Listed> {
         self.outer.target_named(via, initiator, name)
+    }
+}
+
+/// Returns a policy that promises no more than this role serves.
+fn as_served(keys: KeyPolicy) -> KeyPolicy {
+    KeyPolicy {
+        // The lowest level there is: no policy asks for less.
+        error_recovery_level: MAX_ERROR_RECOVERY_LEVEL,
+        max_connections: keys.max_connections.min(MAX_CONNECTIONS),
+        ..keys
     }
 }
 

@@ -6,6 +6,8 @@
 //! negotiated, it waits for the answers to the R2Ts that are open for the tasks it will end (§4.2.3.3 a), while no
 //! further R2T and no later command passes. The order in one connection's queue is the response fence.
 
+use alloc::vec::Vec;
+
 use base::machine::ConnId;
 use base::time::Instant;
 
@@ -155,9 +157,16 @@ impl Engine {
         }
         let Some(state) = self.sessions.get_mut(session) else { return };
         state.fencing = false;
-        let held: alloc::vec::Vec<Key> = state
+        let tmf = self.tmfs.get(key).copied();
+        self.pump_all(session, |lun| tmf.is_none_or(|tmf| !tmf.affects(lun)));
+    }
+
+    /// Sends the R2Ts that were held back.
+    fn pump_all(&mut self, session: Key, of: impl Fn(u64) -> bool) {
+        let Some(state) = self.sessions.get(session) else { return };
+        let held: Vec<Key> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| !task.out.fetches.is_empty())
+            .filter(|(_, task)| !task.out.fetches.is_empty() && of(task.lun))
             .map(|(key, _)| key)
             .collect();
         for task in held {
@@ -244,6 +253,10 @@ impl Engine {
 
     fn answer_tmf(&mut self, key: Key, response: TmfResult) -> Result<(), Why> {
         let Some(tmf) = self.drop_tmf(key) else { return Ok(()) };
+        if tmf.is_multi_task() {
+            // What it did not end goes on.
+            self.pump_all(tmf.session, |lun| tmf.affects(lun));
+        }
         let pdu = TmfResponse { response, itt: tmf.itt, sn: TargetSn::default() };
         self.control(tmf.conn, Control::Tmf(pdu), Body::Empty)
     }

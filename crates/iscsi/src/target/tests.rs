@@ -1,6 +1,9 @@
 //! The engine against raw initiators.
 
 mod alive;
+mod commands;
+mod data_out;
 mod happy;
+mod management;
 mod text;
 mod world;

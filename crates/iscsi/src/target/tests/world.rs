@@ -167,6 +167,12 @@ impl World {
         }
     }
 
+    /// Logs in on a new connection once what happened to the old one is known.
+    pub(super) fn login_again(&mut self) -> (ConnId, SessionUp) {
+        self.events.clear();
+        self.login(&[])
+    }
+
     pub(super) fn discover(&mut self) -> ConnId {
         let conn = self.connect();
         let response = self.login_pdu(conn, 0, &["SessionType=Discovery"]);

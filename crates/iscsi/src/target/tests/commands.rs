@@ -1,0 +1,371 @@
+//! Command numbers, tags, immediate commands, residuals, and what leaves when.
+
+use alloc::vec::Vec;
+
+use base::machine::Action;
+use base::time::Duration;
+
+use super::world::{Got, LUN, World, keys, pattern};
+use crate::pdu::ahs::Ahs;
+use crate::pdu::data_in::DataIn;
+use crate::pdu::nop_in::NopIn;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::{Itt, Message, Opcode, Residual, Ttt};
+use crate::serial::{CmdSn, DataSn, StatSn};
+use crate::target::contract::{Command, Down, Event, Finish};
+use crate::target::engine::Limits;
+use crate::target::why::Why;
+
+#[test]
+fn commands_are_handed_up_in_the_order_of_their_numbers() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    let first = world.command(conn);
+    for offset in [2, 1, 3] {
+        let late = ScsiCommand {
+            itt: Itt(first.itt.0 + offset),
+            cmd_sn: first.cmd_sn.plus(offset),
+            lun: u64::from(offset),
+            ..first
+        };
+        world.send(conn, &late, &[]);
+        world.expect_silence(conn);
+    }
+    world.send(conn, &ScsiCommand { lun: 0, ..first }, &[]);
+    let luns: Vec<u64> = core::iter::from_fn(|| world.next_event())
+        .map(|event| match event {
+            Event::Command(command) => command.lun,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(luns, [0, 1, 2, 3]);
+}
+
+#[test]
+fn an_immediate_command_is_handed_up_at_once_and_takes_no_number() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    let early = ScsiCommand { cmd_sn: CmdSn(101), ..world.command(conn) };
+    world.send(conn, &early, &[]);
+    let now = ScsiCommand { immediate: true, lun: 7, ..world.command(conn) };
+    let up = world.start(conn, &now, &[]);
+    assert_eq!(up.lun, 7);
+    world.finish(up.task, Finish::good(0));
+    assert_eq!(world.expect::<ScsiResponse>(conn).sn.exp_cmd_sn, CmdSn(100));
+}
+
+#[test]
+fn numbers_outside_the_window_and_duplicates_are_ignored() {
+    let mut world = World::with(Limits { queue_depth: 4, ..Limits::default() }, keys());
+    let (conn, _) = world.login(&[]);
+    let command = world.command(conn);
+    for sn in [99, 104, 100 + (1 << 31), 0] {
+        world.send(conn, &ScsiCommand { cmd_sn: CmdSn(sn), ..command }, &[]);
+        world.expect_silence(conn);
+    }
+    let early = ScsiCommand { cmd_sn: CmdSn(103), ..command };
+    world.send(conn, &early, &[]);
+    world.send(conn, &ScsiCommand { itt: Itt(77), ..early }, &[]);
+    world.expect_silence(conn);
+    assert_eq!(world.engine.stats().ignored, 5);
+    assert_eq!(world.ended(conn), None);
+    // The same for requests that are no commands.
+    let ping = NopOut {
+        immediate: false,
+        lun: 0,
+        itt: Itt(5),
+        ttt: Ttt::NONE,
+        cmd_sn: CmdSn(103),
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(conn, &ping, b"data");
+    world.send(conn, &NopOut { cmd_sn: CmdSn(99), ..ping }, b"data");
+    world.expect_silence(conn);
+    assert_eq!(world.engine.stats().ignored, 7);
+}
+
+#[test]
+fn the_window_closes_while_commands_are_open_and_opens_as_they_end() {
+    let mut world = World::with(Limits { queue_depth: 2, ..Limits::default() }, keys());
+    let (conn, _) = world.login(&[]);
+    let tasks: Vec<Command> = (0..2)
+        .map(|_| {
+            let command = world.command(conn);
+            world.start(conn, &command, &[])
+        })
+        .collect();
+    let beyond = world.command(conn);
+    world.send(conn, &beyond, &[]);
+    world.expect_silence(conn);
+    let ping = NopOut {
+        immediate: true,
+        lun: 0,
+        itt: Itt(9),
+        ttt: Ttt::NONE,
+        cmd_sn: CmdSn(102),
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(conn, &ping, &[]);
+    let closed: NopIn = world.expect(conn);
+    assert_eq!((closed.sn.exp_cmd_sn, closed.sn.max_cmd_sn), (CmdSn(102), CmdSn(101)));
+    for (task, max) in tasks.iter().zip([102, 103]) {
+        world.finish(task.task, Finish::good(0));
+        let response: ScsiResponse = world.expect(conn);
+        assert_eq!((response.sn.exp_cmd_sn, response.sn.max_cmd_sn), (CmdSn(102), CmdSn(max)));
+    }
+    world.start(conn, &beyond, &[]);
+}
+
+#[test]
+fn a_number_that_stays_missing_ends_the_session() {
+    let limits = Limits { gap_within: Duration::from_secs(3), ..Limits::default() };
+    let mut world = World::with(limits, keys());
+    let (conn, up) = world.login(&[]);
+    let command = world.command(conn);
+    let early = ScsiCommand { cmd_sn: CmdSn(101), ..command };
+    world.send(conn, &early, &[]);
+    world.pass(Duration::from_millis(2999));
+    // Filled in time: all is well, however long that takes.
+    world.send(conn, &ScsiCommand { itt: Itt(99), ..command }, &[]);
+    assert_eq!(world.events.drain(..).count(), 2);
+    world.pass(Duration::from_secs(10));
+    assert_eq!(world.ended(conn), None);
+    world.send(conn, &ScsiCommand { cmd_sn: CmdSn(105), itt: Itt(98), ..command }, &[]);
+    world.pass(Duration::from_secs(3));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+    let events: Vec<Event> = world.events.drain(..).collect();
+    match events.as_slice() {
+        [Event::TaskGone { .. }, Event::TaskGone { .. }, Event::SessionDown { session, why }] => {
+            assert_eq!((*session, *why), (up.session, Down::Misbehaved(Why::CmdSnHole)));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_tag_in_use_and_the_reserved_tag_are_rejected_and_leave_a_gap() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    let command = world.command(conn);
+    let up = world.start(conn, &command, &[]);
+    for (itt, reason) in
+        [(command.itt, RejectReason::TASK_IN_PROGRESS), (Itt::NONE, RejectReason::INVALID_PDU_FIELD)]
+    {
+        let bad = ScsiCommand { itt, cmd_sn: CmdSn(101), ..command };
+        world.send(conn, &bad, &[]);
+        let got = world.expect_any(conn);
+        let reject: Reject = got.read();
+        assert_eq!(reject.reason, reason);
+        assert_eq!(reject.sn.exp_cmd_sn, CmdSn(101), "its number is still to come");
+        assert_eq!(got.data, bad.encode().to_bytes(), "the Reject shows the header");
+    }
+    world.finish(up.task, Finish::good(0));
+    world.expect::<ScsiResponse>(conn);
+    // The tag is free again, and the number is filled.
+    world.start(conn, &ScsiCommand { cmd_sn: CmdSn(101), ..command }, &[]);
+}
+
+#[test]
+fn immediate_commands_beyond_the_limit_are_rejected() {
+    let mut world = World::with(Limits { immediate_max: 2, ..Limits::default() }, keys());
+    let (conn, _) = world.login(&[]);
+    let mut first = None;
+    for at in 0..3 {
+        let command = ScsiCommand { immediate: true, ..world.command(conn) };
+        world.send(conn, &command, &[]);
+        if at < 2 {
+            first.get_or_insert(world.expect_command().task);
+        }
+    }
+    assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::TOO_MANY_IMMEDIATE);
+    world.finish(first.unwrap(), Finish::good(0));
+    world.expect::<ScsiResponse>(conn);
+    let command = ScsiCommand { immediate: true, ..world.command(conn) };
+    world.start(conn, &command, &[]);
+}
+
+#[test]
+fn residuals_compare_what_was_expected_with_what_could_move() {
+    for (read, expected, sent, transferable, residual) in [
+        (true, 512, 512, 512, Residual::None),
+        (true, 512, 100, 100, Residual::Underflow(412)),
+        (true, 512, 512, 4096, Residual::Overflow(3584)),
+        (true, 0, 0, 36, Residual::Overflow(36)),
+        (false, 512, 0, 512, Residual::None),
+        (false, 512, 0, 0, Residual::Underflow(512)),
+        (false, 512, 0, 1024, Residual::Overflow(512)),
+    ] {
+        let mut world = World::new();
+        let (conn, _) = world.login(&[]);
+        let command = ScsiCommand {
+            read,
+            write: !read,
+            expected_data_transfer_length: expected,
+            ..world.command(conn)
+        };
+        let up = world.start(conn, &command, &[]);
+        if sent > 0 {
+            world.engine.data_in(up.task, 0, base::buffer::Bytes::copied_from(&pattern(0, sent)).into());
+        }
+        world.finish(up.task, Finish::good(transferable));
+        let got = world.expect_any(conn);
+        let found = if got.bhs.opcode() == Opcode::DATA_IN {
+            got.read::<DataIn>().status.unwrap().residual
+        } else {
+            got.read::<ScsiResponse>().residual
+        };
+        assert_eq!(found, residual, "{read} {expected} {sent} {transferable}");
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
+fn sense_data_comes_in_a_response_of_its_own_behind_the_data() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&["DataDigest=CRC32C"]);
+    let command = world.read(conn, 1000);
+    let up = world.start(conn, &command, &[]);
+    world.engine.data_in(up.task, 0, base::buffer::Bytes::copied_from(&[9; 301]).into());
+    let sense = [0x70, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x11, 0, 0, 0, 0, 0];
+    world.finish(up.task, Finish { status: 2, sense: &sense, transferable: 301 });
+    let data: DataIn = world.expect(conn);
+    assert!(data.is_final && data.status.is_none());
+    let got = world.expect_any(conn);
+    let response: ScsiResponse = got.read();
+    assert_eq!((response.status, response.exp_data_sn), (2, DataSn(1)));
+    assert_eq!(response.residual, Residual::Underflow(699));
+    assert_eq!(got.data, [&[0, 18][..], &sense].concat());
+    world.expect_silence(conn);
+}
+
+#[test]
+fn data_is_cut_at_the_burst_and_a_sequence_ends_where_nothing_more_is_there() {
+    let mut world = World::new();
+    let (conn, _) =
+        world.login(&["MaxRecvDataSegmentLength=1024", "MaxBurstLength=2560", "FirstBurstLength=2560"]);
+    let command = world.read(conn, 6000);
+    let up = world.start(conn, &command, &[]);
+    let data = pattern(0, 6000);
+    world.data_in(up.task, 0, &data[..4000]);
+    world.data_in(up.task, 4000, &data[4000..]);
+    world.finish(up.task, Finish::good(6000));
+    let pdus: Vec<Got> = core::iter::from_fn(|| world.receive(conn)).collect();
+    let shape: Vec<(usize, bool)> =
+        pdus.iter().map(|got| (got.data.len(), got.read::<DataIn>().is_final)).take(pdus.len() - 1).collect();
+    assert_eq!(
+        shape,
+        [(1024, false), (1024, false), (512, true), (1024, false), (416, true), (1024, false), (976, true),]
+    );
+    assert_eq!(pdus.last().unwrap().read::<ScsiResponse>().exp_data_sn, DataSn(7));
+    let all: Vec<u8> = pdus.iter().flat_map(|got| got.data.clone()).collect();
+    assert_eq!(all, data);
+}
+
+#[test]
+fn long_cdbs_and_bidirectional_lengths_come_in_additional_headers() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&["HeaderDigest=CRC32C"]);
+    let rest = [3u8; 16];
+    let ahs = Ahs { extended_cdb: Some(&rest), bidirectional_read_length: Some(600) };
+    let command =
+        ScsiCommand { read: true, write: true, expected_data_transfer_length: 512, ..world.command(conn) };
+    world.count(conn);
+    world.send_raw(conn, command.encode(), &ahs.to_bytes(), &[]);
+    let up = world.expect_command();
+    assert_eq!((up.cdb.len(), &up.cdb[16..]), (32, &rest[..]));
+    assert_eq!((up.data_in_len, up.data_out_len), (600, 512));
+    world.finish(up.task, Finish { status: 2, sense: &[0x70], transferable: 0 });
+    let response: ScsiResponse = world.expect(conn);
+    assert_eq!(response.residual, Residual::Underflow(512));
+    assert_eq!(response.bidirectional_read_residual, Residual::Underflow(600));
+
+    for (ahs, opcode) in [(&[0u8, 9, 1, 0][..], Opcode::SCSI_COMMAND), (&[], Opcode::SCSI_COMMAND)] {
+        let again = ScsiCommand {
+            read: true,
+            write: true,
+            expected_data_transfer_length: 512,
+            ..world.command(conn)
+        };
+        world.send_raw(conn, again.encode(), ahs, &[]);
+        assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::INVALID_PDU_FIELD, "{opcode:?}");
+    }
+}
+
+#[test]
+fn attributes_and_priority_pass_and_reserved_ones_are_rejected() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    for attribute in 0..5 {
+        let command = ScsiCommand { attribute: TaskAttribute(attribute), priority: 5, ..world.command(conn) };
+        let up = world.start(conn, &command, &[]);
+        assert_eq!((up.attribute.0, up.priority, up.lun), (attribute, 5, LUN));
+    }
+    let command = ScsiCommand { attribute: TaskAttribute(5), ..world.command(conn) };
+    world.send(conn, &command, &[]);
+    assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::INVALID_PDU_FIELD);
+}
+
+#[test]
+fn answers_that_are_not_read_hold_the_next_commands_back() {
+    use base::buffer::Bytes;
+    use base::transmit::Transmit;
+    let mut world = World::with(Limits { unsent_bytes_max: 1 << 20, ..Limits::default() }, keys());
+    let (conn, _) = world.login(&["MaxRecvDataSegmentLength=262144"]);
+    let first = world.read(conn, 4 << 20);
+    let first = world.start(conn, &first, &[]).task;
+    // The driver has no room: nothing is drained.
+    let block = Bytes::copied_from(&pattern(0, 1 << 20));
+    for at in 0..4 {
+        world.engine.data_in(first, at << 20, block.clone().into());
+    }
+    let second = ScsiCommand { lun: 2, ..world.command(conn) };
+    world.count(conn);
+    let bytes = world.frame(conn, second.encode(), &[], &[]);
+    world.engine.received(world.now, conn, &bytes, &world.names);
+    assert!(world.engine.poll_event().is_none(), "four times the limit waits");
+    assert_eq!(world.engine.sessions().next().unwrap().unsent_bytes, 4 << 20);
+    let mut sent = 0;
+    let up = loop {
+        let mut out = Transmit::new();
+        world.engine.transmit(world.now, conn, &mut out);
+        assert!(out.len() <= Transmit::BATCH_BYTES + (256 << 10) + 48);
+        sent += out.len();
+        if let Some(event) = world.engine.poll_event() {
+            break event;
+        }
+    };
+    assert!(sent < (4 << 20), "it passes before all is gone");
+    assert!(matches!(up, Event::Command(command) if command.lun == 2));
+}
+
+#[test]
+fn a_long_answer_lets_others_pass_after_each_burst() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&["MaxBurstLength=8192", "FirstBurstLength=8192"]);
+    let long = world.read(conn, 64 << 10);
+    let long = world.start(conn, &long, &[]).task;
+    let short = world.read(conn, 512);
+    let short = world.start(conn, &short, &[]).task;
+    world.engine.data_in(long, 0, base::buffer::Bytes::copied_from(&[1; 64 << 10]).into());
+    world.engine.finish(long, Finish::good(64 << 10));
+    world.engine.data_in(short, 0, base::buffer::Bytes::copied_from(&[2; 512]).into());
+    world.finish(short, Finish::good(512));
+    let order: Vec<u8> = core::iter::from_fn(|| world.receive(conn)).map(|got| got.data[0]).collect();
+    assert_eq!(order, [1, 2, 1, 1, 1, 1, 1, 1, 1]);
+}
+
+#[test]
+fn the_layer_above_cannot_send_beyond_what_the_initiator_expects() {
+    for (offset, len) in [(0, 513), (1, 1)] {
+        let mut world = World::new();
+        let (conn, _) = world.login(&[]);
+        let command = world.read(conn, 512);
+        let up = world.start(conn, &command, &[]);
+        world.data_in(up.task, offset, &pattern(0, len));
+        assert_eq!(world.engine.stats().bugs, 1);
+        assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+    }
+}

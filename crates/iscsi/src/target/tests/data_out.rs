@@ -1,0 +1,490 @@
+//! Data from the initiator: every rule of its sequences, kept and broken.
+
+use alloc::vec::Vec;
+
+use base::machine::ConnId;
+
+use super::world::{World, keys, pattern};
+use crate::pdu::data_out::DataOut;
+use crate::pdu::r2t::R2t;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::{Itt, Message, Opcode, Ttt};
+use crate::recovery::Condition;
+use crate::serial::{DataSn, R2tSn, StatSn};
+use crate::target::contract::{Event, Finish, TaskRef};
+use crate::target::engine::Limits;
+
+const KEYS: [&str; 5] = [
+    "InitialR2T=No",
+    "ImmediateData=Yes",
+    "FirstBurstLength=4096",
+    "MaxBurstLength=8192",
+    "MaxOutstandingR2T=2",
+];
+
+fn unsolicited(command: &ScsiCommand, sn: u32, offset: u32, is_final: bool) -> DataOut {
+    DataOut {
+        is_final,
+        lun: 0,
+        itt: command.itt,
+        ttt: Ttt::NONE,
+        exp_stat_sn: StatSn(0),
+        data_sn: DataSn(sn),
+        buffer_offset: offset,
+    }
+}
+
+fn answer(r2t: &R2t, sn: u32, offset: u32, is_final: bool) -> DataOut {
+    DataOut {
+        is_final,
+        lun: r2t.lun,
+        itt: r2t.itt,
+        ttt: r2t.ttt,
+        exp_stat_sn: StatSn(0),
+        data_sn: DataSn(sn),
+        buffer_offset: r2t.buffer_offset + offset,
+    }
+}
+
+/// Answers an R2T in one PDU.
+fn obey(world: &mut World, conn: ConnId, r2t: &R2t) {
+    let data = pattern(r2t.buffer_offset, r2t.desired_data_transfer_length as usize);
+    world.send(conn, &answer(r2t, 0, 0, true), &data);
+}
+
+/// Expects that a task the layer above has is taken from it and fails with `condition`.
+fn expect_failure(world: &mut World, conn: ConnId, name: &str, task: Option<TaskRef>, condition: Condition) {
+    if let Some(task) = task {
+        match world.next_event() {
+            Some(Event::TaskGone { task: gone }) => assert_eq!(gone, task, "{name}"),
+            other => panic!("{name}: expected the task to go, got {other:?}"),
+        }
+    }
+    let got = world.expect_any(conn);
+    assert_eq!(got.read::<ScsiResponse>().status, 2, "{name}");
+    assert_eq!(got.data[2..], condition.sense(), "{name}");
+    world.expect_silence(conn);
+}
+
+#[test]
+fn the_first_burst_must_keep_to_its_rules() {
+    enum Step {
+        Send(u32, u32, usize, bool),
+        Fails(Condition),
+        Works,
+    }
+    use Step::{Fails, Send, Works};
+    let amount = Condition::IncorrectAmountOfData;
+    for (name, len, immediate, steps) in [
+        ("all of it", 9000, 1000, &[Send(0, 1000, 2000, false), Send(1, 3000, 1096, true), Works][..]),
+        ("without immediate data", 9000, 0, &[Send(0, 0, 4096, true), Works]),
+        ("the whole command", 3000, 0, &[Send(0, 0, 3000, true), Works]),
+        ("less than the whole, but within", 3000, 500, &[Send(0, 500, 500, true), Works]),
+        ("too little", 9000, 1000, &[Send(0, 1000, 2000, true), Fails(amount)]),
+        ("nothing", 9000, 1000, &[Send(0, 1000, 0, true), Fails(amount)]),
+        ("too much", 9000, 1000, &[Send(0, 1000, 3097, true), Fails(amount)]),
+        ("beyond the command", 3000, 1000, &[Send(0, 1000, 2001, true), Fails(amount)]),
+        (
+            "a number missing",
+            9000,
+            1000,
+            &[Send(1, 1000, 2000, false), Send(2, 3000, 1096, true), Fails(Condition::CrcError)],
+        ),
+        (
+            "a number twice",
+            9000,
+            1000,
+            &[Send(0, 1000, 2000, false), Send(0, 3000, 1096, true), Fails(Condition::CrcError)],
+        ),
+        ("a gap", 9000, 1000, &[Send(0, 2000, 2096, true), Fails(Condition::DataOffsetError)]),
+        ("an overlap", 9000, 1000, &[Send(0, 500, 3596, true), Fails(Condition::DataOffsetError)]),
+        ("an offset near 2^32", 9000, 1000, &[Send(0, u32::MAX, 4, true), Fails(amount)]),
+    ] {
+        let mut world = World::new();
+        let (conn, _) = world.login(&KEYS);
+        let command = ScsiCommand { is_final: false, ..world.write(conn, len) };
+        let task = world.start(conn, &command, &pattern(0, immediate)).task;
+        let mut end = u32::try_from(immediate).unwrap();
+        for step in steps {
+            match step {
+                Send(sn, offset, len, is_final) => {
+                    world.send(
+                        conn,
+                        &unsolicited(&command, *sn, *offset, *is_final),
+                        &pattern(*offset, *len),
+                    );
+                    end = offset.wrapping_add(u32::try_from(*len).unwrap());
+                }
+                Fails(condition) => {
+                    expect_failure(&mut world, conn, name, Some(task), *condition);
+                }
+                Works => {
+                    world.fetch(task, 0, end);
+                    assert_eq!(world.expect_data(task, 0), pattern(0, end as usize), "{name}");
+                    world.expect_silence(conn);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn unsolicited_data_must_have_been_agreed_on() {
+    for (name, keys, write, is_final, immediate, condition) in [
+        (
+            "immediate data although there is none",
+            &["ImmediateData=No"][..],
+            true,
+            true,
+            512,
+            Condition::UnexpectedUnsolicitedData,
+        ),
+        (
+            "a first burst although R2T comes first",
+            &["InitialR2T=Yes"],
+            true,
+            false,
+            0,
+            Condition::UnexpectedUnsolicitedData,
+        ),
+        ("immediate data of a read", &KEYS, false, true, 512, Condition::UnexpectedUnsolicitedData),
+        (
+            "more immediate data than the first burst",
+            &KEYS,
+            true,
+            true,
+            4100,
+            Condition::IncorrectAmountOfData,
+        ),
+        ("more immediate data than the command", &KEYS, true, true, 2000, Condition::IncorrectAmountOfData),
+    ] {
+        let mut world = World::new();
+        let (conn, _) = world.login(keys);
+        let len = if immediate == 2000 { 1000 } else { 8192 };
+        let command = ScsiCommand {
+            read: !write,
+            write,
+            is_final,
+            expected_data_transfer_length: len,
+            ..world.command(conn)
+        };
+        world.issue(conn, &command, &pattern(0, immediate));
+        if !is_final {
+            // The target waits for the end of what it did not want.
+            world.expect_silence(conn);
+            world.send(conn, &unsolicited(&command, 0, 0, true), &pattern(0, 4096));
+        }
+        expect_failure(&mut world, conn, name, None, condition);
+        // The number was used up, and the session goes on.
+        let next = world.command(conn);
+        world.start(conn, &next, &[]);
+    }
+}
+
+#[test]
+fn data_that_nobody_waits_for_is_told_from_data_out_of_place() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&KEYS);
+    // A task that is not there: passed over, for it may have been aborted.
+    let stray = unsolicited(&ScsiCommand { itt: Itt(4711), ..world.command(conn) }, 0, 0, true);
+    world.send(conn, &stray, &pattern(0, 100));
+    world.expect_silence(conn);
+    // A task whose unsolicited data is over.
+    let command = world.write(conn, 8192);
+    let task = world.start(conn, &command, &[]).task;
+    world.send(conn, &unsolicited(&command, 0, 0, true), &pattern(0, 100));
+    expect_failure(&mut world, conn, "", Some(task), Condition::UnexpectedUnsolicitedData);
+    // A task that reads.
+    let command = world.read(conn, 8192);
+    let task = world.start(conn, &command, &[]).task;
+    world.send(conn, &unsolicited(&command, 0, 0, true), &pattern(0, 100));
+    expect_failure(&mut world, conn, "", Some(task), Condition::UnexpectedUnsolicitedData);
+}
+
+#[test]
+fn r2ts_ask_for_what_is_wanted_in_bursts_and_no_more_at_a_time_than_agreed() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&KEYS);
+    let command = world.write(conn, 40_000);
+    let task = world.start(conn, &command, &[]).task;
+    world.fetch(task, 0, 20_000);
+    world.fetch(task, 20_000, 20_000);
+    let mut open: Vec<R2t> = Vec::new();
+    let mut asked = Vec::new();
+    loop {
+        while let Some(got) = world.receive(conn) {
+            let r2t: R2t = got.read();
+            assert_eq!(r2t.r2t_sn, R2tSn(u32::try_from(asked.len()).unwrap()));
+            asked.push((r2t.buffer_offset, r2t.desired_data_transfer_length));
+            open.push(r2t);
+        }
+        if open.is_empty() {
+            break;
+        }
+        assert!(open.len() <= 2);
+        let r2t = open.remove(0);
+        obey(&mut world, conn, &r2t);
+    }
+    assert_eq!(
+        asked,
+        [(0, 8192), (8192, 8192), (16384, 3616), (20_000, 8192), (28_192, 8192), (36_384, 3616)]
+    );
+    assert_eq!(world.expect_data(task, 0), pattern(0, 20_000));
+    assert_eq!(world.expect_data(task, 20_000), pattern(20_000, 20_000));
+    world.finish(task, Finish::good(40_000));
+    assert_eq!(world.expect::<ScsiResponse>(conn).exp_data_sn, DataSn(6));
+}
+
+#[test]
+fn answers_to_r2ts_must_keep_to_them() {
+    type Change = fn(&mut DataOut);
+    let tag = Condition::InvalidTransferTag;
+    let cases: [(&str, Change, usize, Option<RejectReason>, Condition); 8] = [
+        ("another tag", |d| d.ttt = Ttt(0xdead), 8192, Some(RejectReason::INVALID_PDU_FIELD), tag),
+        ("another unit", |d| d.lun = 9, 8192, Some(RejectReason::INVALID_PDU_FIELD), tag),
+        ("a number too far", |d| d.data_sn = DataSn(1), 8192, None, Condition::CrcError),
+        ("an offset before", |d| d.buffer_offset = 0, 8192, None, Condition::DataOffsetError),
+        ("an offset behind", |d| d.buffer_offset += 4, 8, None, Condition::DataOffsetError),
+        ("too much", |_| {}, 8196, None, Condition::IncorrectAmountOfData),
+        ("too little", |_| {}, 8188, None, Condition::IncorrectAmountOfData),
+        ("an offset near 2^32", |d| d.buffer_offset = u32::MAX, 8192, None, Condition::IncorrectAmountOfData),
+    ];
+    for (name, change, len, reject, condition) in cases {
+        let mut world = World::new();
+        let (conn, _) = world.login(&KEYS);
+        let command = world.write(conn, 12_192);
+        let task = world.start(conn, &command, &[]).task;
+        world.fetch(task, 4000, 8192);
+        let r2t: R2t = world.expect(conn);
+        let mut data = answer(&r2t, 0, 0, true);
+        change(&mut data);
+        world.send(conn, &data, &pattern(data.buffer_offset, len));
+        if let Some(reason) = reject {
+            let found: Reject = world.expect(conn);
+            assert_eq!((found.reason, found.data_sn), (reason, DataSn(0)));
+        }
+        if data.ttt != r2t.ttt {
+            // The true sequence is still to end.
+            assert!(matches!(world.next_event(), Some(Event::TaskGone { .. })));
+            world.expect_silence(conn);
+            obey(&mut world, conn, &r2t);
+            expect_failure(&mut world, conn, name, None, condition);
+        } else {
+            expect_failure(&mut world, conn, name, Some(task), condition);
+        }
+        assert_eq!(world.ended(conn), None);
+    }
+}
+
+#[test]
+fn a_failed_task_is_answered_once_every_sequence_has_ended() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&KEYS);
+    let command = ScsiCommand { is_final: false, ..world.write(conn, 40_000) };
+    let task = world.start(conn, &command, &[]).task;
+    world.fetch(task, 0, 40_000);
+    let first: R2t = world.expect(conn);
+    let second: R2t = world.expect(conn);
+    world.send(conn, &answer(&first, 5, 0, false), &pattern(0, 100));
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { .. })));
+    world.expect_silence(conn);
+    world.send(conn, &unsolicited(&command, 0, 0, true), &pattern(0, 4096));
+    world.expect_silence(conn);
+    world.send(conn, &answer(&second, 0, 0, true), &pattern(0, 1));
+    world.expect_silence(conn);
+    world.send(conn, &answer(&first, 0, 0, true), &[]);
+    expect_failure(&mut world, conn, "", None, Condition::CrcError);
+}
+
+#[test]
+fn an_error_from_above_waits_for_the_sequences_too() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&KEYS);
+    let command = ScsiCommand { is_final: false, ..world.write(conn, 40_000) };
+    let task = world.start(conn, &command, &pattern(0, 512)).task;
+    world.finish(task, Finish { status: 2, sense: &[0x70, 0, 5], transferable: 0 });
+    world.expect_silence(conn);
+    world.send(conn, &unsolicited(&command, 0, 512, false), &pattern(512, 512));
+    world.expect_silence(conn);
+    world.send(conn, &unsolicited(&command, 1, 1024, true), &pattern(1024, 512));
+    assert_eq!(world.expect_any(conn).data, [0, 3, 0x70, 0, 5]);
+    world.expect_silence(conn);
+}
+
+#[test]
+fn pdus_may_come_in_any_order_if_that_was_agreed() {
+    let mut world = World::with(
+        Limits::default(),
+        crate::negotiate::KeyPolicy { data_pdu_in_order: false, data_sequence_in_order: false, ..keys() },
+    );
+    let (conn, _) = world.login(&[&KEYS[..], &["DataPDUInOrder=No", "DataSequenceInOrder=No"]].concat());
+    let command = ScsiCommand { is_final: false, ..world.write(conn, 20_480) };
+    let task = world.start(conn, &command, &pattern(0, 1024)).task;
+    world.fetch(task, 0, 20_480);
+    for (sn, offset, is_final) in [(0, 3072, false), (1, 1024, false), (2, 2048, true)] {
+        world.send(conn, &unsolicited(&command, sn, offset, is_final), &pattern(offset, 1024));
+    }
+    let first: R2t = world.expect(conn);
+    let second: R2t = world.expect(conn);
+    obey(&mut world, conn, &second);
+    for (sn, at, is_final) in [(0, 4096, false), (1, 0, true)] {
+        let data = pattern(first.buffer_offset + at, 4096);
+        world.send(conn, &answer(&first, sn, at, is_final), &data);
+    }
+    assert_eq!(world.expect_data(task, 0), pattern(0, 20_480));
+    world.finish(task, Finish::good(20_480));
+    assert_eq!(world.expect::<ScsiResponse>(conn).status, 0);
+    // A byte that comes twice is still an error.
+    let command = world.write(conn, 8192);
+    let task = world.start(conn, &command, &[]).task;
+    world.fetch(task, 0, 8192);
+    let r2t: R2t = world.expect(conn);
+    world.send(conn, &answer(&r2t, 0, 4096, false), &pattern(0, 4096));
+    world.send(conn, &answer(&r2t, 1, 1, true), &pattern(0, 4096));
+    expect_failure(&mut world, conn, "", Some(task), Condition::DataOffsetError);
+}
+
+#[test]
+fn parts_of_the_first_burst_can_be_fetched_before_and_after_it_came() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&KEYS);
+    let command = ScsiCommand { is_final: false, ..world.write(conn, 12_288) };
+    let task = world.start(conn, &command, &pattern(0, 100)).task;
+    world.fetch(task, 0, 2048);
+    world.fetch(task, 2048, 6144);
+    let r2t: R2t = world.expect(conn);
+    assert_eq!((r2t.buffer_offset, r2t.desired_data_transfer_length), (4096, 4096));
+    obey(&mut world, conn, &r2t);
+    assert!(world.events.is_empty(), "the first part is missing");
+    world.send(conn, &unsolicited(&command, 0, 100, true), &pattern(100, 3996));
+    assert_eq!(world.expect_data(task, 0), pattern(0, 2048));
+    assert_eq!(world.expect_data(task, 2048), pattern(2048, 6144));
+    world.fetch(task, 1000, 1000);
+    assert_eq!(world.expect_data(task, 1000), pattern(1000, 1000));
+    world.fetch(task, 8192, 4096);
+    let r2t: R2t = world.expect(conn);
+    obey(&mut world, conn, &r2t);
+    assert_eq!(world.expect_data(task, 8192), pattern(8192, 4096));
+    world.expect_silence(conn);
+}
+
+#[test]
+fn a_first_burst_that_falls_short_is_completed_by_r2t() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&KEYS);
+    let command = ScsiCommand { is_final: false, ..world.write(conn, 4000) };
+    let task = world.start(conn, &command, &pattern(0, 1000)).task;
+    world.fetch(task, 0, 500);
+    world.fetch(task, 500, 1500);
+    world.fetch(task, 2000, 2000);
+    world.expect_silence(conn);
+    world.send(conn, &unsolicited(&command, 0, 1000, true), &pattern(1000, 500));
+    assert_eq!(world.expect_data(task, 0), pattern(0, 500));
+    for (offset, len) in [(1500, 500), (2000, 2000)] {
+        let r2t: R2t = world.expect(conn);
+        assert_eq!((r2t.buffer_offset, r2t.desired_data_transfer_length), (offset, len));
+        obey(&mut world, conn, &r2t);
+    }
+    assert_eq!(world.expect_data(task, 500), pattern(500, 1500));
+    assert_eq!(world.expect_data(task, 2000), pattern(2000, 2000));
+}
+
+#[test]
+fn r2ts_wait_for_room_and_are_served_in_turn() {
+    let mut world = World::with(Limits { data_out_bytes_max: 10_000, ..Limits::default() }, keys());
+    let (conn, _) = world.login(&["MaxBurstLength=8192", "FirstBurstLength=512"]);
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let command = world.write(conn, 8192);
+        tasks.push(world.start(conn, &command, &[]).task);
+    }
+    for task in &tasks {
+        world.fetch(*task, 0, 8192);
+    }
+    for task in &tasks {
+        let r2t: R2t = world.expect(conn);
+        world.expect_silence(conn);
+        obey(&mut world, conn, &r2t);
+        assert_eq!(world.expect_data(*task, 0), pattern(0, 8192));
+    }
+    // One fetch that is larger than all the room passes alone.
+    let command = world.write(conn, 30_000);
+    let task = world.start(conn, &command, &[]).task;
+    world.fetch(task, 0, 30_000);
+    while let Some(got) = world.receive(conn) {
+        obey(&mut world, conn, &got.read());
+    }
+    assert_eq!(world.expect_data(task, 0), pattern(0, 30_000));
+    // What waits when its session ends is forgotten.
+    for task in tasks {
+        world.fetch(task, 0, 8192);
+    }
+    world.hang_up(conn, base::machine::Gone::Failed);
+    let (other, _) = world.login_again();
+    let command = world.write(other, 8192);
+    let task = world.start(other, &command, &[]).task;
+    world.fetch(task, 0, 8192);
+    world.expect::<R2t>(other);
+}
+
+#[test]
+fn unsolicited_data_that_finds_no_room_is_answered_busy() {
+    let mut world = World::with(Limits { data_out_bytes_max: 6000, ..Limits::default() }, keys());
+    let (conn, _) = world.login(&KEYS);
+    let holds = world.write(conn, 4096);
+    let holder = world.start(conn, &holds, &pattern(0, 4096)).task;
+    // Immediate data, then a whole first burst.
+    let command = ScsiCommand { is_final: false, ..world.write(conn, 4096) };
+    world.issue(conn, &command, &pattern(0, 2048));
+    world.expect_silence(conn);
+    world.send(conn, &unsolicited(&command, 0, 2048, true), &pattern(2048, 2048));
+    assert_eq!(world.expect::<ScsiResponse>(conn).status, 8);
+    let command = ScsiCommand { is_final: false, ..world.write(conn, 4096) };
+    let task = world.start(conn, &command, &[]).task;
+    world.send(conn, &unsolicited(&command, 0, 0, true), &pattern(0, 4096));
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
+    assert_eq!(world.expect::<ScsiResponse>(conn).status, 8);
+    assert_eq!(world.engine.stats().busy, 2);
+    // Once the first is done there is room again.
+    world.fetch(holder, 0, 4096);
+    world.expect_data(holder, 0);
+    let command = world.write(conn, 4096);
+    world.start(conn, &command, &pattern(0, 4096));
+}
+
+#[test]
+fn a_fetch_beyond_the_data_is_our_own_error() {
+    for (offset, len) in [(0, 8193), (8192, 1), (0, 0), (u32::MAX, 2)] {
+        let mut world = World::new();
+        let (conn, _) = world.login(&KEYS);
+        let command = world.write(conn, 8192);
+        let task = world.start(conn, &command, &[]).task;
+        world.fetch(task, offset, len);
+        assert_eq!(world.engine.stats().bugs, 1);
+        assert!(world.ended(conn).is_some());
+    }
+}
+
+#[test]
+fn data_in_a_session_or_on_a_pdu_that_has_none_is_rejected() {
+    let mut world = World::new();
+    let conn = world.discover();
+    let command = world.write(conn, 512);
+    for bhs in [command.encode(), unsolicited(&command, 0, 0, true).encode()] {
+        world.send_raw(conn, bhs, &[], &pattern(0, 512));
+        let reject: Reject = world.expect(conn);
+        assert_eq!(reject.reason, RejectReason::PROTOCOL_ERROR, "{:?}", bhs.opcode());
+    }
+    let (conn, _) = world.login_again();
+    let data = unsolicited(&command, 0, 0, true).encode();
+    let (itt, cmd_sn) = world.numbers(conn);
+    let write = ScsiCommand { itt, cmd_sn, ..command };
+    let task = world.start(conn, &write, &[]).task;
+    world.fetch(task, 0, 512);
+    let r2t: R2t = world.expect(conn);
+    world.send_raw(conn, answer(&r2t, 0, 0, true).encode(), &[0, 1, 9, 0], &pattern(0, 512));
+    assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::INVALID_PDU_FIELD);
+    assert_eq!(data.opcode(), Opcode::DATA_OUT);
+}

@@ -1,0 +1,409 @@
+//! Task management: which requests reach the layer above, when, and what is answered here.
+
+use alloc::vec::Vec;
+
+use base::machine::{Action, ConnId};
+use base::time::Duration;
+
+use super::world::{LUN, World, keys, pattern};
+use crate::negotiate::KeyPolicy;
+use crate::pdu::Itt;
+use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use crate::pdu::data_out::DataOut;
+use crate::pdu::r2t::R2t;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::serial::{CmdSn, DataSn, StatSn};
+use crate::target::contract::{Event, Finish, Manage};
+use crate::target::engine::Limits;
+
+fn request(world: &mut World, conn: ConnId, function: TmfFunction) -> TmfRequest {
+    let (itt, cmd_sn) = world.numbers(conn);
+    TmfRequest {
+        immediate: true,
+        function,
+        lun: LUN,
+        itt,
+        referenced_task_tag: Itt::NONE,
+        cmd_sn,
+        exp_stat_sn: StatSn(0),
+        ref_cmd_sn: CmdSn(0),
+        exp_data_sn: DataSn(0),
+    }
+}
+
+fn abort_task(world: &mut World, conn: ConnId, task: &ScsiCommand) -> TmfRequest {
+    TmfRequest {
+        referenced_task_tag: task.itt,
+        ref_cmd_sn: task.cmd_sn,
+        ..request(world, conn, TmfFunction::ABORT_TASK)
+    }
+}
+
+fn expect_manage(world: &mut World) -> Manage {
+    match world.next_event() {
+        Some(Event::Manage(manage)) => manage,
+        other => panic!("expected a request, got {other:?}"),
+    }
+}
+
+fn answer(world: &mut World, manage: Manage, result: TmfResult) {
+    world.engine.managed(manage.tmf, result);
+    world.drain();
+}
+
+fn expect_result(world: &mut World, conn: ConnId, result: TmfResult) {
+    assert_eq!(world.expect::<TmfResponse>(conn).response, result);
+}
+
+fn level2() -> KeyPolicy {
+    KeyPolicy { task_reporting: &["FastAbort", "RFC3720"], ..keys() }
+}
+
+#[test]
+fn abort_task_reaches_the_task_wherever_it_is() {
+    let mut world = World::new();
+    let (conn, up) = world.login(&[]);
+    // With the layer above.
+    let command = world.read(conn, 512);
+    let task = world.start(conn, &command, &[]).task;
+    let abort = abort_task(&mut world, conn, &command);
+    world.send(conn, &abort, &[]);
+    let manage = expect_manage(&mut world);
+    assert_eq!(manage.task, Some(task));
+    assert_eq!((manage.function, manage.session), (TmfFunction::ABORT_TASK, up.session));
+    world.data_in(task, 0, &pattern(0, 512));
+    world.receive(conn).unwrap();
+    world.engine.abort(task);
+    answer(&mut world, manage, TmfResult::COMPLETE);
+    let response: TmfResponse = world.expect(conn);
+    assert_eq!((response.response, response.itt), (TmfResult::COMPLETE, abort.itt));
+    world.expect_silence(conn);
+    // Its tag is free again.
+    let again = ScsiCommand { cmd_sn: CmdSn(101), ..command };
+    let task = world.start(conn, &again, &[]).task;
+    // It ended before: its status stands.
+    world.engine.finish(task, Finish::good(512));
+    let abort = abort_task(&mut world, conn, &again);
+    world.engine.received(
+        world.now,
+        conn,
+        &world.frame(conn, crate::pdu::Message::encode(&abort), &[], &[]),
+        &world.names,
+    );
+    world.drain();
+    assert_eq!(world.expect::<ScsiResponse>(conn).status, 0);
+    expect_result(&mut world, conn, TmfResult::NO_TASK);
+    // Its turn has not come.
+    let early = ScsiCommand { cmd_sn: CmdSn(103), ..command };
+    world.send(conn, &early, &[]);
+    let abort = abort_task(&mut world, conn, &early);
+    world.send(conn, &abort, &[]);
+    expect_result(&mut world, conn, TmfResult::COMPLETE);
+    world.send(conn, &ScsiCommand { cmd_sn: CmdSn(102), ..command }, &[]);
+    world.expect_command();
+    world.expect_silence(conn);
+    // Its number counts as received.
+    let next = ScsiCommand { cmd_sn: CmdSn(104), itt: Itt(900), ..command };
+    world.start(conn, &next, &[]);
+}
+
+#[test]
+fn abort_task_of_a_command_that_never_came_fills_its_number() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    let lost = world.command(conn);
+    let late = ScsiCommand { cmd_sn: CmdSn(101), itt: Itt(70), ..lost };
+    world.send(conn, &late, &[]);
+    let abort = TmfRequest { cmd_sn: CmdSn(102), ..abort_task(&mut world, conn, &lost) };
+    world.send(conn, &abort, &[]);
+    expect_result(&mut world, conn, TmfResult::COMPLETE);
+    world.expect_command();
+    // A number outside the window, or not before the request, is no task.
+    for ref_cmd_sn in [50, 102, 103, 5000] {
+        let abort = TmfRequest { ref_cmd_sn: CmdSn(ref_cmd_sn), ..abort };
+        world.send(conn, &abort, &[]);
+        expect_result(&mut world, conn, TmfResult::NO_TASK);
+    }
+    world.expect_silence(conn);
+}
+
+#[test]
+fn a_failed_task_that_waits_for_data_can_be_aborted() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&["InitialR2T=Yes"]);
+    let command = ScsiCommand { is_final: false, ..world.write(conn, 8192) };
+    world.issue(conn, &command, &[]);
+    world.expect_silence(conn);
+    let abort = abort_task(&mut world, conn, &command);
+    world.send(conn, &abort, &[]);
+    expect_result(&mut world, conn, TmfResult::COMPLETE);
+    world.expect_silence(conn);
+}
+
+#[test]
+fn requests_that_concern_many_tasks_go_up_when_all_their_commands_are_there() {
+    for (function, plugs) in [
+        (TmfFunction::ABORT_TASK_SET, false),
+        (TmfFunction::CLEAR_TASK_SET, false),
+        (TmfFunction::LOGICAL_UNIT_RESET, false),
+        (TmfFunction::TARGET_WARM_RESET, true),
+        (TmfFunction::TARGET_COLD_RESET, true),
+    ] {
+        let mut world = World::new();
+        let (conn, _) = world.login(&[]);
+        let first = world.command(conn);
+        let second = ScsiCommand { cmd_sn: CmdSn(101), itt: Itt(71), ..first };
+        world.send(conn, &second, &[]);
+        let reset = TmfRequest { cmd_sn: CmdSn(102), ..request(&mut world, conn, function) };
+        world.send(conn, &reset, &[]);
+        if plugs {
+            assert_eq!(world.expect_command().lun, LUN, "what came early is there");
+            expect_manage(&mut world);
+            // The missing one is taken as received; it is too late for it now.
+            world.send(conn, &first, &[]);
+            world.expect_silence(conn);
+        } else {
+            world.expect_silence(conn);
+            world.send(conn, &first, &[]);
+            world.expect_command();
+            world.expect_command();
+            let manage = expect_manage(&mut world);
+            answer(&mut world, manage, TmfResult::COMPLETE);
+            expect_result(&mut world, conn, TmfResult::COMPLETE);
+        }
+    }
+}
+
+#[test]
+fn a_reset_waits_for_the_data_of_the_tasks_that_it_ends() {
+    let mut world = World::with(Limits { fence_within: Duration::from_secs(1), ..Limits::default() }, keys());
+    let keys = ["MaxOutstandingR2T=1", "MaxBurstLength=4096", "FirstBurstLength=512"];
+    let (conn, _) = world.login(&keys);
+    let command = world.write(conn, 8192);
+    let task = world.start(conn, &command, &[]).task;
+    world.fetch(task, 0, 4096);
+    world.fetch(task, 4096, 4096);
+    let r2t: R2t = world.expect(conn);
+    let reset = request(&mut world, conn, TmfFunction::LOGICAL_UNIT_RESET);
+    world.send(conn, &reset, &[]);
+    // Later commands wait behind it, whatever their unit.
+    let other = ScsiCommand { lun: 0, ..world.command(conn) };
+    world.issue(conn, &other, &[]);
+    world.expect_silence(conn);
+    let data = DataOut {
+        is_final: true,
+        lun: LUN,
+        itt: command.itt,
+        ttt: r2t.ttt,
+        exp_stat_sn: StatSn(0),
+        data_sn: DataSn(0),
+        buffer_offset: 0,
+    };
+    world.send(conn, &data, &pattern(0, 4096));
+    assert_eq!(world.expect_data(task, 0), pattern(0, 4096));
+    let manage = expect_manage(&mut world);
+    assert_eq!(world.expect_command().lun, 0);
+    world.engine.abort(task);
+    answer(&mut world, manage, TmfResult::COMPLETE);
+    expect_result(&mut world, conn, TmfResult::COMPLETE);
+    // The R2T that was held back meanwhile never left; data that comes late is passed over.
+    world.send(conn, &DataOut { buffer_offset: 4096, ..data }, &pattern(4096, 4096));
+    world.expect_silence(conn);
+}
+
+#[test]
+fn a_reset_waits_no_longer_than_it_must_for_a_peer_that_stopped_sending() {
+    for fast in [false, true] {
+        let mut world =
+            World::with(Limits { fence_within: Duration::from_secs(1), ..Limits::default() }, level2());
+        let keys: &[&str] = if fast { &["TaskReporting=FastAbort"] } else { &[] };
+        let (conn, _) = world.login(keys);
+        let command = world.write(conn, 8192);
+        let task = world.start(conn, &command, &[]).task;
+        world.fetch(task, 0, 8192);
+        world.expect::<R2t>(conn);
+        let reset = request(&mut world, conn, TmfFunction::LOGICAL_UNIT_RESET);
+        world.send(conn, &reset, &[]);
+        if !fast {
+            world.expect_silence(conn);
+            world.pass(Duration::from_millis(999));
+            world.expect_silence(conn);
+            world.pass(Duration::from_millis(1));
+        }
+        expect_manage(&mut world);
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
+fn other_units_go_on_once_a_reset_has_passed() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&["MaxOutstandingR2T=1"]);
+    let mut tasks = Vec::new();
+    for lun in [LUN, 0] {
+        let command = ScsiCommand { lun, ..world.write(conn, 8192) };
+        tasks.push((command, world.start(conn, &command, &[]).task));
+    }
+    world.fetch(tasks[0].1, 0, 8192);
+    world.expect::<R2t>(conn);
+    let reset = request(&mut world, conn, TmfFunction::ABORT_TASK_SET);
+    world.send(conn, &reset, &[]);
+    world.fetch(tasks[1].1, 0, 8192);
+    world.expect_silence(conn);
+    world.pass(Duration::from_secs(1));
+    expect_manage(&mut world);
+    assert_eq!(world.expect::<R2t>(conn).itt, tasks[1].0.itt);
+}
+
+#[test]
+fn tasks_go_on_that_a_refused_reset_leaves_alone() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&["MaxOutstandingR2T=2", "MaxBurstLength=4096", "FirstBurstLength=512"]);
+    let command = world.write(conn, 8192);
+    let task = world.start(conn, &command, &[]).task;
+    world.fetch(task, 0, 4096);
+    world.expect::<R2t>(conn);
+    let reset = request(&mut world, conn, TmfFunction::LOGICAL_UNIT_RESET);
+    world.send(conn, &reset, &[]);
+    world.fetch(task, 4096, 4096);
+    world.pass(Duration::from_secs(1));
+    let manage = expect_manage(&mut world);
+    world.expect_silence(conn);
+    answer(&mut world, manage, TmfResult::NOT_SUPPORTED);
+    assert_eq!(world.expect::<R2t>(conn).buffer_offset, 4096);
+    expect_result(&mut world, conn, TmfResult::NOT_SUPPORTED);
+    world.expect_silence(conn);
+}
+
+#[test]
+fn what_is_queued_of_an_aborted_task_is_not_sent() {
+    use base::buffer::Bytes;
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    let command = world.read(conn, 512);
+    let task = world.start(conn, &command, &[]).task;
+    world.engine.data_in(task, 0, Bytes::copied_from(&pattern(0, 512)).into());
+    world.engine.abort(task);
+    world.drain();
+    world.expect_silence(conn);
+    assert_eq!(world.engine.sessions().next().unwrap().unsent_bytes, 0);
+}
+
+#[test]
+fn functions_are_refused_that_were_not_agreed_on_or_do_not_exist() {
+    for (function, level, result) in [
+        (TmfFunction::TASK_REASSIGN, 2, TmfResult::NO_REASSIGNMENT),
+        (TmfFunction(0), 2, TmfResult::NOT_SUPPORTED),
+        (TmfFunction(13), 2, TmfResult::NOT_SUPPORTED),
+        (TmfFunction::QUERY_TASK, 1, TmfResult::NOT_SUPPORTED),
+        (TmfFunction::QUERY_TASK_SET, 1, TmfResult::NOT_SUPPORTED),
+        (TmfFunction::I_T_NEXUS_RESET, 1, TmfResult::NOT_SUPPORTED),
+        (TmfFunction::QUERY_ASYNCHRONOUS_EVENT, 1, TmfResult::NOT_SUPPORTED),
+        // Nothing there.
+        (TmfFunction::QUERY_TASK, 2, TmfResult::COMPLETE),
+    ] {
+        let mut world = World::new();
+        let keys: &[&str] = if level == 2 { &["iSCSIProtocolLevel=2"] } else { &[] };
+        let (conn, _) = world.login(keys);
+        let tmf = request(&mut world, conn, function);
+        world.send(conn, &tmf, &[]);
+        expect_result(&mut world, conn, result);
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
+fn the_functions_of_rfc_7144_go_up_if_agreed_on() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&["iSCSIProtocolLevel=2"]);
+    let command = world.command(conn);
+    let task = world.start(conn, &command, &[]).task;
+    for function in [
+        TmfFunction::QUERY_TASK,
+        TmfFunction::QUERY_TASK_SET,
+        TmfFunction::I_T_NEXUS_RESET,
+        TmfFunction::QUERY_ASYNCHRONOUS_EVENT,
+        TmfFunction::CLEAR_ACA,
+    ] {
+        let tmf = TmfRequest { referenced_task_tag: command.itt, ..request(&mut world, conn, function) };
+        world.send(conn, &tmf, &[]);
+        let manage = expect_manage(&mut world);
+        assert_eq!(manage.function, function);
+        assert_eq!(manage.task, (function == TmfFunction::QUERY_TASK).then_some(task));
+        answer(&mut world, manage, TmfResult::SUCCEEDED);
+        expect_result(&mut world, conn, TmfResult::SUCCEEDED);
+    }
+}
+
+#[test]
+fn requests_keep_to_tags_numbers_and_limits() {
+    let mut world = World::with(Limits { immediate_max: 2, ..Limits::default() }, keys());
+    let (conn, _) = world.login(&[]);
+    let command = world.command(conn);
+    world.start(conn, &command, &[]);
+    let tmf = request(&mut world, conn, TmfFunction::CLEAR_ACA);
+    for (bad, reason) in [
+        (TmfRequest { itt: Itt::NONE, ..tmf }, RejectReason::INVALID_PDU_FIELD),
+        (TmfRequest { itt: command.itt, ..tmf }, RejectReason::TASK_IN_PROGRESS),
+    ] {
+        world.send(conn, &bad, &[]);
+        assert_eq!(world.expect::<Reject>(conn).reason, reason);
+    }
+    world.send(conn, &TmfRequest { immediate: false, cmd_sn: CmdSn(99), ..tmf }, &[]);
+    world.expect_silence(conn);
+    // A numbered one takes its turn.
+    world.send(conn, &TmfRequest { immediate: false, cmd_sn: CmdSn(102), ..tmf }, &[]);
+    world.expect_silence(conn);
+    world.send(conn, &ScsiCommand { cmd_sn: CmdSn(101), itt: Itt(70), ..command }, &[]);
+    world.expect_command();
+    let first = expect_manage(&mut world);
+    world.send(conn, &TmfRequest { itt: Itt(71), ..tmf }, &[]);
+    expect_manage(&mut world);
+    world.send(conn, &TmfRequest { itt: Itt(72), ..tmf }, &[]);
+    assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::TOO_MANY_IMMEDIATE);
+    answer(&mut world, first, TmfResult::COMPLETE);
+    expect_result(&mut world, conn, TmfResult::COMPLETE);
+    world.send(conn, &TmfRequest { itt: Itt(73), ..tmf }, &[]);
+    expect_manage(&mut world);
+    // An answer to a session that is gone goes nowhere.
+    world.hang_up(conn, base::machine::Gone::Closed);
+    world.engine.managed(first.tmf, TmfResult::COMPLETE);
+    world.drain();
+}
+
+#[test]
+fn sessions_with_fast_abort_are_told_of_tasks_that_others_ended() {
+    let mut world = World::with(Limits::default(), level2());
+    let (victim, _) = world.login(&["TaskReporting=FastAbort"]);
+    let other = world.connect();
+    world.login_on(other, 1, &[]);
+    let mut tasks = Vec::new();
+    for lun in [LUN, LUN, 0] {
+        let command = ScsiCommand { lun, ..world.command(victim) };
+        tasks.push(world.start(victim, &command, &[]).task);
+    }
+    let reset = request(&mut world, other, TmfFunction::LOGICAL_UNIT_RESET);
+    world.send(other, &reset, &[]);
+    let manage = expect_manage(&mut world);
+    for task in &tasks[..2] {
+        world.engine.abort(*task);
+    }
+    answer(&mut world, manage, TmfResult::COMPLETE);
+    let told: AsyncMessage = world.expect(victim);
+    assert_eq!((told.event, told.lun), (AsyncEventCode::TASKS_TERMINATED, LUN));
+    world.expect_silence(victim);
+    expect_result(&mut world, other, TmfResult::COMPLETE);
+    // What it ends itself it knows.
+    let own = TmfRequest { lun: 0, ..request(&mut world, victim, TmfFunction::ABORT_TASK_SET) };
+    world.send(victim, &own, &[]);
+    let manage = expect_manage(&mut world);
+    world.engine.abort(tasks[2]);
+    answer(&mut world, manage, TmfResult::COMPLETE);
+    expect_result(&mut world, victim, TmfResult::COMPLETE);
+    world.expect_silence(victim);
+    assert_eq!(world.ended(victim), None::<Action>);
+}

@@ -167,3 +167,6 @@ const fn length_error() -> Verdict {
 fn whole(list: &[u8], announced: u32) -> Result<&[u8], Verdict> {
     if u32::try_from(list.len()) == Ok(announced) { Ok(list) } else { Err(length_error()) }
 }
+
+#[cfg(test)]
+mod tests;

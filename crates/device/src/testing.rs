@@ -14,6 +14,7 @@ use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::{Status, TaskAttribute};
+use scsi::transport_id::TransportId;
 use store::Store;
 use store::ram::Ram;
 
@@ -109,9 +110,10 @@ pub(crate) fn config() -> UnitConfig {
 /// A nexus of its own initiator.
 pub(crate) fn nexus(id: NexusId) -> Nexus {
     let [.., last] = id.0.to_be_bytes();
+    let port = TransportId::iscsi_port("iqn.2026-11.org.initiator", [0, 2, 0x3d, 0, 0, last]).unwrap();
     Nexus {
         id,
-        initiator_port: Rc::from([0x45, 0, 0, 4, last, 0, 0, 0].as_slice()),
+        initiator_port: Rc::from(port.encode()),
         initiator_name: Rc::from("iqn.2026-11.org.initiator"),
         target_port: RelativePort(1),
         access: Access::ReadWrite,
@@ -128,10 +130,24 @@ impl Rig {
     /// The same with another configuration and medium.
     pub(crate) fn with(config: UnitConfig, store: Box<dyn Store>) -> Self {
         let mut rig = Self::fresh(config, store);
-        for id in [A, B] {
-            rig.run(id, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_OCCURRED);
-        }
+        rig.hear_power_on();
         rig
+    }
+
+    /// The same with a unit that is already there.
+    pub(crate) fn of(unit: LogicalUnit) -> Self {
+        let mut rig = Self { unit, next_key: 1, events: VecDeque::new() };
+        for id in [A, B] {
+            rig.unit.nexus_established(Instant::ORIGIN, nexus(id));
+        }
+        rig.hear_power_on();
+        rig
+    }
+
+    fn hear_power_on(&mut self) {
+        for id in [A, B] {
+            self.run(id, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_OCCURRED);
+        }
     }
 
     /// The same before they have heard it.

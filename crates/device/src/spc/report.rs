@@ -49,7 +49,7 @@ pub(super) fn supported_task_management(_: &mut Core, task: &TaskInfo) -> Verdic
     let functions = TaskManagement {
         abort_task: true,
         abort_task_set: true,
-        clear_aca: false,
+        clear_aca: true,
         clear_task_set: true,
         logical_unit_reset: true,
         query_task: true,

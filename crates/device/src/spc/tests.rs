@@ -1,0 +1,136 @@
+//! The commands as an initiator meets them, through a whole logical unit. Where libiscsi's suite asks for a behaviour, the
+//! test says so.
+
+mod identity;
+mod media;
+mod modes;
+mod persistent;
+mod reports;
+mod reserve;
+mod robustness;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+
+use base::time::Instant;
+use scsi::opcode as op;
+use scsi::sense::{Asc, SenseKey};
+use store::Store;
+use store::contract::{Completion, Durability, Op, OpAction, Profile};
+use store::ram::Ram;
+
+use crate::contract::{Event, NexusId};
+use crate::testing::{A, B, BLOCKS, Reply, Rig, config};
+
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+
+/// A unit with a removable medium.
+fn removable() -> Rig {
+    let config = crate::contract::UnitConfig { removable: true, ..config() };
+    Rig::with(config, Box::new(Ram::new(BLOCKS * 512)))
+}
+
+impl Rig {
+    /// TEST UNIT READY.
+    #[track_caller]
+    fn ready_for(&mut self, nexus: NexusId) -> Reply {
+        self.run(nexus, &TEST_UNIT_READY, 0, &[])
+    }
+
+    /// Expects this unit attention, and nothing behind it.
+    #[track_caller]
+    fn hears(&mut self, nexus: NexusId, asc: Asc) {
+        self.ready_for(nexus).check(SenseKey::UNIT_ATTENTION, asc);
+        self.ready_for(nexus).good();
+    }
+
+    /// Answers the oldest request to save state, and returns the state.
+    #[track_caller]
+    fn save(&mut self, ok: bool) -> Vec<u8> {
+        let at = self.events.iter().position(|event| matches!(event, Event::Save { .. }));
+        let Some(Event::Save { ticket, state }) = at.and_then(|at| self.events.remove(at)) else {
+            panic!("nothing is to be saved: {:?}", self.events);
+        };
+        self.unit.saved(Instant::ORIGIN, ticket, ok);
+        self.drain();
+        state
+    }
+}
+
+/// A medium in memory that remembers what was asked of it, and can be told to answer later.
+struct Recorder {
+    inner: Ram,
+    shared: Rc<RefCell<Recording>>,
+}
+
+#[derive(Default)]
+struct Recording {
+    flushes: usize,
+    writes: Vec<Durability>,
+    hold: bool,
+    held: VecDeque<Completion>,
+    fail_flushes: bool,
+    fail_reads: bool,
+}
+
+impl Recorder {
+    fn new() -> (Self, Rc<RefCell<Recording>>) {
+        let shared = Rc::<RefCell<Recording>>::default();
+        (Self { inner: Ram::new(BLOCKS * 512), shared: Rc::clone(&shared) }, shared)
+    }
+}
+
+impl Store for Recorder {
+    fn profile(&self) -> Profile {
+        Profile { volatile_cache: true, ..self.inner.profile() }
+    }
+
+    fn submit(&mut self, op: Op) {
+        let mut shared = self.shared.borrow_mut();
+        match &op.action {
+            OpAction::Flush => shared.flushes += 1,
+            OpAction::Write { durability, .. } => shared.writes.push(*durability),
+            _ => {}
+        }
+        let failing = match op.action {
+            OpAction::Flush => shared.fail_flushes,
+            OpAction::Read { .. } => shared.fail_reads,
+            _ => false,
+        };
+        if failing {
+            let result = Err(store::contract::Fault::Medium.into());
+            shared.held.push_back(Completion { id: op.id, result });
+            return;
+        }
+        self.inner.submit(op);
+        while let Some(completion) = self.inner.poll() {
+            shared.held.push_back(completion);
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut shared = self.shared.borrow_mut();
+        if shared.hold { None } else { shared.held.pop_front() }
+    }
+}
+
+/// READ(10) of one block.
+const READ: [u8; 10] = [op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+/// WRITE(10) of one block.
+const WRITE: [u8; 10] = [op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
+
+/// Reads a block.
+fn read(rig: &mut Rig, nexus: NexusId) -> Reply {
+    rig.run(nexus, &READ, 512, &[])
+}
+
+/// Writes a block.
+fn write(rig: &mut Rig, nexus: NexusId) -> Reply {
+    rig.run(nexus, &WRITE, 0, &[0xa5; 512])
+}
+
+/// Both nexuses.
+const BOTH: [NexusId; 2] = [A, B];

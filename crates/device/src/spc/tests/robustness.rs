@@ -1,0 +1,134 @@
+use alloc::format;
+use alloc::string::String;
+
+use base::rng::Rng;
+
+use super::*;
+use crate::spc::ROWS;
+use crate::table::Row;
+
+/// Every command with random fields and random parameter lists: whatever comes, each is answered, and the unit goes on.
+/// Prints the seed of the run that breaks.
+#[test]
+fn no_field_and_no_parameter_list_harms_the_unit() {
+    for seed in 0..60 {
+        let mut rng = Rng::from_seed(seed);
+        let mut rig = removable();
+        for step in 0..400 {
+            let row = &ROWS[usize::try_from(rng.below(ROWS.len() as u64)).unwrap()];
+            let nexus = if rng.chance(1, 2) { A } else { B };
+            let mut cdb = random_cdb(&mut rng, row);
+            let list = random_list(&mut rng);
+            announce(&mut cdb, row, &list);
+            let (room, out) = if takes_list(row.opcode) { (0, &list[..]) } else { (4096, &[][..]) };
+            let key = rig.start(nexus, &cdb, room, out.len());
+            while let Some(Event::Fetch { offset, len, .. }) = rig.event_of_fetch(key) {
+                rig.send(key, out, offset, len);
+            }
+            while rig.events.iter().any(|event| matches!(event, Event::Save { .. })) {
+                rig.save(rng.chance(9, 10));
+            }
+            let reply = rig.finish(key, out);
+            let bound = if reply.data.is_empty() { 0 } else { 4096 };
+            assert!(reply.data.len() <= bound, "seed {seed}, step {step}: {cdb:02x?}");
+        }
+        for nexus in BOTH {
+            rig.run(nexus, &[op::INQUIRY, 0, 0, 0, 96, 0], 96, &[]).good();
+        }
+    }
+}
+
+fn random_cdb(rng: &mut Rng, row: &Row) -> Vec<u8> {
+    let mut cdb: Vec<u8> = row.usage.to_vec();
+    let fixed = if row.service_action.is_some() { 0x1f } else { 0 };
+    for (at, byte) in cdb.iter_mut().enumerate().skip(1) {
+        let mut random = [0];
+        rng.fill(&mut random);
+        // Mostly legal bits, sometimes any.
+        let mask = if rng.chance(1, 40) { 0xff } else { *byte };
+        let keep = if at == 1 { fixed } else { 0 };
+        *byte = (*byte & keep) | (random[0] & mask & !keep);
+        if rng.chance(1, 3) {
+            *byte &= keep;
+        }
+    }
+    cdb
+}
+
+fn random_list(rng: &mut Rng) -> Vec<u8> {
+    let len =
+        usize::try_from([0, 4, 8, 12, 24, 24, 24, 60, 300][usize::try_from(rng.below(9)).unwrap()]).unwrap();
+    let mut list = alloc::vec![0; len];
+    rng.fill(&mut list);
+    for byte in &mut list {
+        if rng.chance(2, 3) {
+            *byte = 0;
+        }
+    }
+    list
+}
+
+/// Puts the length of the list where the CDB has it.
+fn announce(cdb: &mut [u8], row: &Row, list: &[u8]) {
+    let len = u32::try_from(list.len()).unwrap().to_be_bytes();
+    match row.opcode {
+        op::MODE_SELECT_6 => cdb[4] = len[3],
+        op::MODE_SELECT_10 => cdb[7..9].copy_from_slice(&len[2..]),
+        op::SEND_DIAGNOSTIC => cdb[3..5].copy_from_slice(&len[2..]),
+        op::WRITE_BUFFER => cdb[6..9].copy_from_slice(&len[1..]),
+        op::PERSISTENT_RESERVE_OUT => cdb[5..9].copy_from_slice(&len),
+        op::MAINTENANCE_OUT => cdb[6..10].copy_from_slice(&len),
+        _ => {}
+    }
+}
+
+const fn takes_list(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        op::MODE_SELECT_6
+            | op::MODE_SELECT_10
+            | op::SEND_DIAGNOSTIC
+            | op::WRITE_BUFFER
+            | op::PERSISTENT_RESERVE_OUT
+            | op::MAINTENANCE_OUT
+    )
+}
+
+impl Rig {
+    /// Takes a fetch of a task out, if that is what comes next for it.
+    fn event_of_fetch(&mut self, key: crate::contract::TaskKey) -> Option<Event> {
+        let mine = |event: &Event| matches!(event, Event::Fetch { key: found, .. } if *found == key);
+        let at = self.events.iter().position(mine)?;
+        self.events.remove(at)
+    }
+}
+
+/// What each command is, as it is reviewed.
+#[test]
+fn the_commands_are_those_in_the_snapshot() {
+    let mut table = String::from("code action conflict    attention  medium     name\n");
+    for row in ROWS {
+        let action = row.service_action.map_or(String::from("-"), |action| format!("{action:02x}"));
+        let class = format!("{:?}", row.conflict);
+        let class = class.split('(').next().unwrap_or_default();
+        let (attention, medium) = (format!("{:?}", row.attention), format!("{:?}", row.medium));
+        table += &format!(
+            "{:02x}   {action:<6} {class:<11} {attention:<10} {medium:<10} {}\n",
+            row.opcode, row.name
+        );
+    }
+    assert_eq!(table, include_str!("commands.snap"), "the table is now:\n{table}");
+}
+
+#[test]
+fn usage_data_starts_with_the_code_and_has_the_length_of_its_group() {
+    for row in ROWS {
+        assert_eq!(row.usage[0], row.opcode, "{}", row.name);
+        let cdb = scsi::cdb::Cdb::from_bytes(row.usage).unwrap();
+        assert_eq!(cdb.len_by_opcode(), Some(row.usage.len()), "{}", row.name);
+        if let Some(action) = row.service_action {
+            assert_eq!(u16::from(row.usage[1] & 0x1f), action, "{}", row.name);
+        }
+        assert_eq!(row.usage.last(), Some(&0), "{}: NACA and vendor bits are refused", row.name);
+    }
+}

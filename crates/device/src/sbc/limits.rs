@@ -11,11 +11,12 @@ const EXCLUSIVE_LEN_MAX: u32 = 1 << 20;
 /// How many descriptors one UNMAP may bring. Initiators send one, or a few dozen when a file system trims.
 const UNMAP_DESCRIPTORS_MAX: u32 = 256;
 
-/// How many bytes one UNMAP may free. A hole of this size is punched in well under a command timeout.
-const UNMAP_LEN_MAX: u64 = 16 << 30;
+/// How many blocks one UNMAP descriptor may free: 512 MiB of the smallest, 4 GiB of the usual large ones, either of which
+/// is punched out of a file in well under a command timeout. libiscsi's suite takes more for insane.
+const UNMAP_BLOCKS_MAX: u32 = 1 << 20;
 
-/// MEDIUM ROTATION RATE of a disk that turns, when the medium tells no more than that.
-const ROTATION_RATE: u16 = 7200;
+/// MEDIUM ROTATION RATE of a disk that turns: not reported, since the medium tells no more than that it does.
+const NOT_REPORTED: u16 = 0;
 
 /// MEDIUM ROTATION RATE of a disk that does not turn.
 const NON_ROTATING: u16 = 1;
@@ -31,7 +32,6 @@ pub(crate) fn limits(facts: &Facts) -> BlockLimits {
     let exclusive_max = (EXCLUSIVE_LEN_MAX / block).max(1).min(transfer_max);
     let thin = facts.is_thin();
     let atomic_blocks = u64::try_from(facts.profile.atomic_len_max).unwrap_or(u64::MAX) / u64::from(block);
-    let unmap_blocks = UNMAP_LEN_MAX / u64::from(block);
     BlockLimits {
         write_same_non_zero: false,
         compare_and_write_max: u8::try_from(exclusive_max).unwrap_or(u8::MAX),
@@ -39,7 +39,7 @@ pub(crate) fn limits(facts: &Facts) -> BlockLimits {
         transfer_max,
         transfer_optimal: exclusive_max,
         prefetch_max: 0,
-        unmap_max: if thin { u32::try_from(unmap_blocks).unwrap_or(u32::MAX) } else { 0 },
+        unmap_max: if thin { UNMAP_BLOCKS_MAX } else { 0 },
         unmap_descriptors_max: if thin { UNMAP_DESCRIPTORS_MAX } else { 0 },
         unmap_granularity: if thin { granularity } else { 0 },
         unmap_alignment: thin.then_some(0),
@@ -55,7 +55,7 @@ pub(crate) fn limits(facts: &Facts) -> BlockLimits {
 /// Returns what the medium is made of.
 pub(crate) fn characteristics(facts: &Facts) -> BlockCharacteristics {
     BlockCharacteristics {
-        rotation_rate: if facts.profile.rotational { ROTATION_RATE } else { NON_ROTATING },
+        rotation_rate: if facts.profile.rotational { NOT_REPORTED } else { NON_ROTATING },
         read_after_block_erase: if erases(facts) { READS_SUCCEED } else { 0 },
         read_after_crypto_erase: 0,
         force_unit_access: true,

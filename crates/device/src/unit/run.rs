@@ -217,8 +217,12 @@ impl LogicalUnit {
     fn abort_others(&mut self, id: TaskId, nexuses: &[NexusId], then: Box<Verdict>) -> Option<Verdict> {
         let requester = self.tasks.find_mut(id)?.info.nexus;
         for other in self.tasks.select(|task| nexuses.contains(&task.nexus) && task.id != id) {
-            let own = self.tasks.find_mut(other).is_some_and(|task| task.info.nexus == requester);
-            self.abort(other, self.core.answer_to_abort(own));
+            let Some(owner) = self.tasks.find_mut(other).map(|task| task.info.nexus) else { continue };
+            let answer = self.core.answer_to_abort(owner == requester);
+            self.abort(other, answer);
+            if owner != requester && answer == Answer::Aborted {
+                self.core.nexuses.attend(owner, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
+            }
         }
         let mark = self.tasks.abort_mark();
         self.tasks.find_mut(id)?.work = Work::AbortingOthers(mark, then);

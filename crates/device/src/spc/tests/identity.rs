@@ -62,6 +62,24 @@ fn block_limits_follow_the_configuration() {
     assert!(!limits.write_same_non_zero);
 }
 
+/// libiscsi Inquiry.BlockLimits: what it takes for sane.
+#[test]
+fn unmap_limits_are_what_initiators_take_for_sane() {
+    for thin in [true, false] {
+        let config = crate::contract::UnitConfig { thin, ..config() };
+        let physical = 1 << config.physical_exponent;
+        let mut rig = Rig::with(config, Box::new(Ram::new(BLOCKS * 512)));
+        let page = inquiry(&mut rig, true, 0xb0, 255).good();
+        let limits = BlockLimits::parse(Page::parse(&page).unwrap().body).unwrap();
+        let (blocks, descriptors) = (limits.unmap_max, limits.unmap_descriptors_max);
+        if thin {
+            assert!((physical..=1 << 20).contains(&blocks) && (2..=1 << 20).contains(&descriptors));
+        } else {
+            assert_eq!((blocks, descriptors), (0, 0));
+        }
+    }
+}
+
 #[test]
 fn inquiry_answers_before_an_attention_and_through_reservations() {
     let mut rig = Rig::fresh(config(), Box::new(Ram::new(BLOCKS * 512)));

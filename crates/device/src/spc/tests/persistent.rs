@@ -322,6 +322,8 @@ fn preempt_and_abort_ends_the_victims_tasks_before_it_is_answered() {
     rig.ready();
     let Some(Event::Aborted { .. }) = rig.event_of(victim) else { panic!("not aborted") };
     rig.finish(preempt, &[]).good();
+    rig.ready_for(A).check(SenseKey::UNIT_ATTENTION, Asc::REGISTRATIONS_PREEMPTED);
+    rig.hears(A, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
     conflict(&write(&mut rig, A));
     rig.run(B, &[op::START_STOP_UNIT, 0, 0, 0, 2, 0], 0, &[]).good();
 }

@@ -102,7 +102,8 @@ impl Shard {
 
     /// Takes over a changed configuration. Sessions stay, except those with a target that is gone, that is no longer
     /// served through their portal, or whose initiator is no longer admitted; those are asked to log out and closed.
-    pub fn apply(&mut self, now: Instant, config: ShardConfig) {
+    pub fn apply(&mut self, now: Instant, mut config: ShardConfig) {
+        config.sort();
         self.config = config;
         let ids: Vec<_> = self.nexuses.iter().map(|(id, _)| id).collect();
         for id in ids {

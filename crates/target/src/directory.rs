@@ -10,11 +10,29 @@ use iscsi::login::directory::{
 use iscsi::name::{IscsiName, PortalGroupTag};
 
 use crate::config::{Admission, Portal, ShardConfig, TargetConfig};
+use crate::nexus::Nexuses;
 
 impl ShardConfig {
     /// Returns a target by number.
     pub fn target(&self, id: TargetId) -> Option<&TargetConfig> {
         self.targets.iter().find(|target| target.id == id)
+    }
+
+    /// Puts the targets into the order of their names, which look-ups and SendTargets rely on.
+    pub(crate) fn sort(&mut self) {
+        self.targets.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+
+    fn target_by_name(&self, name: &IscsiName) -> Option<&TargetConfig> {
+        let at = self.targets.binary_search_by(|target| target.name.cmp(name)).ok()?;
+        self.targets.get(at)
+    }
+
+    /// What an initiator may know of a target that it asks about through a portal.
+    fn listed(&self, target: &TargetConfig, via: &Via, initiator: &IscsiName) -> Option<Listed> {
+        let may_know = target.port_at(via.portal).is_some()
+            && !matches!(target.admit(initiator.as_str()), Admission::Refused);
+        may_know.then(|| Listed { name: target.name.clone(), addresses: self.addresses(target, via) })
     }
 
     fn portal(&self, via: &Via) -> Option<&Portal> {
@@ -46,16 +64,39 @@ impl Portal {
     }
 }
 
-impl Directory for ShardConfig {
+/// The directory of a running shard: its configuration, and who is logged in now.
+pub(crate) struct Desk<'a> {
+    pub(crate) config: &'a ShardConfig,
+    pub(crate) nexuses: &'a Nexuses,
+    pub(crate) draining: bool,
+}
+
+impl Desk<'_> {
+    /// Returns whether the target has room for another session of `initiator`. One of its own does not count: the
+    /// login may be about to take that session's place.
+    fn has_room(&self, target: &TargetConfig, initiator: &IscsiName) -> bool {
+        let (mut own, mut others) = (0_u32, 0_u32);
+        for (_, entry) in self.nexuses.iter().filter(|(_, entry)| entry.target == target.id) {
+            if entry.initiator == *initiator { own += 1 } else { others += 1 }
+        }
+        others + own.saturating_sub(1) < target.sessions_max
+    }
+}
+
+impl Directory for Desk<'_> {
     fn find_target(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Found {
-        let Some(target) = self.targets.iter().find(|target| target.name == *name) else {
-            return Found::NotFound;
-        };
-        let (Some(portal), Some(_)) = (self.portal(via), target.port_at(via.portal)) else {
+        let Some(target) = self.config.target_by_name(name) else { return Found::NotFound };
+        let (Some(portal), Some(_)) = (self.config.portal(via), target.port_at(via.portal)) else {
             return Found::NotFound;
         };
         if matches!(target.admit(initiator.as_str()), Admission::Refused) {
             return Found::Forbidden;
+        }
+        if self.draining {
+            return Found::Unavailable;
+        }
+        if !self.has_room(target, initiator) {
+            return Found::OutOfResources;
         }
         let (auth, _) = target.auth_of(initiator.as_str());
         Found::Here(TargetAccess {
@@ -68,16 +109,17 @@ impl Directory for ShardConfig {
     }
 
     fn discovery(&self, _via: &Via, _initiator: &IscsiName) -> DiscoveryAccess {
-        if !self.discovery.enabled {
+        let discovery = &self.config.discovery;
+        if !discovery.enabled || self.draining {
             return DiscoveryAccess::NotServed;
         }
-        DiscoveryAccess::Granted { auth: self.discovery.auth.clone(), keys: self.discovery.keys.clone() }
+        DiscoveryAccess::Granted { auth: discovery.auth.clone(), keys: discovery.keys.clone() }
     }
 
     fn chap_secret(&self, realm: Realm, initiator: &IscsiName, user: &str) -> Option<Secret> {
         let users: &[Credentials] = match realm {
-            Realm::Discovery => &self.discovery.users,
-            Realm::Target(id) => self.target(id)?.auth_of(initiator.as_str()).1,
+            Realm::Discovery => &self.config.discovery.users,
+            Realm::Target(id) => self.config.target(id)?.auth_of(initiator.as_str()).1,
         };
         users.iter().find(|known| known.name == user).map(|known| known.secret.clone())
     }
@@ -88,11 +130,12 @@ impl Directory for ShardConfig {
     }
 
     fn target_behind(&self, via: &Via, initiator: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
-        let start = after.map_or(0, |after| self.targets.partition_point(|target| target.name <= *after));
-        let target = self.targets.get(start..)?.iter().find(|target| {
-            target.port_at(via.portal).is_some()
-                && !matches!(target.admit(initiator.as_str()), Admission::Refused)
-        })?;
-        Some(Listed { name: target.name.clone(), addresses: self.addresses(target, via) })
+        let targets = &self.config.targets;
+        let start = after.map_or(0, |after| targets.partition_point(|target| target.name <= *after));
+        targets.get(start..)?.iter().find_map(|target| self.config.listed(target, via, initiator))
+    }
+
+    fn target_named(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Option<Listed> {
+        self.config.listed(self.config.target_by_name(name)?, via, initiator)
     }
 }

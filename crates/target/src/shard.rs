@@ -14,6 +14,7 @@ use iscsi::target::engine::{Engine, Limits};
 
 use crate::config::{ShardConfig, UnitId};
 use crate::control::SaveRequest;
+use crate::directory::Desk;
 use crate::manage::Managing;
 use crate::nexus::Nexuses;
 
@@ -131,7 +132,8 @@ impl Units {
 
 impl Shard {
     /// Makes a shard without units; [`Self::add_unit`] brings them in before the first connection.
-    pub fn new(config: ShardConfig, limits: Limits, pool: Pool) -> Self {
+    pub fn new(mut config: ShardConfig, limits: Limits, pool: Pool) -> Self {
+        config.sort();
         Self {
             config,
             engine: Engine::new(limits, pool),
@@ -162,7 +164,8 @@ impl StreamMachine for Shard {
     }
 
     fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        self.engine.received(now, conn, bytes, &self.config);
+        let desk = Desk { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
+        self.engine.received(now, conn, bytes, &desk);
         self.settle(now);
     }
 
@@ -171,7 +174,8 @@ impl StreamMachine for Shard {
     }
 
     fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan) {
-        self.engine.repaid(now, conn, loan, &self.config);
+        let desk = Desk { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
+        self.engine.repaid(now, conn, loan, &desk);
         self.settle(now);
     }
 

@@ -142,3 +142,31 @@ fn a_reservation_keeps_the_other_initiator_out_and_falls_with_its_session() {
     bob.clear_attentions(&mut world, 0);
     assert_eq!(bob.read(&mut world, 0, 0, 1).status, GOOD);
 }
+
+#[test]
+#[allow(clippy::indexing_slicing, reason = "one target")]
+fn a_full_target_refuses_others_and_lets_its_own_come_back() {
+    let mut full = config(&[(0, 0)], vec![]);
+    full.targets[0].sessions_max = 2;
+    let mut world = World::new(full, vec![ram()]);
+    Initiator::login(&mut world, ALICE, 1);
+    Initiator::login(&mut world, BOB, 1);
+    assert_eq!(Initiator::try_login(&mut world, "iqn.2026-11.org.example:carol", 1).err(), Some(0x0302));
+    let mut again = Initiator::login(&mut world, ALICE, 1);
+    again.clear_attentions(&mut world, 0);
+    assert_eq!(again.read(&mut world, 0, 0, 1).status, GOOD);
+}
+
+#[test]
+fn a_draining_target_asks_for_logout_and_takes_nobody_new() {
+    let mut world = World::new(config(&[(0, 0)], vec![]), vec![ram()]);
+    let alice = Initiator::login(&mut world, ALICE, 1);
+    let now = world.now;
+    world.shard.drain(now, Duration::from_secs(2));
+    world.drain();
+    let (bhs, _) = world.receive(alice.conn).expect("an async message");
+    assert_eq!(bhs.opcode(), iscsi::pdu::Opcode::ASYNC_MESSAGE);
+    assert_eq!(Initiator::try_login(&mut world, BOB, 1).err(), Some(0x0301));
+    world.pass(Duration::from_secs(3));
+    assert!(world.shard.is_idle(), "a session that does not log out is closed");
+}

@@ -127,8 +127,8 @@ impl Statistics {
 /// The informational exceptions page: an additional sense code and qualifier, and a temperature.
 struct Exceptions([u8; 4]);
 
-/// No exception, and a temperature that is not known.
-const NOTHING_WRONG: Exceptions = Exceptions([0, 0, 0xff, 0]);
+/// No exception, and a temperature, now and at most, that is not known.
+const NOTHING_WRONG: Exceptions = Exceptions([0, 0, 0xff, 0xff]);
 
 impl Exceptions {
     fn parameter(&self) -> Parameter {
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn no_exception_is_told_as_such() {
-        assert_eq!(ask(0x2f, 0, 0).unwrap(), [0xaf, 0, 0, 8, 0, 0, 0x23, 4, 0, 0, 0xff, 0]);
+        assert_eq!(ask(0x2f, 0, 0).unwrap(), [0xaf, 0, 0, 8, 0, 0, 0x23, 4, 0, 0, 0xff, 0xff]);
     }
 
     #[test]

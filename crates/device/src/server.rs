@@ -119,6 +119,10 @@ impl Core {
     pub(crate) fn reconfigure(&mut self, config: UnitConfig) {
         let UnitConfig { identity, block_size, .. } = self.facts.config.clone();
         self.facts.config = UnitConfig { identity, block_size, ..config };
+        if !self.facts.config.removable {
+            // Nobody could put it in again.
+            self.spc.removal.load();
+        }
         self.refresh_profile();
     }
 

@@ -124,6 +124,15 @@ fn a_fixed_medium_cannot_be_ejected_nor_held() {
 }
 
 #[test]
+fn a_medium_that_can_no_longer_be_removed_is_in() {
+    let mut rig = removable();
+    rig.run(A, &start_stop(EJECT), 0, &[]).good();
+    rig.unit.reconfigure(Instant::ORIGIN, config());
+    rig.drain();
+    rig.ready_for(A).good();
+}
+
+#[test]
 fn stopping_and_ejecting_write_the_cache() {
     let config = crate::contract::UnitConfig { removable: true, ..config() };
     for (flags, flushes) in [(0x00, 1), (0x04, 0), (0x30, 1), (0xb0, 1), (0x34, 0), (0x10, 0), (EJECT, 1)] {

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::buffer::Bytes;
+use base::buffer::{Bytes, PAGE};
 use base::machine::ConnId;
 use base::time::Instant;
 
@@ -31,9 +31,19 @@ impl Engine {
             return Ok(());
         }
         // §11.18.4: as much comes back as the initiator can receive.
-        let body = data.map_or(Body::Empty, |data| Body::Echo(data.slice(0, limit.min(data.len()))));
+        let body = data.map_or(Body::Empty, |data| self.echo(data, limit));
         let pong = NopIn { lun: ping.lun, itt: ping.itt, ttt: Ttt::NONE, sn: TargetSn::default() };
         self.control(conn, Control::NopIn(pong), body)
+    }
+
+    /// Returns what comes back of a ping's data, without holding more memory than that.
+    fn echo(&self, data: Bytes, limit: usize) -> Body {
+        if data.len() >= PAGE && data.len() <= limit {
+            return Body::Echo(data);
+        }
+        let text = data.get(..limit).unwrap_or(&data).to_vec();
+        self.pool.recycle(data);
+        Body::Text(text)
     }
 
     /// Watches a connection that is in full feature phase now.

@@ -5,5 +5,7 @@ mod commands;
 mod data_out;
 mod happy;
 mod management;
+mod sessions;
+mod stream;
 mod text;
 mod world;

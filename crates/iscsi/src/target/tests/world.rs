@@ -169,8 +169,12 @@ impl World {
 
     /// Logs in on a new connection once what happened to the old one is known.
     pub(super) fn login_again(&mut self) -> (ConnId, SessionUp) {
+        self.login_again_with(&[])
+    }
+
+    pub(super) fn login_again_with(&mut self, keys: &[&str]) -> (ConnId, SessionUp) {
         self.events.clear();
-        self.login(&[])
+        self.login(keys)
     }
 
     pub(super) fn discover(&mut self) -> ConnId {

@@ -1,0 +1,396 @@
+//! Sessions come and go: logins, reinstatement, logouts, limits, messages from the target.
+
+use alloc::vec::Vec;
+
+use base::machine::{Action, ConnId, Gone};
+use base::time::Duration;
+
+use super::world::{INITIATOR, TARGET, World, keys};
+use crate::name::Tsih;
+use crate::negotiate::KeyPolicy;
+use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use crate::pdu::login_response::LoginResponse;
+use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
+use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::snack::{Snack, SnackKind};
+use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::{Itt, Message, Ttt};
+use crate::serial::{CmdSn, DataSn, StatSn};
+use crate::target::contract::{AsyncEvent, Down, Event, Finish, SessionId};
+use crate::target::engine::{Limits, MAX_CONTROL_QUEUED};
+use crate::target::why::Why;
+
+fn logout(world: &mut World, conn: ConnId, reason: LogoutReason, cid: u16) -> LogoutRequest {
+    let (itt, cmd_sn) = world.numbers(conn);
+    LogoutRequest { immediate: true, reason, itt, cid, cmd_sn, exp_stat_sn: StatSn(0) }
+}
+
+fn downs(world: &mut World) -> Vec<(SessionId, Down)> {
+    let events: Vec<Event> = world.events.drain(..).collect();
+    events
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::SessionDown { session, why } => Some((session, why)),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_session_is_announced_with_who_and_what_it_is() {
+    let mut world = World::new();
+    let (conn, up) = world.login(&["InitiatorAlias=here"]);
+    assert_eq!((up.initiator.as_str(), up.target_name.as_str()), (INITIATOR, TARGET));
+    assert_eq!(up.initiator_alias.as_deref(), Some("here"));
+    assert_ne!(up.tsih, Tsih::NEW);
+    let view = world.engine.sessions().next().unwrap();
+    assert_eq!((view.session, view.tsih, view.connections, view.tasks), (up.session, up.tsih, 1, 0));
+    assert_eq!(view.target, Some(up.target));
+    world.expect_silence(conn);
+}
+
+#[test]
+fn no_more_is_agreed_to_than_is_served() {
+    let mut world = World::with(Limits::default(), KeyPolicy::default());
+    assert_eq!((world.names.keys.error_recovery_level, world.names.keys.max_connections), (2, 8));
+    let (_, up) = world.login(&["ErrorRecoveryLevel=2", "MaxConnections=4"]);
+    assert_eq!((up.parameters.error_recovery_level, up.parameters.max_connections), (0, 1));
+}
+
+#[test]
+fn logging_in_again_under_the_same_name_takes_the_old_session_down_first() {
+    let mut world = World::new();
+    let (old, first) = world.login(&[]);
+    let command = world.command(old);
+    let task = world.start(old, &command, &[]).task;
+    let new = world.connect();
+    let second = world.login_on(new, 0, &[]);
+    let order: Vec<Event> = world.events.drain(..).collect();
+    match order.as_slice() {
+        [Event::TaskGone { task: gone }, Event::SessionDown { session, why }] => {
+            assert_eq!((*gone, *session, *why), (task, first.session, Down::Reinstated));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_ne!(first.tsih, second.tsih);
+    assert_eq!(world.ended(old), Some(Action::Abort(old)));
+    // Another ISID is another initiator port.
+    let other = world.connect();
+    world.login_on(other, 1, &[]);
+    assert!(world.events.is_empty());
+    assert_eq!(world.engine.sessions().count(), 2);
+}
+
+#[test]
+fn what_one_session_does_leaves_the_others_alone() {
+    let mut world = World::new();
+    let (good, up) = world.login(&[]);
+    let bad = world.connect();
+    world.login_on(bad, 1, &[]);
+    let command = world.command(good);
+    let task = world.start(good, &command, &[]).task;
+    world.feed(bad, &[0xff; 4096]);
+    assert!(world.ended(bad).is_some());
+    assert_eq!(downs(&mut world).len(), 1);
+    world.finish(task, Finish::good(0));
+    assert_eq!(world.expect::<ScsiResponse>(good).status, 0);
+    assert_eq!(world.engine.sessions().next().unwrap().session, up.session);
+}
+
+#[test]
+fn logouts_end_what_they_name_and_nothing_else() {
+    for (discovery, reason, cid, result, ends) in [
+        (false, LogoutReason::CloseSession, 0, LogoutResult::CLOSED, true),
+        (false, LogoutReason::CloseSession, 9, LogoutResult::CLOSED, true),
+        (false, LogoutReason::CloseConnection, 0, LogoutResult::CLOSED, true),
+        (false, LogoutReason::CloseConnection, 9, LogoutResult::NO_CID, false),
+        (false, LogoutReason::RemoveForRecovery, 0, LogoutResult::NO_RECOVERY, false),
+        (true, LogoutReason::CloseSession, 0, LogoutResult::CLOSED, true),
+    ] {
+        let mut world = World::new();
+        let conn = if discovery { world.discover() } else { world.login(&[]).0 };
+        let asked = logout(&mut world, conn, reason, cid);
+        let mut bytes = world.frame(conn, asked.encode(), &[], &[]);
+        // What stands behind a logout in the stream is not looked at.
+        bytes.extend(world.frame(conn, asked.encode(), &[], &[]));
+        if ends {
+            world.feed(conn, &bytes);
+        } else {
+            world.feed(conn, &bytes[..48]);
+        }
+        let response: LogoutResponse = world.expect(conn);
+        assert_eq!((response.response, response.itt), (result, asked.itt));
+        let waits = if result == LogoutResult::NO_RECOVERY || result == LogoutResult::NO_CID { 2 } else { 0 };
+        assert_eq!((response.time2wait, response.time2retain), (waits, 0));
+        assert_eq!(world.ended(conn), ends.then_some(Action::Close(conn)));
+        let expected = usize::from(ends && !discovery);
+        assert_eq!(downs(&mut world).iter().filter(|(_, why)| *why == Down::LoggedOut).count(), expected);
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
+fn open_tasks_are_gone_before_the_logout_is_answered() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    let command = world.read(conn, 512);
+    let task = world.start(conn, &command, &[]).task;
+    // Data that has not left yet does not follow either.
+    world.engine.data_in(task, 0, base::buffer::Bytes::copied_from(&[1; 512]).into());
+    let asked = logout(&mut world, conn, LogoutReason::CloseSession, 0);
+    let bytes = world.frame(conn, asked.encode(), &[], &[]);
+    world.engine.received(world.now, conn, &bytes, &world.names);
+    world.drain();
+    world.expect::<LogoutResponse>(conn);
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
+    assert!(matches!(world.next_event(), Some(Event::SessionDown { .. })));
+    world.expect_silence(conn);
+}
+
+#[test]
+fn a_discovery_session_takes_only_text_pings_and_logout() {
+    let mut world = World::new();
+    let conn = world.discover();
+    assert!(world.events.is_empty(), "the layer above does not hear of it");
+    let command = world.command(conn);
+    let tmf = TmfRequest {
+        immediate: true,
+        function: TmfFunction::TARGET_COLD_RESET,
+        lun: 0,
+        itt: Itt(5),
+        referenced_task_tag: Itt::NONE,
+        cmd_sn: CmdSn(100),
+        exp_stat_sn: StatSn(0),
+        ref_cmd_sn: CmdSn(0),
+        exp_data_sn: DataSn(0),
+    };
+    for bhs in [command.encode(), tmf.encode()] {
+        world.send_raw(conn, bhs, &[], &[]);
+        assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::PROTOCOL_ERROR);
+    }
+    world.expect_silence(conn);
+}
+
+#[test]
+fn pdus_that_have_no_place_are_rejected_each_with_its_reason() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&[]);
+    let snack = Snack {
+        kind: SnackKind::STATUS,
+        lun: 0,
+        itt: Itt::NONE,
+        tag: u32::MAX,
+        exp_stat_sn: StatSn(0),
+        beg_run: 0,
+        run_length: 0,
+    };
+    let ping = NopOut {
+        immediate: true,
+        lun: 0,
+        itt: Itt(1),
+        ttt: Ttt::NONE,
+        cmd_sn: CmdSn(100),
+        exp_stat_sn: StatSn(0),
+    };
+    let out = logout(&mut world, conn, LogoutReason::CloseSession, 0);
+    let mut reserved_reason = out.encode().to_bytes();
+    reserved_reason[1] = 0x85;
+    let with_opcode = |opcode: u8| {
+        let mut bytes = [0; 48];
+        bytes[0] = opcode;
+        crate::pdu::Bhs::from_bytes(bytes)
+    };
+    for (bhs, ahs, data, reason) in [
+        (snack.encode(), &[][..], &[][..], RejectReason::PROTOCOL_ERROR),
+        (with_opcode(0x43), &[], &[], RejectReason::PROTOCOL_ERROR),
+        (with_opcode(0x21), &[], &[], RejectReason::PROTOCOL_ERROR),
+        (with_opcode(0x3f), &[], &[], RejectReason::PROTOCOL_ERROR),
+        (with_opcode(0x1c), &[], &[], RejectReason::COMMAND_NOT_SUPPORTED),
+        (with_opcode(0x07), &[], &[], RejectReason::COMMAND_NOT_SUPPORTED),
+        (ping.encode(), &[0, 1, 9, 0], &[], RejectReason::INVALID_PDU_FIELD),
+        (out.encode(), &[], b"data", RejectReason::INVALID_PDU_FIELD),
+        (crate::pdu::Bhs::from_bytes(reserved_reason), &[], &[], RejectReason::INVALID_PDU_FIELD),
+    ] {
+        world.send_raw(conn, bhs, ahs, data);
+        let got = world.expect_any(conn);
+        assert_eq!(got.read::<Reject>().reason, reason, "{bhs:?}");
+        assert_eq!(got.data[0], bhs.to_bytes()[0]);
+        world.expect_silence(conn);
+    }
+    assert_eq!(world.engine.stats().rejects, 9);
+}
+
+#[test]
+fn anything_but_a_login_ends_a_connection_that_has_not_logged_in() {
+    for opcode in [0x00, 0x01, 0x05, 0x06, 0x10, 0x25, 0x3f] {
+        let mut world = World::new();
+        let conn = world.connect();
+        let mut bytes = [0; 48];
+        bytes[0] = opcode;
+        world.feed(conn, &bytes);
+        assert!(world.ended(conn).is_some(), "{opcode:#04x}");
+        assert!(world.events.is_empty());
+        assert_eq!(world.engine.sessions().count(), 0);
+    }
+}
+
+#[test]
+fn connections_and_sessions_beyond_the_limit_are_refused() {
+    let limits = Limits { connections_max: 3, sessions_max: 1, ..Limits::default() };
+    let mut world = World::with(limits, keys());
+    let (first, _) = world.login(&[]);
+    let second = world.connect();
+    let target = ["TargetName=", TARGET].concat();
+    let refused = world.login_pdu(second, 1, &["SessionType=Normal", &target]);
+    assert_eq!(refused.status, 0x0302);
+    assert_eq!(world.ended(second), Some(Action::Close(second)));
+    // Its own port may come back all the same.
+    let third = world.connect();
+    world.login_on(third, 0, &[]);
+    assert_eq!(world.ended(first), Some(Action::Abort(first)));
+    let fourth = world.connect();
+    assert_eq!(world.ended(fourth), Some(Action::Abort(fourth)));
+}
+
+#[test]
+fn session_handles_differ_and_are_used_again_only_when_free() {
+    let limits = Limits { tsih_first: 65_533, tsih_step: 2, ..Limits::default() };
+    let mut world = World::with(limits, keys());
+    for (isid, tsih) in [(0, 65_533), (1, 65_535)] {
+        let conn = world.connect();
+        assert_eq!(world.login_on(conn, isid, &[]).tsih.0, tsih);
+    }
+    // There is no third of that kind; the first is free again once its session is gone.
+    let conn = world.connect();
+    let target = ["TargetName=", TARGET].concat();
+    assert_eq!(world.login_pdu(conn, 2, &["SessionType=Normal", &target]).status, 0x0302);
+    world.hang_up(ConnId(0), Gone::Closed);
+    world.events.clear();
+    let conn = world.connect();
+    assert_eq!(world.login_on(conn, 2, &[]).tsih.0, 65_533);
+}
+
+#[test]
+fn a_refused_login_says_why_and_closes() {
+    let mut world = World::new();
+    let conn = world.connect();
+    let response: LoginResponse =
+        world.login_pdu(conn, 0, &["SessionType=Normal", "TargetName=iqn.2026-01.test:none"]);
+    assert_eq!(response.status, 0x0203);
+    assert_eq!(world.ended(conn), Some(Action::Close(conn)));
+    assert_eq!(world.engine.stats().logins_failed, 1);
+}
+
+#[test]
+fn closing_a_session_tells_the_initiator_and_sends_what_is_queued() {
+    let mut world = World::new();
+    let (conn, up) = world.login(&[]);
+    let command = world.command(conn);
+    let task = world.start(conn, &command, &[]).task;
+    let open = world.command(conn);
+    let open = world.start(conn, &open, &[]).task;
+    world.engine.finish(task, Finish::good(0));
+    world.engine.close_session(world.now, up.session);
+    world.drain();
+    assert_eq!(world.expect::<AsyncMessage>(conn).event, AsyncEventCode::SESSION_DROP);
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == open));
+    assert_eq!(downs(&mut world), [(up.session, Down::Closed)]);
+    assert_eq!(world.ended(conn), Some(Action::Close(conn)));
+    // A name that means nothing any more is ignored.
+    world.engine.close_session(world.now, up.session);
+    world.drain();
+    assert!(world.events.is_empty());
+}
+
+#[test]
+fn scsi_events_carry_sense_and_a_logout_request_has_its_time() {
+    let mut world = World::new();
+    let (conn, up) = world.login(&[]);
+    world.engine.async_message(world.now, up.session, AsyncEvent::Scsi { lun: 3, sense: &[0x70, 0, 6] });
+    world.drain();
+    let got = world.expect_any(conn);
+    let message: AsyncMessage = got.read();
+    assert_eq!((message.event, message.lun), (AsyncEventCode::SCSI, 3));
+    assert_eq!(got.data, [0, 3, 0x70, 0, 6]);
+    let within = Duration::from_secs(10);
+    world.engine.async_message(world.now, up.session, AsyncEvent::LogoutRequest { within });
+    world.drain();
+    let message: AsyncMessage = world.expect(conn);
+    assert_eq!((message.event, message.parameter3), (AsyncEventCode::LOGOUT_REQUEST, 10));
+    // Commands still pass meanwhile.
+    let command = world.command(conn);
+    world.start(conn, &command, &[]);
+    world.pass(Duration::from_secs(9));
+    assert_eq!(world.ended(conn), None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+    assert_eq!(downs(&mut world), [(up.session, Down::TimedOut)]);
+}
+
+#[test]
+fn a_logout_in_time_satisfies_the_request_for_it() {
+    let mut world = World::new();
+    let (conn, up) = world.login(&[]);
+    let within = Duration::from_secs(10);
+    world.engine.async_message(world.now, up.session, AsyncEvent::LogoutRequest { within });
+    world.drain();
+    world.expect::<AsyncMessage>(conn);
+    let asked = logout(&mut world, conn, LogoutReason::CloseConnection, 0);
+    world.send(conn, &asked, &[]);
+    assert_eq!(world.expect::<LogoutResponse>(conn).response, LogoutResult::CLOSED);
+    assert_eq!(downs(&mut world), [(up.session, Down::LoggedOut)]);
+    world.pass(Duration::from_secs(60));
+    assert_eq!(world.ended(conn), Some(Action::Close(conn)));
+}
+
+#[test]
+fn a_peer_that_asks_and_never_reads_is_dropped() {
+    let mut world = World::new();
+    let (conn, up) = world.login(&[]);
+    let (itt, cmd_sn) = world.numbers(conn);
+    let ping = NopOut { immediate: true, lun: 0, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) };
+    let one = world.frame(conn, ping.encode(), &[], &[]);
+    // The driver has no room, so nothing is drained.
+    for count in 0.. {
+        world.engine.received(world.now, conn, &one, &world.names);
+        if world.engine.sessions().count() == 0 {
+            assert_eq!(count, MAX_CONTROL_QUEUED);
+            break;
+        }
+    }
+    world.drain();
+    assert_eq!(downs(&mut world), [(up.session, Down::Misbehaved(Why::AnswersUnread))]);
+    // The same with few pings that carry much.
+    let (conn, up) = world.login_again_with(&["MaxRecvDataSegmentLength=262144"]);
+    let data = alloc::vec![0; 200 << 10];
+    let long = world.frame(conn, ping.encode(), &[], &data);
+    for _ in 0..100 {
+        world.engine.received(world.now, conn, &long, &world.names);
+    }
+    world.drain();
+    assert_eq!(downs(&mut world), [(up.session, Down::Misbehaved(Why::AnswersUnread))]);
+}
+
+#[test]
+fn ten_thousand_connections_that_say_nothing_cost_little_and_go_in_time() {
+    let mut world = World::new();
+    let conns: Vec<ConnId> = (0..10_000).map(|_| world.connect()).collect();
+    world.pass(Duration::from_secs(600));
+    assert!(conns.iter().all(|conn| world.ended(*conn).is_some()));
+    assert_eq!(world.engine.poll_timeout(), None);
+    let (conn, _) = world.login(&[]);
+    world.hang_up(conn, Gone::Shutdown);
+    assert!(matches!(world.next_event(), Some(Event::SessionDown { why: Down::Closed, .. })));
+}
+
+#[test]
+fn an_idle_session_is_small() {
+    use crate::receive::Receiver;
+    use crate::target::connection::Connection;
+    use crate::target::session::Session;
+    let size = size_of::<Connection>() + size_of::<Receiver>() + size_of::<Session>();
+    assert!(size < 4096, "{size}");
+}

@@ -101,7 +101,7 @@ class Server:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{type(self).__name__} did not start; {self.log_tail()}")
-            time.sleep(0.02)
+            time.sleep(0.002)
         self.set_up()
 
     def set_up(self):

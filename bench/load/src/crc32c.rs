@@ -5,7 +5,11 @@
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 static TABLES: [[u32; 256]; 8] = tables();
 
-#[allow(clippy::indexing_slicing, clippy::cast_possible_truncation, reason = "evaluated by the compiler, in bounds")]
+#[allow(
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "evaluated by the compiler, in bounds"
+)]
 const fn tables() -> [[u32; 256]; 8] {
     let mut tables = [[0_u32; 256]; 8];
     let mut byte = 0_usize;
@@ -54,7 +58,8 @@ impl Crc32c {
         }
         for byte in chunks.remainder() {
             let [low, ..] = (state ^ u32::from(*byte)).to_le_bytes();
-            let step = TABLES.first().and_then(|table| table.get(usize::from(low))).copied().unwrap_or_default();
+            let step =
+                TABLES.first().and_then(|table| table.get(usize::from(low))).copied().unwrap_or_default();
             state = (state >> 8) ^ step;
         }
         self.0 = state;

@@ -113,7 +113,11 @@ impl Disk {
         exchange::run(stream, self, 1, Duration::ZERO)?;
         self.blocks = field(&self.answer, 0, 4)?.saturating_add(1);
         self.block_len = usize::try_from(field(&self.answer, 4, 4)?)?;
-        if self.status == 0 { Ok(()) } else { Err(format!("READ CAPACITY ends with {:#x}", self.status).into()) }
+        if self.status == 0 {
+            Ok(())
+        } else {
+            Err(format!("READ CAPACITY ends with {:#x}", self.status).into())
+        }
     }
 
     fn transfer_blocks(&self) -> u32 {
@@ -269,8 +273,11 @@ impl Exchange for Disk {
             put(&mut header, 39, 2, count);
         }
         self.session.cmd_sn = self.session.cmd_sn.wrapping_add(1);
-        let immediate =
-            if self.direction == Some(Direction::Write) { len.min(self.session.immediate_len_max) } else { 0 };
+        let immediate = if self.direction == Some(Direction::Write) {
+            len.min(self.session.immediate_len_max)
+        } else {
+            0
+        };
         self.send(out, header, immediate);
         true
     }

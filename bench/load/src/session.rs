@@ -38,7 +38,13 @@ pub(crate) struct Session {
 
 impl Session {
     /// Logs in as initiator `name` with session identifier `isid`.
-    pub(crate) fn log_in(address: &str, target: &str, name: &str, isid: u32, digests: bool) -> Result<Self, Failure> {
+    pub(crate) fn log_in(
+        address: &str,
+        target: &str,
+        name: &str,
+        isid: u32,
+        digests: bool,
+    ) -> Result<Self, Failure> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -55,7 +61,9 @@ impl Session {
             stream.write_all(&login_request(isid, text.as_bytes())?)?;
             let (header, answer) = receive_plain(&mut stream)?;
             if field(&header, 0, 1)? != u32::from(LOGIN_RESPONSE) || field(&header, 36, 2)? != 0 {
-                return Err(format!("the login is refused: {:02x?}", header.get(..40).unwrap_or_default()).into());
+                return Err(
+                    format!("the login is refused: {:02x?}", header.get(..40).unwrap_or_default()).into()
+                );
             }
             agreed.extend(pairs(&answer));
             if field(&header, 1, 1)? == u32::from(TRANSIT_TO_FULL_FEATURE) {
@@ -73,7 +81,8 @@ impl Session {
         digests: bool,
     ) -> Result<Self, Failure> {
         let value = |key: &str| agreed.get(key).map(String::as_str);
-        let number = |key: &str, default: usize| value(key).and_then(|text| text.parse().ok()).unwrap_or(default);
+        let number =
+            |key: &str, default: usize| value(key).and_then(|text| text.parse().ok()).unwrap_or(default);
         for key in ["HeaderDigest", "DataDigest"] {
             if (value(key) == Some("CRC32C")) != digests {
                 return Err(format!("{key} ended as {:?}", value(key)).into());

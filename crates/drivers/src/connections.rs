@@ -272,7 +272,8 @@ impl Connections {
                 break;
             }
             let Some(batch) = conn.filling.take() else { break };
-            match engine.send(number, batch) {
+            let last = conn.state == State::Open && !conn.wants_transmit;
+            match engine.send(number, batch, last) {
                 Sending::Done(batch) => self.put_back(batch),
                 Sending::Pending => conn.sending = true,
                 Sending::Failed(batch) => {
@@ -318,6 +319,9 @@ impl Connections {
             } else {
                 conn.state = State::Lingering;
             }
+        }
+        if conn.sending && (conn.state == State::Flushing || conn.filling.is_some() || conn.wants_transmit) {
+            engine.hurry(number);
         }
         match conn.state {
             State::Open | State::Flushing if !drained && !conn.sending => {

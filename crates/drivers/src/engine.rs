@@ -46,8 +46,12 @@ pub(crate) trait Engine {
     /// Starts a receive, into the loan first.
     fn receive(&mut self, conn: u32, loan: Option<Loan>);
 
-    /// Starts to send all of `batch`.
-    fn send(&mut self, conn: u32, batch: Transmit) -> Sending;
+    /// Starts to send all of `batch`. The event of a `last` one, behind which nothing waits yet, may come as late as
+    /// with the next other event.
+    fn send(&mut self, conn: u32, batch: Transmit, last: bool) -> Sending;
+
+    /// Wants the event of a send that is under way, `last` or not, as soon as there is one.
+    fn hurry(&mut self, conn: u32);
 
     /// Ends what is under way for a connection; the events follow.
     fn cancel(&mut self, conn: u32);

@@ -33,6 +33,9 @@ const EVENTS_MAX: usize = 256;
 /// The most pieces one `sendmsg` takes (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
 
+/// So many of them need no allocation: the answers to sixteen small reads.
+const PIECES_ON_STACK: usize = 32;
+
 const WAKER: u64 = u64::MAX;
 const LISTENER: u64 = 1 << 32;
 
@@ -171,7 +174,7 @@ impl EpollEngine {
         if conn.cancelled {
             return Event::Sent { conn: number, batch, result: Err(Errno::CANCELED) };
         }
-        match self.send(number, batch) {
+        match self.send(number, batch, true) {
             Sending::Done(batch) => Event::Sent { conn: number, batch, result: Ok(()) },
             Sending::Failed(batch) => Event::Sent { conn: number, batch, result: Err(Errno::IO) },
             Sending::Pending => Event::Nothing,
@@ -243,7 +246,7 @@ impl Engine for EpollEngine {
         }
     }
 
-    fn send(&mut self, number: u32, mut batch: Transmit) -> Sending {
+    fn send(&mut self, number: u32, mut batch: Transmit, _last: bool) -> Sending {
         let pool = self.pool.clone();
         let Some(conn) = self.conn(number) else { return Sending::Failed(batch) };
         if conn.writable {
@@ -266,6 +269,8 @@ impl Engine for EpollEngine {
         }
         Sending::Pending
     }
+
+    fn hurry(&mut self, _conn: u32) {}
 
     fn cancel(&mut self, number: u32) {
         if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) {
@@ -372,8 +377,8 @@ fn receive_into(socket: &OwnedFd, loan: &mut Loan, scratch: &mut [u8]) -> Result
 fn flush(socket: &OwnedFd, batch: &mut Transmit, pool: &Pool) -> Result<bool, Errno> {
     while !batch.is_empty() {
         let result = {
-            let slices: SmallVec<[IoSlice<'_>; PIECES_MAX]> =
-                batch.pieces().take(PIECES_MAX).map(IoSlice::new).collect();
+            let mut slices = SmallVec::<[IoSlice<'_>; PIECES_ON_STACK]>::new();
+            slices.extend(batch.pieces().take(PIECES_MAX).map(IoSlice::new));
             let mut control = SendAncillaryBuffer::default();
             sendmsg(socket, &slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
         };

@@ -9,6 +9,7 @@
 mod message;
 mod provided;
 mod ring;
+mod silent;
 
 use std::collections::VecDeque;
 use std::io;
@@ -56,6 +57,12 @@ pub(crate) struct UringEngine {
     messages: Vec<Box<Message>>,
     /// Listeners that are closed once the kernel has taken note of what was asked about them.
     retired: Vec<Rc<OwnedFd>>,
+    /// How many waits there were.
+    round: u64,
+    /// Who sends silently in this round.
+    silent: Vec<u32>,
+    /// Somebody waits for a silent send to end.
+    hurried: bool,
     waker: Arc<Waker>,
     waker_armed: bool,
     pool: Pool,
@@ -73,6 +80,12 @@ struct Conn {
     socket: Rc<OwnedFd>,
     receiving: Receiving,
     sending: Option<Outgoing>,
+    /// In which round the last send was started.
+    sent_in: u64,
+    /// The socket took the last send at once; it will take the next one likewise.
+    sends_promptly: bool,
+    /// The kernel says nothing if the send that is under way succeeds.
+    silent: bool,
     /// The last receive emptied the socket: the next one need not try before it waits.
     emptied: bool,
     cancelled: bool,
@@ -120,6 +133,9 @@ impl UringEngine {
             shown_behind: None,
             messages: Vec::new(),
             retired: Vec::new(),
+            round: 0,
+            silent: Vec::new(),
+            hurried: false,
             waker,
             waker_armed: false,
             pool,
@@ -255,13 +271,41 @@ impl UringEngine {
         }
     }
 
-    fn start_send(&mut self, number: u32) {
+    fn start_send(&mut self, number: u32, last: bool) {
+        let can_be_silent = self.ring.sends_silently();
         if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut)
             && let Some(Outgoing { batch, message }) = &mut conn.sending
         {
-            let entry = message.send_entry(conn.socket.as_raw_fd(), batch);
-            // SAFETY: batch and message are in `sending` until `sent` takes the completion; the socket as above.
+            let silently = can_be_silent && last && conn.sends_promptly;
+            conn.sent_in = self.round;
+            conn.silent = silently;
+            if silently {
+                self.silent.push(number);
+            }
+            let entry = message.send_entry(conn.socket.as_raw_fd(), batch, silently);
+            // SAFETY: batch and message are in `sending` until `sent` takes the completion, or the place of one; the
+            // socket is open until `forget`, which comes after that.
             unsafe { self.ring.push(entry, Tag::Send(number)) };
+        }
+    }
+
+    /// Concludes the silent sends that were submitted: those of which the kernel said nothing have succeeded.
+    fn conclude_silent_sends(&mut self) {
+        for completion in &self.completions {
+            if let Tag::Send(number) = completion.tag
+                && let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut)
+            {
+                conn.silent = false;
+            }
+        }
+        for number in self.silent.drain(..) {
+            if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut)
+                && std::mem::take(&mut conn.silent)
+                && let Some(Outgoing { message, .. }) = &conn.sending
+            {
+                self.ring.settled(1);
+                self.completions.push_back(Completion::of_silent_send(number, message.len()));
+            }
         }
     }
 
@@ -269,19 +313,22 @@ impl UringEngine {
         let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else {
             return Event::Nothing;
         };
+        conn.silent = false;
         let Some(outgoing) = &mut conn.sending else { return Event::Nothing };
+        let whole = completion.result == Ok(outgoing.message.len());
+        conn.sends_promptly = whole && conn.sent_in + 1 == self.round;
         let result = match completion.result {
             Ok(count) => {
                 outgoing.batch.sent(count, &self.pool);
                 Stats::bump(&mut self.stats.bytes_out, count);
                 if !outgoing.batch.is_empty() && !conn.cancelled {
-                    self.start_send(number);
+                    self.start_send(number, false);
                     return Event::Nothing;
                 }
                 Ok(())
             }
             Err(Errno::INTR | Errno::AGAIN) if !conn.cancelled => {
-                self.start_send(number);
+                self.start_send(number, false);
                 return Event::Nothing;
             }
             Err(errno) => Err(errno),
@@ -370,8 +417,16 @@ impl Engine for UringEngine {
     }
 
     fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
-        let fresh =
-            Conn { socket, receiving: Receiving::Nothing, sending: None, emptied: false, cancelled: false };
+        let fresh = Conn {
+            socket,
+            receiving: Receiving::Nothing,
+            sending: None,
+            sent_in: 0,
+            sends_promptly: true,
+            silent: false,
+            emptied: false,
+            cancelled: false,
+        };
         put_at(&mut self.conns, conn, fresh);
         Ok(())
     }
@@ -390,13 +445,19 @@ impl Engine for UringEngine {
         }
     }
 
-    fn send(&mut self, number: u32, batch: Transmit) -> Sending {
+    fn send(&mut self, number: u32, batch: Transmit, last: bool) -> Sending {
         let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else {
             return Sending::Failed(batch);
         };
         conn.sending = Some(Outgoing { batch, message: self.messages.pop().unwrap_or_default() });
-        self.start_send(number);
+        self.start_send(number, last);
         Sending::Pending
+    }
+
+    fn hurry(&mut self, number: u32) {
+        if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(|conn| conn.silent) {
+            self.hurried = true;
+        }
     }
 
     fn cancel(&mut self, number: u32) {
@@ -434,10 +495,15 @@ impl Engine for UringEngine {
             unsafe { self.ring.push(message::poll_entry(self.waker.as_raw_fd()), Tag::Waker) };
         }
         self.start_file_work();
-        let timeout = if self.accepting.is_empty() { timeout } else { Some(Duration::ZERO) };
-        self.ring.submit_and_wait(timeout)?;
-        self.retired.clear();
-        self.ring.completed(&mut self.completions);
+        let hurried = std::mem::take(&mut self.hurried) || !self.accepting.is_empty();
+        let timeout = if hurried { Some(Duration::ZERO) } else { timeout };
+        let all_taken = self.ring.submit_and_wait(timeout)?;
+        self.ring.completed(&mut self.completions)?;
+        if all_taken {
+            self.round += 1;
+            self.retired.clear();
+            self.conclude_silent_sends();
+        }
         Stats::bump(&mut self.stats.enters, self.ring.take_enters());
         Ok(())
     }
@@ -464,7 +530,8 @@ impl Conn {
 
 impl Drop for UringEngine {
     fn drop(&mut self) {
-        if !self.ring.let_go(LETTING_GO) {
+        let silent = self.conns.iter().flatten().filter(|conn| conn.silent).count();
+        if !self.ring.let_go(silent, LETTING_GO) {
             // The kernel still works on some of it: leak what it may write to.
             std::mem::forget(std::mem::take(&mut self.conns));
             std::mem::forget(std::mem::replace(&mut self.works, Slab::new()));

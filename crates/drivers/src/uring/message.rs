@@ -21,27 +21,40 @@ const POLL_FIRST: u16 = 1;
 pub(super) struct Message {
     header: libc::msghdr,
     pieces: Vec<libc::iovec>,
+    /// The bytes of all pieces of a send.
+    len: usize,
 }
 
 impl Default for Message {
     fn default() -> Self {
-        Self { header: empty_header(), pieces: Vec::new() }
+        Self { header: empty_header(), pieces: Vec::new(), len: 0 }
     }
 }
 
 impl Message {
-    /// Sends what is left of `batch`.
-    pub(super) fn send_entry(&mut self, socket: RawFd, batch: &Transmit) -> squeue::Entry {
+    /// Sends what is left of `batch`: silently, see [`super::silent`], or waiting for room.
+    pub(super) fn send_entry(&mut self, socket: RawFd, batch: &Transmit, silently: bool) -> squeue::Entry {
+        let entry = self.sendmsg_entry(socket, batch, if silently { libc::MSG_DONTWAIT } else { 0 });
+        if silently { entry.flags(squeue::Flags::SKIP_SUCCESS) } else { entry }
+    }
+
+    fn sendmsg_entry(&mut self, socket: RawFd, batch: &Transmit, flags: i32) -> squeue::Entry {
         self.pieces.clear();
         self.pieces.extend(batch.pieces().take(PIECES_MAX).map(readable));
-        // With WAITALL the kernel goes on by itself when the socket has room again.
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        self.len = self.pieces.iter().map(|piece| piece.iov_len).sum();
+        // With WAITALL the kernel goes on by itself when the socket has room again, or says that it did not send all.
+        let flags = flags | libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         if let [only] = self.pieces.as_slice() {
             let len = u32::try_from(only.iov_len).unwrap_or(u32::MAX);
             return opcode::Send::new(types::Fd(socket), only.iov_base.cast(), len).flags(flags).build();
         }
         self.point();
         opcode::SendMsg::new(types::Fd(socket), &raw const self.header).flags(flags.cast_unsigned()).build()
+    }
+
+    /// Returns how many bytes the last send was given.
+    pub(super) const fn len(&self) -> usize {
+        self.len
     }
 
     /// Receives into the room of a loan, and what follows into `behind`.

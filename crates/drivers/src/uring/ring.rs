@@ -9,6 +9,7 @@ use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 
 use super::provided::{GROUP, ProvidedBuffers};
+use super::silent;
 use crate::files::Errno;
 
 /// Entries of the submission queue. A drain that starts more submits in between.
@@ -48,6 +49,7 @@ pub(super) struct Ring {
     waiting: VecDeque<squeue::Entry>,
     in_flight: usize,
     enters: usize,
+    sends_silently: bool,
 }
 
 impl Ring {
@@ -79,7 +81,16 @@ impl Ring {
         }
         let buffers = ProvidedBuffers::register(&ring)
             .map_err(|why| format!("the kernel has no buffer rings: {why}"))?;
-        Ok(Self { ring, buffers: Some(buffers), waiting: VecDeque::new(), in_flight: 0, enters: 0 })
+        let mut ring = Self {
+            ring,
+            buffers: Some(buffers),
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            enters: 0,
+            sends_silently: false,
+        };
+        ring.sends_silently = ring.ring.params().is_feature_skip_cqe_on_success() && silent::works(&mut ring);
+        Ok(ring)
     }
 
     pub(super) fn buffers(&mut self) -> Option<&mut ProvidedBuffers> {
@@ -110,8 +121,9 @@ impl Ring {
         unsafe { self.push(entry, Tag::Cancel) };
     }
 
-    /// Submits everything and waits until something completed, or for `timeout`.
-    pub(super) fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    /// Submits everything and waits until something completed, or for `timeout`. Returns whether the kernel has
+    /// taken everything.
+    pub(super) fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         self.submit_waiting()?;
         let span = timeout.map(|span| Timespec::new().sec(span.as_secs()).nsec(span.subsec_nanos()));
         let mut args = SubmitArgs::new();
@@ -119,22 +131,35 @@ impl Ring {
             args = args.timespec(span);
         }
         self.enters += 1;
-        tolerate(self.ring.submitter().submit_with_args(1, &args))
+        tolerate(self.ring.submitter().submit_with_args(1, &args))?;
+        Ok(self.waiting.is_empty() && self.ring.submission().is_empty())
     }
 
-    /// Takes what has completed.
-    pub(super) fn completed(&mut self, into: &mut VecDeque<Completion>) {
-        for entry in self.ring.completion() {
-            self.in_flight = self.in_flight.saturating_sub(1);
-            let Some(tag) = Tag::unpack(entry.user_data()) else { continue };
-            let result = entry.result();
-            into.push_back(Completion {
-                tag,
-                result: usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result)),
-                buffer: cqueue::buffer_select(entry.flags()),
-                more_in_socket: cqueue::sock_nonempty(entry.flags()),
-            });
+    /// Takes everything that has completed.
+    pub(super) fn completed(&mut self, into: &mut VecDeque<Completion>) -> io::Result<()> {
+        loop {
+            let overflown = self.ring.submission().cq_overflow();
+            for entry in self.ring.completion() {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                into.extend(Completion::from_entry(&entry));
+            }
+            if !overflown {
+                return Ok(());
+            }
+            // The kernel holds some back for which there was no room.
+            self.enters += 1;
+            tolerate(self.ring.submitter().submit())?;
         }
+    }
+
+    /// Takes note that `count` operations have ended of which the kernel says nothing.
+    pub(super) fn settled(&mut self, count: usize) {
+        self.in_flight = self.in_flight.saturating_sub(count);
+    }
+
+    /// Returns whether sends can be silent, see [`super::silent`].
+    pub(super) fn sends_silently(&self) -> bool {
+        self.sends_silently
     }
 
     /// Returns how many system calls were made since the last call.
@@ -142,25 +167,27 @@ impl Ring {
         std::mem::take(&mut self.enters)
     }
 
-    /// Cancels everything and waits until the kernel is done with it. Returns whether it is; if not, memory that
-    /// operations point to must never be freed.
-    pub(super) fn let_go(&mut self, patience: Duration) -> bool {
+    /// Cancels everything and waits until the kernel is done with it; of `silent` operations it says nothing. Returns
+    /// whether it is; if not, memory that operations point to must never be freed.
+    pub(super) fn let_go(&mut self, silent: usize, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let everything = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
         // SAFETY: it points to nothing and names no descriptor.
         unsafe { self.push(everything, Tag::Cancel) };
+        self.settled(silent);
         let mut ended = VecDeque::new();
-        while self.in_flight > 0 && Instant::now() < deadline {
-            if self.submit_and_wait(Some(Duration::from_millis(100))).is_err() {
+        while Instant::now() < deadline {
+            let submitted = self.submit_and_wait(Some(Duration::from_millis(100)));
+            if !matches!(submitted, Ok(true)) || self.completed(&mut ended).is_err() {
                 break;
             }
-            self.completed(&mut ended);
             ended.clear();
+            if self.in_flight == 0 {
+                return true;
+            }
         }
-        if self.in_flight > 0 {
-            std::mem::forget(self.buffers.take());
-        }
-        self.in_flight == 0
+        std::mem::forget(self.buffers.take());
+        false
     }
 
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
@@ -183,6 +210,23 @@ impl Ring {
             }
         }
         Ok(())
+    }
+}
+
+impl Completion {
+    /// Stands for the completion that a silent send does not have.
+    pub(super) fn of_silent_send(number: u32, len: usize) -> Self {
+        Self { tag: Tag::Send(number), result: Ok(len), buffer: None, more_in_socket: false }
+    }
+
+    fn from_entry(entry: &cqueue::Entry) -> Option<Self> {
+        let result = entry.result();
+        Some(Self {
+            tag: Tag::unpack(entry.user_data())?,
+            result: usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result)),
+            buffer: cqueue::buffer_select(entry.flags()),
+            more_in_socket: cqueue::sock_nonempty(entry.flags()),
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::attention::UnitAttentions;
 use crate::contract::{Nexus, NexusId, RelativePort};
 
 /// How many lost nexuses are remembered, so that one that returns hears I_T NEXUS LOSS OCCURRED and what else it missed.
-/// The one lost longest ago is forgotten first and will hear POWER ON OCCURRED, which asks no less of it.
+/// The one lost longest ago is forgotten first and will hear of a power on or reset, which asks no less of it.
 const MAX_LOST: usize = 1024;
 
 /// A nexus with what the unit keeps for it.
@@ -134,7 +134,8 @@ impl Nexuses {
         };
         attentions.establish(match known {
             Some(_) => Asc::I_T_NEXUS_LOSS_OCCURRED,
-            None => Asc::POWER_ON_OCCURRED,
+            // The general code: initiators in use (iscsi-ls) try again after this one and no other.
+            None => Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET,
         });
         attentions
     }

@@ -146,7 +146,8 @@ impl Rig {
 
     fn hear_power_on(&mut self) {
         for id in [A, B] {
-            self.run(id, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_OCCURRED);
+            self.run(id, &[0; 6], 0, &[])
+                .check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
         }
     }
 

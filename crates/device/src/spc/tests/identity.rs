@@ -84,8 +84,8 @@ fn unmap_limits_are_what_initiators_take_for_sane() {
 fn inquiry_answers_before_an_attention_and_through_reservations() {
     let mut rig = Rig::fresh(config(), Box::new(Ram::new(BLOCKS * 512)));
     inquiry(&mut rig, false, 0, 96).good();
-    rig.ready_for(A).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_OCCURRED);
-    rig.hears(B, Asc::POWER_ON_OCCURRED);
+    rig.ready_for(A).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    rig.hears(B, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
     rig.run(B, &[op::RESERVE_6, 0, 0, 0, 0, 0], 0, &[]).good();
     inquiry(&mut rig, false, 0, 96).good();
 }

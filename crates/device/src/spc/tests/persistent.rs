@@ -295,7 +295,7 @@ fn a_reservation_moves_to_a_nexus_that_comes_later() {
     rig.run(A, &cdb(pr_out::REGISTER_AND_MOVE, 0, list.len()), 0, &list).good();
     conflict(&write(&mut rig, A));
     rig.unit.nexus_established(Instant::ORIGIN, later);
-    rig.ready_for(NexusId(77)).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_OCCURRED);
+    rig.ready_for(NexusId(77)).check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
     write(&mut rig, NexusId(77)).good();
 }
 

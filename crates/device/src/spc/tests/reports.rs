@@ -145,12 +145,12 @@ fn request_sense_tells_and_clears_what_waits() {
     let mut rig = Rig::fresh(config(), Box::new(Ram::new(BLOCKS * 512)));
     let request = |descriptor: u8, len: u8| [op::REQUEST_SENSE, descriptor, 0, 0, len, 0];
     let sense = rig.run(A, &request(0, 252), 252, &[]).good();
-    assert_eq!(sense, [0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x29, 1, 0, 0, 0, 0]);
+    assert_eq!(sense, [0x70, 0, 6, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x29, 0, 0, 0, 0, 0]);
     assert_eq!(
         rig.run(A, &request(0, 252), 252, &[]).good(),
         [&[0x70, 0, 0, 0, 0, 0, 0, 10][..], &[0; 10]].concat()
     );
-    assert_eq!(rig.run(B, &request(1, 252), 252, &[]).good(), [0x72, 6, 0x29, 1, 0, 0, 0, 0]);
+    assert_eq!(rig.run(B, &request(1, 252), 252, &[]).good(), [0x72, 6, 0x29, 0, 0, 0, 0, 0]);
     assert_eq!(rig.run(A, &request(1, 252), 252, &[]).good(), [0x72, 0, 0, 0, 0, 0, 0, 0]);
     for len in 0..18 {
         assert_eq!(rig.run(A, &request(0, len), 252, &[]).good().len(), usize::from(len));

@@ -300,7 +300,7 @@ pub enum PeerRequest {
         token: Rc<[u8]>,
         /// Which block of the token's data.
         offset: Blocks,
-        /// How many.
+        /// How many. The answer may have fewer, though not none, where the token's data is in several runs.
         blocks: Blocks,
     },
     /// Make every write of this nexus durable.

@@ -6,7 +6,117 @@
 //!
 //! What is bytes stands in `scsi::copy`; here is what copies do and what becomes of tokens.
 
+mod extended;
 pub(crate) mod operations;
+pub(crate) mod page;
+mod program;
+mod results;
+mod rod;
 pub(crate) mod secret;
+mod table;
 pub(crate) mod tokens;
 pub(crate) mod transfer;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+
+use base::units::Blocks;
+use scsi::copy::ListId;
+use scsi::copy::list::ListIdUsage;
+use scsi::copy::rod::BlockRange;
+use scsi::sense::{Asc, Sense};
+use scsi::status::Status;
+
+use crate::contract::{NexusId, PeerUnit, UnitConfig};
+use crate::server::Core;
+use crate::task::TaskInfo;
+use crate::verdict::{Job, Verdict};
+use operations::{NotNow, Operations, Running};
+use secret::Secrets;
+use tokens::Tokens;
+
+pub(crate) use table::ROWS;
+
+/// What the copy manager of a unit keeps.
+#[derive(Default)]
+pub(crate) struct Copies {
+    /// What goes on and what ended.
+    pub(crate) operations: Operations,
+    /// The tokens given out.
+    pub(crate) tokens: Tokens,
+    /// Where the secrets of tokens come from. Without them there are no tokens.
+    secrets: Option<Secrets>,
+    /// Work that goes on when its command has been answered.
+    spawned: VecDeque<(NexusId, Box<dyn Job>)>,
+}
+
+impl Copies {
+    /// Takes the seed of the secrets.
+    pub(crate) fn seed(&mut self, entropy: &[u8; 32]) {
+        self.secrets = Some(Secrets::from_seed(entropy));
+    }
+
+    /// Takes the next work that is to go on without a command.
+    pub(crate) fn take_spawned(&mut self) -> Option<(NexusId, Box<dyn Job>)> {
+        self.spawned.pop_front()
+    }
+}
+
+/// What a copy is known by, as its command says.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    list_id: ListId,
+    usage: ListIdUsage,
+    /// Whether the command is to be answered before the copy ends.
+    immediate: bool,
+}
+
+/// Registers an operation.
+///
+/// # Errors
+/// What answers a command that cannot begin one now.
+fn register(core: &mut Core, task: &TaskInfo, named: Named) -> Result<Running, Verdict> {
+    let action = task.cdb.u8(1) & 0x1f;
+    let begun = core.copies.operations.begin(task.nexus, named.list_id, named.usage, action, named.immediate);
+    begun.map_err(|why| match why {
+        NotNow::InUse => Verdict::Check(Sense::illegal(Asc::OPERATION_IN_PROGRESS)),
+        NotNow::TooMany => Verdict::Status(Status::BUSY),
+    })
+}
+
+/// Does a copy in the task of its command, or behind it.
+fn start(core: &mut Core, task: &TaskInfo, named: Named, job: Box<dyn Job>) -> Verdict {
+    if named.immediate {
+        core.copies.spawned.push_back((task.nexus, job));
+        Verdict::Good
+    } else {
+        Verdict::Run(job)
+    }
+}
+
+/// How a unit names itself in calls that may come back to it.
+fn myself(config: &UnitConfig) -> PeerUnit {
+    let designator = scsi::vpd::Designator::naa(&config.identity.naa);
+    PeerUnit::Designator {
+        code_set: designator.code_set.0,
+        kind: designator.kind.0,
+        designator: designator.bytes,
+    }
+}
+
+impl Core {
+    /// Finds the blocks that a token of this unit stands for.
+    ///
+    /// # Errors
+    /// The sense that answers a token that cannot be used.
+    pub(crate) fn redeem(
+        &mut self,
+        token: &Rc<[u8]>,
+        offset: Blocks,
+        blocks: Blocks,
+    ) -> Result<BlockRange, Sense> {
+        self.copies.tokens.resolve(self.now, token, offset, blocks)
+    }
+}
+

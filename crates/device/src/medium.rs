@@ -70,6 +70,11 @@ impl MediumAccess {
         }
     }
 
+    /// Returns the ranges of the changes that wait for an exclusive range to go.
+    pub(crate) fn writes_held_back(&self) -> Vec<ByteRange> {
+        self.locks.waiting_plain().filter(|op| changes(&op.action)).map(|op| range_of(&op.action)).collect()
+    }
+
     /// Asks for an exclusive range. [`Self::grant`] tells when it is held.
     pub(crate) fn lock(&mut self, owner: TaskId, range: ByteRange) {
         self.locks.wait(owner, range, Want::Exclusive);
@@ -168,8 +173,16 @@ fn to_usize(index: u32) -> usize {
     usize::try_from(index).unwrap_or(usize::MAX)
 }
 
+/// Whether an operation changes bytes of the medium.
+pub(crate) const fn changes(action: &OpAction) -> bool {
+    match action {
+        OpAction::Write { .. } | OpAction::Deallocate { .. } | OpAction::WriteZeroes { .. } => true,
+        OpAction::Read { .. } | OpAction::Flush | OpAction::Extents { .. } => false,
+    }
+}
+
 /// The bytes an operation touches.
-fn range_of(action: &OpAction) -> ByteRange {
+pub(crate) fn range_of(action: &OpAction) -> ByteRange {
     let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
     match action {
         OpAction::Read { at, len } => ByteRange::new(*at, wide(*len)),

@@ -11,7 +11,7 @@ use scsi::sense::{Asc, Sense};
 use scsi::status::Status;
 
 use crate::contract::{NexusId, PeerAnswer, PeerCaller, PeerFault, PeerRequest, PeerResult};
-use crate::server::Facts;
+use crate::server::Core;
 use crate::task::{Origin, PeerTask, TaskInfo};
 
 /// Peripheral device type of a direct access block device.
@@ -22,11 +22,21 @@ const DIRECT_ACCESS: u8 = 0;
 /// # Errors
 /// The answer, where no task is needed or none is possible.
 pub(crate) fn task_of(
-    facts: &Facts,
+    core: &mut Core,
     caller: PeerCaller,
     nexus: NexusId,
     request: PeerRequest,
 ) -> Result<TaskInfo, PeerResult> {
+    let mut redeemed = None;
+    let request = match request {
+        PeerRequest::ReadToken { token, offset, blocks } => {
+            let range = core.redeem(&token, offset, blocks).map_err(refused)?;
+            redeemed = Some(token);
+            PeerRequest::Read { lba: range.lba, blocks: range.blocks }
+        }
+        other => other,
+    };
+    let facts = &core.facts;
     let block = u64::from(facts.block_size().bytes());
     let bytes = |blocks: Blocks| {
         let len = blocks.0.checked_mul(block).and_then(|len| u32::try_from(len).ok());
@@ -36,11 +46,14 @@ pub(crate) fn task_of(
     let mut data_out = DataList::new();
     let (cdb, data_in_len) = match request {
         PeerRequest::Describe => {
-            return Err(Ok(PeerAnswer::Facts {
-                blocks: facts.capacity(),
-                block_size: facts.block_size(),
-                device_type: DIRECT_ACCESS,
-            }));
+            return Err(match core.not_ready() {
+                Some(sense) => refused(sense),
+                None => Ok(PeerAnswer::Facts {
+                    blocks: facts.capacity(),
+                    block_size: facts.block_size(),
+                    device_type: DIRECT_ACCESS,
+                }),
+            });
         }
         PeerRequest::Read { lba, blocks } => {
             (cdb_16(opcode::READ_16, 0, lba, count(blocks)?), bytes(blocks)?)
@@ -60,7 +73,7 @@ pub(crate) fn task_of(
         PeerRequest::ReadToken { .. } => return Err(refused(Sense::illegal(Asc::TOKEN_UNKNOWN))),
     };
     let data_out_len = u32::try_from(data_out.len()).unwrap_or(u32::MAX);
-    let peer = PeerTask { caller, data_out, data_in: RefCell::new(DataList::new()) };
+    let peer = PeerTask { caller, data_out, data_in: RefCell::new(DataList::new()), token: redeemed };
     Ok(TaskInfo::new(Origin::Peer(Box::new(peer)), nexus, cdb).with_lengths(data_in_len, data_out_len))
 }
 

@@ -103,6 +103,14 @@ impl<P> RangeLocks<P> {
         Some(waiter)
     }
 
+    /// Returns the plain operations in the queue.
+    pub(crate) fn waiting_plain(&self) -> impl Iterator<Item = &P> {
+        self.waiting.iter().filter_map(|waiter| match &waiter.want {
+            Want::Plain(plain) => Some(plain),
+            Want::Exclusive => None,
+        })
+    }
+
     /// Releases every exclusive range of `owner`.
     pub(crate) fn release(&mut self, owner: TaskId) {
         self.held.retain(|(holder, _)| *holder != owner);

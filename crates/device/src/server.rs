@@ -14,8 +14,9 @@ use store::contract::{Durability, Failure, Fault, OpAction, Profile};
 use crate::contract::{
     Access, Event, NexusId, PeerCall, PeerCaller, PeerRequest, PeerResult, PeerUnit, UnitConfig,
 };
+use crate::copy::Copies;
 use crate::fault::{self, Doing};
-use crate::medium::MediumAccess;
+use crate::medium::{self, MediumAccess};
 use crate::nexus::Nexuses;
 use crate::range_lock::ByteRange;
 use crate::settings::Settings;
@@ -30,6 +31,8 @@ pub(crate) struct Facts {
     pub(crate) config: UnitConfig,
     /// What the medium is.
     pub(crate) profile: Profile,
+    /// Whether there are ROD tokens: there is a seed for their secrets.
+    pub(crate) makes_tokens: bool,
 }
 
 impl Facts {
@@ -78,6 +81,8 @@ pub(crate) struct Core {
     /// What happened so far.
     pub(crate) stats: UnitStats,
     pub(crate) medium: MediumAccess,
+    /// The copy manager.
+    pub(crate) copies: Copies,
     events: VecDeque<Event>,
     /// Data-Out that tasks of peers have asked for: it is already here.
     peer_fetches: VecDeque<(TaskId, u32, u32)>,
@@ -98,13 +103,14 @@ impl Core {
         Self {
             now: Instant::ORIGIN,
             settings: Settings::new(config.write_cache),
-            facts: Facts { config, profile },
+            facts: Facts { config, profile, makes_tokens: false },
             spc,
             nexuses: Nexuses::default(),
             table: Table::new(),
             pool,
             stats: UnitStats::default(),
             medium,
+            copies: Copies::default(),
             events: VecDeque::new(),
             peer_fetches: VecDeque::new(),
             calls: BTreeMap::new(),
@@ -155,6 +161,9 @@ impl Core {
     /// Starts an operation of the medium on behalf of a task; a job hears of its end with `tag`.
     pub(crate) fn submit(&mut self, task: &TaskInfo, tag: u32, action: OpAction) {
         task.ops.set(task.ops.get().saturating_add(1));
+        if medium::changes(&action) {
+            self.copies.tokens.touched_bytes(self.facts.block_size(), medium::range_of(&action));
+        }
         self.medium.submit(task.id, tag, action);
     }
 
@@ -174,6 +183,7 @@ impl Core {
         match &task.origin {
             Origin::Transport(key) => self.events.push_back(Event::Fetch { key: *key, offset, len }),
             Origin::Peer(_) => self.peer_fetches.push_back((task.id, offset, len)),
+            Origin::Background => {}
         }
     }
 
@@ -185,6 +195,7 @@ impl Core {
                 let mut list = peer.data_in.borrow_mut();
                 data.into_parts().for_each(|part| list.push(part));
             }
+            Origin::Background => {}
         }
     }
 

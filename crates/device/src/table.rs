@@ -9,6 +9,7 @@ use scsi::cdb::Cdb;
 use scsi::opcode;
 use scsi::sense::{Asc, Sense};
 
+use crate::copy;
 use crate::pr::conflict::Conflict;
 use crate::sbc;
 use crate::server::{Core, Facts};
@@ -65,7 +66,7 @@ pub(crate) enum Medium {
 }
 
 /// Every row there is.
-const ROWS: &[&[Row]] = &[spc::ROWS, sbc::ROWS];
+const ROWS: &[&[Row]] = &[spc::ROWS, sbc::ROWS, copy::ROWS];
 
 /// For commands that every unit has.
 pub(crate) const fn always(_: &Facts) -> bool {

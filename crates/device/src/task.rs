@@ -1,6 +1,7 @@
 //! A task as its handler sees it: the command, and counters of what is under way on its behalf.
 
 use alloc::boxed::Box;
+use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};
 
 use base::buffer::DataList;
@@ -48,6 +49,8 @@ pub(crate) enum Origin {
     Transport(TaskKey),
     /// The copy manager of some unit, in the name of the nexus.
     Peer(Box<PeerTask>),
+    /// Our own copy manager, whose command has been answered. Nobody hears how the task ends.
+    Background,
 }
 
 /// What a task has that serves a copy manager.
@@ -58,6 +61,8 @@ pub(crate) struct PeerTask {
     pub(crate) data_out: DataList,
     /// The bytes read so far.
     pub(crate) data_in: RefCell<DataList>,
+    /// The ROD token by which they are read, which must be good to the end.
+    pub(crate) token: Option<Rc<[u8]>>,
 }
 
 impl TaskInfo {
@@ -98,7 +103,7 @@ impl TaskInfo {
     pub(crate) const fn key(&self) -> Option<TaskKey> {
         match &self.origin {
             Origin::Transport(key) => Some(*key),
-            Origin::Peer(_) => None,
+            Origin::Peer(_) | Origin::Background => None,
         }
     }
 }

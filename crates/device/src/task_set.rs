@@ -129,7 +129,9 @@ impl TaskSet {
             Origin::Transport(key) if self.keys.find(*key).is_some() => {
                 return Err((Refused::Overlapped, info));
             }
-            Origin::Peer(_) if self.peer_count >= MAX_PEER_TASKS => return Err((Refused::Full, info)),
+            Origin::Peer(_) | Origin::Background if self.peer_count >= MAX_PEER_TASKS => {
+                return Err((Refused::Full, info));
+            }
             _ => {}
         }
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -149,7 +151,7 @@ impl TaskSet {
                 self.transport_count += 1;
                 self.restrictive += usize::from(is_restrictive(info.attribute));
             }
-            Origin::Peer(_) => self.peer_count += 1,
+            Origin::Peer(_) | Origin::Background => self.peer_count += 1,
         }
         entry.task = Some(Task { info, work: Work::Dormant, aborted: None, sequence });
         Ok(id)
@@ -172,7 +174,7 @@ impl TaskSet {
                 self.transport_count -= 1;
                 self.restrictive -= usize::from(is_restrictive(task.info.attribute));
             }
-            Origin::Peer(_) => self.peer_count -= 1,
+            Origin::Peer(_) | Origin::Background => self.peer_count -= 1,
         }
         if task.aborted.is_some() {
             self.draining.retain(|(_, other)| *other != id);

@@ -105,11 +105,13 @@ impl Core {
     /// The effects of a nexus loss beyond tasks and attentions (SAM-5 §6.3.4).
     pub(crate) fn nexus_was_lost(&mut self, nexus: NexusId) {
         self.spc.nexus_lost(nexus);
+        self.copies.operations.nexus_lost(nexus);
     }
 
     /// The effects of a reset beyond tasks and attentions (SAM-5 §6.3.3).
     pub(crate) fn was_reset(&mut self) {
         self.settings = self.default_settings();
         self.spc.reset();
+        self.copies.operations.reset();
     }
 }

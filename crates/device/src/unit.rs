@@ -165,6 +165,13 @@ impl LogicalUnit {
             .any(|own| (own.code_set.0, own.kind.0) == (code_set, kind) && own.bytes == designator)
     }
 
+    /// Hands over 32 bytes from the operating system's generator: the secrets of ROD tokens come from them. A unit that
+    /// gets none makes no tokens, and knows no command about them.
+    pub fn seed(&mut self, entropy: &[u8; 32]) {
+        self.core.copies.seed(entropy);
+        self.core.facts.makes_tokens = true;
+    }
+
     /// Takes note of a new nexus: it will hear a unit attention first.
     pub fn nexus_established(&mut self, now: Instant, nexus: Nexus) {
         self.core.now = now;

@@ -12,7 +12,7 @@ use crate::contract::{NexusId, PeerResult};
 use crate::sbc::read::Read;
 use crate::sbc::write::Write;
 use crate::server::Core;
-use crate::task::TaskInfo;
+use crate::task::{TaskId, TaskInfo};
 
 /// The longest parameter list that is fetched. The largest legal one is that of an EXTENDED COPY or POPULATE TOKEN
 /// with 16-bit lengths plus headers; anything longer is answered with PARAMETER LIST LENGTH ERROR.
@@ -60,6 +60,13 @@ pub(crate) enum Verdict {
     AbortOthers {
         /// Whose tasks. The deciding task itself is spared.
         nexuses: Vec<NexusId>,
+        /// What to answer then.
+        then: Box<Verdict>,
+    },
+    /// Abort one other task, whose initiator hears TASK ABORTED, and go on when nothing of it is under way any more.
+    AbortTask {
+        /// Which.
+        task: TaskId,
         /// What to answer then.
         then: Box<Verdict>,
     },

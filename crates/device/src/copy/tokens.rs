@@ -9,9 +9,11 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 
 use base::time::{Duration, Instant};
-use base::units::{Blocks, Lba};
+use base::units::{BlockSize, Blocks, Lba};
 use scsi::copy::rod::{BlockRange, RodToken, overlap};
 use scsi::sense::{Asc, Sense};
+
+use crate::range_lock::ByteRange;
 
 /// How many tokens a unit remembers, dead ones among them. One takes at most 512 bytes and [`MAX_RANGES`] ranges of
 /// 16: 200 KiB in all. Windows has a handful in use at a time.
@@ -159,6 +161,30 @@ impl Tokens {
             if entry.ranges.iter().any(|range| overlap(range, &written)) {
                 entry.state = State::Revoked;
             }
+        }
+    }
+
+    /// The same for bytes of the medium.
+    pub(crate) fn touched_bytes(&mut self, block: BlockSize, range: ByteRange) {
+        if self.tokens.is_empty() {
+            return;
+        }
+        let first = range.start >> block.shift();
+        let end = range.end.div_ceil(u64::from(block.bytes()));
+        self.touched(Lba(first), Blocks(end.saturating_sub(first)));
+    }
+
+    /// Returns why what was read by a token does not count: one of its blocks was written meanwhile.
+    ///
+    /// # Errors
+    /// TOKEN REVOKED and the like.
+    pub(crate) fn still_good(&self, token: &[u8]) -> Result<(), Sense> {
+        let found = self.tokens.iter().find(|entry| entry.token.same(token));
+        match found.map(|entry| entry.state) {
+            Some(State::Alive) => Ok(()),
+            Some(State::Revoked) => Err(Sense::illegal(Asc::TOKEN_REVOKED)),
+            Some(State::Cancelled) => Err(Sense::illegal(Asc::TOKEN_CANCELLED)),
+            None => Err(Sense::illegal(Asc::TOKEN_UNKNOWN)),
         }
     }
 

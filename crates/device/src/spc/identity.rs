@@ -6,6 +6,7 @@ use scsi::sense::Sense;
 
 use super::data;
 use crate::contract::RelativePort;
+use crate::copy::page;
 use crate::inquiry::Portrait;
 use crate::sbc::limits;
 use crate::server::Core;
@@ -32,7 +33,7 @@ fn portrait(core: &Core, port: RelativePort) -> Portrait<'_> {
         device_type: DeviceType::DIRECT_ACCESS_BLOCK,
         port,
         third_party_copy: copies,
-        third_party_copy_page: None,
+        third_party_copy_page: copies.then(|| page::body(core)),
         volatile_cache: facts.profile.volatile_cache,
         limits: limits::limits(facts),
         characteristics: limits::characteristics(facts),

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use base::buffer::DataList;
+use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
 
@@ -16,9 +17,9 @@ use crate::peer;
 use crate::server::Core;
 use crate::settings::AttentionInterlock;
 use crate::table::{Attention, Handler, Medium, Row};
-use crate::task::{Origin, TaskId, TaskInfo};
+use crate::task::{Origin, PeerTask, TaskId, TaskInfo};
 use crate::task_set::{Answer, Refused, Task, Work};
-use crate::verdict::{JobInput, JobStep, MAX_PARAMETER_LIST, Verdict};
+use crate::verdict::{Job, JobInput, JobStep, MAX_PARAMETER_LIST, Verdict};
 
 impl LogicalUnit {
     /// Takes a task in and starts it if the task set allows.
@@ -49,6 +50,8 @@ impl LogicalUnit {
                 self.feed_peer(id, offset, len);
             } else if let Some(id) = self.core.medium.grant() {
                 self.step(id, JobInput::Locked);
+            } else if let Some((nexus, job)) = self.core.copies.take_spawned() {
+                self.begin_background(nexus, job);
             } else if let Some(id) = self.tasks.wake() {
                 self.start(id);
             } else if !self.finish_managing() {
@@ -84,6 +87,10 @@ impl LogicalUnit {
                 Verdict::Check(sense) => self.finish(id, Status::CHECK_CONDITION, Some(sense)),
                 Verdict::GoodWith(sense) => self.finish(id, Status::GOOD, Some(sense)),
                 Verdict::AbortOthers { nexuses, then } => self.abort_others(id, &nexuses, then),
+                Verdict::AbortTask { task, then } => {
+                    self.abort(task, Answer::TaskAborted);
+                    self.go_on_after_aborts(id, then)
+                }
                 verdict => {
                     let LogicalUnit { core, tasks, .. } = self;
                     tasks.find_mut(id).and_then(|task| core.begin(task, verdict))
@@ -165,7 +172,7 @@ impl LogicalUnit {
 
     /// Turns a request of a copy manager into a task.
     pub(super) fn serve(&mut self, caller: PeerCaller, nexus: NexusId, request: PeerRequest) {
-        match peer::task_of(&self.core.facts, caller, nexus, request) {
+        match peer::task_of(&mut self.core, caller, nexus, request) {
             Ok(info) => self.enter(info),
             Err(answer) => self.core.answer_peer(caller, answer),
         }
@@ -224,10 +231,23 @@ impl LogicalUnit {
                 self.core.nexuses.attend(owner, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
             }
         }
+        self.go_on_after_aborts(id, then)
+    }
+
+    /// Lets a task go on when everything aborted so far is gone.
+    fn go_on_after_aborts(&mut self, id: TaskId, then: Box<Verdict>) -> Option<Verdict> {
         let mark = self.tasks.abort_mark();
         self.tasks.find_mut(id)?.work = Work::AbortingOthers(mark, then);
         self.waiting_for_aborts.push(id);
         None
+    }
+
+    /// Begins work that has no command any more. Where there is no room for it, it counts as aborted.
+    fn begin_background(&mut self, nexus: NexusId, job: Box<dyn Job>) {
+        let info = TaskInfo::new(Origin::Background, nexus, Cdb::from_16([0; 16]));
+        if let Ok(id) = self.tasks.add(info) {
+            self.apply(id, Verdict::Run(job));
+        }
     }
 
     /// Answers task management functions, and goes on with tasks, that waited for aborted tasks to be gone. Returns
@@ -412,13 +432,21 @@ impl Core {
             }
             Origin::Peer(peer) => {
                 let result = match status {
-                    Status::GOOD if task.data_in_len > 0 => Ok(PeerAnswer::Data(peer.data_in.take())),
+                    Status::GOOD if task.data_in_len > 0 => self.read_for(peer),
                     Status::GOOD => Ok(PeerAnswer::Done),
                     status => Err(PeerFault::Status(status, sense.copied())),
                 };
                 self.answer_peer(peer.caller, result);
             }
+            Origin::Background => {}
         }
+    }
+
+    /// What a copy manager read, unless the token by which it did is worth nothing any more.
+    fn read_for(&self, peer: &PeerTask) -> PeerResult {
+        let good = peer.token.as_ref().map_or(Ok(()), |token| self.copies.tokens.still_good(token));
+        let refused = |sense| PeerFault::Status(Status::CHECK_CONDITION, Some(sense));
+        good.map(|()| PeerAnswer::Data(peer.data_in.take())).map_err(refused)
     }
 
     fn discard(&self, result: Result<store::contract::Outcome, store::contract::Failure>) {

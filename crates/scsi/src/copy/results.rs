@@ -248,8 +248,8 @@ impl CopyStatus4 {
     /// The length without sense data.
     pub const LEN: usize = 32;
 
-    /// No better estimate of when to ask again than "later".
-    pub const UPDATE_DELAY_UNKNOWN: u32 = 0xffff_fffe;
+    /// The operation ended: there is no point in asking again.
+    pub const NO_MORE_UPDATES: u32 = 0xffff_ffff;
 
     /// Builds the parameter data of RECEIVE COPY STATUS(LID4).
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -394,7 +394,7 @@ mod tests {
             held_data_discarded: false,
             status: OperationStatus::COMPLETED,
             operation_counter: 1,
-            update_delay_ms: CopyStatus4::UPDATE_DELAY_UNKNOWN,
+            update_delay_ms: CopyStatus4::NO_MORE_UPDATES,
             completion_status: 0,
             units: TransferUnits::LOGICAL_BLOCKS,
             transfer_count: 0x0102_0304_0506_0708,

@@ -5,18 +5,13 @@ use alloc::vec::Vec;
 use super::cscd::CscdId;
 use super::list::Limits;
 use super::rod::RodType;
-use super::{len16, size, u8_at, u16_at};
-
-/// The page code.
-pub const THIRD_PARTY_COPY: u8 = 0x8f;
+use super::{len16, u8_at, u16_at};
 
 /// What the page says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThirdPartyCopy {
-    /// Peripheral device type.
-    pub device_type: u8,
-    /// Limits of ROD tokens of block devices.
-    pub block_rod_limits: BlockRodLimits,
+    /// Limits of ROD tokens of block devices, if there are tokens.
+    pub block_rod_limits: Option<BlockRodLimits>,
     /// Every operation code with its service actions, sorted.
     pub commands: Vec<(u8, Vec<u8>)>,
     /// What a parameter list may hold.
@@ -25,8 +20,8 @@ pub struct ThirdPartyCopy {
     pub descriptor_types: Vec<u8>,
     /// The CSCD identifiers known beyond indices, sorted.
     pub cscd_ids: Vec<CscdId>,
-    /// How tokens live and how large what they represent may be.
-    pub token_features: TokenFeatures,
+    /// How tokens live and how large what they represent may be, if there are tokens.
+    pub token_features: Option<TokenFeatures>,
     /// What kinds of ROD there are.
     pub rod_types: Vec<RodTypeSupport>,
     /// How many copies can go on.
@@ -89,38 +84,29 @@ pub struct RodTypeSupport {
 }
 
 impl ThirdPartyCopy {
-    /// Builds the page, header included.
-    pub fn to_bytes(&self) -> Vec<u8> {
+    /// Builds the body of the page: what follows its four-byte header.
+    pub fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
-        descriptor(&mut body, 0x0000, &self.block_rod_limits());
+        if let Some(limits) = &self.block_rod_limits {
+            descriptor(&mut body, 0x0000, &limits.encode());
+        }
         descriptor(&mut body, 0x0001, &self.supported_commands());
         descriptor(&mut body, 0x0004, &self.parameter_data());
         descriptor(&mut body, 0x0008, &self.supported_descriptors());
         descriptor(&mut body, 0x000c, &self.supported_cscd_ids());
-        descriptor(&mut body, 0x0106, &self.rod_token_features());
-        descriptor(&mut body, 0x0108, &self.supported_rod_types());
+        if let Some(features) = &self.token_features {
+            descriptor(&mut body, 0x0106, &features.encode());
+        }
+        if !self.rod_types.is_empty() {
+            descriptor(&mut body, 0x0108, &self.supported_rod_types());
+        }
         descriptor(&mut body, 0x8001, &self.general_operations());
         if self.held_len_max > 0 {
             let mut held = self.held_len_max.to_be_bytes().to_vec();
             held.resize(28, 0);
             descriptor(&mut body, 0xc001, &held);
         }
-        let mut out = Vec::with_capacity(4 + body.len());
-        out.extend([self.device_type & 0x1f, THIRD_PARTY_COPY]);
-        out.extend(len16(body.len()));
-        out.extend(body);
-        out
-    }
-
-    fn block_rod_limits(&self) -> Vec<u8> {
-        let limits = &self.block_rod_limits;
-        let mut out = [0; 6].to_vec();
-        out.extend(limits.ranges_max.to_be_bytes());
-        out.extend(limits.inactivity_timeout_max_s.to_be_bytes());
-        out.extend(limits.inactivity_timeout_default_s.to_be_bytes());
-        out.extend(limits.transfer_blocks_max.to_be_bytes());
-        out.extend(limits.transfer_blocks_optimal.to_be_bytes());
-        out
+        body
     }
 
     fn supported_commands(&self) -> Vec<u8> {
@@ -154,28 +140,6 @@ impl ThirdPartyCopy {
         out
     }
 
-    fn rod_token_features(&self) -> Vec<u8> {
-        let features = &self.token_features;
-        let mut out = [0; 12].to_vec();
-        if let Some(first) = out.first_mut() {
-            *first = features.remote_tokens & 0xf;
-        }
-        out.extend(features.lifetime_min_s.to_be_bytes());
-        out.extend(features.lifetime_max_s.to_be_bytes());
-        out.extend(features.inactivity_timeout_max_s.to_be_bytes());
-        out.extend([0; 18]);
-        // One descriptor follows, for block devices: 48 bytes.
-        out.extend([0, 48]);
-        out.extend([self.device_type & 0x1f, 0, 0, 44, 0, 0]);
-        out.extend(features.optimal_granularity_blocks.to_be_bytes());
-        out.extend(features.len_max.to_be_bytes());
-        for _transfer_to_token_from_token in 0..3 {
-            out.extend(features.optimal_len.to_be_bytes());
-        }
-        out.extend([0; 8]);
-        out
-    }
-
     fn supported_rod_types(&self) -> Vec<u8> {
         let mut out = [0; 2].to_vec();
         out.extend(len16(self.rod_types.len() * 64));
@@ -198,6 +162,39 @@ impl ThirdPartyCopy {
     }
 }
 
+impl BlockRodLimits {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = [0; 6].to_vec();
+        out.extend(self.ranges_max.to_be_bytes());
+        out.extend(self.inactivity_timeout_max_s.to_be_bytes());
+        out.extend(self.inactivity_timeout_default_s.to_be_bytes());
+        out.extend(self.transfer_blocks_max.to_be_bytes());
+        out.extend(self.transfer_blocks_optimal.to_be_bytes());
+        out
+    }
+}
+
+impl TokenFeatures {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = [self.remote_tokens & 0xf].to_vec();
+        out.extend([0; 11]);
+        out.extend(self.lifetime_min_s.to_be_bytes());
+        out.extend(self.lifetime_max_s.to_be_bytes());
+        out.extend(self.inactivity_timeout_max_s.to_be_bytes());
+        out.extend([0; 18]);
+        // One descriptor follows, for direct access block devices: 48 bytes.
+        out.extend([0, 48]);
+        out.extend([0, 0, 0, 44, 0, 0]);
+        out.extend(self.optimal_granularity_blocks.to_be_bytes());
+        out.extend(self.len_max.to_be_bytes());
+        for _transfer_to_token_from_token in 0..3 {
+            out.extend(self.optimal_len.to_be_bytes());
+        }
+        out.extend([0; 8]);
+        out
+    }
+}
+
 /// Prefixes a one-byte length.
 fn counted(list: Vec<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(1 + list.len());
@@ -214,11 +211,9 @@ fn descriptor(out: &mut Vec<u8>, kind: u16, data: &[u8]) {
     out.resize(out.len() + padded - data.len(), 0);
 }
 
-/// Returns every descriptor of a page as (type, data); stops where the page is cut short.
-pub fn descriptors(page: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    let len = size(u32::from(u16_at(page, 2)));
-    let mut rest = page.get(4..).unwrap_or_default();
-    rest = rest.get(..len).unwrap_or(rest);
+/// Returns every descriptor of the body of a page as (type, data); stops where it is cut short.
+pub fn descriptors(body: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = body;
     core::iter::from_fn(move || {
         let data_len = usize::from(u16_at(rest, 2));
         let data = rest.get(4..)?.get(..data_len)?;
@@ -228,9 +223,9 @@ pub fn descriptors(page: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Returns whether a page lists a command among those supported.
-pub fn supports(page: &[u8], opcode: u8, service_action: u8) -> bool {
-    descriptors(page).filter(|(kind, _)| *kind == 0x0001).any(|(_, data)| {
+/// Returns whether the body of a page lists a command among those supported.
+pub fn supports(body: &[u8], opcode: u8, service_action: u8) -> bool {
+    descriptors(body).filter(|(kind, _)| *kind == 0x0001).any(|(_, data)| {
         let listed = data.get(1..).unwrap_or_default();
         let mut rest = listed.get(..usize::from(u8_at(data, 0))).unwrap_or(listed);
         while let Some(actions) = rest.get(2..) {
@@ -252,19 +247,18 @@ mod tests {
 
     fn page() -> ThirdPartyCopy {
         ThirdPartyCopy {
-            device_type: 0,
-            block_rod_limits: BlockRodLimits {
+            block_rod_limits: Some(BlockRodLimits {
                 ranges_max: 64,
                 inactivity_timeout_max_s: 3600,
                 inactivity_timeout_default_s: 300,
                 transfer_blocks_max: 0x8_0000,
                 transfer_blocks_optimal: 0x2_0000,
-            },
+            }),
             commands: vec![(0x83, vec![0, 1, 0x10]), (0x84, vec![0, 3])],
             limits: Limits { cscds_max: 8, segments_max: 64, descriptors_len_max: 2304, inline_len_max: 0 },
             descriptor_types: vec![2, 0xe4],
             cscd_ids: vec![CscdId::COPY_MANAGER_UNIT],
-            token_features: TokenFeatures {
+            token_features: Some(TokenFeatures {
                 remote_tokens: 0,
                 lifetime_min_s: 0,
                 lifetime_max_s: 86_400,
@@ -272,7 +266,7 @@ mod tests {
                 optimal_granularity_blocks: 8,
                 len_max: 1 << 28,
                 optimal_len: 1 << 26,
-            },
+            }),
             rod_types: vec![RodTypeSupport {
                 rod_type: RodType::BLOCK_DEVICE_ZERO,
                 token_in: true,
@@ -289,9 +283,7 @@ mod tests {
 
     #[test]
     fn every_descriptor_has_its_standard_length() {
-        let bytes = page().to_bytes();
-        assert_eq!(bytes[..2], [0, 0x8f]);
-        assert_eq!(usize::from(u16_at(&bytes, 2)), bytes.len() - 4);
+        let bytes = page().encode();
         let found: Vec<(u16, usize)> = descriptors(&bytes).map(|(kind, data)| (kind, data.len())).collect();
         let wanted = [
             (0x0000, 32),
@@ -304,13 +296,17 @@ mod tests {
             (0x8001, 32),
         ];
         assert_eq!(found, wanted);
-        let held = ThirdPartyCopy { held_len_max: 512, ..page() }.to_bytes();
+        let without_tokens =
+            ThirdPartyCopy { block_rod_limits: None, token_features: None, rod_types: vec![], ..page() };
+        let found: Vec<u16> = descriptors(&without_tokens.encode()).map(|(kind, _)| kind).collect();
+        assert_eq!(found, [0x0001, 0x0004, 0x0008, 0x000c, 0x8001]);
+        let held = ThirdPartyCopy { held_len_max: 512, ..page() }.encode();
         assert_eq!(descriptors(&held).last().map(|(kind, data)| (kind, data.len())), Some((0xc001, 28)));
     }
 
     #[test]
     fn fields_stand_where_spc_puts_them() {
-        let bytes = page().to_bytes();
+        let bytes = page().encode();
         let of = |wanted| descriptors(&bytes).find(|(kind, _)| *kind == wanted).unwrap().1;
         assert_eq!(of(0x0000)[4..16], [0, 0, 0, 64, 0, 0, 0x0e, 0x10, 0, 0, 1, 0x2c]);
         assert_eq!(of(0x0000)[16..24], [0, 0, 0, 0, 0, 8, 0, 0]);
@@ -327,7 +323,7 @@ mod tests {
 
     #[test]
     fn an_initiator_finds_the_commands_again() {
-        let bytes = page().to_bytes();
+        let bytes = page().encode();
         assert!(supports(&bytes, 0x83, 0x10) && supports(&bytes, 0x84, 3));
         assert!(!supports(&bytes, 0x83, 3) && !supports(&bytes, 0x84, 0x10) && !supports(&bytes, 0x85, 0));
         for cut in 0..bytes.len() {

@@ -1,0 +1,330 @@
+//! POPULATE TOKEN and WRITE USING TOKEN (SBC-3 §5.19, §5.46).
+
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+
+use base::units::Blocks;
+use scsi::copy::cscd::Cscd;
+use scsi::copy::list::ListIdUsage;
+use scsi::copy::results::OperationStatus;
+use scsi::copy::rod::{BlockRange, PopulateToken, RodToken, RodType, TokenFields, WriteUsingToken};
+use scsi::copy::{ListId, Refusal};
+use scsi::inquiry::DeviceType;
+use scsi::sense::{Asc, ForwardedFrom, Sense, SenseKey};
+use scsi::status::Status;
+use scsi::vpd::{Association, Designator};
+
+use super::operations::{End, Running};
+use super::program::forwarded;
+use super::tokens::{DEFAULT_INACTIVITY_S, MAX_INACTIVITY_S, MAX_RANGES, NewToken};
+use super::transfer::{Source, Standing, Transfer, TransferFault, blocks_of, cut_to};
+use super::{Named, myself, page, register, start};
+use crate::contract::{PeerFault, PeerUnit};
+use crate::range_lock::ByteRange;
+use crate::sbc::address::Span;
+use crate::server::Core;
+use crate::task::TaskInfo;
+use crate::verdict::{Job, JobInput, JobStep, Verdict};
+
+/// The longest parameter list: the larger header, and every range.
+const LIST_LEN_MAX: u32 = 536 + 16 * MAX_RANGES as u32;
+
+// Where fields stand in the parameter lists.
+const INACTIVITY_FIELD: u16 = 4;
+const ROD_TYPE_FIELD: u16 = 8;
+const OFFSET_FIELD: u16 = 8;
+const POPULATE_LENGTH_FIELD: u16 = 14;
+const WRITE_LENGTH_FIELD: u16 = 534;
+
+pub(super) fn populate_token(_: &mut Core, task: &TaskInfo) -> Verdict {
+    parameters(task, |core, task, list| {
+        populate(core, task, PopulateToken::parse(list, MAX_RANGES)).unwrap_or_else(|verdict| verdict)
+    })
+}
+
+pub(super) fn write_using_token(_: &mut Core, task: &TaskInfo) -> Verdict {
+    parameters(task, |core, task, list| {
+        write(core, task, WriteUsingToken::parse(list, MAX_RANGES)).unwrap_or_else(|verdict| verdict)
+    })
+}
+
+/// Fetches the parameter list. Not to send one is no error.
+fn parameters(task: &TaskInfo, then: fn(&mut Core, &TaskInfo, &[u8]) -> Verdict) -> Verdict {
+    match task.cdb.u32(10) {
+        0 => Verdict::Good,
+        len if len > LIST_LEN_MAX => Verdict::Check(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR)),
+        len => Verdict::Parameters { len, then },
+    }
+}
+
+/// Checks that ranges lie on the medium and are not too many blocks together. `field` is where the list says how many.
+fn check_ranges(core: &Core, ranges: &[BlockRange], field: u16) -> Result<Blocks, Verdict> {
+    for range in ranges {
+        Span::new(&core.facts, range.lba, range.blocks).map_err(Verdict::Check)?;
+    }
+    blocks_of(ranges)
+        .filter(|total| *total <= page::token_blocks_max(&core.facts))
+        .ok_or_else(|| Verdict::Check(Sense::invalid_parameter(field, None)))
+}
+
+fn named(task: &TaskInfo, immediate: bool) -> Named {
+    Named { list_id: ListId(task.cdb.u32(6)), usage: ListIdUsage::Hold, immediate }
+}
+
+fn populate(
+    core: &mut Core,
+    task: &TaskInfo,
+    list: Result<PopulateToken, Refusal>,
+) -> Result<Verdict, Verdict> {
+    let list = list.map_err(|refusal| Verdict::Check(refusal.into()))?;
+    let refuse = |field| Err(Verdict::Check(Sense::invalid_parameter(field, None)));
+    if list.inactivity_timeout_s > MAX_INACTIVITY_S {
+        return refuse(INACTIVITY_FIELD);
+    }
+    let ours = [
+        RodType::POINT_IN_TIME_DEFAULT,
+        RodType::POINT_IN_TIME_CHANGE_VULNERABLE,
+        RodType::POINT_IN_TIME_ANY,
+    ];
+    if list.rod_type.is_some_and(|wanted| !ours.contains(&wanted)) {
+        return refuse(ROD_TYPE_FIELD);
+    }
+    let blocks = check_ranges(core, &list.ranges, POPULATE_LENGTH_FIELD)?;
+    if blocks.0 == 0 {
+        return refuse(POPULATE_LENGTH_FIELD);
+    }
+    let named = named(task, list.immediate);
+    let running = register(core, task, named)?;
+    Ok(start(core, task, named, Box::new(Populate { running, list, blocks })))
+}
+
+/// A token in the making: it waits until no write to its blocks is under way, so that all who read by it read the
+/// same.
+struct Populate {
+    running: Running,
+    list: PopulateToken,
+    blocks: Blocks,
+}
+
+impl Populate {
+    /// The shortest run of bytes that covers every range.
+    fn hull(&self, core: &Core) -> ByteRange {
+        let ranges = || self.list.ranges.iter().filter(|range| range.blocks.0 > 0);
+        let start = ranges().map(|range| range.lba.0).min().unwrap_or(0);
+        let end = ranges().map(|range| range.lba.0.saturating_add(range.blocks.0)).max().unwrap_or(0);
+        let shift = core.facts.block_size().shift();
+        ByteRange { start: start << shift, end: end << shift }
+    }
+
+    fn make(&mut self, core: &mut Core, task: &TaskInfo) -> Option<RodToken> {
+        let state = core.nexuses.find(task.nexus)?;
+        let owner = Rc::clone(&state.nexus.initiator_port);
+        let port = state.nexus.target_port;
+        let facts = &core.facts;
+        let mut target = Vec::new();
+        if let Some(port) = facts.config.ports.iter().find(|other| other.relative == port) {
+            let association = Association::TARGET_DEVICE;
+            Designator::scsi_name(association, Some(port.protocol), &port.device_name).encode(&mut target);
+        }
+        let block = facts.block_size();
+        let zeros = facts.is_thin() && facts.profile.deallocated_reads_zero;
+        let token = RodToken::new(&TokenFields {
+            rod_type: RodType::POINT_IN_TIME_CHANGE_VULNERABLE,
+            id: core.copies.tokens.next_id(),
+            creator: creator(&facts.config.identity.naa, block.bytes()),
+            len: self.blocks.0 << block.shift(),
+            block_len: block.bytes(),
+            physical_exponent: facts.config.physical_exponent,
+            provisioning: (facts.is_thin(), zeros),
+            target: &target,
+            secret: core.copies.secrets.as_mut()?.next_secret(),
+        });
+        let inactivity_s = match self.list.inactivity_timeout_s {
+            0 => DEFAULT_INACTIVITY_S,
+            wanted => wanted,
+        };
+        let ranges = core::mem::take(&mut self.list.ranges);
+        let waiting = core.medium.writes_held_back();
+        core.copies.tokens.add(core.now, token.clone(), NewToken { owner, ranges, inactivity_s });
+        for range in waiting {
+            // It was asked for before the token was there, and will be done when it is.
+            core.copies.tokens.touched_bytes(block, range);
+        }
+        Some(token)
+    }
+}
+
+impl Job for Populate {
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => {
+                self.running.is_done_by(task.id);
+                core.lock(task, self.hull(core));
+                JobStep::Wait
+            }
+            JobInput::Locked => {
+                let Some(token) = self.make(core, task) else {
+                    return JobStep::Done(Verdict::Check(Sense::new(
+                        SenseKey::HARDWARE_ERROR,
+                        Asc::INTERNAL_TARGET_FAILURE,
+                    )));
+                };
+                self.running.advance(0, self.blocks.0 << core.facts.block_size().shift());
+                self.running.finish(End {
+                    status: Status::GOOD,
+                    sense: None,
+                    operation: OperationStatus::COMPLETED,
+                    token: Some(token),
+                });
+                JobStep::Done(Verdict::Good)
+            }
+            _ => JobStep::Wait,
+        }
+    }
+}
+
+/// The CSCD descriptor of a unit.
+fn creator(naa: &[u8], block_len: u32) -> [u8; scsi::copy::cscd::CSCD_LEN] {
+    let designator = Designator::naa(naa);
+    Cscd {
+        device_type: DeviceType::DIRECT_ACCESS_BLOCK.0,
+        code_set: designator.code_set.0,
+        kind: designator.kind.0,
+        association: designator.association.0,
+        designator: designator.bytes,
+        pad: false,
+        block_len,
+    }
+    .to_bytes()
+}
+
+fn write(
+    core: &mut Core,
+    task: &TaskInfo,
+    list: Result<WriteUsingToken, Refusal>,
+) -> Result<Verdict, Verdict> {
+    let list = list.map_err(|refusal| Verdict::Check(refusal.into()))?;
+    let wanted = check_ranges(core, &list.ranges, WRITE_LENGTH_FIELD)?;
+    let (source, available) = source_of(core, &list).map_err(Verdict::Check)?;
+    let named = named(task, list.immediate);
+    let running = register(core, task, named)?;
+    let block = core.facts.block_size();
+    let ranges = cut_to(&list.ranges, available);
+    let transfer = Transfer::new(source, myself(&core.facts.config), block, &ranges);
+    let delete = list.delete_token.then(|| list.token.clone());
+    let job = Write { running, transfer, partial: available < wanted, delete };
+    Ok(start(core, task, named, Box::new(job)))
+}
+
+/// Where the data of a token comes from, and how many blocks of it there are from the offset on.
+fn source_of(core: &Core, list: &WriteUsingToken) -> Result<(Source, Blocks), Sense> {
+    let token = &list.token;
+    if !token.is_well_formed() {
+        return Err(Sense::illegal(Asc::INVALID_TOKEN_LENGTH));
+    }
+    match token.rod_type() {
+        RodType::BLOCK_DEVICE_ZERO => return Ok((Source::Zeros, Blocks(u64::MAX))),
+        RodType::POINT_IN_TIME_CHANGE_VULNERABLE => {}
+        _ => return Err(Sense::illegal(Asc::UNSUPPORTED_TOKEN_TYPE)),
+    }
+    let creator = Cscd::parse(&token.creator(), 0).map_err(|_| Sense::illegal(Asc::TOKEN_CORRUPT))?;
+    let block = core.facts.block_size();
+    if creator.block_len != block.bytes() {
+        return Err(Sense::illegal(Asc::UNSUPPORTED_TOKEN_TYPE));
+    }
+    let represented = token.len_represented() >> block.shift();
+    let available = represented.checked_sub(list.offset.0).filter(|blocks| *blocks > 0);
+    let available = available.ok_or_else(|| Sense::invalid_parameter(OFFSET_FIELD, None))?;
+    let source = Source::Token {
+        unit: PeerUnit::Designator {
+            code_set: creator.code_set,
+            kind: creator.kind,
+            designator: creator.designator,
+        },
+        token: Rc::from(token.bytes().as_slice()),
+        block,
+        offset: list.offset,
+    };
+    Ok((source, Blocks(available)))
+}
+
+/// A WRITE USING TOKEN at work.
+struct Write {
+    running: Running,
+    transfer: Transfer,
+    /// Whether the token has fewer blocks than were asked for.
+    partial: bool,
+    /// The token, if it is to be forgotten afterwards.
+    delete: Option<RodToken>,
+}
+
+impl Job for Write {
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => self.running.is_done_by(task.id),
+            JobInput::Peer { call, result } => self.transfer.answered(call, result),
+            _ => {}
+        }
+        let standing = self.transfer.go(&mut |unit, request| core.call_peer(task, unit, request));
+        // Initiators go on from the transfer count, so it counts what is there without a gap.
+        self.running.advance(0, self.transfer.prefix());
+        let (verdict, operation) = match standing {
+            Standing::Going => return JobStep::Wait,
+            Standing::Finished => {
+                if let Some(token) = &self.delete {
+                    core.copies.tokens.delete(token.bytes());
+                }
+                // 03h is what Windows knows as "completed with residual data".
+                let status = match self.partial {
+                    true => OperationStatus::COMPLETED_PARTIAL_TOKEN,
+                    false => OperationStatus::COMPLETED,
+                };
+                (Verdict::Good, status)
+            }
+            Standing::Failed(fault) => (failed(fault), OperationStatus::FAILED),
+        };
+        let (status, sense) = match &verdict {
+            Verdict::Check(sense) => (Status::CHECK_CONDITION, Some(*sense)),
+            Verdict::Status(status) => (*status, None),
+            _ => (Status::GOOD, None),
+        };
+        self.running.finish(End { status, sense, operation, token: None });
+        JobStep::Done(verdict)
+    }
+}
+
+/// What a WRITE USING TOKEN answers when a unit would not do its part.
+fn failed(TransferFault { side, fault }: TransferFault) -> Verdict {
+    match (side, fault) {
+        // Whether there is no such unit or it may not be seen is nobody's business.
+        (ForwardedFrom::Source, PeerFault::NotReachable) => {
+            Verdict::Check(Sense::illegal(Asc::TOKEN_UNKNOWN))
+        }
+        (ForwardedFrom::Source, PeerFault::Status(_, Some(sense))) if is_about_the_token(sense) => {
+            Verdict::Check(sense)
+        }
+        // The unit that is written is this one: what it says of the write, it says of the command.
+        (ForwardedFrom::Destination, PeerFault::Status(Status::CHECK_CONDITION, Some(sense))) => {
+            Verdict::Check(sense)
+        }
+        (ForwardedFrom::Destination, PeerFault::Status(status, None))
+            if status != Status::CHECK_CONDITION =>
+        {
+            Verdict::Status(status)
+        }
+        (side, PeerFault::Status(status, sense)) => Verdict::Check(
+            Sense::new(SenseKey::COPY_ABORTED, Asc::THIRD_PARTY_DEVICE_FAILURE)
+                .with_forwarded(forwarded(side, status, sense)),
+        ),
+        (ForwardedFrom::Destination, PeerFault::NotReachable) => {
+            Verdict::Check(Sense::new(SenseKey::COPY_ABORTED, Asc::COPY_TARGET_DEVICE_NOT_REACHABLE))
+        }
+    }
+}
+
+/// Whether the code is INVALID TOKEN OPERATION of any kind, or the offset lies beyond the token.
+fn is_about_the_token(sense: Sense) -> bool {
+    let [code, _] = sense.asc.0.to_be_bytes();
+    code == 0x23 || sense.asc == Asc::INVALID_FIELD_IN_PARAMETER_LIST
+}

@@ -1,0 +1,138 @@
+//! The rows of the third-party copy commands.
+//!
+//! What reads the state of copies is stopped by no reservation, so that a nexus can find out how its copy ended when
+//! another has taken the unit from it; what moves blocks is classed by what it does to this unit.
+
+use scsi::copy::{copy_in, copy_out};
+use scsi::opcode as op;
+
+use super::{extended, results, rod};
+use crate::pr::conflict::Conflict;
+use crate::server::Facts;
+use crate::table::{Attention, Medium, Row, always};
+
+/// A row with what most of these commands have in common.
+const ROW: Row = Row {
+    opcode: op::THIRD_PARTY_COPY_OUT,
+    service_action: None,
+    name: "",
+    usage: &[],
+    conflict: Conflict::Never,
+    attention: Attention::Reported,
+    medium: Medium::Untouched,
+    timeout_s: 30,
+    handler: results::operating_parameters,
+    enabled: always,
+};
+
+/// A copy: 64 segments of 256 MiB take a slow disk this long.
+const COPY_TIMEOUT_S: u32 = 600;
+
+const fn makes_tokens(facts: &Facts) -> bool {
+    facts.makes_tokens
+}
+
+/// A THIRD-PARTY COPY IN command.
+const IN: Row = Row { opcode: op::THIRD_PARTY_COPY_IN, ..ROW };
+/// A command about tokens.
+const TOKEN: Row = Row { enabled: makes_tokens, ..ROW };
+
+/// Every third-party copy command.
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        service_action: Some(copy_out::EXTENDED_COPY_LID1),
+        name: "EXTENDED COPY(LID1)",
+        usage: &[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        conflict: Conflict::Changes,
+        timeout_s: COPY_TIMEOUT_S,
+        handler: extended::extended_copy_lid1,
+        ..ROW
+    },
+    Row {
+        service_action: Some(copy_out::EXTENDED_COPY_LID4),
+        name: "EXTENDED COPY(LID4)",
+        usage: &[0x83, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        conflict: Conflict::Changes,
+        timeout_s: COPY_TIMEOUT_S,
+        handler: extended::extended_copy_lid4,
+        ..ROW
+    },
+    Row {
+        service_action: Some(copy_out::POPULATE_TOKEN),
+        name: "POPULATE TOKEN",
+        usage: &[0x83, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0],
+        conflict: Conflict::Looks,
+        medium: Medium::Ready,
+        handler: rod::populate_token,
+        ..TOKEN
+    },
+    Row {
+        service_action: Some(copy_out::WRITE_USING_TOKEN),
+        name: "WRITE USING TOKEN",
+        usage: &[0x83, 0x11, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0],
+        conflict: Conflict::Changes,
+        medium: Medium::Written,
+        timeout_s: COPY_TIMEOUT_S,
+        handler: rod::write_using_token,
+        ..TOKEN
+    },
+    Row {
+        service_action: Some(copy_out::COPY_OPERATION_ABORT),
+        name: "COPY OPERATION ABORT",
+        usage: &[0x83, 0x1c, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        handler: extended::copy_operation_abort,
+        ..ROW
+    },
+    Row {
+        service_action: Some(copy_in::RECEIVE_COPY_STATUS_LID1),
+        name: "RECEIVE COPY STATUS(LID1)",
+        usage: &[0x84, 0x00, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        handler: results::copy_status_lid1,
+        ..IN
+    },
+    Row {
+        service_action: Some(copy_in::RECEIVE_COPY_DATA_LID1),
+        name: "RECEIVE COPY DATA(LID1)",
+        usage: &[0x84, 0x01, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        handler: results::copy_data_lid1,
+        ..IN
+    },
+    Row {
+        service_action: Some(copy_in::RECEIVE_COPY_OPERATING_PARAMETERS),
+        name: "RECEIVE COPY OPERATING PARAMETERS",
+        // SPC-3 had a list identifier here, and initiators still fill it in.
+        usage: &[0x84, 0x03, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        handler: results::operating_parameters,
+        ..IN
+    },
+    Row {
+        service_action: Some(copy_in::RECEIVE_COPY_FAILURE_DETAILS_LID1),
+        name: "RECEIVE COPY FAILURE DETAILS(LID1)",
+        usage: &[0x84, 0x04, 0xff, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        handler: results::failure_details_lid1,
+        ..IN
+    },
+    Row {
+        service_action: Some(copy_in::RECEIVE_COPY_STATUS_LID4),
+        name: "RECEIVE COPY STATUS(LID4)",
+        usage: &[0x84, 0x05, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        handler: results::copy_status_lid4,
+        ..IN
+    },
+    Row {
+        service_action: Some(copy_in::RECEIVE_ROD_TOKEN_INFORMATION),
+        name: "RECEIVE ROD TOKEN INFORMATION",
+        usage: &[0x84, 0x07, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        handler: results::rod_token_information,
+        enabled: makes_tokens,
+        ..IN
+    },
+    Row {
+        service_action: Some(copy_in::REPORT_ALL_ROD_TOKENS),
+        name: "REPORT ALL ROD TOKENS",
+        usage: &[0x84, 0x08, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
+        handler: results::all_rod_tokens,
+        enabled: makes_tokens,
+        ..IN
+    },
+];

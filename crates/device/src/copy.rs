@@ -119,4 +119,3 @@ impl Core {
         self.copies.tokens.resolve(self.now, token, offset, blocks)
     }
 }
-

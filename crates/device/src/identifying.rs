@@ -27,9 +27,6 @@ mod kind {
 const MAX_PERIPHERAL: usize = 64;
 const MAX_TEXT: usize = 256;
 
-/// The longest parameter list of SET IDENTIFYING INFORMATION.
-pub(crate) const MAX_LEN: usize = MAX_TEXT;
-
 impl IdentifyingInformation {
     /// The longest that [`Self::encode`] appends.
     pub(crate) const ENCODED_LEN_MAX: usize = 2 + MAX_PERIPHERAL + 2 + MAX_TEXT;

@@ -40,11 +40,6 @@ impl Timestamp {
         let [_, _, a, b, c, d, e, f] = self.value_ms.wrapping_add(passed).to_be_bytes();
         [0, 10, self.origin, 0, a, b, c, d, e, f, 0, 0]
     }
-
-    /// Returns how many hours have passed since the clock was started or set.
-    pub(crate) fn hours(&self, now: Instant) -> u64 {
-        now.since(self.since).as_secs() / 3600
-    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use alloc::boxed::Box;
 
-use scsi::sense::{Asc, Sense};
+use scsi::sense::Asc;
 
 use super::reservation::answer_saved;
 use super::{data, data_or, length_error, whole};
-use crate::identifying::{self, IdentifyingInformation};
+use crate::identifying::IdentifyingInformation;
 use crate::server::Core;
 use crate::task::TaskInfo;
 use crate::timestamp::Timestamp;
@@ -59,6 +59,3 @@ fn set_timestamp_list(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict 
     core.nexuses.attend_all(Asc::TIMESTAMP_CHANGED, Some(task.nexus));
     Verdict::Good
 }
-
-const _: () = assert!(identifying::MAX_LEN <= crate::verdict::MAX_PARAMETER_LIST as usize);
-const _: fn(Sense) -> Verdict = Verdict::Check;

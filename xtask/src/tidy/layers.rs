@@ -1,4 +1,4 @@
-//! The allowed edges between rooms are data (`layers.toml`); this compares them with what each crate's manifest
+//! The allowed edges between rooms are data (`xtask/layers.toml`); this compares them with what each crate's manifest
 //! really depends on. Dev-dependencies are free: a test may look from anywhere.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::tree::{Finding, Tree};
 
-const LAYERS: &str = "layers.toml";
+const LAYERS: &str = "xtask/layers.toml";
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let allowed = match allowed_edges(tree) {
@@ -110,7 +110,7 @@ mod tests {
     const BASE: (&str, &str) = ("crates/base/Cargo.toml", "[dependencies]\n");
 
     fn findings(layers: &str, iscsi: &str) -> Vec<String> {
-        let tree = planted(&[("layers.toml", layers), BASE, ("crates/iscsi/Cargo.toml", iscsi)]);
+        let tree = planted(&[("xtask/layers.toml", layers), BASE, ("crates/iscsi/Cargo.toml", iscsi)]);
         check(&tree).into_iter().map(|finding| finding.what).collect()
     }
 

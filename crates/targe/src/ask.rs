@@ -19,20 +19,19 @@ pub(crate) fn status(args: &AskArgs) -> Result<(), Failure> {
 pub(crate) fn sessions(args: &AskArgs) -> Result<(), Failure> {
     let Some(answer) = question(args, Method::Sessions)? else { return Ok(()) };
     let Sessions { sessions } = parse(answer)?;
-    let mut table = Table::new(&["TARGET", "INITIATOR", "TSIH", "FROM", "TO", "DIGESTS"]);
+    let mut table =
+        Table::new(&["TARGET", "INITIATOR", "ISID", "CONNECTIONS", "TASKS", "COMMANDS", "SENT", "RECEIVED"]);
     for session in &sessions {
-        for (index, connection) in session.connections.iter().enumerate() {
-            let digests = match (connection.header_digest, connection.data_digest) {
-                (false, false) => "none",
-                (true, false) => "header",
-                (false, true) => "data",
-                (true, true) => "header, data",
-            };
-            let target = session.target.as_deref().unwrap_or("(discovery)");
-            let names = if index == 0 { (target, session.initiator.as_str()) } else { ("", "") };
-            let tsih = session.tsih.to_string();
-            table.row(&[names.0, names.1, &tsih, &connection.peer, &connection.local, digests]);
-        }
+        table.row(&[
+            session.target.as_deref().unwrap_or("(discovery)"),
+            &session.initiator,
+            &session.isid,
+            &session.connections.to_string(),
+            &session.tasks.to_string(),
+            &session.commands.to_string(),
+            &session.data_in_bytes.to_string(),
+            &session.data_out_bytes.to_string(),
+        ]);
     }
     print(&table.to_string());
     Ok(())
@@ -96,7 +95,6 @@ fn show_status(status: &Status) -> String {
     }
     head.row(&["state", &status.state_dir]);
     head.row(&["sessions", &format!("{} of {}", status.sessions, status.max_sessions)]);
-    head.row(&["logins", &format!("{}, and {} that failed", status.logins, status.failed_logins)]);
     for reactor in &status.reactors {
         let core = reactor.core.map_or(String::new(), |core| format!(" on core {core}"));
         let (into, out) = (reactor.bytes_in, reactor.bytes_out);
@@ -106,11 +104,10 @@ fn show_status(status: &Status) -> String {
         );
         head.row(&["reactor", &text]);
     }
-    let mut portals = Table::new(&["PORTAL", "TAG", "ANNOUNCED AS", "STATE"]);
+    let mut portals = Table::new(&["PORTAL", "TAG", "ANNOUNCED AS"]);
     for portal in &status.portals {
         let announce = portal.announce.as_deref().unwrap_or("itself");
-        let state = if portal.listening { "listening" } else { "closed" };
-        portals.row(&[&portal.listen, &portal.tag.to_string(), announce, state]);
+        portals.row(&[&portal.listen, &portal.tag.to_string(), announce]);
     }
     let mut targets = Table::new(&["TARGET", "LUNS", "SESSIONS", "ALIAS"]);
     for target in &status.targets {

@@ -14,6 +14,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Serve disks until a signal ends it; without a flag, one of 1 GiB on 127.0.0.1:3260
+    Serve(Box<ServeArgs>),
     /// Validate a configuration; mistakes are told as FILE:LINE:COLUMN, all at once
     Check(CheckArgs),
     /// Tell how the running daemon is
@@ -22,6 +24,46 @@ pub(crate) enum Command {
     Sessions(AskArgs),
     /// List the LUNs of the running daemon
     Luns(AskArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Serve what a configuration file says
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Listen on an address; replaces the portals of the file [default: 127.0.0.1:3260]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: Vec<String>,
+    /// Serve HyperSCSI on an Ethernet interface (not in this build)
+    #[arg(long)]
+    pub(crate) iface: Vec<String>,
+    /// Belong to a HyperSCSI group (not in this build)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Vec<String>,
+    /// Name the target
+    #[arg(long, value_name = "IQN")]
+    pub(crate) target: Option<String>,
+    /// Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct], block:/dev/X, ram:512M, null:1T; lun=N fixes its number
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) lun: Vec<String>,
+    /// Drive sockets and files by io_uring or epoll: auto, uring or epoll
+    #[arg(long, value_name = "KIND")]
+    pub(crate) reactor: Option<String>,
+    /// Spin instead of sleeping
+    #[arg(long)]
+    pub(crate) poll: bool,
+    /// Run reactors on these cores, such as 0-3,6
+    #[arg(long, value_name = "LIST")]
+    pub(crate) cores: Option<String>,
+    /// Keep state here [default: $XDG_STATE_HOME/targe or ~/.local/state/targe]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Answer questions on this admin socket
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Log this much: error, warn, info or debug
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log: Option<String>,
 }
 
 #[derive(Debug, Args)]

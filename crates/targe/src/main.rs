@@ -7,6 +7,7 @@
 mod ask;
 mod check;
 mod cli;
+mod serve;
 mod tables;
 
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ enum Failure {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => ask::status(&args),
         Command::Sessions(args) => ask::sessions(&args),
@@ -36,7 +38,10 @@ fn main() -> ExitCode {
         Err(Failure::Failed(message)) => (1, message),
         Err(Failure::Misused(message)) => (2, message),
     };
-    if !message.is_empty() {
+    let message = message.trim_end();
+    if message.contains('\n') {
+        eprintln!("{message}");
+    } else if !message.is_empty() {
         eprintln!("targe: {message}");
     }
     ExitCode::from(code)

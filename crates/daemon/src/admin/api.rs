@@ -193,6 +193,8 @@ object! {
         uptime_s: u64,
         /// The configuration file; null when the flags were all.
         config: Option<String>,
+        /// How often the configuration was read again.
+        reloads: u64,
         /// The last reload; null before the first.
         reload: Option<Reload>,
         /// Where persistent state is kept.
@@ -201,10 +203,6 @@ object! {
         max_sessions: u32,
         /// Sessions now.
         sessions: u32,
-        /// Logins that led to a session, since the start.
-        logins: u64,
-        /// Logins that were refused or broke off, since the start.
-        failed_logins: u64,
         /// The portals.
         portals: Vec<Portal>,
         /// The targets.
@@ -235,8 +233,6 @@ object! {
         announce: Option<String>,
         /// The portal group tag.
         tag: u16,
-        /// Whether it takes connections.
-        listening: bool,
     }
 }
 
@@ -299,24 +295,18 @@ object! {
         isid: String,
         /// Our half of the session identifier.
         tsih: u16,
-        /// Its connections.
-        connections: Vec<Connection>,
-    }
-}
-
-object! {
-    /// A connection of a session.
-    Connection {
-        /// Its number in the session.
-        cid: u16,
-        /// Our address.
-        local: String,
-        /// The initiator's address.
-        peer: String,
-        /// Whether headers carry CRC32C.
-        header_digest: bool,
-        /// Whether data carries CRC32C.
-        data_digest: bool,
+        /// How many connections it has.
+        connections: u64,
+        /// The error recovery level.
+        error_recovery_level: u16,
+        /// How many tasks are open.
+        tasks: u32,
+        /// SCSI commands so far.
+        commands: u64,
+        /// Bytes sent to the initiator as data so far.
+        data_in_bytes: u64,
+        /// Bytes received from the initiator as data so far.
+        data_out_bytes: u64,
     }
 }
 
@@ -351,5 +341,11 @@ object! {
         serial: String,
         /// The world-wide name, in hexadecimal digits.
         naa: String,
+        /// Commands so far, through every target that shows the unit.
+        commands: u64,
+        /// Bytes read so far.
+        read_bytes: u64,
+        /// Bytes written so far.
+        write_bytes: u64,
     }
 }

@@ -60,19 +60,50 @@ pub struct Server {
     acceptor: Option<JoinHandle<()>>,
 }
 
+/// A socket that is taken and not served yet. Clients that connect wait until it is.
+#[derive(Debug)]
+pub struct Reserved {
+    place: Place,
+    listener: UnixListener,
+}
+
+impl Reserved {
+    /// Takes the socket, so that no other daemon starts on it.
+    ///
+    /// # Errors
+    /// [`StartError`]
+    pub fn take(path: &Path) -> Result<Self, StartError> {
+        Place::take(path).map(|(place, listener)| Self { place, listener })
+    }
+
+    /// Serves it from a thread of its own.
+    ///
+    /// # Errors
+    /// [`StartError`]
+    pub fn serve(self, answers: Arc<dyn Answers>) -> Result<Server, StartError> {
+        Server::run(self.place, self.listener, answers)
+    }
+}
+
 impl Server {
     /// Takes the socket and serves it from a thread of its own.
     ///
     /// # Errors
     /// [`StartError`]
     pub fn start(path: &Path, answers: Arc<dyn Answers>) -> Result<Self, StartError> {
-        let (place, listener) = Place::take(path)?;
+        Reserved::take(path)?.serve(answers)
+    }
+
+    fn run(place: Place, listener: UnixListener, answers: Arc<dyn Answers>) -> Result<Self, StartError> {
         let ending = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&ending);
         let acceptor = std::thread::Builder::new()
             .name("admin".to_owned())
             .spawn(move || accept_all(&listener, &answers, &flag))
-            .map_err(|error| StartError::Socket { path: path.to_path_buf(), why: os_error(&error) })?;
+            .map_err(|error| StartError::Socket {
+                path: place.path().to_path_buf(),
+                why: os_error(&error),
+            })?;
         Ok(Self { place, ending, acceptor: Some(acceptor) })
     }
 

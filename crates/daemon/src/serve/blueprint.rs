@@ -3,7 +3,7 @@
 //! Numbers are given once, on the thread that reads configurations, and stay with what they name across reloads. The
 //! machine's values are made from them on the reactor's thread, where they live.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use target::config::{DiscoveryConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
 
+use super::spread::{Homes, Owners};
 use crate::config::{Announced, Auth, Config, MappedLun, Target, UNITS_MAX, Unit, UnitIndex, UnitKey};
 
 /// SPC-5 §7.6.1: PROTOCOL IDENTIFIER of iSCSI.
@@ -32,7 +33,7 @@ const TRANSFER_BYTES_MAX: u32 = 8 << 20;
 const TASK_SET_MAX: u16 = 16_384;
 
 /// Gives numbers, and the same number again to what it has met before.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Numbers {
     portals: BTreeMap<(SocketAddr, usize), u32>,
     targets: BTreeMap<IscsiName, u32>,
@@ -46,8 +47,8 @@ pub(crate) struct Blueprint {
     pub(crate) config: Arc<Config>,
     /// By the place of each portal in the configuration: its number, and the address it really listens on.
     pub(crate) portals: Vec<(PortalId, SocketAddr)>,
-    /// By the place of each target.
-    targets: Vec<TargetId>,
+    /// By the place of each target: its number, and the reactor that owns it.
+    targets: Vec<(TargetId, usize)>,
     /// By the place of each unit.
     units: Vec<UnitId>,
     /// By the place of each target, then of each portal group tag in it.
@@ -69,11 +70,17 @@ impl Numbers {
     }
 
     /// Numbers everything else. `listening` has the address that each portal really listens on.
-    pub(crate) fn blueprint(&mut self, config: Arc<Config>, listening: &[SocketAddr]) -> Blueprint {
+    pub(crate) fn blueprint(
+        &mut self,
+        config: Arc<Config>,
+        listening: &[SocketAddr],
+        owners: &Owners,
+    ) -> Blueprint {
         let portals = self.portals(&config).into_iter().zip(listening.iter().copied()).collect();
         let targets = config.targets.iter().map(|target| {
             let next = u32::try_from(self.targets.len()).unwrap_or(u32::MAX);
-            TargetId(*self.targets.entry(target.name.clone()).or_insert(next))
+            let id = TargetId(*self.targets.entry(target.name.clone()).or_insert(next));
+            (id, owners.get(&target.name).copied().unwrap_or(0))
         });
         let targets = targets.collect();
         let keys: Vec<UnitKey> = config.units.iter().map(Unit::key).collect();
@@ -127,25 +134,65 @@ fn relative_ports(config: &Config) -> Vec<BTreeMap<u16, RelativePort>> {
 }
 
 impl Blueprint {
-    /// Returns every unit with its number.
-    pub(crate) fn units(&self) -> impl Iterator<Item = (UnitId, UnitIndex, &Unit)> {
-        self.units
-            .iter()
-            .zip(&self.config.units)
-            .enumerate()
-            .map(|(at, (id, unit))| (*id, UnitIndex(at), unit))
+    /// Returns the units that a reactor serves, with their numbers. One that no target shows is served by none.
+    pub(crate) fn units(&self, reactor: usize) -> impl Iterator<Item = (UnitId, UnitIndex, &Unit)> {
+        let targets = || self.config.targets.iter().zip(&self.targets);
+        let owned = move |index: UnitIndex| {
+            targets().any(|(target, (_, owner))| {
+                *owner == reactor && target.luns.iter().any(|lun| lun.unit == index)
+            })
+        };
+        let units = self.units.iter().zip(&self.config.units).enumerate();
+        units.map(|(at, (id, unit))| (*id, UnitIndex(at), unit)).filter(move |(_, index, _)| owned(*index))
+    }
+
+    /// Returns a unit and its place by number.
+    pub(crate) fn find(&self, id: UnitId) -> Option<(UnitIndex, &Unit)> {
+        let at = self.units.iter().position(|other| *other == id)?;
+        Some((UnitIndex(at), self.config.units.get(at)?))
     }
 
     /// Returns a unit by number.
     pub(crate) fn unit(&self, id: UnitId) -> Option<&Unit> {
-        self.units().find(|(other, ..)| *other == id).map(|(.., unit)| unit)
+        self.find(id).map(|(_, unit)| unit)
     }
 
-    /// Makes what a shard serves, and to whom.
-    pub(crate) fn shard_config(&self) -> ShardConfig {
+    /// Returns the number of a unit.
+    pub(crate) fn number(&self, index: UnitIndex) -> Option<UnitId> {
+        self.units.get(index.0).copied()
+    }
+
+    /// Returns whether a unit was in `before` as well and presents itself otherwise now.
+    pub(crate) fn presents_otherwise(&self, before: &Self, id: UnitId) -> bool {
+        let of = |blueprint: &Self| {
+            let (index, unit) = blueprint.find(id)?;
+            Some((unit.clone(), blueprint.unit_config(index)?.ports))
+        };
+        matches!((of(before), of(self)), (Some(was), Some(is)) if was != is)
+    }
+
+    /// Returns where everything is.
+    pub(crate) fn homes(&self) -> Homes {
+        let reactors = self.targets.iter().map(|(_, owner)| *owner).collect::<BTreeSet<_>>();
+        let units =
+            reactors.into_iter().flat_map(|at| self.units(at).map(move |(.., unit)| (unit.key(), at)));
+        Homes { targets: self.owners(), units: units.collect() }
+    }
+
+    /// Returns the reactor that owns each target.
+    pub(crate) fn owners(&self) -> Owners {
+        let targets = self.config.targets.iter().zip(&self.targets);
+        targets.map(|(target, (_, owner))| (target.name.clone(), *owner)).collect()
+    }
+
+    /// Makes what the shard of a reactor serves, and to whom.
+    ///
+    /// Targets of other reactors are in it, without LUNs and without room for a session, so that discovery, which can
+    /// reach any reactor, tells of all.
+    pub(crate) fn shard_config(&self, reactor: usize) -> ShardConfig {
         let portals = self.config.portals.iter().zip(&self.portals);
         let mut targets: Vec<TargetConfig> =
-            (0..self.config.targets.len()).filter_map(|at| self.target_config(at)).collect();
+            (0..self.config.targets.len()).filter_map(|at| self.target_config(at, reactor)).collect();
         targets.sort_by(|a, b| a.name.cmp(&b.name));
         let (auth, users) = auth(&self.config.discovery_auth);
         // Discovery moves names only: no target's policy applies, so any initiator that may ask can be answered.
@@ -165,8 +212,10 @@ impl Blueprint {
         }
     }
 
-    fn target_config(&self, at: usize) -> Option<TargetConfig> {
+    fn target_config(&self, at: usize, reactor: usize) -> Option<TargetConfig> {
         let target = self.config.targets.get(at)?;
+        let (id, owner) = *self.targets.get(at)?;
+        let ours = owner == reactor;
         let ports = self.ports.get(at)?;
         let port = |index: &usize| {
             let portal = self.config.portals.get(*index)?;
@@ -174,24 +223,24 @@ impl Blueprint {
         };
         let (auth_policy, users) = auth(&target.auth);
         Some(TargetConfig {
-            id: *self.targets.get(at)?,
+            id,
             name: target.name.clone(),
             alias: target.alias.clone(),
             ports: target.portals.iter().filter_map(port).collect(),
-            luns: self.luns(&target.luns),
-            initiators: self.initiators(target),
+            luns: if ours { self.luns(&target.luns) } else { Vec::new() },
+            initiators: self.initiators(target, ours),
             auth: auth_policy,
             users,
             keys: target.keys.clone(),
-            sessions_max: u32::from(target.max_sessions),
+            sessions_max: if ours { u32::from(target.max_sessions) } else { 0 },
         })
     }
 
-    fn initiators(&self, target: &Target) -> Vec<InitiatorEntry> {
+    fn initiators(&self, target: &Target, ours: bool) -> Vec<InitiatorEntry> {
         let Some(acl) = &target.acl else { return Vec::new() };
         let mut rows: Vec<InitiatorEntry> = Vec::new();
         for entry in acl {
-            let luns = self.luns(&entry.luns);
+            let luns = if ours { self.luns(&entry.luns) } else { Vec::new() };
             let own_auth = (entry.auth != target.auth).then(|| auth(&entry.auth));
             rows.extend(entry.initiators.iter().map(|pattern| InitiatorEntry {
                 pattern: Rc::from(pattern.as_str()),

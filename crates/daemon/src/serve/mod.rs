@@ -1,13 +1,104 @@
 //! The daemon's life: from a configuration to reactors that serve, reload, and the end.
 
-#[allow(dead_code, reason = "the daemon that uses it comes with the target's machine")]
+mod answers;
 mod blueprint;
-#[allow(dead_code, reason = "the daemon that uses it comes with the target's machine")]
 mod first_login;
-#[allow(dead_code, reason = "the daemon that uses it comes with the target's machine")]
+mod life;
+mod media;
+mod member;
 mod portals;
-#[allow(dead_code, reason = "the daemon that uses it comes with the target's machine")]
+mod reactors;
 mod router;
-#[allow(dead_code, reason = "the daemon that uses it comes with the target's machine")]
+mod saver;
+mod signals;
 mod spread;
 pub mod state;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+
+use crate::admin::server::StartError;
+use crate::config::{Config, Flags, Report, Surroundings};
+
+/// Why the daemon does not serve, or ended otherwise than in order.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration has mistakes.
+    #[error("{0}")]
+    Config(Report),
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] state::StateError),
+    /// The admin socket cannot be had.
+    #[error(transparent)]
+    Admin(#[from] StartError),
+    /// A portal cannot be opened.
+    #[error(transparent)]
+    Portal(#[from] portals::PortalError),
+    /// A medium cannot be opened.
+    #[error(transparent)]
+    Medium(#[from] media::MediaError),
+    /// Targets that share a unit are on different reactors.
+    #[error(transparent)]
+    Parted(#[from] spread::Parted),
+    /// A thread, or what it needs of the system, cannot be had.
+    #[error("cannot start: {}", crate::os_error(.0))]
+    Thread(io::Error),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What was started, for whoever tells the user.
+#[derive(Clone, Debug)]
+pub struct Started {
+    /// What is served.
+    pub config: Config,
+    /// The address that each portal of it really listens on.
+    pub listening: Vec<SocketAddr>,
+    /// How sockets and files are driven.
+    pub engine: String,
+    /// Why it is not io_uring, although that would have been preferred.
+    pub fallback: Option<String>,
+    /// How many reactors there are.
+    pub reactors: usize,
+    /// Where questions are answered.
+    pub admin_socket: PathBuf,
+}
+
+/// Serves what the flags ask for, until a signal ends it. `started` is called once, when everything is open.
+///
+/// # Errors
+/// [`ServeError`]
+pub fn serve(flags: Flags, around: Surroundings, started: impl FnOnce(&Started)) -> Result<(), ServeError> {
+    let (sender, receiver) = channel();
+    signals::watch(sender.clone()).map_err(ServeError::Thread)?;
+    if flags.is_default_disk() {
+        make_home(&flags, &around)?;
+    }
+    let loaded = Config::load(&flags, &around).map_err(ServeError::Config)?;
+    crate::log::set_level(loaded.config.log);
+    for line in loaded.report.to_string().lines() {
+        crate::warning!("{line}");
+    }
+    let daemon = life::Daemon::start(flags, around, loaded, (sender, receiver))?;
+    started(&daemon.started());
+    daemon.run()
+}
+
+/// Makes the state directory before a configuration that puts a disk in it is checked.
+fn make_home(flags: &Flags, around: &Surroundings) -> Result<(), ServeError> {
+    let path =
+        flags.state_dir.as_ref().map_or_else(|| around.state_dir.clone(), |path| around.absolute(path));
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
+    made.map_err(|error| {
+        ServeError::Failed(format!(
+            "cannot create the state directory {}: {}",
+            path.display(),
+            crate::os_error(&error)
+        ))
+    })
+}

@@ -13,7 +13,7 @@ const FREE_PORTS: u16 = 1024;
 /// A portal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("portal {address}: {}", told(*address, source))]
-pub(super) struct PortalError {
+pub struct PortalError {
     address: SocketAddr,
     source: io::Error,
 }

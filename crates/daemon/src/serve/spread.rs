@@ -4,15 +4,22 @@ use std::collections::BTreeMap;
 
 use iscsi::name::IscsiName;
 
-use crate::config::Config;
+use crate::config::{Config, Target, UnitKey};
 
 /// The reactor that owns each target.
 pub(super) type Owners = BTreeMap<IscsiName, usize>;
 
-/// Two targets came to share a unit while they are on different reactors. Only a restart brings them together.
+/// What came to belong together is on different reactors. Only a restart brings it together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} and {1} share a LUN now, but run on different reactors; restart targe to apply this")]
-pub(super) struct Parted(IscsiName, IscsiName);
+#[error("{0} and {1} belong together now, but run on different reactors; restart targe to apply this")]
+pub struct Parted(String, String);
+
+/// Where everything is that a running daemon serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Homes {
+    pub(super) targets: Owners,
+    pub(super) units: BTreeMap<UnitKey, usize>,
+}
 
 /// Returns the targets in groups that share units, as places in the configuration.
 pub(super) fn components(config: &Config) -> Vec<Vec<usize>> {
@@ -36,34 +43,49 @@ pub(super) fn components(config: &Config) -> Vec<Vec<usize>> {
     components.into_values().collect()
 }
 
-/// Gives each target a reactor: the one that it, or one that it shares a unit with, had before; else the one with the
-/// fewest targets.
-pub(super) fn owners(config: &Config, before: &Owners, reactors: usize) -> Result<Owners, Parted> {
+/// Gives each target a reactor: the one where it, a target that it shares a unit with, or one of their units is
+/// already; else the one with the fewest targets.
+pub(super) fn owners(config: &Config, homes: &Homes, reactors: usize) -> Result<Owners, Parted> {
     let mut owners = Owners::new();
     let mut load = vec![0_usize; reactors.max(1)];
-    let components = components(config);
-    let names = |component: &Vec<usize>| -> Vec<IscsiName> {
-        component.iter().filter_map(|at| Some(config.targets.get(*at)?.name.clone())).collect()
-    };
-    let (settled, fresh): (Vec<_>, Vec<_>) =
-        components.iter().map(names).partition(|names| names.iter().any(|name| before.contains_key(name)));
-    for names in settled.into_iter().chain(fresh) {
-        let mut known = names.iter().filter_map(|name| Some((name, *before.get(name)?)));
-        let reactor = match known.next() {
-            Some((first, reactor)) => {
-                if let Some((other, _)) = known.find(|(_, other)| *other != reactor) {
-                    return Err(Parted(first.clone(), other.clone()));
-                }
-                reactor
-            }
-            None => load.iter().enumerate().min_by_key(|(_, targets)| **targets).map_or(0, |(at, _)| at),
-        };
-        if let Some(count) = load.get_mut(reactor) {
-            *count += names.len();
+    let mut homeless = Vec::new();
+    for component in components(config) {
+        let members: Vec<&Target> = component.iter().filter_map(|at| config.targets.get(*at)).collect();
+        match home(config, &members, homes)? {
+            Some(reactor) => settle(&members, reactor, &mut owners, &mut load),
+            None => homeless.push(members),
         }
-        owners.extend(names.into_iter().map(|name| (name, reactor)));
+    }
+    for members in homeless {
+        let roomiest = load.iter().enumerate().min_by_key(|(_, targets)| **targets).map_or(0, |(at, _)| at);
+        settle(&members, roomiest, &mut owners, &mut load);
     }
     Ok(owners)
+}
+
+fn settle(members: &[&Target], reactor: usize, owners: &mut Owners, load: &mut [usize]) {
+    if let Some(count) = load.get_mut(reactor) {
+        *count += members.len();
+    }
+    owners.extend(members.iter().map(|target| (target.name.clone(), reactor)));
+}
+
+/// Returns the reactor that any part of a component is on.
+fn home(config: &Config, members: &[&Target], homes: &Homes) -> Result<Option<usize>, Parted> {
+    let targets = members
+        .iter()
+        .filter_map(|target| Some((target.name.to_string(), *homes.targets.get(&target.name)?)));
+    let luns = members.iter().flat_map(|target| &target.luns);
+    let units = luns.filter_map(|lun| {
+        let unit = config.units.get(lun.unit.0)?;
+        Some((unit.label.clone(), *homes.units.get(&unit.key())?))
+    });
+    let mut settled = targets.chain(units);
+    let Some((first, reactor)) = settled.next() else { return Ok(None) };
+    match settled.find(|(_, other)| *other != reactor) {
+        Some((other, _)) => Err(Parted(first, other)),
+        None => Ok(Some(reactor)),
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +128,14 @@ mod tests {
         owners.iter().map(show).collect::<Vec<_>>().join(" ")
     }
 
+    /// Returns where a daemon that spread `config` so has everything.
+    fn homes(config: &Config, owners: &Owners) -> Homes {
+        let units = config.targets.iter().flat_map(|target| {
+            target.luns.iter().map(|lun| (config.units[lun.unit.0].key(), owners[&target.name]))
+        });
+        Homes { targets: owners.clone(), units: units.collect() }
+    }
+
     #[test]
     fn targets_that_share_stay_together() {
         for (targets, expected) in [
@@ -123,28 +153,41 @@ mod tests {
     #[test]
     fn reactors_get_as_many_targets_each() {
         let config = config(&[("a", &[0]), ("b", &[1]), ("c", &[2]), ("d", &[3])]);
-        assert_eq!(show(&owners(&config, &Owners::new(), 2).unwrap()), "a0 b1 c0 d1");
-        assert_eq!(show(&owners(&config, &Owners::new(), 1).unwrap()), "a0 b0 c0 d0");
+        assert_eq!(show(&owners(&config, &Homes::default(), 2).unwrap()), "a0 b1 c0 d1");
+        assert_eq!(show(&owners(&config, &Homes::default(), 1).unwrap()), "a0 b0 c0 d0");
     }
 
     #[test]
     fn targets_stay_where_they_are_and_new_ones_go_where_there_is_room() {
-        let before = owners(&config(&[("b", &[0]), ("c", &[1])]), &Owners::new(), 2).unwrap();
+        let first = config(&[("b", &[0]), ("c", &[1])]);
+        let before = owners(&first, &Homes::default(), 2).unwrap();
         assert_eq!(show(&before), "b0 c1");
-        let after = owners(&config(&[("a", &[2]), ("c", &[1]), ("d", &[3])]), &before, 2).unwrap();
-        assert_eq!(show(&after), "a0 c1 d0");
-        let joined = owners(&config(&[("a", &[1]), ("c", &[1])]), &before, 2).unwrap();
-        assert_eq!(show(&joined), "a1 c1");
+        let homes = homes(&first, &before);
+        let next = |targets: &[(&str, &[u8])]| show(&owners(&config(targets), &homes, 2).unwrap());
+        assert_eq!(next(&[("a", &[2]), ("c", &[1]), ("d", &[3])]), "a0 c1 d0");
+        assert_eq!(next(&[("a", &[1]), ("c", &[1])]), "a1 c1");
     }
 
     #[test]
-    fn targets_on_different_reactors_cannot_come_to_share() {
-        let before = owners(&config(&[("b", &[0]), ("c", &[1])]), &Owners::new(), 2).unwrap();
-        let parted = owners(&config(&[("b", &[0]), ("c", &[0])]), &before, 2).unwrap_err();
+    fn what_is_on_different_reactors_cannot_come_to_belong_together() {
+        let first = config(&[("b", &[0]), ("c", &[1])]);
+        let homes = homes(&first, &owners(&first, &Homes::default(), 2).unwrap());
+        let parted = owners(&config(&[("b", &[0]), ("c", &[0])]), &homes, 2).unwrap_err();
         assert_eq!(
             parted.to_string(),
-            "iqn.2001-04.com.example:b and iqn.2001-04.com.example:c share a LUN now, but run on different reactors; \
-             restart targe to apply this"
+            "iqn.2001-04.com.example:b and iqn.2001-04.com.example:c belong together now, but run on different \
+             reactors; restart targe to apply this"
         );
+    }
+
+    #[test]
+    fn a_target_goes_where_its_unit_is() {
+        // The name of a shared unit comes from the first target that shows it, so that one stays.
+        let first = config(&[("a", &[0]), ("b", &[1, 2])]);
+        let before = owners(&first, &Homes::default(), 2).unwrap();
+        let homes = homes(&first, &before);
+        let mut moved = first.clone();
+        moved.targets[1].name = "iqn.2001-04.com.example:c".parse().unwrap();
+        assert_eq!(show(&owners(&moved, &homes, 2).unwrap()), "a0 c1");
     }
 }

@@ -23,7 +23,7 @@ fn config(text: &str) -> Config {
 fn blueprint(numbers: &mut Numbers, text: &str) -> Blueprint {
     let config = config(text);
     let listening: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
-    numbers.blueprint(Arc::new(config), &listening)
+    numbers.blueprint(Arc::new(config), &listening, &Owners::new())
 }
 
 const TWO: &str = r#"
@@ -62,7 +62,7 @@ share = "data"
 #[test]
 fn the_machine_is_told_who_sees_what_and_where() {
     let blueprint = blueprint(&mut Numbers::default(), TWO);
-    let shard = blueprint.shard_config();
+    let shard = blueprint.shard_config(0);
     let announced: Vec<_> = shard
         .portals
         .iter()
@@ -89,12 +89,12 @@ fn the_machine_is_told_who_sees_what_and_where() {
 #[test]
 fn ports_of_targets_that_share_a_unit_differ() {
     let blueprint = blueprint(&mut Numbers::default(), TWO);
-    let shard = blueprint.shard_config();
+    let shard = blueprint.shard_config(0);
     let mut relative: Vec<u16> =
         shard.targets.iter().flat_map(|t| t.ports.iter().map(|(_, p)| p.0)).collect();
     relative.sort_unstable();
     assert_eq!(relative, [1, 2, 3, 4]);
-    let (_, index, _) = blueprint.units().next().unwrap();
+    let (_, index, _) = blueprint.units(0).next().unwrap();
     let unit = blueprint.unit_config(index).unwrap();
     let ports: Vec<_> = unit.ports.iter().map(|p| (p.relative.0, p.port_name.as_str())).collect();
     assert_eq!(
@@ -114,9 +114,9 @@ fn ports_of_a_target_on_its_own_are_its_tags() {
     let text = TWO
         .replace("[[target]]\nname = \"iqn.2001-04.com.example:a\"\n[[target.lun]]\nshare = \"data\"\n", "");
     let blueprint = blueprint(&mut Numbers::default(), &text);
-    let shard = blueprint.shard_config();
+    let shard = blueprint.shard_config(0);
     assert_eq!(shard.targets[0].ports.iter().map(|(_, port)| port.0).collect::<Vec<_>>(), [1, 2]);
-    let (_, index, _) = blueprint.units().nth(1).unwrap();
+    let (_, index, _) = blueprint.units(0).nth(1).unwrap();
     let unit = blueprint.unit_config(index).unwrap();
     assert_eq!((&unit.identity.vendor, unit.read_only), (b"ACME    ", true));
 }
@@ -127,9 +127,15 @@ fn numbers_stay_with_what_they_name() {
     let first = blueprint(&mut numbers, TWO);
     // The null disk grows, which makes it another one; everything else keeps its number.
     let second = blueprint(&mut numbers, &TWO.replace("2M", "4M").replace("[::1]:3260", "[::1]:3261"));
-    let ids = |b: &Blueprint| b.units().map(|(id, ..)| id.0).collect::<Vec<_>>();
+    let ids = |b: &Blueprint| b.units(0).map(|(id, ..)| id.0).collect::<Vec<_>>();
     assert_eq!((ids(&first), ids(&second)), (vec![0, 1], vec![0, 2]));
     assert_eq!(first.targets, second.targets);
+    let grown = |b: &Blueprint, before| {
+        b.units(0).map(|(id, ..)| b.presents_otherwise(before, id)).collect::<Vec<_>>()
+    };
+    assert_eq!(grown(&second, &first), [false, false]);
+    let renamed = blueprint(&mut numbers, &TWO.replace("ACME", "EMCA").replace("2M", "4M"));
+    assert_eq!(grown(&renamed, &second), [false, true]);
     let portals = |b: &Blueprint| b.portals.iter().map(|(id, _)| id.0).collect::<Vec<_>>();
     assert_eq!((portals(&first), portals(&second)), (vec![0, 1], vec![0, 2]));
 }
@@ -155,7 +161,7 @@ fn chap_is_asked_of_whom_the_configuration_names() {
          [[target.acl]]\ninitiators = [\"*\"]\n"
     );
     let blueprint = blueprint(&mut Numbers::default(), &text);
-    let shard = blueprint.shard_config();
+    let shard = blueprint.shard_config(0);
     assert!(!shard.discovery.auth.allows_none);
     let target = &shard.targets[0];
     assert!(target.auth_of("iqn.2001-04.com.example:free").0.allows_none);
@@ -163,4 +169,27 @@ fn chap_is_asked_of_whom_the_configuration_names() {
     assert!(!policy.allows_none && policy.chap.contains(iscsi::chap::Algorithm::Sha256));
     assert!(!policy.chap.contains(iscsi::chap::Algorithm::Md5));
     assert_eq!((users.len(), users[0].name.as_str()), (1, "u"));
+}
+
+#[test]
+fn a_reactor_serves_its_own_targets_and_tells_of_all() {
+    let text = TWO.replace("share = \"data\"\nlun = 3", "type = \"ram\"\nsize = \"1M\"\nlun = 3");
+    let config = config(&text);
+    let listening: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
+    let owners = Owners::from([
+        ("iqn.2001-04.com.example:a".parse().unwrap(), 0),
+        ("iqn.2001-04.com.example:b".parse().unwrap(), 1),
+    ]);
+    let blueprint = Numbers::default().blueprint(Arc::new(config), &listening, &owners);
+    assert_eq!(blueprint.owners(), owners);
+    let served = |reactor| {
+        let targets = blueprint.shard_config(reactor).targets;
+        targets.iter().map(|t| (t.sessions_max > 0, t.luns.len())).collect::<Vec<_>>()
+    };
+    assert_eq!((served(0), served(1)), (vec![(true, 1), (false, 0)], vec![(false, 0), (true, 2)]));
+    let foreign = blueprint.shard_config(0);
+    assert!(foreign.targets[1].luns_of("eui.0123456789abcdef").is_empty());
+    let labels = |reactor| blueprint.units(reactor).map(|(.., unit)| unit.label.clone()).collect::<Vec<_>>();
+    assert_eq!(labels(0), ["data"]);
+    assert_eq!(labels(1), ["iqn.2001-04.com.example:b/3", "iqn.2001-04.com.example:b/0"]);
 }

@@ -1,0 +1,221 @@
+//! What the daemon tells over the admin socket.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use drivers::mailbox::Handle;
+use serde::Serialize;
+use serde_json::Value;
+use target::control::SessionReport;
+
+use super::blueprint::Blueprint;
+use super::member::{Member, UnitView};
+use super::reactors::{Facts, Running};
+use crate::admin::api::{
+    ErrorKind, Failure, Lun, Luns, Method, Portal, Reactor, Reload, Session, Sessions, Status, Target,
+    VERSION,
+};
+use crate::admin::server::Answers;
+use crate::config::Flags;
+
+/// How long all reactors together may take. Less than a client waits.
+const REACTORS_MAX: Duration = Duration::from_secs(5);
+
+/// What the threads that answer share with the one that reloads.
+pub(super) struct Shared {
+    started: Instant,
+    config_file: Option<String>,
+    reactors: Vec<(Handle<Member>, Facts)>,
+    pub(super) current: Mutex<Current>,
+}
+
+/// What changes with a reload.
+pub(super) struct Current {
+    pub(super) blueprint: Blueprint,
+    pub(super) reloads: u64,
+    pub(super) reload: Option<Reloaded>,
+}
+
+/// The last reload.
+#[derive(Clone, Debug)]
+pub(super) struct Reloaded {
+    pub(super) at: Instant,
+    pub(super) applied: bool,
+    pub(super) message: String,
+}
+
+impl Answers for Shared {
+    fn answer(&self, method: Method) -> Result<Value, Failure> {
+        match method {
+            Method::Status => json(&self.status()?),
+            Method::Sessions => json(&self.sessions()?),
+            Method::Luns => json(&self.luns()?),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(flags: &Flags, blueprint: &Blueprint, reactors: &[Running]) -> Self {
+        Self {
+            started: Instant::now(),
+            config_file: flags.config.as_ref().map(|path| path.display().to_string()),
+            reactors: reactors.iter().map(|one| (one.handle.clone(), one.facts.clone())).collect(),
+            current: Mutex::new(Current { blueprint: blueprint.clone(), reloads: 0, reload: None }),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn status(&self) -> Result<Status, Failure> {
+        let reports = self.all_sessions()?;
+        let current = self.current();
+        let config = &current.blueprint.config;
+        let sessions_of = |name: &str| reports.iter().filter(|r| r.target.as_deref() == Some(name)).count();
+        let portals = config.portals.iter().zip(&current.blueprint.portals);
+        Ok(Status {
+            api: VERSION,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            config: self.config_file.clone(),
+            reloads: current.reloads,
+            reload: current.reload.as_ref().map(|reload| Reload {
+                ago_s: reload.at.elapsed().as_secs(),
+                applied: reload.applied,
+                message: reload.message.clone(),
+            }),
+            state_dir: config.state_dir.display().to_string(),
+            max_sessions: u32::from(config.max_sessions),
+            sessions: count(reports.len()),
+            portals: portals
+                .map(|(portal, (_, listening))| Portal {
+                    listen: listening.to_string(),
+                    announce: portal.announce.as_ref().map(ToString::to_string),
+                    tag: portal.tag,
+                })
+                .collect(),
+            targets: config
+                .targets
+                .iter()
+                .map(|target| Target {
+                    name: target.name.to_string(),
+                    alias: target.alias.clone(),
+                    luns: count(target.luns.len()),
+                    sessions: count(sessions_of(target.name.as_str())),
+                    max_sessions: u32::from(target.max_sessions),
+                })
+                .collect(),
+            reactors: self.reactors.iter().map(reactor).collect(),
+        })
+    }
+
+    fn sessions(&self) -> Result<Sessions, Failure> {
+        let mut reports = self.all_sessions()?;
+        reports.sort_by(|a, b| (&a.target, &a.initiator, a.isid).cmp(&(&b.target, &b.initiator, b.isid)));
+        Ok(Sessions { sessions: reports.into_iter().map(session).collect() })
+    }
+
+    fn luns(&self) -> Result<Luns, Failure> {
+        let views = self.gather(|member| member.units())?;
+        let views: BTreeMap<_, UnitView> =
+            views.into_iter().flatten().map(|view| (view.report.unit, view)).collect();
+        let current = self.current();
+        let blueprint = &current.blueprint;
+        let mut luns = Vec::new();
+        for target in &blueprint.config.targets {
+            for mapped in &target.luns {
+                let (Some(unit), Some(id)) =
+                    (blueprint.config.units.get(mapped.unit.0), blueprint.number(mapped.unit))
+                else {
+                    continue;
+                };
+                let view = views.get(&id);
+                let stats = view.map(|view| view.report.stats).unwrap_or_default();
+                luns.push(Lun {
+                    target: target.name.to_string(),
+                    lun: mapped.lun,
+                    medium: unit.medium.to_string(),
+                    bytes: view.map_or(0, |view| view.bytes),
+                    block_bytes: unit.block_size.bytes(),
+                    read_only: mapped.read_only,
+                    thin: unit.thin,
+                    write_cache: unit.write_cache,
+                    serial: unit.identity.serial.clone(),
+                    naa: unit.identity.naa.to_string(),
+                    commands: stats.commands,
+                    read_bytes: stats.read_bytes,
+                    write_bytes: stats.write_bytes,
+                });
+            }
+        }
+        Ok(Luns { luns })
+    }
+
+    fn all_sessions(&self) -> Result<Vec<SessionReport>, Failure> {
+        Ok(self.gather(|member| member.sessions())?.into_iter().flatten().collect())
+    }
+
+    /// Asks every reactor, all at the same time.
+    fn gather<T: Send + 'static>(
+        &self,
+        question: impl Fn(&Member) -> T + Clone + Send + 'static,
+    ) -> Result<Vec<T>, Failure> {
+        let unavailable =
+            |message: &str| Failure { kind: ErrorKind::Unavailable, message: message.to_owned() };
+        let (sender, receiver) = channel();
+        for (handle, _) in &self.reactors {
+            let (sender, question) = (sender.clone(), question.clone());
+            let posted = handle.post(move |member: &mut Member, _| {
+                let _ = sender.send(question(member));
+            });
+            posted.map_err(|_| unavailable("targe is stopping"))?;
+        }
+        let deadline = Instant::now() + REACTORS_MAX;
+        let answer = |_| receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let answers: Result<Vec<T>, _> = self.reactors.iter().map(answer).collect();
+        answers.map_err(|_| unavailable("a reactor does not answer"))
+    }
+}
+
+fn reactor((handle, facts): &(Handle<Member>, Facts)) -> Reactor {
+    let stats = handle.stats();
+    Reactor {
+        engine: facts.engine.to_string(),
+        fallback: facts.fallback.clone(),
+        core: facts.core,
+        connections: stats.connections,
+        refused: stats.refused,
+        wakeups: stats.wakeups,
+        enters: stats.enters,
+        bytes_in: stats.bytes_in,
+        bytes_out: stats.bytes_out,
+    }
+}
+
+fn session(report: SessionReport) -> Session {
+    Session {
+        target: report.target,
+        initiator: report.initiator,
+        isid: report.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        tsih: report.tsih,
+        connections: u64::try_from(report.connections).unwrap_or(u64::MAX),
+        error_recovery_level: u16::from(report.error_recovery_level),
+        tasks: report.tasks,
+        commands: report.traffic.commands,
+        data_in_bytes: report.traffic.data_in_bytes,
+        data_out_bytes: report.traffic.data_out_bytes,
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn json<T: Serialize>(answer: &T) -> Result<Value, Failure> {
+    serde_json::to_value(answer)
+        .map_err(|error| Failure { kind: ErrorKind::Unavailable, message: error.to_string() })
+}

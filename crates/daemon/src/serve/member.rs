@@ -1,0 +1,234 @@
+//! The machine that a reactor runs: the target's shard, with what the daemon adds around it.
+
+use std::collections::BTreeMap;
+
+use base::buffer::Pool;
+use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::time::Instant;
+use base::transmit::Transmit;
+use device::unit::{LogicalUnit, Unusable};
+use drivers::files::Files;
+use drivers::mailbox::Handle;
+use target::config::UnitId;
+use target::control::{SaveRequest, SessionReport, UnitReport};
+use target::shard::Shard;
+
+use super::blueprint::Blueprint;
+use super::media::{Disk, Open, Placed};
+use super::saver::{Save, Saves};
+use crate::config::{Medium, Naa, UnitIndex};
+
+/// A shard and its surroundings, on the reactor's thread.
+pub(super) struct Member {
+    shard: Shard,
+    /// The place of this reactor among all.
+    index: usize,
+    blueprint: Blueprint,
+    disks: BTreeMap<UnitId, Disk>,
+    names: BTreeMap<UnitId, Naa>,
+    files: Files,
+    pool: Pool,
+    saves: Saves,
+    /// Reaches the reactor that runs this; others answer through it.
+    own: Handle<Member>,
+}
+
+/// A unit that is to be served: its medium is open.
+#[derive(Debug)]
+pub(super) struct Fresh {
+    pub(super) id: UnitId,
+    pub(super) index: UnitIndex,
+    pub(super) medium: Open,
+    /// Its state from before, and the file that it comes from.
+    pub(super) state: Option<(Vec<u8>, String)>,
+}
+
+/// What a unit holds and did.
+#[derive(Clone, Debug)]
+pub(super) struct UnitView {
+    pub(super) report: UnitReport,
+    pub(super) bytes: u64,
+}
+
+/// What every member of one daemon has in common.
+pub(super) struct Place {
+    pub(super) index: usize,
+    pub(super) files: Files,
+    pub(super) pool: Pool,
+    pub(super) saves: Saves,
+    pub(super) own: Handle<Member>,
+}
+
+impl Member {
+    /// Makes the machine of one reactor, without units.
+    pub(super) fn new(shard: Shard, blueprint: Blueprint, place: Place) -> Self {
+        let Place { index, files, pool, saves, own } = place;
+        let (disks, names) = (BTreeMap::new(), BTreeMap::new());
+        Self { shard, index, blueprint, disks, names, files, pool, saves, own }
+    }
+
+    /// Brings a unit in.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot be served.
+    pub(super) fn add(&mut self, now: Instant, fresh: Fresh) -> Result<(), String> {
+        let Fresh { id, index, medium, state } = fresh;
+        let (Some(config), Some(unit)) =
+            (self.blueprint.unit_config(index), self.blueprint.config.units.get(index.0))
+        else {
+            return Err("the unit is not in the configuration".to_owned());
+        };
+        let (label, naa) = (unit.label.clone(), unit.identity.naa);
+        let placed = medium.place(&self.files, MediumId(id.0));
+        let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
+        let made = match LogicalUnit::new(config.clone(), placed.store(), saved, self.pool.clone()) {
+            Err(why @ Unusable::SavedState(_)) => {
+                let path = state.map_or(String::new(), |(_, path)| path);
+                crate::error!(
+                    "{label}: {path}: {why}; who had reserved it is not known, so it refuses nearly every command \
+                     until an initiator replaces the lost reservation"
+                );
+                LogicalUnit::new_without_reservations(config, placed.store(), self.pool.clone())
+            }
+            made => made,
+        };
+        let made = made.map_err(|why| format!("{label}: {why}"))?;
+        if !self.shard.add_unit(now, id, made) {
+            return Err(format!("{label}: there is no number for it"));
+        }
+        self.names.insert(id, naa);
+        if let Placed::Disk(disk) = placed {
+            self.disks.insert(id, disk);
+        }
+        Ok(())
+    }
+
+    /// Goes over to another configuration.
+    pub(super) fn reload(&mut self, now: Instant, blueprint: Blueprint, fresh: Vec<Fresh>) {
+        let before = std::mem::replace(&mut self.blueprint, blueprint);
+        for fresh in fresh {
+            if let Err(why) = self.add(now, fresh) {
+                crate::error!("{why}");
+            }
+        }
+        self.shard.apply(now, self.blueprint.shard_config(self.index));
+        let ours: Vec<(UnitId, UnitIndex)> =
+            self.blueprint.units(self.index).map(|(id, index, _)| (id, index)).collect();
+        for (id, index) in &ours {
+            if self.blueprint.presents_otherwise(&before, *id)
+                && let Some(config) = self.blueprint.unit_config(*index)
+            {
+                self.shard.reconfigure_unit(now, *id, config);
+            }
+        }
+        self.measure(now);
+        let gone: Vec<UnitId> =
+            self.names.keys().filter(|id| !ours.iter().any(|(ours, _)| ours == *id)).copied().collect();
+        for id in gone {
+            self.names.remove(&id);
+            self.disks.remove(&id);
+            self.shard.remove_unit(now, id);
+        }
+    }
+
+    /// Measures every disk again.
+    fn measure(&mut self, now: Instant) {
+        for (id, disk) in &self.disks {
+            let label = self.blueprint.unit(*id).map_or("a disk", |unit| unit.label.as_str());
+            match disk.refresh() {
+                Ok(true) => {
+                    crate::info!("{label} has another size now");
+                    self.shard.capacity_changed(now, *id);
+                }
+                Ok(false) => {}
+                Err(error) => crate::error!("{label} cannot be measured: {}", crate::os_error(&error)),
+            }
+        }
+    }
+
+    /// Tells whether state is durable now.
+    pub(super) fn saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
+        self.shard.saved(now, unit, ticket, ok);
+    }
+
+    /// Asks every session to log out, and takes no new ones.
+    pub(super) fn drain(&mut self, now: Instant, within: std::time::Duration) {
+        self.shard.drain(now, within);
+    }
+
+    /// Returns whether no session is left.
+    pub(super) fn is_idle(&self) -> bool {
+        self.shard.is_idle()
+    }
+
+    /// Returns every session.
+    pub(super) fn sessions(&self) -> Vec<SessionReport> {
+        self.shard.sessions()
+    }
+
+    /// Returns every unit.
+    pub(super) fn units(&self) -> Vec<UnitView> {
+        use store::Store;
+        let bytes = |id: UnitId| match self.disks.get(&id) {
+            Some(disk) => disk.profile().len,
+            None => match self.blueprint.unit(id).map(|unit| &unit.medium) {
+                Some(Medium::Ram { size } | Medium::Null { size }) => size.0,
+                _ => 0,
+            },
+        };
+        self.shard.units().into_iter().map(|report| UnitView { bytes: bytes(report.unit), report }).collect()
+    }
+
+    fn pass_saves_on(&mut self) {
+        while let Some(SaveRequest { unit, ticket, state }) = self.shard.poll_save() {
+            let Some(naa) = self.names.get(&unit).copied() else { continue };
+            // The saver outlives every reactor.
+            let _ = self.saves.send(Save { reactor: self.own.clone(), unit, ticket, naa, state });
+        }
+    }
+}
+
+impl StreamMachine for Member {
+    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+        self.shard.connected(now, conn, arrival);
+    }
+
+    fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        self.shard.received(now, conn, bytes);
+    }
+
+    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
+        self.shard.lend(conn)
+    }
+
+    fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan) {
+        self.shard.repaid(now, conn, loan);
+    }
+
+    fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
+        self.shard.transmit(now, conn, out);
+    }
+
+    fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
+        self.shard.disconnected(now, conn, why);
+    }
+
+    fn medium_ready(&mut self, now: Instant, medium: MediumId) {
+        self.shard.medium_ready(now, medium);
+    }
+
+    /// A driver asks for this after everything that it tells the machine, so what the shard wants kept is passed on
+    /// here.
+    fn poll_action(&mut self) -> Option<Action> {
+        self.pass_saves_on();
+        self.shard.poll_action()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.shard.poll_timeout()
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.shard.handle_timeout(now);
+    }
+}

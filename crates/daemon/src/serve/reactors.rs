@@ -1,0 +1,193 @@
+//! The threads that serve.
+
+use std::net::TcpListener;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::machine::PortalId;
+use drivers::config::{EngineChoice, EngineKind};
+use drivers::mailbox::Handle;
+use drivers::reactor::Reactor;
+use iscsi::target::engine::Limits;
+use rustix::thread::{CpuSet, sched_setaffinity};
+use target::shard::Shard;
+
+use super::ServeError;
+use super::blueprint::Blueprint;
+use super::life::Occasion;
+use super::member::{Fresh, Member, Place};
+use super::saver::Saves;
+use crate::config::{Config, ReactorChoice};
+
+/// A reactor on its thread.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) handle: Handle<Member>,
+    pub(super) thread: JoinHandle<()>,
+    pub(super) facts: Facts,
+}
+
+/// What is fixed about a reactor.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) engine: EngineKind,
+    /// Why it is not io_uring, although that would have been preferred.
+    pub(super) fallback: Option<String>,
+    pub(super) core: Option<u16>,
+}
+
+/// What a reactor starts with.
+pub(super) struct Start {
+    /// Its place among all.
+    pub(super) index: usize,
+    /// How many there are.
+    pub(super) count: usize,
+    pub(super) blueprint: Blueprint,
+    pub(super) units: Vec<Fresh>,
+    /// What it accepts from itself.
+    pub(super) listeners: Vec<(TcpListener, PortalId)>,
+    pub(super) saves: Saves,
+    /// Told when the thread ends, however it does.
+    pub(super) occasions: Sender<Occasion>,
+}
+
+/// Starts a reactor; returns when it serves.
+pub(super) fn start(start: Start) -> Result<Running, ServeError> {
+    let (ready, started) = channel();
+    let (index, occasions) = (start.index, start.occasions.clone());
+    let body = move || {
+        let _told = TellsEnd { index, occasions };
+        match Prepared::new(start) {
+            Ok(mut prepared) => {
+                let facts = (prepared.reactor.handle(), prepared.facts.clone());
+                if ready.send(Ok(facts)).is_ok()
+                    && let Err(error) = prepared.reactor.run(&mut prepared.member)
+                {
+                    crate::error!("reactor {index}: {}", crate::os_error(&error));
+                }
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
+            }
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name(format!("reactor-{index}"))
+        .spawn(body)
+        .map_err(ServeError::Thread)?;
+    match started.recv() {
+        Ok(Ok((handle, facts))) => Ok(Running { handle, thread, facts }),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(ServeError::Failed(format!("reactor {index} did not start"))),
+    }
+}
+
+/// Tells that a reactor's thread has ended, also when it panicked.
+struct TellsEnd {
+    index: usize,
+    occasions: Sender<Occasion>,
+}
+
+impl Drop for TellsEnd {
+    fn drop(&mut self) {
+        let _ = self.occasions.send(Occasion::Ended(self.index));
+    }
+}
+
+struct Prepared {
+    reactor: Reactor<Member>,
+    member: Member,
+    facts: Facts,
+}
+
+impl Prepared {
+    fn new(start: Start) -> Result<Self, ServeError> {
+        let Start { index, count, blueprint, units, listeners, saves, .. } = start;
+        let config = std::sync::Arc::clone(&blueprint.config);
+        let core = pin(&config, index);
+        let mut reactor = Reactor::new(&driver_config(&config, count)).map_err(|error| {
+            let source =
+                std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
+            ServeError::Failed(format!("{error}{source}"))
+        })?;
+        let shard =
+            Shard::new(blueprint.shard_config(index), limits(&config, index, count), reactor.pool().clone());
+        let place = Place {
+            index,
+            files: reactor.files().clone(),
+            pool: reactor.pool().clone(),
+            saves,
+            own: reactor.handle(),
+        };
+        let mut member = Member::new(shard, blueprint, place);
+        for unit in units {
+            member.add(reactor.now(), unit).map_err(ServeError::Failed)?;
+        }
+        for (listener, portal) in listeners {
+            reactor.listen(listener, portal).map_err(ServeError::Thread)?;
+        }
+        let facts = Facts { engine: reactor.engine(), fallback: reactor.fallback().map(str::to_owned), core };
+        Ok(Self { reactor, member, facts })
+    }
+}
+
+/// Binds this thread to its core, if cores are given. Returns the core.
+fn pin(config: &Config, index: usize) -> Option<u16> {
+    let core = *config.cores.get(index)?;
+    let mut set = CpuSet::new();
+    set.set(usize::from(core));
+    match sched_setaffinity(None, &set) {
+        Ok(()) => Some(core),
+        Err(errno) => {
+            crate::warning!(
+                "reactor {index} cannot run on core {core} alone: {}",
+                crate::os_error(&errno.into())
+            );
+            None
+        }
+    }
+}
+
+/// Returns how many reactors the machine and the configuration allow.
+pub(super) fn cores(config: &Config) -> usize {
+    let all = || std::thread::available_parallelism().map_or(1, usize::from);
+    if config.cores.is_empty() { all() } else { config.cores.len() }
+}
+
+fn driver_config(config: &Config, count: usize) -> drivers::config::Config {
+    let connections_max = usize::from(config.max_connections);
+    drivers::config::Config {
+        engine: match config.reactor {
+            ReactorChoice::Auto => EngineChoice::Auto,
+            ReactorChoice::Uring => EngineChoice::Uring,
+            ReactorChoice::Epoll => EngineChoice::Epoll,
+        },
+        poll: config.poll,
+        connections_max,
+        // One address, however many sessions it has, leaves room for others.
+        connections_per_peer_max: (connections_max - connections_max / 4).max(1),
+        pool_bytes_max: share(config, count) / 4,
+        ..drivers::config::Config::default()
+    }
+}
+
+fn limits(config: &Config, index: usize, count: usize) -> Limits {
+    let number = |value: usize| u16::try_from(value).unwrap_or(u16::MAX);
+    Limits {
+        connections_max: u32::from(config.max_connections),
+        sessions_max: config.max_sessions,
+        queue_depth: u32::from(config.queue_depth),
+        data_out_bytes_max: share(config, count),
+        ping_after: config.nop_interval.unwrap_or(Duration::MAX),
+        pong_within: config.nop_timeout,
+        tsih_first: number(index + 1),
+        tsih_step: number(count),
+        ..Limits::default()
+    }
+}
+
+/// Returns the part of the memory that one reactor has.
+fn share(config: &Config, count: usize) -> usize {
+    usize::try_from(config.memory.0).unwrap_or(usize::MAX) / count.max(1)
+}

@@ -1,0 +1,48 @@
+//! Makes the state of units durable, on a thread of its own: the reactor goes on while the disk works.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use drivers::mailbox::Handle;
+use target::config::UnitId;
+
+use super::member::Member;
+use super::state::StateDir;
+use crate::config::Naa;
+
+/// State to be kept before a command is answered. There are never more of these under way than PERSISTENT RESERVE OUT
+/// commands, which are in task sets.
+#[derive(Debug)]
+pub(super) struct Save {
+    /// Who waits.
+    pub(super) reactor: Handle<Member>,
+    pub(super) unit: UnitId,
+    pub(super) ticket: u64,
+    /// Under which name.
+    pub(super) naa: Naa,
+    pub(super) state: Vec<u8>,
+}
+
+/// Where to send what is to be kept.
+pub(super) type Saves = Sender<Save>;
+
+/// Starts the thread. It ends when the last sender is gone.
+pub(super) fn start(state: StateDir) -> io::Result<(Saves, JoinHandle<()>)> {
+    let (sender, receiver) = channel();
+    let thread =
+        std::thread::Builder::new().name("saver".to_owned()).spawn(move || keep_all(&state, &receiver))?;
+    Ok((sender, thread))
+}
+
+fn keep_all(state: &StateDir, saves: &Receiver<Save>) {
+    for Save { reactor, unit, ticket, naa, state: bytes } in saves {
+        let kept = state.save(naa, &bytes);
+        if let Err(error) = &kept {
+            crate::error!("{error}; the reservation command is refused");
+        }
+        let ok = kept.is_ok();
+        // A reactor that has stopped answers nobody.
+        let _ = reactor.post(move |member, now| member.saved(now, unit, ticket, ok));
+    }
+}

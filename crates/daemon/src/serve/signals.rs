@@ -1,0 +1,36 @@
+//! Signals become occasions for the main thread.
+
+use std::io;
+use std::sync::mpsc::Sender;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::iterator::Signals;
+
+use super::life::Occasion;
+
+/// The exit code of an end that was not in order.
+const EXIT_FAILED: i32 = 1;
+
+/// Takes over the signals of the process. A second one that asks for the end is obeyed at once.
+pub(super) fn watch(occasions: Sender<Occasion>) -> io::Result<()> {
+    // SIGXFSZ would kill a daemon whose file reached the limit of its process; caught, the write fails with EFBIG.
+    let mut signals = Signals::new([SIGHUP, SIGTERM, SIGINT, SIGXFSZ])?;
+    let watch = move || {
+        let mut stopping = false;
+        for signal in &mut signals {
+            let occasion = match signal {
+                SIGHUP => Occasion::Reload,
+                SIGTERM | SIGINT if stopping => std::process::exit(EXIT_FAILED),
+                SIGTERM | SIGINT => {
+                    stopping = true;
+                    Occasion::Stop
+                }
+                _ => continue,
+            };
+            if occasions.send(occasion).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
+}

@@ -1,0 +1,112 @@
+//! `targe serve`: flags in, the lines to paste out.
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use daemon::config::{Auth, Flags, Medium, Surroundings, Target, show_size};
+use daemon::serve::{ServeError, Started, serve};
+
+use crate::cli::ServeArgs;
+use crate::{Failure, print};
+
+/// More targets than this are not listed at the start; `targe status` lists them.
+const TARGETS_SHOWN_MAX: usize = 8;
+
+pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
+    for (flag, given) in [("--iface", !args.iface.is_empty()), ("--group", !args.group.is_empty())] {
+        if given {
+            return Err(Failure::Misused(format!(
+                "{flag}: HyperSCSI is not in this build; iSCSI is served with --listen"
+            )));
+        }
+    }
+    let flags = Flags {
+        config: args.config,
+        listen: args.listen,
+        target: args.target,
+        luns: args.lun,
+        reactor: args.reactor,
+        poll: args.poll,
+        cores: args.cores,
+        state_dir: args.state_dir,
+        socket: args.socket,
+        log: args.log,
+    };
+    let around = Surroundings::of_process().map_err(|error| Failure::Failed(error.to_string()))?;
+    serve(flags, around, |started| print(&banner(started))).map_err(|error| match error {
+        ServeError::Config(report) => Failure::Misused(report.to_string()),
+        other => Failure::Failed(other.to_string()),
+    })
+}
+
+/// What is served, and how to use it.
+fn banner(started: &Started) -> String {
+    let mut text = String::new();
+    let listening: Vec<String> = started.listening.iter().map(ToString::to_string).collect();
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "targe {} listens on {} ({})",
+        env!("CARGO_PKG_VERSION"),
+        listening.join(", "),
+        started.engine
+    );
+    for target in started.config.targets.iter().take(TARGETS_SHOWN_MAX) {
+        let _ = writeln!(text, "\n  {}", target.name);
+        for lun in &target.luns {
+            let Some(unit) = started.config.units.get(lun.unit.0) else { continue };
+            let size = match &unit.medium {
+                Medium::File { size: Some(size), .. } => format!(", {}", show_size(size.0)),
+                _ => String::new(),
+            };
+            let access = if lun.read_only { ", read-only" } else { "" };
+            let _ = writeln!(text, "    LUN {}: {}{size}{access}", lun.lun, unit.medium);
+        }
+    }
+    let more = started.config.targets.len().saturating_sub(TARGETS_SHOWN_MAX);
+    if more > 0 {
+        let _ = writeln!(text, "\n  and {more} more targets");
+    }
+    if let Some((target, portal)) = first_way_in(started) {
+        let _ = write!(text, "{}", ways_to_use(target, &portal));
+    }
+    let _ = writeln!(text, "\nState is kept in {}. Ctrl-C stops.", started.config.state_dir.display());
+    text
+}
+
+/// Returns the first target and the address to reach it on from this host, or from where its portal is announced.
+fn first_way_in(started: &Started) -> Option<(&Target, String)> {
+    let target = started.config.targets.first()?;
+    let index = *target.portals.first()?;
+    if let Some(announced) = &started.config.portals.get(index)?.announce {
+        return Some((target, announced.to_string()));
+    }
+    let listening = *started.listening.get(index)?;
+    let here = match listening.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from(std::net::Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    Some((target, SocketAddr::new(here, listening.port()).to_string()))
+}
+
+fn ways_to_use(target: &Target, portal: &str) -> String {
+    let name = &target.name;
+    let user = match &target.auth {
+        Auth::Chap(chap) => format!("{}%SECRET@", chap.user.name),
+        Auth::None => String::new(),
+    };
+    let lun = target.luns.first().map_or(0, |lun| lun.lun);
+    let url = format!("iscsi://{user}{portal}/{name}/{lun}");
+    format!(
+        "\nLinux (open-iscsi):\n  \
+         sudo iscsiadm --mode discovery --type sendtargets --portal {portal}\n  \
+         sudo iscsiadm --mode node --targetname {name} --portal {portal} --login\n\
+         libiscsi:\n  \
+         iscsi-ls --show-luns iscsi://{user}{portal}\n  \
+         iscsi-inq {url}\n\
+         QEMU:\n  \
+         qemu-img info {url}\n  \
+         qemu-system-x86_64 -drive file={url},format=raw,if=virtio\n"
+    )
+}

@@ -1,0 +1,118 @@
+//! The least initiator that can tell whether somebody serves: login, SendTargets, ping, logout, as bytes of RFC 7143.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Longest that an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const INITIATOR: &str = "iqn.2001-04.com.example:test";
+
+pub(crate) struct Initiator {
+    stream: TcpStream,
+    cmd_sn: u32,
+    stat_sn: u32,
+}
+
+/// A PDU: header, then data without its padding.
+pub(crate) type Pdu = Vec<u8>;
+
+impl Initiator {
+    /// Logs in to a target.
+    pub(crate) fn log_in(to: SocketAddr, target: &str) -> Self {
+        Self::try_log_in(to, target).unwrap_or_else(|status| panic!("login to {target}: {status:?}"))
+    }
+
+    /// Logs in to a target, or returns status class and detail.
+    pub(crate) fn try_log_in(to: SocketAddr, target: &str) -> Result<Self, [u8; 2]> {
+        Self::start(to, &format!("InitiatorName={INITIATOR}\0SessionType=Normal\0TargetName={target}\0"))
+    }
+
+    /// Begins a discovery session.
+    pub(crate) fn discover(to: SocketAddr) -> Self {
+        Self::start(to, &format!("InitiatorName={INITIATOR}\0SessionType=Discovery\0")).unwrap()
+    }
+
+    fn start(to: SocketAddr, text: &str) -> Result<Self, [u8; 2]> {
+        let stream = TcpStream::connect(to).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut initiator = Self { stream, cmd_sn: 1, stat_sn: 0 };
+        // Transit from operational negotiation (1) to full feature phase (3); ISID of random format.
+        let isid = [0x80, 0, 0, 1, 0, 0];
+        let mut header = [0; 48];
+        (header[0], header[1]) = (0x43, 0x87);
+        header[8..14].copy_from_slice(&isid);
+        initiator.send(header, text.as_bytes());
+        let answer = initiator.receive().unwrap();
+        assert_eq!(answer[0] & 0x3f, 0x23);
+        match [answer[36], answer[37]] {
+            [0, 0] => Ok(initiator),
+            status => Err(status),
+        }
+    }
+
+    /// Returns the answer to `SendTargets=All`.
+    pub(crate) fn send_targets(&mut self) -> String {
+        let mut header = [0; 48];
+        (header[0], header[1]) = (0x04, 0x80);
+        header[20..24].fill(0xff);
+        self.send(header, b"SendTargets=All\0");
+        self.cmd_sn += 1;
+        let answer = self.receive().unwrap();
+        assert_eq!((answer[0] & 0x3f, answer[1]), (0x24, 0x80));
+        String::from_utf8(answer[48..].to_vec()).unwrap()
+    }
+
+    /// Returns whether the target answers a ping. Messages that it sends unasked are passed over.
+    pub(crate) fn ping(&mut self) -> bool {
+        let mut header = [0; 48];
+        (header[0], header[1]) = (0x40, 0x80);
+        header[16..20].copy_from_slice(&7_u32.to_be_bytes());
+        header[20..24].fill(0xff);
+        if self.try_send(header, b"").is_err() {
+            return false;
+        }
+        loop {
+            match self.receive() {
+                Ok(answer) if answer[0] & 0x3f == 0x20 => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Closes the session in order.
+    pub(crate) fn log_out(&mut self) {
+        let mut header = [0; 48];
+        (header[0], header[1]) = (0x46, 0x80);
+        self.send(header, b"");
+        assert_eq!(self.receive().unwrap()[0] & 0x3f, 0x26);
+    }
+
+    fn send(&mut self, header: [u8; 48], data: &[u8]) {
+        self.try_send(header, data).unwrap();
+    }
+
+    fn try_send(&mut self, mut header: [u8; 48], data: &[u8]) -> io::Result<()> {
+        header[5..8].copy_from_slice(&u32::try_from(data.len()).unwrap().to_be_bytes()[1..]);
+        header[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
+        header[28..32].copy_from_slice(&self.stat_sn.to_be_bytes());
+        let mut pdu = [&header[..], data].concat();
+        pdu.resize(pdu.len().next_multiple_of(4), 0);
+        self.stream.write_all(&pdu)
+    }
+
+    /// Receives the next PDU.
+    pub(crate) fn receive(&mut self) -> io::Result<Pdu> {
+        let mut pdu = vec![0; 48];
+        self.stream.read_exact(&mut pdu)?;
+        let len = usize::try_from(u32::from_be_bytes([0, pdu[5], pdu[6], pdu[7]])).unwrap();
+        let mut data = vec![0; len.next_multiple_of(4)];
+        self.stream.read_exact(&mut data)?;
+        pdu.extend_from_slice(&data[..len]);
+        let stat_sn = u32::from_be_bytes(pdu[24..28].try_into().unwrap());
+        self.stat_sn = stat_sn.wrapping_add(1);
+        Ok(pdu)
+    }
+}

@@ -1,0 +1,249 @@
+//! The binary as its users meet it: started, asked, reloaded, stopped.
+
+#[cfg(test)]
+mod house;
+#[cfg(test)]
+mod initiator;
+
+use std::fs;
+use std::time::Duration;
+
+use house::{House, targe};
+use initiator::Initiator;
+use serde_json::json;
+
+const NAME: &str = "iqn.2001-04.com.example:";
+
+/// Writes a configuration of RAM disks: one target for each name, on one portal that takes any port.
+fn ram_targets(names: &[&str]) -> String {
+    let mut text = "[[portal]]\nlisten = \"127.0.0.1:0\"\n".to_owned();
+    for name in names {
+        text +=
+            &format!("[[target]]\nname = \"{NAME}{name}\"\n[[target.lun]]\ntype = \"ram\"\nsize = \"1M\"\n");
+    }
+    text
+}
+
+#[test]
+fn without_an_argument_there_is_a_disk_of_a_gibibyte() {
+    let house = House::new();
+    let daemon = house.serve(&["--listen", "127.0.0.1:0"]);
+    assert!(daemon.banner.contains("iscsi-ls --show-luns iscsi://127.0.0.1:"), "{}", daemon.banner);
+    let disk = fs::metadata(house.path("state/targe/disk.img")).unwrap();
+    assert_eq!(disk.len(), 1 << 30);
+    let mut initiator = Initiator::discover(daemon.address);
+    let port = daemon.address.port();
+    assert_eq!(
+        initiator.send_targets(),
+        format!("TargetName=iqn.2026-11.example.targe:disk\0TargetAddress=127.0.0.1:{port},1\0")
+    );
+    let status = daemon.ask("status");
+    assert_eq!(status["targets"][0]["name"], "iqn.2026-11.example.targe:disk");
+    assert_eq!(status["sessions"], 1);
+    let lun = &daemon.ask("luns")["luns"][0];
+    assert_eq!((&lun["bytes"], &lun["lun"], &lun["thin"]), (&json!(1_u64 << 30), &json!(0), &json!(true)));
+    assert_eq!(daemon.ask("sessions")["sessions"][0]["target"], json!(null));
+    drop(initiator);
+    assert_eq!(daemon.stop().0, 0);
+    assert!(!house.path("state/targe/admin/admin.sock").exists());
+    let again = house.serve(&["--listen", "127.0.0.1:0"]);
+    assert_eq!(again.ask("luns")["luns"][0]["naa"], lun["naa"]);
+    assert_eq!(again.stop().0, 0);
+}
+
+#[test]
+fn what_stands_in_the_way_is_named() {
+    let house = House::new();
+    let daemon = house.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img,size=1M"]);
+    let port = daemon.address.port();
+    let listen = format!("127.0.0.1:{port}");
+    let other = ["serve", "--state-dir", "other", "--listen"];
+    for (args, code, told) in [
+        (
+            vec!["serve", "--listen", "127.0.0.1:0"],
+            1,
+            "targe: another targe is running: it holds the admin socket",
+        ),
+        ([&other[..], &[&listen, "--lun", "ram:1M"]].concat(), 1, "another program listens there"),
+        (
+            [&other[..], &["127.0.0.1:0", "--lun", "file:a.img"]].concat(),
+            1,
+            "a.img is in use by another process",
+        ),
+        (
+            [&other[..], &["127.0.0.1:0", "--lun", "file:missing.img"]].concat(),
+            2,
+            "missing.img does not exist; give \"size\" to create it",
+        ),
+        ([&other[..], &["127.0.0.1:0", "--lun", "ram:1M,sise=3"]].concat(), 2, "(did you mean \"size\"?)"),
+        (
+            vec!["serve", "--config", "missing.toml"],
+            2,
+            "missing.toml: cannot read: no such file or directory",
+        ),
+        (vec!["serve", "--iface", "eth0"], 2, "HyperSCSI is not in this build"),
+        (vec!["serve", "--group", "lab"], 2, "HyperSCSI is not in this build"),
+        (vec!["serve", "--lnu", "ram:1M"], 2, "unexpected argument '--lnu'"),
+        (vec!["status", "--socket", "none.sock"], 1, "no targe is running"),
+    ] {
+        let (exit, _, stderr) = house.run(&args);
+        assert_eq!(exit, code, "{args:?}: {stderr}");
+        assert!(stderr.contains(told), "{args:?}: {stderr}");
+    }
+    assert_eq!(daemon.stop().0, 0);
+    // A daemon that was killed leaves nothing that hinders the next.
+    house.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img"]).kill();
+    assert_eq!(house.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img"]).stop().0, 0);
+}
+
+#[test]
+fn check_tells_every_mistake_on_stdout() {
+    let house = House::new();
+    house.write("good.toml", &ram_targets(&["a", "b"]));
+    house.write("bad.toml", "[[target]]\nname = \"disk\"\nsise = 1\n");
+    assert_eq!(
+        house.run(&["check", "good.toml"]),
+        (0, "good.toml: ok: 1 portal, 2 targets, 2 LUNs\n".to_owned(), String::new())
+    );
+    let (exit, stdout, stderr) = house.run(&["check", "bad.toml"]);
+    assert_eq!((exit, stderr.as_str()), (2, ""));
+    assert_eq!(
+        stdout,
+        "bad.toml:1:1: target has no \"lun\"\n\
+         bad.toml:2:8: \"disk\": an iSCSI name starts with iqn., eui. or naa.\n\
+         bad.toml:3:1: unknown key \"sise\" in target\n"
+    );
+    let (exit, stdout, _) = house.run(&["check", "--json", "bad.toml"]);
+    let told: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((exit, &told["ok"], &told["mistakes"][2]["line"]), (2, &json!(false), &json!(3)));
+    assert_eq!(house.run(&["serve", "--config", "bad.toml"]).0, 2);
+}
+
+#[test]
+fn a_reload_changes_what_it_says_and_no_session_that_it_does_not_touch() {
+    let house = House::new();
+    let disk =
+        "[[target.lun]]\ntype = \"file\"\npath = \"grows.img\"\nsize = \"1M\"\nnaa = \"3000000000000001\"\n";
+    let before = ram_targets(&["a", "b"]) + disk;
+    house.write("targe.toml", &before);
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let mut kept = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    let mut lost = Initiator::log_in(daemon.address, &format!("{NAME}b"));
+    let names = |of: &house::Daemon| -> Vec<String> {
+        let luns = of.ask("luns");
+        let show = |lun: &serde_json::Value| {
+            format!("{}/{} {}", &lun["target"].as_str().unwrap()[NAME.len()..], lun["lun"], lun["bytes"])
+        };
+        luns["luns"].as_array().unwrap().iter().map(show).collect()
+    };
+    assert_eq!(names(&daemon), ["a/0 1048576", "b/0 1048576", "b/1 1048576"]);
+
+    house.write("targe.toml", &before.replace("type = \"ram\"", "typo = \"ram\""));
+    let refused = daemon.reload();
+    assert_eq!(refused["applied"], false);
+    assert!(
+        refused["message"].as_str().unwrap().contains("targe.toml:6:1: unknown key \"typo\""),
+        "{refused}"
+    );
+    assert_eq!(names(&daemon), ["a/0 1048576", "b/0 1048576", "b/1 1048576"]);
+    assert!(kept.ping() && lost.ping());
+
+    house.write(
+        "targe.toml",
+        &(ram_targets(&["a", "c"]) + disk).replace(
+            "size = \"1M\"\n[[target]]",
+            "size = \"1M\"\n[[target.lun]]\ntype = \"null\"\nsize = \"2M\"\n[[target]]",
+        ),
+    );
+    assert_eq!(daemon.reload()["applied"], true);
+    // The file goes from one target to another, and is never closed.
+    assert_eq!(names(&daemon), ["a/0 1048576", "a/1 2097152", "c/0 1048576", "c/1 1048576"]);
+    assert!(kept.ping(), "a session that nothing touched");
+    assert!(!lost.ping(), "a session with a target that is gone");
+    drop(Initiator::log_in(daemon.address, &format!("{NAME}c")));
+    assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}b")).err(), Some([2, 3]));
+
+    // Somebody makes the file longer, and we are told to look.
+    fs::OpenOptions::new().write(true).open(house.path("grows.img")).unwrap().set_len(3 << 20).unwrap();
+    assert_eq!(daemon.reload()["applied"], true);
+    assert_eq!(names(&daemon)[3], "c/1 3145728");
+    drop(kept);
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn targets_that_share_nothing_run_on_reactors_of_their_own() {
+    let house = House::new();
+    house.write("targe.toml", &("cores = \"0,0\"\n".to_owned() + &ram_targets(&["a", "b", "c"])));
+    // One core twice is one core.
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    assert_eq!(daemon.ask("status")["reactors"].as_array().unwrap().len(), 1);
+    assert_eq!(daemon.stop().0, 0);
+    let daemon = house.serve(&["--config", "targe.toml", "--cores", "0,1"]);
+    assert_eq!(daemon.ask("status")["reactors"].as_array().unwrap().len(), 2);
+    let sessions: Vec<Initiator> = ["a", "b", "c"]
+        .iter()
+        .map(|name| Initiator::log_in(daemon.address, &format!("{NAME}{name}")))
+        .collect();
+    let found = Initiator::discover(daemon.address).send_targets();
+    assert_eq!(found.matches("TargetName=").count(), 3, "{found}");
+    assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}d")).err(), Some([2, 3]));
+    let listed = daemon.ask("sessions");
+    let listed: Vec<&str> = listed["sessions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|session| session["target"].as_str())
+        .collect();
+    assert_eq!(listed, [format!("{NAME}a"), format!("{NAME}b"), format!("{NAME}c")]);
+    drop(sessions);
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn sessions_are_asked_to_log_out_before_the_end() {
+    let house = House::new();
+    house.write("targe.toml", &ram_targets(&["a"]));
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let mut polite = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    daemon.signal("TERM");
+    // RFC 7143 §11.9.1: event 1 asks for a logout within Parameter3 seconds.
+    let message = polite.receive().unwrap();
+    assert_eq!(
+        (message[0] & 0x3f, message[36], u16::from_be_bytes([message[42], message[43]])),
+        (0x32, 1, 3)
+    );
+    polite.log_out();
+    let (code, took) = daemon.wait();
+    assert_eq!(code, 0);
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let house = House::new();
+    house.write("targe.toml", &ram_targets(&["a"]));
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let mut stubborn = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    daemon.signal("INT");
+    stubborn.receive().unwrap();
+    daemon.signal("TERM");
+    let (code, took) = daemon.wait();
+    assert_eq!(code, 1);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    let (code, stdout, stderr) = targe(&["--version"]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    assert_eq!(stdout, format!("targe {}\n", env!("CARGO_PKG_VERSION")));
+    let (code, stdout, _) = targe(&["serve", "--help"]);
+    assert_eq!(code, 0);
+    for flag in
+        ["--config", "--listen", "--iface", "--group", "--target", "--lun", "--reactor", "--poll", "--cores"]
+    {
+        assert!(stdout.contains(flag), "{flag}");
+    }
+    assert_eq!(targe(&[]).0, 2);
+}

@@ -88,33 +88,42 @@ fn persistent_reserve_out_list(core: &mut Core, task: &TaskInfo, list: &[u8]) ->
         core.nexuses.iter().map(|state| Rc::clone(&state.nexus.initiator_port)).collect();
     let world = World { target_ports: &target_ports, initiator_ports: &initiator_ports };
     match core.spc.pr.out(&from, request, world) {
-        Ok(change) => changed(core, &change),
+        Ok(change) => changed(core, change),
         Err(Refusal::Conflict) => Verdict::Status(Status::RESERVATION_CONFLICT),
         Err(Refusal::Check(sense)) => Verdict::Check(sense),
     }
 }
 
-/// Carries out what a change asks of the rest of the unit, and answers when it is done.
-fn changed(core: &mut Core, change: &Change) -> Verdict {
+/// Carries out what a change asks of the rest of the unit, and answers when it is done. State is saved first: that is
+/// not undone when the command is aborted on its way.
+fn changed(core: &mut Core, change: Change) -> Verdict {
     core.refresh_standings();
     for (nexus, asc) in &change.attentions {
         core.nexuses.attend_ports(&nexus.initiator_port, nexus.target_port, *asc);
     }
-    let answer = if change.save {
-        Verdict::Save { state: core.spc.to_save(), then: Box::new(answer_saved) }
-    } else {
-        Verdict::Good
-    };
-    if change.abort.is_empty() {
-        return answer;
+    let Change { abort, save, .. } = change;
+    if !save {
+        return abort_tasks(core, &abort);
     }
-    let is_hit = |name: &NexusName| change.abort.contains(name);
+    let then = move |core: &mut Core, task: &TaskInfo, saved| match answer_saved(core, task, saved) {
+        Verdict::Good => abort_tasks(core, &abort),
+        failed => failed,
+    };
+    Verdict::Save { state: core.spc.to_save(), then: Box::new(then) }
+}
+
+/// Aborts the tasks of preempted nexuses, lifts their prevention of medium removal, and then answers.
+fn abort_tasks(core: &mut Core, victims: &[NexusName]) -> Verdict {
+    if victims.is_empty() {
+        return Verdict::Good;
+    }
+    let is_hit = |name: &NexusName| victims.contains(name);
     let hit = core.nexuses.iter().filter(|state| is_hit(&NexusName::of(&state.nexus)));
     let nexuses: Vec<NexusId> = hit.map(|state| state.nexus.id).collect();
     for nexus in &nexuses {
         core.spc.removal.allow(*nexus);
     }
-    Verdict::AbortOthers { nexuses, then: Box::new(answer) }
+    Verdict::AbortOthers { nexuses, then: Box::new(Verdict::Good) }
 }
 
 /// Answers a command that had something saved. If that failed, the initiator must not rely on it.

@@ -402,6 +402,28 @@ fn aptpl_survives_a_restart() {
 }
 
 #[test]
+fn a_preemption_is_saved_even_if_its_command_is_aborted() {
+    let (mut rig, _) = persistent();
+    let list = BasicList { service_action_key: K2, persist: true, ..BasicList::default() }.encode();
+    let key = rig.start(B, &cdb(pr_out::REGISTER, 0, 24), 0, 24);
+    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    rig.send(key, &list, 0, 24);
+    rig.save(true);
+    rig.finish(key, &[]).good();
+    let list = BasicList { key: K2, service_action_key: K1, ..BasicList::default() }.encode();
+    let key = rig.start(B, &cdb(pr_out::PREEMPT_AND_ABORT, 1, 24), 0, 24);
+    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    rig.send(key, &list, 0, 24);
+    rig.unit.reset(Instant::ORIGIN, Reset::LogicalUnit);
+    rig.drain();
+    let state = rig.save(true);
+    let Some(Event::Aborted { .. }) = rig.event_of(key) else { panic!("not aborted") };
+    let mut rig = restart(Some(&state)).unwrap();
+    assert_eq!(reservation(&mut rig), Some((K2, ReservationType::WriteExclusive)));
+    conflict(&write(&mut rig, A));
+}
+
+#[test]
 fn what_could_not_be_saved_is_not_reported_as_done() {
     let mut rig = Rig::new();
     let list = BasicList { service_action_key: K1, persist: true, ..BasicList::default() }.encode();

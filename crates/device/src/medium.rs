@@ -44,6 +44,7 @@ struct Owned {
     owner: TaskId,
     tag: u32,
     range: ByteRange,
+    changes: bool,
 }
 
 impl MediumAccess {
@@ -60,7 +61,7 @@ impl MediumAccess {
     /// Starts an operation, or queues it behind the exclusive range that forbids it.
     pub(crate) fn submit(&mut self, owner: TaskId, tag: u32, action: OpAction) {
         let range = range_of(&action);
-        let owned = Owned { owner, tag, range };
+        let owned = Owned { owner, tag, range, changes: !matches!(action, OpAction::Read { .. }) };
         if self.locks.admits(owner, range) {
             let id = self.register(State::UnderWay(owned));
             self.store.submit(Op { id, action });
@@ -84,6 +85,19 @@ impl MediumAccess {
     pub(crate) fn unlock(&mut self, owner: TaskId) {
         if !self.locks.is_idle() {
             self.locks.release(owner);
+        }
+    }
+
+    /// Keeps everybody out of what `owner` is changing until [`Self::unlock`]. For owners that are given up: nobody waits
+    /// for their operations, but no later write may be overtaken by them.
+    pub(crate) fn fence(&mut self, owner: TaskId) {
+        for slot in &self.slots {
+            if let State::UnderWay(op) = slot.state
+                && op.owner == owner
+                && op.changes
+            {
+                self.locks.hold(owner, op.range);
+            }
         }
     }
 

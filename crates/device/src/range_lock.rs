@@ -83,6 +83,11 @@ impl<P> RangeLocks<P> {
         self.waiting.push_back(Waiter { owner, range, want });
     }
 
+    /// Gives `owner` an exclusive range at once, whoever is at work in it.
+    pub(crate) fn hold(&mut self, owner: TaskId, range: ByteRange) {
+        self.held.push((owner, range));
+    }
+
     /// Takes the first out of the queue whose turn it is; an exclusive range is then held. `busy` tells whether
     /// operations under way touch a range.
     pub(crate) fn next(&mut self, busy: impl Fn(ByteRange) -> bool) -> Option<Waiter<P>> {

@@ -200,6 +200,9 @@ impl LogicalUnit {
         self.core.stats.aborts += 1;
         let held_back = self.core.medium.forget_waiting(id);
         task.info.ops.set(task.info.ops.get().saturating_sub(held_back));
+        if !task.info.is_idle() {
+            self.core.medium.fence(id);
+        }
         self.tasks.mark_aborted(id, answer);
         self.drained(id);
     }

@@ -39,8 +39,12 @@ pub(crate) struct World {
     pub(crate) pool: Pool,
     pub(crate) now: Instant,
     next_conn: u32,
-    /// Bytes that the target sent and nobody read yet, by connection.
+    /// Bytes that the target sent and nobody read yet, by connection, and whether it is open.
     wires: Vec<(ConnId, VecDeque<u8>, bool)>,
+    /// Numbers of connections that are gone and may be used again.
+    free: Vec<ConnId>,
+    /// Connections whose peer reads nothing, so that their driver has no room to send.
+    pub(crate) deaf: Vec<ConnId>,
 }
 
 pub(crate) fn unit_config(number: u32) -> UnitConfig {
@@ -102,19 +106,24 @@ pub(crate) fn config(luns: &[(u16, u32)], initiators: Vec<InitiatorEntry>) -> Sh
 impl World {
     /// A target with these units on these media.
     pub(crate) fn new(config: ShardConfig, media: Vec<Box<dyn Store>>) -> Self {
+        Self::with(config, media, Limits::default())
+    }
+
+    /// The same with other limits than the usual.
+    pub(crate) fn with(config: ShardConfig, media: Vec<Box<dyn Store>>, limits: Limits) -> Self {
         let pool = Pool::new(16 << 20);
-        let mut shard = Shard::new(config, Limits::default(), pool.clone());
+        let mut shard = Shard::new(config, limits, pool.clone());
         let now = Instant(1_000_000_000);
         for (number, medium) in (0..).zip(media) {
             let unit = LogicalUnit::new(unit_config(number), medium, None, pool.clone()).unwrap();
             assert!(shard.add_unit(now, UnitId(number), unit));
         }
-        Self { shard, pool, now, next_conn: 0, wires: vec![] }
+        Self { shard, pool, now, next_conn: 0, wires: vec![], free: vec![], deaf: vec![] }
     }
 
     pub(crate) fn connect(&mut self) -> ConnId {
-        let conn = ConnId(self.next_conn);
-        self.next_conn += 1;
+        let conn = self.free.pop().unwrap_or(ConnId(self.next_conn));
+        self.next_conn = self.next_conn.max(conn.0 + 1);
         let arrival = Arrival {
             portal: PortalId(0),
             local: "127.0.0.1:3260".parse().unwrap(),
@@ -128,7 +137,7 @@ impl World {
 
     /// Hands bytes to the target, through loans where it lends, and plays the driver until it is quiet.
     pub(crate) fn send(&mut self, conn: ConnId, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
+        while !bytes.is_empty() && self.is_open(conn) {
             match self.shard.lend(conn) {
                 Some(mut loan) => {
                     let len = loan.want.min(bytes.len());
@@ -149,7 +158,7 @@ impl World {
     pub(crate) fn drain(&mut self) {
         while let Some(action) = self.shard.poll_action() {
             let (Action::Transmit(conn) | Action::Close(conn) | Action::Abort(conn)) = action;
-            loop {
+            while !self.deaf.contains(&conn) {
                 let mut out = Transmit::new();
                 self.shard.transmit(self.now, conn, &mut out);
                 if out.is_empty() {
@@ -164,6 +173,14 @@ impl World {
                 self.shard.disconnected(self.now, conn, Gone::Closed);
             }
         }
+    }
+
+    /// Forgets a connection that is gone, so that its number is used again as drivers do.
+    pub(crate) fn forget(&mut self, conn: ConnId) {
+        assert!(!self.is_open(conn), "{conn:?} is open");
+        self.wires.retain(|(id, ..)| *id != conn);
+        self.deaf.retain(|id| *id != conn);
+        self.free.push(conn);
     }
 
     pub(crate) fn cut(&mut self, conn: ConnId) {
@@ -182,7 +199,7 @@ impl World {
         self.drain();
     }
 
-    fn wire(&mut self, conn: ConnId) -> (&mut VecDeque<u8>, &mut bool) {
+    pub(crate) fn wire(&mut self, conn: ConnId) -> (&mut VecDeque<u8>, &mut bool) {
         let wire = self.wires.iter_mut().find(|(id, ..)| *id == conn).unwrap();
         (&mut wire.1, &mut wire.2)
     }

@@ -1,0 +1,108 @@
+//! A medium whose operations wait until the test lets them happen, one by one and in any order.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use base::machine::{MediumId, StreamMachine as _};
+use store::Store;
+use store::contract::{Completion, Op, OpAction, Profile};
+use store::ram::Ram;
+
+use crate::pair::World;
+
+/// The medium as the unit has it.
+pub(crate) struct Held(Rc<RefCell<Inner>>);
+
+/// The medium as the test has it.
+#[derive(Clone)]
+pub(crate) struct Keeper(Rc<RefCell<Inner>>);
+
+struct Inner {
+    ram: Ram,
+    holds: bool,
+    waiting: VecDeque<Op>,
+    done: VecDeque<Completion>,
+}
+
+/// Makes a medium of `len` zeros. It holds nothing back until told to.
+pub(crate) fn held(len: u64) -> (Box<dyn Store>, Keeper) {
+    let inner = Inner { ram: Ram::new(len), holds: false, waiting: VecDeque::new(), done: VecDeque::new() };
+    let inner = Rc::new(RefCell::new(inner));
+    (Box::new(Held(Rc::clone(&inner))), Keeper(inner))
+}
+
+impl Keeper {
+    /// From now on operations wait, or do not.
+    pub(crate) fn hold(&self, holds: bool) {
+        self.0.borrow_mut().holds = holds;
+    }
+
+    /// Returns how many operations wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.0.borrow().waiting.len()
+    }
+
+    /// Returns how many of them write.
+    pub(crate) fn writes_waiting(&self) -> usize {
+        let writes = |op: &&Op| matches!(op.action, OpAction::Write { .. });
+        self.0.borrow().waiting.iter().filter(writes).count()
+    }
+
+    /// Lets the oldest operation, or the youngest, happen and complete. Returns whether there was one.
+    pub(crate) fn release(&self, world: &mut World, unit: u32, youngest: bool) -> bool {
+        let mut inner = self.0.borrow_mut();
+        let op = if youngest { inner.waiting.pop_back() } else { inner.waiting.pop_front() };
+        let Some(op) = op else { return false };
+        inner.ram.submit(op);
+        inner.collect();
+        drop(inner);
+        world.shard.medium_ready(world.now, MediumId(unit));
+        world.drain();
+        true
+    }
+
+    /// Lets everything happen that waits, and all that follows from it.
+    pub(crate) fn release_all(&self, world: &mut World, unit: u32) {
+        while self.release(world, unit, false) {}
+    }
+
+    /// Returns what the medium holds, whatever is under way.
+    pub(crate) fn peek(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut inner = self.0.borrow_mut();
+        assert!(inner.ram.poll().is_none());
+        inner.ram.submit(Op { id: store::contract::OpId(0), action: OpAction::Read { at, len } });
+        let Some(Ok(store::contract::Outcome::Data(data))) = inner.ram.poll().map(|done| done.result) else {
+            panic!("the medium cannot be read")
+        };
+        data.parts().iter().flat_map(|part| part.to_vec()).collect()
+    }
+}
+
+impl Inner {
+    fn collect(&mut self) {
+        while let Some(done) = self.ram.poll() {
+            self.done.push_back(done);
+        }
+    }
+}
+
+impl Store for Held {
+    fn profile(&self) -> Profile {
+        self.0.borrow().ram.profile()
+    }
+
+    fn submit(&mut self, op: Op) {
+        let mut inner = self.0.borrow_mut();
+        if inner.holds {
+            inner.waiting.push_back(op);
+        } else {
+            inner.ram.submit(op);
+            inner.collect();
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.borrow_mut().done.pop_front()
+    }
+}

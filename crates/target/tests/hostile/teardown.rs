@@ -1,0 +1,230 @@
+//! The end of a connection, a session or a task at the worst moment.
+
+use base::machine::{Gone, StreamMachine as _};
+use base::time::Duration;
+use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
+use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::pdu::{Itt, Message, Opcode};
+use iscsi::serial::{CmdSn, StatSn};
+use iscsi::target::engine::Limits;
+
+use crate::medium::{Keeper, held};
+use crate::pair::{BLOCK, World, config};
+use crate::peer::{MALLORY, NO_DIGESTS, Peer, Witness, pattern};
+
+/// So little room for data that a few hundred bytes forgotten with each connection would end it soon.
+const LIMITS: fn() -> Limits = || Limits { data_out_bytes_max: 1 << 20, ..Limits::default() };
+
+fn world() -> (World, Keeper, Witness) {
+    let (medium, keeper) = held(8 << 20);
+    let mut world = World::with(config(&[(0, 0)], vec![]), vec![medium], LIMITS());
+    let witness = Witness::login(&mut world, 0);
+    (world, keeper, witness)
+}
+
+fn login(world: &mut World) -> Peer {
+    let keys = format!("{NO_DIGESTS}InitialR2T=No\0MaxBurstLength=65536\0FirstBurstLength=65536\0");
+    let mut peer = Peer::login(world, MALLORY, 1, &keys);
+    let command = peer.command(0, &[0; 6]);
+    peer.send(world, command.encode(), &[]);
+    assert_eq!(peer.hear(world).len(), 1, "the unit attention");
+    peer
+}
+
+/// CVE-2026-23216: the medium still has a write of a session that is gone when its successor writes the same blocks.
+#[test]
+fn no_write_of_a_dead_session_lands_on_top_of_what_came_after() {
+    for youngest_first in [false, true] {
+        for blocks in [1, 8] {
+            let (mut world, keeper, mut witness) = world();
+            let mut peer = login(&mut world);
+            keeper.hold(true);
+            let old = peer.write_command(0, 100, 8);
+            peer.send(&mut world, old.encode(), &[0x0d; 8 * BLOCK]);
+            assert_eq!(keeper.writes_waiting(), 1);
+            world.cut(peer.conn);
+            let mut peer = login(&mut world);
+            let new = peer.write_command(0, 107, blocks);
+            peer.send(&mut world, new.encode(), &vec![0x9e; usize::from(blocks) * BLOCK]);
+            while keeper.release(&mut world, 0, youngest_first) {}
+            assert_eq!(peer.hear(&mut world), [Opcode::SCSI_RESPONSE]);
+            let after = keeper.peek(107 * 512, usize::from(blocks) * BLOCK);
+            assert!(
+                after.iter().all(|byte| *byte == 0x9e),
+                "{blocks} blocks, youngest first: {youngest_first}"
+            );
+            keeper.hold(false);
+            witness.works(&mut world);
+        }
+    }
+}
+
+/// How the end comes.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// The transport fails.
+    Cut,
+    /// The peer closes its side in order.
+    Closed,
+    /// The initiator logs in again while the target still believes in the old connection.
+    Reinstated,
+    /// Nothing is heard any more.
+    Silence,
+}
+
+fn end(world: &mut World, peer: &Peer, end: End) {
+    if world.is_open(peer.conn) {
+        match end {
+            End::Cut => world.cut(peer.conn),
+            End::Closed => {
+                *world.wire(peer.conn).1 = false;
+                world.shard.disconnected(world.now, peer.conn, Gone::Closed);
+                world.drain();
+            }
+            End::Reinstated => {
+                let again = login(world);
+                assert!(!world.is_open(peer.conn), "the old connection of a reinstated session");
+                world.cut(again.conn);
+                world.forget(again.conn);
+            }
+            End::Silence => {}
+        }
+    }
+}
+
+type Exchange = fn(&mut World, &mut Peer);
+
+/// What a hostile initiator is in the midst of; each returns once its connection is gone.
+const EXCHANGES: [(&str, Exchange); 6] = [
+    ("small write", |world, peer| peer.write(world, 64, &pattern(8 * BLOCK, 1))),
+    ("write of every kind of data", |world, peer| peer.write(world, 64, &pattern(200 * BLOCK, 1))),
+    ("reads", |world, peer| {
+        for lba in 0..4 {
+            let command = peer.read_command(0, 64 + lba, 300);
+            peer.send(world, command.encode(), &[]);
+        }
+    }),
+    ("management of a write that waits for data", |world, peer| {
+        for function in [
+            TmfFunction::ABORT_TASK,
+            TmfFunction::ABORT_TASK_SET,
+            TmfFunction::CLEAR_TASK_SET,
+            TmfFunction::QUERY_TASK,
+        ] {
+            let command = peer.write_command(0, 64, 200);
+            peer.send(world, command.encode(), &[]);
+            let request = peer.manage(function, 0, command.itt);
+            peer.send(world, request.encode(), &[]);
+            while let Some(r2t) = peer.next_r2t(world) {
+                let len = usize::try_from(r2t.desired_data_transfer_length).unwrap();
+                peer.send_sequence(world, &peer.answer(&r2t), &vec![0; len]);
+            }
+        }
+    }),
+    ("pings and texts", |world, peer| {
+        for len in [0, 1, 8000] {
+            let ping = peer.ping();
+            peer.send(world, ping.encode(), &pattern(len, 2));
+            let text = peer.text();
+            peer.send(world, text.encode(), b"SendTargets=\0");
+        }
+    }),
+    ("commands, then a logout", |world, peer| {
+        let write = peer.write_command(0, 64, 200);
+        peer.send(world, write.encode(), &pattern(2 * BLOCK, 1));
+        let read = peer.read_command(0, 64, 8);
+        peer.send(world, read.encode(), &[]);
+        let logout = LogoutRequest {
+            immediate: true,
+            reason: LogoutReason::CloseSession,
+            itt: Itt(99),
+            cid: 0,
+            cmd_sn: CmdSn(peer.cmd_sn),
+            exp_stat_sn: StatSn(peer.exp_stat_sn),
+        };
+        peer.send(world, logout.encode(), &[]);
+    }),
+];
+
+/// Where to break an exchange of `total` bytes: everywhere in the first PDUs, then now and then.
+fn cuts(total: usize) -> impl Iterator<Item = usize> {
+    (1..total.min(100)).chain((100..total).step_by(2777)).chain([total - 1])
+}
+
+/// CVE-2026-23216: commands in flight while their connection ends, at any byte of any exchange, with the medium at
+/// rest or in the midst of its work.
+#[test]
+fn a_connection_may_end_at_any_byte_of_any_exchange() {
+    for (name, exchange) in EXCHANGES {
+        let (mut world, keeper, mut witness) = world();
+        let mut peer = login(&mut world);
+        exchange(&mut world, &mut peer);
+        let total = usize::MAX - peer.fuse.get();
+        end(&mut world, &peer, End::Cut);
+        for (round, cut) in cuts(total).enumerate() {
+            let mut peer = login(&mut world);
+            peer.fuse.set(cut);
+            keeper.hold(round % 2 == 0);
+            exchange(&mut world, &mut peer);
+            end(&mut world, &peer, [End::Cut, End::Closed][round / 2 % 2]);
+            keeper.hold(false);
+            if round % 4 == 0 {
+                witness.works(&mut world);
+            }
+            while keeper.release(&mut world, 0, round / 4 % 2 == 0) {}
+            world.forget(peer.conn);
+            assert!(blocks_are_whole(&keeper), "{name}, cut after {cut} bytes");
+        }
+        witness.works(&mut world);
+        settled(&world, name);
+    }
+}
+
+/// CVE-2026-23216: the same when the end is not the network's but the protocol's: a login that replaces the session, or
+/// the target's own patience.
+#[test]
+fn a_session_may_be_replaced_or_given_up_at_any_pdu_of_any_exchange() {
+    for (name, exchange) in EXCHANGES {
+        let (mut world, keeper, mut witness) = world();
+        let mut peer = login(&mut world);
+        exchange(&mut world, &mut peer);
+        let total = usize::MAX - peer.fuse.get();
+        end(&mut world, &peer, End::Cut);
+        for (round, cut) in cuts(total).step_by(5).enumerate() {
+            let mut peer = login(&mut world);
+            keeper.hold(round % 2 == 0);
+            // The bytes stop coming, and the connection stays.
+            let conn = peer.conn;
+            peer.fuse.set(cut);
+            peer.stalls = true;
+            exchange(&mut world, &mut peer);
+            let how = [End::Reinstated, End::Silence][round / 2 % 2];
+            end(&mut world, &peer, how);
+            keeper.hold(false);
+            if let End::Silence = how {
+                for _ in 0..4 {
+                    world.pass(Duration::from_secs(15));
+                    witness.works(&mut world);
+                }
+            }
+            assert!(!world.is_open(conn), "{name}, stopped after {cut} bytes, {how:?}");
+            while keeper.release(&mut world, 0, round / 4 % 2 == 0) {}
+            world.forget(conn);
+            assert!(blocks_are_whole(&keeper), "{name}, stopped after {cut} bytes");
+        }
+        settled(&world, name);
+    }
+}
+
+/// Nothing is left of anybody but the witness.
+fn settled(world: &World, name: &str) {
+    let sessions = world.shard.sessions();
+    assert_eq!((sessions.len(), sessions[0].tasks), (1, 0), "{name}");
+    assert!(world.shard.units().iter().all(|unit| unit.stats.tasks == 0), "{name}");
+}
+
+/// Each block holds what one write had for it, or nothing.
+fn blocks_are_whole(keeper: &Keeper) -> bool {
+    let (area, written) = (keeper.peek(64 * 512, 200 * BLOCK), pattern(200 * BLOCK, 1));
+    area.chunks(BLOCK).zip(written.chunks(BLOCK)).all(|(have, new)| have == new || have == [0; BLOCK])
+}

@@ -1,5 +1,6 @@
 //! Operations, completions and capabilities.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -20,6 +21,20 @@ pub trait Store {
 
     /// Returns the next completion, if there is one.
     fn poll(&mut self) -> Option<Completion>;
+}
+
+impl<S: Store + ?Sized> Store for Box<S> {
+    fn profile(&self) -> Profile {
+        (**self).profile()
+    }
+
+    fn submit(&mut self, op: Op) {
+        (**self).submit(op);
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        (**self).poll()
+    }
 }
 
 /// Names an operation; chosen by the submitter and returned with the completion.
@@ -84,6 +99,26 @@ pub enum OpAction {
         /// At most this many extents come back; they may then cover less than was asked.
         count_max: usize,
     },
+}
+
+impl OpAction {
+    /// Returns whether the operation changes the medium.
+    pub const fn is_change(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Deallocate { .. } | Self::WriteZeroes { .. })
+    }
+
+    /// Returns where the operation starts and how many bytes it concerns; nothing for a flush.
+    pub fn range(&self) -> (u64, u64) {
+        let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
+        match self {
+            Self::Read { at, len } => (*at, wide(*len)),
+            Self::Write { at, data, .. } => (*at, wide(data.len())),
+            Self::Deallocate { at, len }
+            | Self::WriteZeroes { at, len, .. }
+            | Self::Extents { at, len, .. } => (*at, *len),
+            Self::Flush => (0, 0),
+        }
+    }
 }
 
 /// When a write may be acknowledged.

@@ -11,7 +11,10 @@
 extern crate alloc;
 
 pub mod contract;
+pub mod faulty;
 pub mod null;
+pub mod powercut;
 pub mod ram;
+pub mod read_only;
 
 pub use contract::Store;

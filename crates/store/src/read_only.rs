@@ -1,0 +1,66 @@
+//! A filter that lets nothing be changed.
+
+use alloc::collections::VecDeque;
+
+use crate::contract::{Completion, Fault, Op, Profile, Store};
+
+/// A medium of which every change is refused.
+#[derive(Debug)]
+pub struct ReadOnly<S> {
+    inner: S,
+    refused: VecDeque<Completion>,
+}
+
+impl<S: Store> ReadOnly<S> {
+    /// Guards `inner`.
+    pub const fn new(inner: S) -> Self {
+        Self { inner, refused: VecDeque::new() }
+    }
+}
+
+impl<S: Store> Store for ReadOnly<S> {
+    fn profile(&self) -> Profile {
+        Profile { read_only: true, thin: false, volatile_cache: false, ..self.inner.profile() }
+    }
+
+    fn submit(&mut self, op: Op) {
+        if op.action.is_change() {
+            self.refused.push_back(Completion { id: op.id, result: Err(Fault::ReadOnly.into()) });
+        } else {
+            self.inner.submit(op);
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.refused.pop_front().or_else(|| self.inner.poll())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{Durability, OpAction, OpId, Outcome};
+    use crate::ram::Ram;
+    use base::buffer::Bytes;
+
+    #[test]
+    fn reads_pass_and_changes_do_not() {
+        let mut store = ReadOnly::new(Ram::new(4096));
+        assert!(store.profile().read_only);
+        let data = Bytes::copied_from(b"x").into();
+        let durability = Durability::Cached;
+        let changes = [
+            OpAction::Write { at: 0, data, durability },
+            OpAction::Deallocate { at: 0, len: 1 },
+            OpAction::WriteZeroes { at: 0, len: 1, may_deallocate: true, durability },
+        ];
+        for action in changes {
+            store.submit(Op { id: OpId(1), action });
+            assert_eq!(store.poll().unwrap().result.unwrap_err().fault, Fault::ReadOnly);
+        }
+        store.submit(Op { id: OpId(2), action: OpAction::Read { at: 0, len: 1 } });
+        assert!(matches!(store.poll().unwrap().result, Ok(Outcome::Data(_))));
+        store.submit(Op { id: OpId(3), action: OpAction::Flush });
+        assert!(store.poll().unwrap().result.is_ok());
+    }
+}

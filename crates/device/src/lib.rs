@@ -16,6 +16,7 @@ mod attention;
 pub mod contract;
 mod copy;
 mod fault;
+mod flush;
 mod identifying;
 mod inquiry;
 mod log;

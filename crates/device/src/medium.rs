@@ -26,6 +26,15 @@ pub(crate) struct Ended {
     pub(crate) result: Result<Outcome, Failure>,
 }
 
+/// Who was let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Granted {
+    /// The task that now holds the exclusive range it asked for.
+    Exclusive(TaskId),
+    /// An operation, which is now under way and may have ended.
+    Operation,
+}
+
 struct Slot {
     generation: u32,
     state: State,
@@ -101,26 +110,27 @@ impl MediumAccess {
         }
     }
 
-    /// Lets through who has waited long enough, and returns the owner of an exclusive range that is now held.
-    pub(crate) fn grant(&mut self) -> Option<TaskId> {
-        while self.locks.has_waiters() {
-            let slots = &self.slots;
-            let busy = |range: ByteRange| {
-                slots.iter().any(|slot| matches!(slot.state, State::UnderWay(op) if op.range.overlaps(range)))
-            };
-            match self.locks.next(busy)? {
-                Waiter { want: Want::Plain(op), .. } => {
-                    if let Some(slot) = self.slot_mut(op.id)
-                        && let State::HeldBack(owned) = slot.state
-                    {
-                        slot.state = State::UnderWay(owned);
-                    }
-                    self.store.submit(op);
+    /// Lets through the next who has waited long enough. Call again until it gives `None`.
+    pub(crate) fn grant(&mut self) -> Option<Granted> {
+        if !self.locks.has_waiters() {
+            return None;
+        }
+        let slots = &self.slots;
+        let busy = |range: ByteRange| {
+            slots.iter().any(|slot| matches!(slot.state, State::UnderWay(op) if op.range.overlaps(range)))
+        };
+        match self.locks.next(busy)? {
+            Waiter { owner, want: Want::Exclusive, .. } => Some(Granted::Exclusive(owner)),
+            Waiter { want: Want::Plain(op), .. } => {
+                if let Some(slot) = self.slot_mut(op.id)
+                    && let State::HeldBack(owned) = slot.state
+                {
+                    slot.state = State::UnderWay(owned);
                 }
-                Waiter { owner, want: Want::Exclusive, .. } => return Some(owner),
+                self.store.submit(op);
+                Some(Granted::Operation)
             }
         }
-        None
     }
 
     /// Returns the next operation that ended.

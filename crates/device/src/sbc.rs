@@ -1,11 +1,22 @@
 //! The commands of a direct access block device (SBC-4 §5).
 
 pub(crate) mod address;
+mod cache;
 mod capacity;
+mod compare;
+mod defects;
+mod exclusive;
+mod intake;
+mod lba_status;
 pub(crate) mod limits;
 pub(crate) mod read;
+pub(crate) mod sanitize;
+mod spread;
 mod table;
+mod unmap;
+mod verify;
 pub(crate) mod write;
+mod write_same;
 
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
@@ -28,17 +39,21 @@ fn part_len(core: &Core) -> usize {
     PART_LEN.min(core.facts.profile.io_len_max).max(core.facts.block_len())
 }
 
-/// Returns the FUA bit of a command that has one where all of them have it.
+/// Returns whether a command that has FUA where all of them have it wants it. FUA_NV, obsolete since SBC-4, asks for
+/// a cache that survives a loss of power, which only the medium is.
 fn force_unit_access(cdb: &Cdb) -> bool {
+    const FUA: u8 = 0x08;
+    const FUA_NV: u8 = 0x02;
     match cdb.len_by_opcode() {
         Some(6) => false,
-        Some(10 | 12 | 16) => cdb.u8(1) & 0x08 != 0,
-        _ => cdb.u8(10) & 0x08 != 0,
+        Some(10 | 12 | 16) => cdb.u8(1) & (FUA | FUA_NV) != 0,
+        _ => cdb.u8(10) & (FUA | FUA_NV) != 0,
     }
 }
 
-/// The initiator is set up to send where it should receive, or the other way round.
-const fn wrong_direction() -> Sense {
+/// The initiator is set up to send where it should receive, or the other way round, or sends what cannot be used: less
+/// than a block, or other than a command needs.
+const fn wrong_data_out() -> Sense {
     Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT)
 }
 

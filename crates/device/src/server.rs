@@ -16,9 +16,10 @@ use crate::contract::{
 };
 use crate::copy::Copies;
 use crate::fault::{self, Doing};
-use crate::medium::{self, MediumAccess};
+use crate::medium::{self, Ended, MediumAccess};
 use crate::nexus::Nexuses;
 use crate::range_lock::ByteRange;
+use crate::sbc::sanitize::Sanitizer;
 use crate::settings::Settings;
 use crate::spc;
 use crate::table::Table;
@@ -72,6 +73,8 @@ pub(crate) struct Core {
     pub(crate) settings: Settings,
     /// What the commands of every device leave behind.
     pub(crate) spc: spc::State,
+    /// Work on the whole medium that outlives its command.
+    pub(crate) sanitizer: Sanitizer,
     /// Who reaches this unit.
     pub(crate) nexuses: Nexuses,
     /// Every command.
@@ -86,6 +89,10 @@ pub(crate) struct Core {
     events: VecDeque<Event>,
     /// Data-Out that tasks of peers have asked for: it is already here.
     peer_fetches: VecDeque<(TaskId, u32, u32)>,
+    /// Tasks to be told that something they wait for happened.
+    woken: VecDeque<TaskId>,
+    /// Operations refused before the medium saw them.
+    refused: VecDeque<(TaskId, u32)>,
     /// Calls of other units under way.
     calls: BTreeMap<u32, TaskId>,
     call_next: u32,
@@ -105,6 +112,7 @@ impl Core {
             settings: Settings::new(config.write_cache),
             facts: Facts { config, profile, makes_tokens: false },
             spc,
+            sanitizer: Sanitizer::default(),
             nexuses: Nexuses::default(),
             table: Table::new(),
             pool,
@@ -113,6 +121,8 @@ impl Core {
             copies: Copies::default(),
             events: VecDeque::new(),
             peer_fetches: VecDeque::new(),
+            woken: VecDeque::new(),
+            refused: VecDeque::new(),
             calls: BTreeMap::new(),
             call_next: 0,
             flush_failed: false,
@@ -142,8 +152,11 @@ impl Core {
     }
 
     /// Returns why the medium cannot be used now, if so.
-    pub(crate) const fn not_ready(&self) -> Option<Sense> {
-        self.spc.not_ready()
+    pub(crate) fn not_ready(&self) -> Option<Sense> {
+        self.sanitizer
+            .progress(self.facts.profile.len)
+            .or_else(|| self.sanitizer.failure())
+            .or_else(|| self.spc.not_ready())
     }
 
     /// Has state stored durably on behalf of a task.
@@ -161,10 +174,31 @@ impl Core {
     /// Starts an operation of the medium on behalf of a task; a job hears of its end with `tag`.
     pub(crate) fn submit(&mut self, task: &TaskInfo, tag: u32, action: OpAction) {
         task.ops.set(task.ops.get().saturating_add(1));
+        if self.sanitizer.is_running() {
+            // The task began before, and would undo what is being done.
+            return self.refused.push_back((task.id, tag));
+        }
         if medium::changes(&action) {
             self.copies.tokens.touched_bytes(self.facts.block_size(), medium::range_of(&action));
         }
         self.medium.submit(task.id, tag, action);
+    }
+
+    /// Returns the next operation that ended, also one that never began.
+    pub(crate) fn next_ended(&mut self) -> Option<Ended> {
+        if let Some((owner, tag)) = self.refused.pop_front() {
+            return Some(Ended { owner, tag, result: Err(Fault::Gone.into()) });
+        }
+        self.medium.poll()
+    }
+
+    /// Has a job told that something it waits for happened.
+    pub(crate) fn wake(&mut self, task: TaskId) {
+        self.woken.push_back(task);
+    }
+
+    pub(crate) fn next_woken(&mut self) -> Option<TaskId> {
+        self.woken.pop_front()
     }
 
     /// Asks for an exclusive range of the medium: the job gets `JobInput::Locked` when no other access overlaps it,
@@ -243,6 +277,9 @@ impl Core {
     /// Returns the sense data for a failure of the medium, and establishes the unit attention it calls for.
     /// `at` is the byte at which the operation started.
     pub(crate) fn failed(&mut self, failure: Failure, doing: Doing, at: Option<u64>) -> Sense {
+        if let Some(sense) = self.sanitizer.progress(self.facts.profile.len) {
+            return sense;
+        }
         self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
         if failure.fault == Fault::NoSpace && self.facts.is_thin() {
             // SBC-4 §4.7.3.6: everyone learns that the space has run out, not only who hit it.

@@ -16,8 +16,7 @@ mod table;
 use alloc::vec::Vec;
 
 use base::time::Instant;
-use scsi::sense::{Asc, Sense, SenseKey};
-use store::contract::OpAction;
+use scsi::sense::{Asc, Sense};
 
 use crate::contract::NexusId;
 use crate::identifying::IdentifyingInformation;
@@ -30,9 +29,8 @@ use crate::scratch::ScratchBuffers;
 use crate::self_test::SelfTestResults;
 use crate::server::Core;
 use crate::settings::Settings;
-use crate::task::TaskInfo;
 use crate::timestamp::Timestamp;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
+use crate::verdict::Verdict;
 
 pub(crate) use table::ROWS;
 
@@ -115,32 +113,6 @@ impl Core {
     /// The settings of a unit that nobody has touched: what a reset brings back.
     pub(crate) const fn default_settings(&self) -> Settings {
         Settings::new(self.facts.config.write_cache)
-    }
-}
-
-/// Makes everything that was acknowledged durable, then goes on.
-struct FlushThen {
-    then: fn(&mut Core, &TaskInfo) -> Verdict,
-}
-
-impl Job for FlushThen {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
-        match input {
-            JobInput::Start => {
-                core.submit(task, 0, OpAction::Flush);
-                JobStep::Wait
-            }
-            JobInput::Store { result: Ok(_), .. } if core.can_vouch() => {
-                JobStep::Done((self.then)(core, task))
-            }
-            JobInput::Store { result: Ok(_), .. } => {
-                JobStep::Done(Verdict::Check(Sense::new(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR)))
-            }
-            JobInput::Store { result: Err(failure), .. } => {
-                JobStep::Done(Verdict::Check(core.flush_failed(failure)))
-            }
-            _ => JobStep::Wait,
-        }
     }
 }
 

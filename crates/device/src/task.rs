@@ -65,6 +65,11 @@ pub(crate) struct PeerTask {
     pub(crate) token: Option<Rc<[u8]>>,
 }
 
+impl TaskId {
+    /// Not a task: what the unit does on the medium by itself.
+    pub(crate) const BACKGROUND: Self = Self { slot: u32::MAX, generation: u32::MAX };
+}
+
 impl TaskInfo {
     /// Describes a command without data. The task set gives it its name.
     pub(crate) const fn new(origin: Origin, nexus: NexusId, cdb: Cdb) -> Self {

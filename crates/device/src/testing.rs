@@ -6,6 +6,7 @@ use alloc::rc::Rc;
 use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
 use base::buffer::{Bytes, DataList, Pool};
 use base::time::Instant;
@@ -16,6 +17,7 @@ use scsi::sense::{Asc, SenseKey};
 use scsi::status::{Status, TaskAttribute};
 use scsi::transport_id::TransportId;
 use store::Store;
+use store::contract::{Completion, Op, Profile};
 use store::ram::Ram;
 
 use crate::contract::{
@@ -261,6 +263,20 @@ impl Rig {
         }
     }
 
+    /// Reads blocks.
+    #[track_caller]
+    pub(crate) fn read(&mut self, lba: u64, blocks: u32) -> Vec<u8> {
+        let len = usize::try_from(blocks * self.unit.block_size().bytes()).unwrap();
+        self.run(A, &cdb_16(0x88, 0, lba, blocks), len, &[]).good()
+    }
+
+    /// Writes blocks.
+    #[track_caller]
+    pub(crate) fn write(&mut self, lba: u64, data: &[u8]) {
+        let blocks = u32::try_from(data.len()).unwrap() / self.unit.block_size().bytes();
+        self.run(A, &cdb_16(0x8a, 0, lba, blocks), 0, data).good();
+    }
+
     /// Takes what the unit has to say.
     pub(crate) fn drain(&mut self) {
         while let Some(event) = self.unit.poll() {
@@ -296,6 +312,85 @@ fn decode(sense: &[u8]) -> Option<(SenseKey, Asc)> {
     match sense.first()? & 0x7f {
         0x70 | 0x71 => Some((SenseKey(sense[2] & 0xf), code(12))),
         _ => Some((SenseKey(sense[1] & 0xf), code(2))),
+    }
+}
+
+/// READ(12) or WRITE(12), or whatever else has that shape.
+pub(crate) fn cdb_12(opcode: u8, flags: u8, lba: u32, blocks: u32) -> [u8; 12] {
+    let mut cdb = [0; 12];
+    (cdb[0], cdb[1]) = (opcode, flags);
+    cdb[2..6].copy_from_slice(&lba.to_be_bytes());
+    cdb[6..10].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+/// READ(32) or WRITE(32), or whatever else has that shape.
+pub(crate) fn cdb_32(action: u16, flags: u8, lba: u64, blocks: u32) -> [u8; 32] {
+    let mut cdb = [0; 32];
+    (cdb[0], cdb[7], cdb[10]) = (0x7f, 0x18, flags);
+    cdb[8..10].copy_from_slice(&action.to_be_bytes());
+    cdb[12..20].copy_from_slice(&lba.to_be_bytes());
+    cdb[28..32].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
+/// A medium that answers only when it is told to.
+pub(crate) struct Slow {
+    inner: Ram,
+    gate: Gate,
+}
+
+/// What opens and closes a [`Slow`] medium.
+#[derive(Clone, Default)]
+pub(crate) struct Gate {
+    state: Rc<RefCell<GateState>>,
+}
+
+#[derive(Default)]
+struct GateState {
+    open: bool,
+    held: VecDeque<Op>,
+}
+
+impl Slow {
+    /// A medium of `len` bytes, open at first.
+    pub(crate) fn new(len: u64) -> (Self, Gate) {
+        let gate = Gate::default();
+        gate.open();
+        (Self { inner: Ram::new(len), gate: gate.clone() }, gate)
+    }
+}
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        self.state.borrow_mut().open = true;
+    }
+
+    pub(crate) fn close(&self) {
+        self.state.borrow_mut().open = false;
+    }
+
+    /// How many operations wait.
+    pub(crate) fn held(&self) -> usize {
+        self.state.borrow().held.len()
+    }
+}
+
+impl Store for Slow {
+    fn profile(&self) -> Profile {
+        self.inner.profile()
+    }
+
+    fn submit(&mut self, op: Op) {
+        self.gate.state.borrow_mut().held.push_back(op);
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut state = self.gate.state.borrow_mut();
+        if state.open {
+            state.held.drain(..).for_each(|op| self.inner.submit(op));
+        }
+        self.inner.poll()
     }
 }
 

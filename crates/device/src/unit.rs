@@ -308,13 +308,14 @@ impl LogicalUnit {
     }
 
     /// Returns when [`Self::handle_timeout`] wants to be called.
-    pub const fn poll_timeout(&self) -> Option<Instant> {
-        None
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.core.sanitizer.poll_timeout()
     }
 
     /// Takes note that the deadline passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.core.now = now;
+        self.core.sanitize_on();
         self.settle();
     }
 

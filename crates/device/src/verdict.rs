@@ -87,6 +87,8 @@ pub(crate) enum JobInput {
     Start,
     /// The exclusive range asked for with `Core::lock` is granted.
     Locked,
+    /// Something the job waits for happened elsewhere in the unit: see `Core::wake`.
+    Woken,
     /// An operation submitted with `Core::submit` completed.
     Store {
         /// As given to `submit`.

@@ -85,6 +85,14 @@ pub mod maintenance_out {
     pub const SET_TIMESTAMP: u16 = 0x0f;
 }
 
+/// Service actions of SANITIZE.
+pub mod sanitize {
+    pub const OVERWRITE: u16 = 0x01;
+    pub const BLOCK_ERASE: u16 = 0x02;
+    pub const CRYPTOGRAPHIC_ERASE: u16 = 0x03;
+    pub const EXIT_FAILURE_MODE: u16 = 0x1f;
+}
+
 /// Service actions of variable-length CDBs (32 bytes).
 pub mod variable_length {
     pub const READ_32: u16 = 0x09;

@@ -283,6 +283,7 @@ impl Sense {
 impl Asc {
     pub const NONE: Self = Self(0x0000);
     pub const OPERATION_IN_PROGRESS: Self = Self(0x0016);
+    pub const FORMAT_IN_PROGRESS: Self = Self(0x0404);
     pub const SANITIZE_IN_PROGRESS: Self = Self(0x041b);
     pub const NOT_READY_INITIALIZING_COMMAND_REQUIRED: Self = Self(0x0402);
     pub const NOT_READY_SPACE_ALLOCATION_IN_PROGRESS: Self = Self(0x0414);
@@ -335,6 +336,7 @@ impl Asc {
     pub const TIMESTAMP_CHANGED: Self = Self(0x2a10);
     pub const COMMAND_SEQUENCE_ERROR: Self = Self(0x2c00);
     pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Self = Self(0x2f00);
+    pub const FORMAT_COMMAND_FAILED: Self = Self(0x3101);
     pub const SANITIZE_COMMAND_FAILED: Self = Self(0x3103);
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self = Self(0x3900);
     pub const MEDIUM_NOT_PRESENT: Self = Self(0x3a00);

@@ -10,24 +10,30 @@ use store::contract::{Failure, OpAction, Outcome};
 use super::address::Span;
 use super::{PARTS_UNDER_WAY, part_len};
 use crate::fault::Doing;
+use crate::flush::FlushThen;
 use crate::server::Core;
 use crate::task::TaskInfo;
 use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
-/// READ 6, 10, 12, 16 and 32.
+/// READ 6, 10, 12, 16 and 32. With FUA, what is read is durable (SBC-4 §4.15.2).
 pub(crate) fn read(core: &mut Core, task: &TaskInfo) -> Verdict {
-    match Span::of_transfer(&core.facts, &task.cdb) {
-        Ok(span) => deliver_blocks(core, task, span),
-        Err(sense) => Verdict::Check(sense),
+    if super::force_unit_access(&task.cdb) && core.facts.profile.volatile_cache {
+        return match Span::of_transfer(&core.facts, &task.cdb) {
+            Ok(_) => Verdict::Run(Box::new(FlushThen { then: deliver_blocks })),
+            Err(sense) => Verdict::Check(sense),
+        };
     }
+    deliver_blocks(core, task)
 }
 
-/// Reads what the initiator has room for of a span, and delivers it.
-fn deliver_blocks(core: &mut Core, task: &TaskInfo, span: Span) -> Verdict {
-    if task.data_out_len > 0 {
-        return Verdict::Check(super::wrong_direction());
-    }
-    task.transferable.set(span.len);
+/// Reads what the initiator has room for, and delivers it.
+fn deliver_blocks(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let span = match Span::of_transfer(&core.facts, &task.cdb) {
+        Ok(span) => span,
+        Err(sense) => return Verdict::Check(sense),
+    };
+    // An initiator that is set up to send instead has no room, and gets nothing.
+    task.transferable.set(if task.data_out_len > 0 { 0 } else { span.len });
     let wanted = span.len.min(u64::from(task.data_in_len));
     core.stats.reads += 1;
     core.stats.read_bytes += wanted;

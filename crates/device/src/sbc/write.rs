@@ -38,7 +38,7 @@ pub(crate) fn write(core: &mut Core, task: &TaskInfo) -> Verdict {
 /// What to answer when it sends nothing, or part of a block (FCP-4 §9.4.2 calls for that sense; RFC 7143 is silent).
 pub(super) fn take_blocks(core: &mut Core, task: &TaskInfo, span: Span) -> Result<usize, Verdict> {
     if task.data_in_len > 0 {
-        return Err(Verdict::Check(super::wrong_direction()));
+        return Err(Verdict::Check(super::wrong_data_out()));
     }
     task.transferable.set(span.len);
     let sent = span.len.min(u64::from(task.data_out_len));
@@ -90,15 +90,22 @@ struct LongWrite {
     durability: Durability,
     /// How many bytes were asked of the initiator.
     asked: usize,
-    /// How many bytes were written.
-    written: usize,
     /// How many parts are asked for or being written.
     under_way: usize,
+    flushing: bool,
 }
 
 impl LongWrite {
     const fn new() -> Self {
-        Self { at: 0, len: 0, part: 0, durability: Durability::Cached, asked: 0, written: 0, under_way: 0 }
+        Self {
+            at: 0,
+            len: 0,
+            part: 0,
+            durability: Durability::Cached,
+            asked: 0,
+            under_way: 0,
+            flushing: false,
+        }
     }
 
     fn ask(&mut self, core: &mut Core, task: &TaskInfo) {
@@ -111,33 +118,51 @@ impl LongWrite {
         }
     }
 
-    /// Writes a part that has arrived. Its tag is its offset, so that a failure knows where.
+    /// Writes a part that has arrived. Its tag is its offset, so that a failure knows where. One flush at the end is
+    /// worth as much as a durable write of every part.
     fn put(&self, core: &mut Core, task: &TaskInfo, offset: u32, data: DataList) {
         let at = self.at.saturating_add(u64::from(offset));
-        core.submit(task, offset, OpAction::Write { at, data, durability: self.durability });
+        core.submit(task, offset, OpAction::Write { at, data, durability: Durability::Cached });
+    }
+
+    fn written(&mut self, core: &mut Core, task: &TaskInfo) -> JobStep {
+        self.ask(core, task);
+        if self.under_way > 0 {
+            return JobStep::Wait;
+        }
+        if self.durability == Durability::Cached {
+            return JobStep::Done(Verdict::Good);
+        }
+        self.flushing = true;
+        core.submit(task, 0, OpAction::Flush);
+        JobStep::Wait
     }
 }
 
 impl Job for LongWrite {
     fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
-            JobInput::Start => {}
+            JobInput::Start => {
+                self.ask(core, task);
+                JobStep::Wait
+            }
             JobInput::DataOut { offset, data } => {
                 self.put(core, task, offset, data);
-                return JobStep::Wait;
+                JobStep::Wait
+            }
+            JobInput::Store { result, .. } if self.flushing => {
+                JobStep::Done(core.flushed_since(result).map_or_else(Verdict::Check, |()| Verdict::Good))
             }
             JobInput::Store { result: Ok(Outcome::Done(data)), .. } => {
                 self.under_way -= 1;
-                self.written += data.len();
                 core.recycle(data);
+                self.written(core, task)
             }
             JobInput::Store { tag, result: Err(failure) } => {
-                return failed(core, failure, self.at.saturating_add(u64::from(tag)));
+                failed(core, failure, self.at.saturating_add(u64::from(tag)))
             }
-            _ => return super::confused(),
+            _ => super::confused(),
         }
-        self.ask(core, task);
-        if self.under_way == 0 { JobStep::Done(Verdict::Good) } else { JobStep::Wait }
     }
 }
 

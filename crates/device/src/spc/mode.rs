@@ -4,7 +4,8 @@ use scsi::mode::{BlockDescriptor, Form, Values};
 use scsi::opcode;
 use scsi::sense::{Asc, Sense};
 
-use super::{FlushThen, data_or, whole};
+use super::{data_or, whole};
+use crate::flush::FlushThen;
 use crate::mode::{self, MediumFacts, SenseRequest};
 use crate::server::Core;
 use crate::task::TaskInfo;

@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense};
 
-use super::FlushThen;
+use crate::flush::FlushThen;
 use crate::pr::conflict::Conflict;
 use crate::server::Core;
 use crate::task::TaskInfo;

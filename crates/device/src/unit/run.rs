@@ -12,7 +12,7 @@ use crate::attention;
 use crate::contract::{
     DataOutFault, Event, NexusId, PeerAnswer, PeerCaller, PeerFault, PeerRequest, PeerResult, SenseBytes,
 };
-use crate::medium::Ended;
+use crate::medium::{Ended, Granted};
 use crate::peer;
 use crate::server::Core;
 use crate::settings::AttentionInterlock;
@@ -44,12 +44,18 @@ impl LogicalUnit {
     /// Lets everything happen that can happen now.
     pub(super) fn settle(&mut self) {
         loop {
-            if let Some(ended) = self.core.medium.poll() {
+            if let Some(ended) = self.core.next_ended() {
                 self.operation_ended(ended);
             } else if let Some((id, offset, len)) = self.core.next_peer_fetch() {
                 self.feed_peer(id, offset, len);
-            } else if let Some(id) = self.core.medium.grant() {
-                self.step(id, JobInput::Locked);
+            } else if let Some(granted) = self.core.medium.grant() {
+                match granted {
+                    Granted::Operation => {}
+                    Granted::Exclusive(TaskId::BACKGROUND) => self.core.sanitizer_locked(),
+                    Granted::Exclusive(id) => self.step(id, JobInput::Locked),
+                }
+            } else if let Some(id) = self.core.next_woken() {
+                self.step(id, JobInput::Woken);
             } else if let Some((nexus, job)) = self.core.copies.take_spawned() {
                 self.begin_background(nexus, job);
             } else if let Some(id) = self.tasks.wake() {
@@ -109,6 +115,9 @@ impl LogicalUnit {
 
     fn operation_ended(&mut self, ended: Ended) {
         let Ended { owner, tag, result } = ended;
+        if owner == TaskId::BACKGROUND {
+            return self.core.sanitizer_ended(result);
+        }
         let Some(task) = self.tasks.find_mut(owner) else { return self.core.discard(result) };
         task.info.ops.set(task.info.ops.get().saturating_sub(1));
         match task.work {
@@ -336,6 +345,9 @@ impl Core {
         }
         if task.attribute == TaskAttribute::Aca {
             return Err(Verdict::Check(Sense::illegal(Asc::INVALID_MESSAGE_ERROR)));
+        }
+        if let Some(sense) = self.sanitizer.obstacle(row.opcode) {
+            return Err(Verdict::Check(self.sanitizer.progress(self.facts.profile.len).unwrap_or(sense)));
         }
         if row.medium == Medium::Untouched {
             return Ok(());

@@ -1,0 +1,30 @@
+//! SYNCHRONIZE CACHE (SBC-4 §5.31, §5.32) and PRE-FETCH (§5.12, §5.13).
+
+use alloc::boxed::Box;
+
+use super::address::Span;
+use crate::flush::FlushThen;
+use crate::server::Core;
+use crate::task::TaskInfo;
+use crate::verdict::Verdict;
+
+/// SYNCHRONIZE CACHE 10 and 16. The whole cache is written, whatever the range; and IMMED makes no difference, for an
+/// answer that comes before the blocks are safe would have to be taken back when they turn out not to be.
+pub(super) fn synchronize(core: &mut Core, task: &TaskInfo) -> Verdict {
+    match Span::of(&core.facts, &task.cdb) {
+        Err(sense) => Verdict::Check(sense),
+        Ok(_) if core.facts.profile.volatile_cache => {
+            Verdict::Run(Box::new(FlushThen { then: |_, _| Verdict::Good }))
+        }
+        Ok(_) => Verdict::Good,
+    }
+}
+
+/// PRE-FETCH 10 and 16. There is no cache of ours to fetch into, so the answer is GOOD and never CONDITION MET, which
+/// would promise that all of the blocks fitted.
+pub(super) fn pre_fetch(core: &mut Core, task: &TaskInfo) -> Verdict {
+    match Span::of(&core.facts, &task.cdb) {
+        Err(sense) => Verdict::Check(sense),
+        Ok(_) => Verdict::Good,
+    }
+}

@@ -1,0 +1,209 @@
+//! Commands that are atomic against every other access: COMPARE AND WRITE (SBC-4 §5.3), ORWRITE (§5.10) and WRITE ATOMIC
+//! (§5.48).
+//!
+//! All data is fetched first, so that a slow initiator keeps nobody waiting; only then the range is taken.
+
+use alloc::boxed::Box;
+
+use base::buffer::{Bytes, DataList};
+use store::contract::{Durability, OpAction, Outcome};
+
+use super::address::Span;
+use super::compare::{first_difference, miscompare};
+use super::intake::Intake;
+use super::write::take_blocks;
+use super::{limits, part_len};
+use crate::fault::Doing;
+use crate::range_lock::ByteRange;
+use crate::server::Core;
+use crate::task::TaskInfo;
+use crate::verdict::{Job, JobInput, JobStep, Verdict};
+
+/// COMPARE AND WRITE.
+pub(super) fn compare_and_write(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let most = u64::from(limits::limits(&core.facts).compare_and_write_max);
+    let span = match span_within(core, task, most) {
+        Ok(span) => span,
+        Err(verdict) => return verdict,
+    };
+    if span.len == 0 {
+        return Verdict::Good;
+    }
+    // First what is to be there, then what to write.
+    let total = span.len * 2;
+    task.transferable.set(total);
+    if u64::from(task.data_out_len) != total {
+        return Verdict::Check(super::wrong_data_out());
+    }
+    core.stats.writes += 1;
+    core.stats.write_bytes += span.len;
+    run(core, task, span, Action::CompareAndWrite, total)
+}
+
+/// ORWRITE(16).
+pub(super) fn or_write(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let span = match Span::of_transfer(&core.facts, &task.cdb) {
+        Ok(span) => span,
+        Err(sense) => return Verdict::Check(sense),
+    };
+    match take_blocks(core, task, span) {
+        Ok(len) => run(core, task, span, Action::Or, u64::try_from(len).unwrap_or(u64::MAX)),
+        Err(verdict) => verdict,
+    }
+}
+
+/// WRITE ATOMIC(16) and (32).
+pub(super) fn write_atomic(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let most = u64::from(limits::limits(&core.facts).atomic_max);
+    let span = match span_within(core, task, most) {
+        Ok(span) => span,
+        Err(verdict) => return verdict,
+    };
+    match take_blocks(core, task, span) {
+        // Part of it is not all of it.
+        Ok(len) if u64::try_from(len) != Ok(span.len) => Verdict::Check(super::wrong_data_out()),
+        Ok(_) => run(core, task, span, Action::Put, span.len),
+        Err(verdict) => verdict,
+    }
+}
+
+fn span_within(core: &Core, task: &TaskInfo, blocks_max: u64) -> Result<Span, Verdict> {
+    let span = Span::of(&core.facts, &task.cdb).map_err(Verdict::Check)?;
+    span.check_length(&task.cdb, blocks_max).map_err(Verdict::Check)?;
+    Ok(span)
+}
+
+fn run(core: &Core, task: &TaskInfo, span: Span, action: Action, total: u64) -> Verdict {
+    let total = usize::try_from(total).unwrap_or(usize::MAX);
+    Verdict::Run(Box::new(Exclusive {
+        at: span.at,
+        len: match action {
+            Action::CompareAndWrite => total / 2,
+            Action::Or | Action::Put => total,
+        },
+        action,
+        durability: core.durability(super::force_unit_access(&task.cdb)),
+        intake: Intake::new(total),
+        done: 0,
+    }))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    CompareAndWrite,
+    Or,
+    Put,
+}
+
+/// Bytes of a store operation's tag.
+mod tag {
+    pub(super) const READ: u32 = 0;
+    pub(super) const WRITE: u32 = 1;
+}
+
+struct Exclusive {
+    at: u64,
+    len: usize,
+    action: Action,
+    durability: Durability,
+    intake: Intake,
+    /// How many bytes are through, for ORWRITE, which works part by part.
+    done: usize,
+}
+
+impl Exclusive {
+    fn here(&self) -> u64 {
+        self.at.saturating_add(u64::try_from(self.done).unwrap_or(u64::MAX))
+    }
+
+    /// How much is read and written at a time: the others must do it whole.
+    fn step_len(&self, core: &Core) -> usize {
+        match self.action {
+            Action::Or => part_len(core).min(self.len - self.done),
+            Action::CompareAndWrite | Action::Put => self.len,
+        }
+    }
+
+    fn read(&self, core: &mut Core, task: &TaskInfo) {
+        let len = self.step_len(core);
+        core.submit(task, tag::READ, OpAction::Read { at: self.here(), len });
+    }
+
+    fn write(&self, core: &mut Core, task: &TaskInfo, data: DataList) {
+        core.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability: self.durability });
+    }
+
+    /// Goes on with what the medium holds.
+    fn found(&self, core: &mut Core, task: &TaskInfo, held: DataList) -> Option<Verdict> {
+        if self.action == Action::CompareAndWrite {
+            let expected = self.intake.data().slice(0, self.len);
+            let difference = first_difference(&expected, &held);
+            core.recycle(held);
+            if let Some(at) = difference {
+                return Some(Verdict::Check(miscompare(at)));
+            }
+            let data = self.intake.data().slice(self.len, self.len * 2);
+            self.write(core, task, data);
+        } else {
+            let sent = self.intake.data().slice(self.done, self.done + held.len());
+            let data = or(core, &held, &sent);
+            core.recycle(held);
+            self.write(core, task, data.into());
+        }
+        None
+    }
+}
+
+impl Job for Exclusive {
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => self.intake.ask(core, task),
+            JobInput::DataOut { data, .. } => {
+                if self.intake.take(core, task, data) {
+                    let len = u64::try_from(self.len).unwrap_or(u64::MAX);
+                    core.lock(task, ByteRange::new(self.at, len));
+                }
+            }
+            JobInput::Locked if self.action == Action::Put => {
+                let data = self.intake.take_all();
+                self.write(core, task, data);
+            }
+            JobInput::Locked => self.read(core, task),
+            JobInput::Store { result: Ok(Outcome::Data(held)), .. } => {
+                if let Some(verdict) = self.found(core, task, held) {
+                    return JobStep::Done(verdict);
+                }
+            }
+            JobInput::Store { result: Ok(Outcome::Done(data)), .. } => {
+                self.done += data.len();
+                core.recycle(data);
+                if self.done >= self.len {
+                    core.recycle(self.intake.take_all());
+                    return JobStep::Done(Verdict::Good);
+                }
+                self.read(core, task);
+            }
+            JobInput::Store { tag, result: Err(failure) } => {
+                let doing = if tag == tag::READ { Doing::Reading } else { Doing::Writing };
+                return JobStep::Done(Verdict::Check(core.failed(failure, doing, Some(self.here()))));
+            }
+            _ => return super::confused(),
+        }
+        JobStep::Wait
+    }
+}
+
+/// Returns the bits set in either of two runs of bytes of one length.
+fn or(core: &Core, held: &DataList, sent: &DataList) -> Bytes {
+    let mut buf = core.pool.take(held.len());
+    held.parts().iter().for_each(|part| {
+        buf.append(part);
+    });
+    let mut rest = buf.filled_mut();
+    for part in sent.parts() {
+        let (head, tail) = rest.split_at_mut(part.len().min(rest.len()));
+        head.iter_mut().zip(&**part).for_each(|(to, from)| *to |= from);
+        rest = tail;
+    }
+    buf.freeze()
+}

@@ -1,0 +1,48 @@
+//! Data-Out that is needed whole before anything is done with it.
+
+use base::buffer::DataList;
+
+use super::PART_LEN;
+use crate::server::Core;
+use crate::task::TaskInfo;
+
+/// A Data-Out buffer on its way, fetched a part at a time.
+#[derive(Debug)]
+pub(super) struct Intake {
+    total: usize,
+    data: DataList,
+}
+
+impl Intake {
+    /// Expects `total` bytes, which is not zero.
+    pub(super) fn new(total: usize) -> Self {
+        Self { total, data: DataList::new() }
+    }
+
+    /// Asks for the next part.
+    pub(super) fn ask(&self, core: &mut Core, task: &TaskInfo) {
+        let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        let have = self.data.len();
+        core.fetch(task, narrow(have), narrow(PART_LEN.min(self.total - have)));
+    }
+
+    /// Takes a part and returns whether it was the last; if not, asks for the next.
+    pub(super) fn take(&mut self, core: &mut Core, task: &TaskInfo, part: DataList) -> bool {
+        part.into_parts().for_each(|bytes| self.data.push(bytes));
+        let whole = self.data.len() >= self.total;
+        if !whole {
+            self.ask(core, task);
+        }
+        whole
+    }
+
+    /// Returns what is here.
+    pub(super) const fn data(&self) -> &DataList {
+        &self.data
+    }
+
+    /// Takes what is here.
+    pub(super) fn take_all(&mut self) -> DataList {
+        core::mem::take(&mut self.data)
+    }
+}

@@ -1,0 +1,203 @@
+//! SANITIZE (SBC-4 §5.29) and FORMAT UNIT (§5.4): work on the whole medium that outlives its command, its nexus and
+//! every reset.
+//!
+//! While it runs, the unit answers little but questions. It goes at a measured pace, so that the other units of its
+//! thread are served meanwhile.
+
+mod run;
+
+use alloc::boxed::Box;
+
+use scsi::opcode as op;
+use scsi::sense::{Asc, Sense, SenseKey};
+
+use super::limits::erases;
+use crate::server::{Core, Facts};
+use crate::task::TaskInfo;
+use crate::verdict::{Job, JobInput, JobStep, Verdict};
+
+pub(crate) use run::Sanitizer;
+use run::{Kind, Plan};
+
+/// Bits of byte 1.
+const IMMED: u8 = 0x80;
+const AUSE: u8 = 0x20;
+
+/// The header of the OVERWRITE parameter list.
+const OVERWRITE_HEADER_LEN: usize = 4;
+
+/// SANITIZE with BLOCK ERASE: the medium gives all storage back and reads as zeros.
+pub(super) fn block_erase(core: &mut Core, task: &TaskInfo) -> Verdict {
+    match without_parameters(core, task) {
+        Ok(()) => start(core, task, Kind::Sanitize, Plan::Erase),
+        Err(sense) => Verdict::Check(sense),
+    }
+}
+
+/// SANITIZE with OVERWRITE.
+pub(super) fn overwrite(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let len = task.cdb.u16(7);
+    let longest = core.facts.block_len() + OVERWRITE_HEADER_LEN;
+    if usize::from(len) <= OVERWRITE_HEADER_LEN || usize::from(len) > longest {
+        return Verdict::Check(Sense::invalid_cdb(7, None));
+    }
+    match core.write_protection(task.nexus) {
+        Some(sense) => Verdict::Check(sense),
+        None => Verdict::Parameters { len: u32::from(len), then: overwrite_with },
+    }
+}
+
+fn overwrite_with(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+    let [first, _, high, low, pattern @ ..] = list else {
+        return Verdict::Check(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
+    };
+    // TEST asks for vendor-specific behaviour, which there is none of.
+    if first & 0x60 != 0 {
+        return Verdict::Check(Sense::invalid_parameter(0, Some(6)));
+    }
+    let passes = first & 0x1f;
+    if passes == 0 {
+        return Verdict::Check(Sense::invalid_parameter(0, Some(4)));
+    }
+    let len = usize::from(u16::from_be_bytes([*high, *low]));
+    match pattern.get(..len) {
+        Some(pattern) if (1..=core.facts.block_len()).contains(&len) => {
+            let block = pattern.iter().copied().cycle().take(core.facts.block_len()).collect();
+            let plan = Plan::Overwrite { block, passes, invert: first & 0x80 != 0 };
+            start(core, task, Kind::Sanitize, plan)
+        }
+        _ => Verdict::Check(Sense::invalid_parameter(2, None)),
+    }
+}
+
+/// SANITIZE with EXIT FAILURE MODE.
+pub(super) fn exit_failure_mode(core: &mut Core, task: &TaskInfo) -> Verdict {
+    if let Err(sense) = without_parameters(core, task) {
+        return Verdict::Check(sense);
+    }
+    if core.sanitizer.leave_failure() {
+        Verdict::Good
+    } else {
+        Verdict::Check(Sense::invalid_cdb(1, Some(4)))
+    }
+}
+
+/// FORMAT UNIT: no protection information, no defect lists; all blocks become zeros.
+pub(super) fn format(core: &mut Core, task: &TaskInfo) -> Verdict {
+    if let Some(sense) = core.write_protection(task.nexus) {
+        return Verdict::Check(sense);
+    }
+    if task.cdb.u8(1) & FMTDATA == 0 {
+        return start_formatting(core, task, false);
+    }
+    // The header alone, short or long (LONGLIST).
+    let len = if task.cdb.u8(1) & LONGLIST == 0 { 4 } else { 8 };
+    Verdict::Parameters { len, then: format_with }
+}
+
+const FMTDATA: u8 = 0x10;
+const LONGLIST: u8 = 0x20;
+/// FOV, DPRY, DCRT and STPF only say how defects are handled; IP and protection fields ask for what there is not.
+const FORMAT_OPTIONS_IGNORED: u8 = 0xf0;
+const FORMAT_IMMED: u8 = 0x02;
+
+fn format_with(core: &mut Core, task: &TaskInfo, header: &[u8]) -> Verdict {
+    let (protection, options, rest) = match header {
+        [protection, options, rest @ ..] if header.len() == 4 || header.len() == 8 => {
+            (protection, options, rest)
+        }
+        _ => return Verdict::Check(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR)),
+    };
+    if *protection != 0 {
+        return Verdict::Check(Sense::invalid_parameter(0, None));
+    }
+    if options & !(FORMAT_OPTIONS_IGNORED | FORMAT_IMMED) != 0 {
+        return Verdict::Check(Sense::invalid_parameter(1, None));
+    }
+    if rest.iter().any(|byte| *byte != 0) {
+        return Verdict::Check(Sense::invalid_parameter(2, None));
+    }
+    start_formatting(core, task, options & FORMAT_IMMED != 0)
+}
+
+fn start_formatting(core: &mut Core, task: &TaskInfo, immediate: bool) -> Verdict {
+    let plan = if erases(&core.facts) { Plan::Erase } else { Plan::zeros(core.facts.block_len()) };
+    begin(core, task, Kind::Format, plan, immediate, true)
+}
+
+/// Whether the unit has BLOCK ERASE.
+pub(super) fn erases_blocks(facts: &Facts) -> bool {
+    erases(facts)
+}
+
+fn without_parameters(core: &Core, task: &TaskInfo) -> Result<(), Sense> {
+    if task.cdb.u16(7) != 0 {
+        return Err(Sense::invalid_cdb(7, None));
+    }
+    core.write_protection(task.nexus).map_or(Ok(()), Err)
+}
+
+fn start(core: &mut Core, task: &TaskInfo, kind: Kind, plan: Plan) -> Verdict {
+    let flags = task.cdb.u8(1);
+    begin(core, task, kind, plan, flags & IMMED != 0, flags & AUSE != 0)
+}
+
+fn begin(
+    core: &mut Core,
+    task: &TaskInfo,
+    kind: Kind,
+    plan: Plan,
+    immediate: bool,
+    may_leave_failure: bool,
+) -> Verdict {
+    let waiter = (!immediate).then_some(task.id);
+    core.start_sanitizing(kind, plan, may_leave_failure, waiter);
+    if immediate { Verdict::Good } else { Verdict::Run(Box::new(Waiting)) }
+}
+
+/// A command that waits for the work it has started. Aborting it does not abort the work.
+struct Waiting;
+
+impl Job for Waiting {
+    fn step(&mut self, core: &mut Core, _: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Woken => JobStep::Done(match core.sanitizer.failure() {
+                Some(sense) => Verdict::Check(sense),
+                None => Verdict::Good,
+            }),
+            _ => JobStep::Wait,
+        }
+    }
+}
+
+/// Returns whether a command is processed while the unit sanitizes or has failed to (SBC-4 §4.11.3): those that only
+/// tell about the device.
+const fn passes_meanwhile(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        op::INQUIRY
+            | op::REPORT_LUNS
+            | op::REQUEST_SENSE
+            | op::LOG_SENSE
+            | op::MODE_SENSE_6
+            | op::MODE_SENSE_10
+            | op::MAINTENANCE_IN
+            | op::PERSISTENT_RESERVE_IN
+            | op::RECEIVE_DIAGNOSTIC_RESULTS
+    )
+}
+
+impl Sanitizer {
+    /// Returns why a command is not processed now, if so.
+    pub(crate) fn obstacle(&self, opcode: u8) -> Option<Sense> {
+        if self.is_idle() || passes_meanwhile(opcode) {
+            return None;
+        }
+        self.in_progress().or_else(|| self.failure().filter(|_| opcode != op::SANITIZE))
+    }
+}
+
+/// What a failed sanitize operation leaves behind.
+const FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
+/// What a failed format operation leaves behind.
+const FORMAT_FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::FORMAT_COMMAND_FAILED);

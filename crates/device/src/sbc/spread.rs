@@ -1,0 +1,139 @@
+//! One change carried over many blocks: WRITE SAME and UNMAP.
+
+use alloc::collections::VecDeque;
+
+use base::buffer::Bytes;
+use store::contract::{Durability, Failure, Fault, OpAction};
+
+use super::{PARTS_UNDER_WAY, part_len};
+use crate::fault::Doing;
+use crate::range_lock::ByteRange;
+use crate::server::Core;
+use crate::task::TaskInfo;
+use crate::verdict::{Job, JobInput, JobStep, Verdict};
+
+/// What happens to the blocks.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    /// They lose their storage.
+    Free,
+    /// They become zeros.
+    Zero {
+        /// Whether they may lose their storage.
+        may_deallocate: bool,
+    },
+    /// They are filled with this, again and again: a whole number of blocks, at least one part long.
+    Fill(Bytes),
+}
+
+/// A change on its way over its ranges.
+pub(super) struct Spread {
+    change: Change,
+    durability: Durability,
+    ranges: VecDeque<ByteRange>,
+    /// How many operations are under way.
+    under_way: usize,
+    /// Where the last one started: the best guess for a medium that cannot tell.
+    last: u64,
+    /// Whether the changes are made durable at the end, which they cannot be one by one.
+    flush: bool,
+    flushing: bool,
+}
+
+impl Spread {
+    pub(super) fn new(change: Change, durability: Durability, ranges: VecDeque<ByteRange>) -> Self {
+        let flush = durability == Durability::Stable && matches!(change, Change::Free);
+        Self { change, durability, ranges, under_way: 0, last: 0, flush, flushing: false }
+    }
+
+    /// Returns a buffer that repeats `block` over one part.
+    pub(super) fn fill_of(core: &Core, block: &[u8], len: u64) -> Change {
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(part_len(core));
+        let mut buf = core.pool.take(len);
+        while buf.len() < len && buf.append(block) > 0 {}
+        Change::Fill(buf.freeze())
+    }
+
+    fn go_on(&mut self, core: &mut Core, task: &TaskInfo) -> JobStep {
+        while self.under_way < self.most_under_way() {
+            let Some(range) = self.ranges.pop_front() else { break };
+            if range.start < range.end {
+                self.begin(core, task, range);
+            }
+        }
+        if self.under_way > 0 {
+            return JobStep::Wait;
+        }
+        if self.flush && !self.flushing {
+            self.flushing = true;
+            core.submit(task, 0, OpAction::Flush);
+            return JobStep::Wait;
+        }
+        JobStep::Done(Verdict::Good)
+    }
+
+    /// Freeing and zeroing are one operation for a range of any length, and one after the other, so that a medium
+    /// that cannot zero in place can be told apart from one that fails.
+    const fn most_under_way(&self) -> usize {
+        if matches!(self.change, Change::Fill(_)) { PARTS_UNDER_WAY } else { 1 }
+    }
+
+    fn begin(&mut self, core: &mut Core, task: &TaskInfo, range: ByteRange) {
+        let ByteRange { start: at, end } = range;
+        let (len, durability) = (end - at, self.durability);
+        self.last = at;
+        self.under_way += 1;
+        let action = match &self.change {
+            Change::Free => OpAction::Deallocate { at, len },
+            Change::Zero { may_deallocate } => {
+                OpAction::WriteZeroes { at, len, may_deallocate: *may_deallocate, durability }
+            }
+            Change::Fill(bytes) => {
+                let part = u64::try_from(bytes.len()).unwrap_or(u64::MAX).min(len);
+                if part < len {
+                    self.ranges.push_front(ByteRange { start: at + part, end });
+                }
+                let data = bytes.slice(0, usize::try_from(part).unwrap_or(usize::MAX)).into();
+                OpAction::Write { at, data, durability }
+            }
+        };
+        core.submit(task, 0, action);
+        if let Change::Zero { .. } = self.change {
+            // Kept until it is known to be done: see `failed`.
+            self.ranges.push_front(range);
+        }
+    }
+
+    fn failed(&mut self, core: &mut Core, task: &TaskInfo, failure: Failure) -> JobStep {
+        if self.flushing {
+            return JobStep::Done(Verdict::Check(core.flush_failed(failure)));
+        }
+        if failure.fault == Fault::Unsupported && matches!(self.change, Change::Zero { .. }) {
+            let zeros = alloc::vec![0; core.facts.block_len()];
+            self.change = Self::fill_of(core, &zeros, u64::MAX);
+            return self.go_on(core, task);
+        }
+        JobStep::Done(Verdict::Check(core.failed(failure, Doing::Writing, Some(self.last))))
+    }
+}
+
+impl Job for Spread {
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => self.go_on(core, task),
+            JobInput::Store { result: Ok(_), .. } if self.flushing => JobStep::Done(Verdict::Good),
+            JobInput::Store { result: Ok(_), .. } => {
+                self.under_way -= 1;
+                if let Change::Zero { .. } = self.change {
+                    self.ranges.pop_front();
+                }
+                self.go_on(core, task)
+            }
+            JobInput::Store { result: Err(failure), .. } => {
+                self.under_way = self.under_way.saturating_sub(1);
+                self.failed(core, task, failure)
+            }
+            _ => super::confused(),
+        }
+    }
+}

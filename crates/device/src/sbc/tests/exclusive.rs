@@ -1,0 +1,181 @@
+//! COMPARE AND WRITE, ORWRITE and WRITE ATOMIC, alone and against others.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::contract::{Event, ManageFunction, ManageOutcome, UnitConfig};
+use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, cdb_32, config, pattern};
+use scsi::opcode as op;
+use scsi::opcode::variable_length as long;
+use scsi::sense::{Asc, SenseKey};
+use scsi::status::Status;
+
+fn compare_and_write(lba: u64, blocks: u8) -> [u8; 16] {
+    cdb_16(op::COMPARE_AND_WRITE, 0, lba, blocks.into())
+}
+
+fn both(expected: &[u8], new: &[u8]) -> Vec<u8> {
+    [expected, new].concat()
+}
+
+fn slow() -> (Rig, Gate) {
+    let (medium, gate) = Slow::new(BLOCKS * 512);
+    (Rig::with(config(), Box::new(medium)), gate)
+}
+
+#[test]
+fn writes_when_equal_and_says_where_when_not() {
+    let mut rig = Rig::new();
+    let (old, new) = (pattern(1024, 1), pattern(1024, 2));
+    rig.write(5, &old);
+    let reply = rig.run(A, &compare_and_write(5, 2), 0, &both(&old, &new));
+    assert_eq!(reply.transferable, 2048);
+    reply.good();
+    assert_eq!(rig.read(5, 2), new);
+    for at in [0, 1, 512, 1023] {
+        let mut wrong = new.clone();
+        wrong[at] ^= 1;
+        let reply = rig.run(B, &compare_and_write(5, 2), 0, &both(&wrong, &old));
+        reply.check(SenseKey::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY);
+        assert_eq!(reply.information(), Some(u32::try_from(at).unwrap()));
+    }
+    assert_eq!(rig.read(5, 2), new);
+}
+
+#[test]
+fn lengths_are_bounded_and_must_fit_what_is_sent() {
+    let mut rig = Rig::new();
+    rig.run(A, &compare_and_write(0, 0), 0, &[]).good();
+    let zeros = [0; 255 * 1024];
+    rig.run(A, &compare_and_write(0, 255), 0, &zeros).good();
+    for (blocks, sent) in [(1, 4 * 512), (3, 4 * 512), (1, 512), (1, 1023), (1, 0)] {
+        let reply = rig.run(A, &compare_and_write(0, blocks), 0, &zeros[..sent]);
+        reply.illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+    }
+    let mut few =
+        Rig::with(UnitConfig { transfer_blocks_max: 4, ..config() }, Box::new(store::ram::Ram::new(1 << 20)));
+    few.run(A, &compare_and_write(0, 5), 0, &zeros[..10 * 512]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    rig.run(A, &compare_and_write(BLOCKS, 1), 0, &zeros[..1024]).illegal(Asc::LBA_OUT_OF_RANGE);
+    rig.run(A, &cdb_16(op::COMPARE_AND_WRITE, 0, 0, 0x101), 0, &zeros[..1024])
+        .illegal(Asc::INVALID_FIELD_IN_CDB);
+    rig.run(A, &compare_and_write(0, 1), 1024, &[]).illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+}
+
+#[test]
+fn bits_are_set_and_none_is_cleared() {
+    let mut rig = Rig::new();
+    let (old, sent) = (pattern((1 << 20) + 1024, 1), pattern((1 << 20) + 1024, 0x5a));
+    let blocks = u32::try_from(old.len() / 512).unwrap();
+    rig.write(2, &old);
+    rig.run(A, &cdb_16(op::ORWRITE_16, 0x18, 2, blocks), 0, &sent).good();
+    let expected: Vec<u8> = old.iter().zip(&sent).map(|(a, b)| a | b).collect();
+    assert!(rig.read(2, blocks) == expected);
+    rig.run(A, &cdb_16(op::ORWRITE_16, 0, BLOCKS + 1, 0), 0, &[]).illegal(Asc::LBA_OUT_OF_RANGE);
+    rig.run(A, &cdb_16(op::ORWRITE_16, 0x20, 0, 1), 0, &[0; 512]).illegal(Asc::INVALID_FIELD_IN_CDB);
+}
+
+#[test]
+fn an_atomic_write_is_all_or_nothing_and_bounded() {
+    let mut rig = Rig::new();
+    let data = pattern(2048 * 512, 6);
+    rig.run(A, &cdb_16(op::WRITE_ATOMIC_16, 0, 1, 2048), 0, &data).good();
+    assert!(rig.read(1, 2048) == data);
+    rig.run(A, &cdb_32(long::WRITE_ATOMIC_32, 0x18, 0, 2), 0, &data[..1024]).good();
+    assert_eq!(rig.read(0, 2), data[..1024]);
+    let long = cdb_16(op::WRITE_ATOMIC_16, 0, 0, 2049);
+    rig.run(A, &long, 0, &pattern(2049 * 512, 1)).illegal(Asc::INVALID_FIELD_IN_CDB);
+    rig.run(A, &cdb_16(op::WRITE_ATOMIC_16, 0, 0, 2), 0, &[0; 512])
+        .illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+    rig.run(A, &cdb_16(op::WRITE_ATOMIC_16, 0, BLOCKS, 0), 0, &[]).good();
+    // An atomic boundary is not supported.
+    rig.run(A, &cdb_16(op::WRITE_ATOMIC_16, 0, 0, 0x0001_0001), 0, &[0; 512])
+        .illegal(Asc::INVALID_FIELD_IN_CDB);
+}
+
+#[test]
+fn a_medium_that_tears_writes_offers_no_atomic_ones() {
+    let power = store::powercut::Power::new(1 << 20);
+    let mut rig = Rig::with(config(), Box::new(power.store()));
+    rig.run(A, &cdb_16(op::WRITE_ATOMIC_16, 0, 0, 1), 0, &[0; 512])
+        .illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
+}
+
+#[test]
+fn two_initiators_cannot_both_win_a_block() {
+    let (mut rig, gate) = slow();
+    let (zero, one, two) = ([0; 512], [1; 512], [2; 512]);
+    gate.close();
+    let a = rig.start(A, &compare_and_write(7, 1), 0, 1024);
+    let b = rig.start(B, &compare_and_write(7, 1), 0, 1024);
+    for (key, data) in [(a, both(&zero, &one)), (b, both(&zero, &two))] {
+        assert!(matches!(rig.event_of(key), Some(Event::Fetch { offset: 0, len: 1024, .. })));
+        rig.send(key, &data, 0, 1024);
+    }
+    assert_eq!(gate.held(), 1, "the second waits for the first");
+    gate.open();
+    rig.ready();
+    assert_eq!(rig.finish(a, &[]).status, Status::GOOD);
+    rig.finish(b, &[]).check(SenseKey::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY);
+    assert_eq!(rig.read(7, 1), one);
+}
+
+#[test]
+fn plain_access_waits_for_an_exclusive_range_and_only_there() {
+    let (mut rig, gate) = slow();
+    gate.close();
+    let exclusive = rig.start(A, &compare_and_write(8, 4), 0, 4096);
+    rig.send(exclusive, &[0; 4096], 0, 4096);
+    let (overlapping, beside) = (cdb_16(op::READ_16, 0, 11, 2), cdb_16(op::READ_16, 0, 12, 2));
+    let held = rig.start(B, &overlapping, 1024, 0);
+    let free = rig.start(B, &beside, 1024, 0);
+    assert_eq!(gate.held(), 2);
+    gate.open();
+    rig.ready();
+    rig.event_of(exclusive);
+    for key in [exclusive, held, free] {
+        rig.finish(key, &[]).good();
+    }
+}
+
+#[test]
+fn an_exclusive_range_waits_for_writes_under_way() {
+    let (mut rig, gate) = slow();
+    gate.close();
+    let write = rig.start(B, &cdb_16(op::WRITE_16, 0, 0, 1), 0, 512);
+    rig.send(write, &[9; 512], 0, 512);
+    let exclusive = rig.start(A, &compare_and_write(0, 1), 0, 1024);
+    rig.send(exclusive, &both(&[9; 512], &[1; 512]), 0, 1024);
+    assert_eq!(gate.held(), 1);
+    gate.open();
+    rig.ready();
+    rig.event_of(exclusive);
+    rig.finish(exclusive, &[]).good();
+    assert_eq!(rig.read(0, 1), [1; 512]);
+}
+
+#[test]
+fn aborting_who_holds_or_awaits_a_range_lets_the_others_through() {
+    for abort_holder in [true, false] {
+        let (mut rig, gate) = slow();
+        gate.close();
+        let holder = rig.start(A, &compare_and_write(0, 1), 0, 1024);
+        rig.send(holder, &[0; 1024], 0, 1024);
+        let waiter = rig.start(A, &compare_and_write(0, 2), 0, 2048);
+        rig.send(waiter, &[0; 2048], 0, 2048);
+        let reader = rig.start(B, &cdb_16(op::READ_16, 0, 1, 1), 512, 0);
+        let victim = if abort_holder { holder } else { waiter };
+        let outcome = rig.manage(A, ManageFunction::AbortTask(victim));
+        assert_eq!(outcome.is_some(), !abort_holder, "its operation on the medium is waited for");
+        gate.open();
+        rig.ready();
+        rig.finish(reader, &[]).good();
+        if abort_holder {
+            rig.event_of(waiter);
+            rig.finish(waiter, &[]).good();
+        }
+        assert!(rig.events.iter().any(|event| matches!(event, Event::Aborted { key } if *key == victim)));
+        let done = |event: &Event| matches!(event, Event::Managed { outcome: ManageOutcome::Complete, .. });
+        assert!(!abort_holder || rig.events.iter().any(done));
+        rig.write(0, &[3; 1024]);
+    }
+}

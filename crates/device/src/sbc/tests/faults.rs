@@ -1,0 +1,227 @@
+//! What failures of the medium become, and what survives a loss of power.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::testing::{A, B, BLOCKS, Rig, cdb_10, cdb_16, config, pattern};
+use base::rng::Rng;
+use scsi::opcode as op;
+use scsi::sense::{Asc, SenseKey};
+use store::contract::Fault;
+use store::faulty::{Faults, Faulty, Kind, Rule};
+use store::powercut::Power;
+use store::ram::Ram;
+
+fn faulty() -> (Rig, Faults) {
+    let (medium, faults) = Faulty::new(Ram::new(BLOCKS * 512), 1);
+    (Rig::with(config(), Box::new(medium)), faults)
+}
+
+#[test]
+fn every_failure_has_its_sense_and_a_bad_block_its_address() {
+    let reads = [op::READ_16, op::VERIFY_16];
+    let writes = [op::WRITE_16, op::ORWRITE_16, op::WRITE_AND_VERIFY_16];
+    for (fault, key, reading, writing) in [
+        (Fault::Medium, SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR, Asc::WRITE_ERROR),
+        (
+            Fault::NoSpace,
+            SenseKey::DATA_PROTECT,
+            Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT,
+            Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT,
+        ),
+        (Fault::ReadOnly, SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED, Asc::WRITE_PROTECTED),
+        (
+            Fault::Gone,
+            SenseKey::NOT_READY,
+            Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION,
+            Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION,
+        ),
+        (Fault::Bug, SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE, Asc::INTERNAL_TARGET_FAILURE),
+    ] {
+        let (mut rig, faults) = faulty();
+        for (kind, codes, asc) in [(Kind::Read, &reads[..], reading), (Kind::Write, &writes[..], writing)] {
+            faults.clear();
+            faults.add(Rule::always(kind, 11 * 512 + 3, 1, fault));
+            for code in codes {
+                let out = if kind == Kind::Read { Vec::new() } else { pattern(8 * 512, 1) };
+                let reply = rig.run(A, &cdb_16(*code, 0, 8, 8), 4096 - out.len(), &out);
+                reply.check(key, asc);
+                let named = matches!(fault, Fault::Medium | Fault::NoSpace);
+                assert_eq!(reply.information(), named.then_some(11));
+                // Others wait for the space too; see the test of attentions.
+                while rig.run(A, &[0; 6], 0, &[]).sense.is_some() {}
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bad_block_in_a_long_transfer_is_named_even_by_a_medium_that_cannot_tell() {
+    let (mut rig, faults) = faulty();
+    faults.add(Rule { names_place: false, ..Rule::always(Kind::Read, (1 << 20) + 512, 1, Fault::Medium) });
+    faults.add(Rule { names_place: false, ..Rule::always(Kind::Write, (1 << 20) + 512, 1, Fault::Medium) });
+    let len = (1 << 20) + 4096;
+    let blocks = u32::try_from(len / 512).unwrap();
+    let read = rig.run(A, &cdb_16(op::READ_16, 0, 0, blocks), len, &[]);
+    read.check(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR);
+    assert_eq!(read.information(), Some(2048), "the part that failed");
+    let write = rig.run(A, &cdb_16(op::WRITE_16, 0, 0, blocks), 0, &pattern(len, 1));
+    write.check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    assert_eq!(write.information(), Some(2048));
+}
+
+#[test]
+fn everyone_hears_once_that_space_ran_out() {
+    let (mut rig, faults) = faulty();
+    faults.add(Rule { times: Some(2), ..Rule::always(Kind::Write, 0, 512, Fault::NoSpace) });
+    let full = (SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT);
+    let attention = (SenseKey::UNIT_ATTENTION, Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED);
+    rig.run(A, &cdb_10(op::WRITE_10, 0, 0, 1), 0, &[1; 512]).check(full.0, full.1);
+    for nexus in [A, B] {
+        rig.run(nexus, &[0; 6], 0, &[]).check(attention.0, attention.1);
+        rig.run(nexus, &[0; 6], 0, &[]).good();
+    }
+}
+
+#[test]
+fn after_a_failed_flush_none_is_vouched_for_again() {
+    let (medium, faults) = Faulty::new(Power::new(1 << 20).store(), 1);
+    let mut rig = Rig::with(config(), Box::new(medium));
+    rig.write(0, &[1; 512]);
+    faults.add(Rule { times: Some(1), ..Rule::always(Kind::Flush, 0, 0, Fault::Medium) });
+    let lost = (SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    for nexus in [A, B, A, B] {
+        rig.run(nexus, &cdb_10(op::SYNCHRONIZE_CACHE_10, 0, 0, 0), 0, &[]).check(lost.0, lost.1);
+        rig.run(nexus, &cdb_10(op::SYNCHRONIZE_CACHE_10, 2, 0, 0), 0, &[]).check(lost.0, lost.1);
+    }
+    // A write that is itself durable is still worth its answer.
+    rig.run(A, &cdb_10(op::WRITE_10, 8, 0, 1), 0, &[2; 512]).good();
+}
+
+#[test]
+fn a_medium_that_cannot_zero_in_place_is_written_with_zeros() {
+    let (mut rig, faults) = faulty();
+    rig.write(0, &[1; 3000 * 512]);
+    faults.add(Rule::always(Kind::WriteZeroes, 0, u64::MAX, Fault::Unsupported));
+    rig.run(A, &cdb_16(op::WRITE_SAME_16, 1, 1, 2998), 0, &[]).good();
+    let data = rig.read(0, 3000);
+    assert!(data[512..2999 * 512].iter().all(|byte| *byte == 0));
+    assert_eq!((data[511], data[2999 * 512]), (1, 1));
+}
+
+/// What a cut may leave of each block: the versions written since it was last made durable, that one first.
+struct Ledger {
+    versions: Vec<Vec<u8>>,
+}
+
+impl Ledger {
+    fn new(blocks: usize) -> Self {
+        Self { versions: alloc::vec![alloc::vec![0]; blocks] }
+    }
+
+    fn write(&mut self, lba: usize, count: usize, value: u8, durable: bool) {
+        for versions in &mut self.versions[lba..lba + count] {
+            if durable {
+                versions.clear();
+            }
+            versions.push(value);
+        }
+    }
+
+    fn flush(&mut self) {
+        for versions in &mut self.versions {
+            versions.drain(..versions.len() - 1);
+        }
+    }
+}
+
+/// Runs random commands, cuts the power, and checks every block against what its writers were promised.
+fn survives(seed: u64, write_cache: bool) {
+    const COUNT: usize = 64;
+    let mut rng = Rng::from_seed(seed);
+    let power = Power::new(u64::try_from(COUNT).unwrap() * 512);
+    let config = || crate::contract::UnitConfig { write_cache, ..config() };
+    let mut rig = Rig::with(config(), Box::new(power.store()));
+    let mut ledger = Ledger::new(COUNT);
+    for step in 0..rng.below(60) {
+        let lba = usize::try_from(rng.below(60)).unwrap();
+        let count = usize::try_from(1 + rng.below(4)).unwrap();
+        let value = u8::try_from(1 + step).unwrap();
+        let (wide, blocks) = (u64::try_from(lba).unwrap(), u32::try_from(count).unwrap());
+        let data = alloc::vec![value; count * 512];
+        let nexus = if rng.chance(1, 2) { A } else { B };
+        match rng.below(7) {
+            0 | 1 => {
+                rig.run(nexus, &cdb_16(op::WRITE_16, 0, wide, blocks), 0, &data).good();
+                ledger.write(lba, count, value, !write_cache);
+            }
+            2 => {
+                rig.run(nexus, &cdb_16(op::WRITE_16, 8, wide, blocks), 0, &data).good();
+                ledger.write(lba, count, value, true);
+            }
+            3 => {
+                rig.run(nexus, &cdb_16(op::WRITE_AND_VERIFY_16, 2, wide, blocks), 0, &data).good();
+                ledger.write(lba, count, value, true);
+            }
+            4 => {
+                rig.run(nexus, &cdb_16(op::WRITE_SAME_16, 0, wide, blocks), 0, &data[..512]).good();
+                ledger.write(lba, count, value, !write_cache);
+            }
+            5 => {
+                rig.run(nexus, &cdb_16(op::WRITE_SAME_16, 9, wide, blocks), 0, &[]).good();
+                ledger.write(lba, count, 0, !write_cache);
+            }
+            _ => {
+                rig.run(nexus, &cdb_16(op::SYNCHRONIZE_CACHE_16, 0, 0, 0), 0, &[]).good();
+                ledger.flush();
+            }
+        }
+    }
+    power.cut(seed);
+    let mut after = Rig::with(config(), Box::new(power.store()));
+    let data = after.read(0, u32::try_from(COUNT).unwrap());
+    for (lba, (block, versions)) in data.as_chunks::<512>().0.iter().zip(&ledger.versions).enumerate() {
+        assert!(block.iter().all(|byte| *byte == block[0]), "seed {seed}: block {lba} is torn");
+        assert!(
+            versions.contains(&block[0]),
+            "seed {seed}: block {lba} is {}, promised {versions:?}",
+            block[0]
+        );
+    }
+}
+
+#[test]
+fn a_loss_of_power_takes_nothing_that_was_promised() {
+    for seed in 0..300 {
+        survives(seed, true);
+        survives(seed, false);
+    }
+}
+
+#[test]
+fn operations_of_the_medium_in_any_order_change_no_promise() {
+    // A long write with FUA is several operations and a flush: acknowledged, all of it survives.
+    for seed in 0..8 {
+        let mut rng = Rng::from_seed(seed);
+        let power = Power::new(4 << 20);
+        let mut rig = Rig::with(config(), Box::new(power.store()));
+        power.hold();
+        let data = pattern(3 << 20, 1);
+        let long = rig.start(A, &cdb_16(op::WRITE_16, 8, 0, 6144), 0, data.len());
+        let finished = loop {
+            match rig.event_of(long) {
+                Some(crate::contract::Event::Fetch { offset, len, .. }) => rig.send(long, &data, offset, len),
+                Some(crate::contract::Event::Finish { status, .. }) => break status,
+                Some(other) => panic!("{other:?}"),
+                None => {
+                    assert!(power.begin_one(&mut rng), "seed {seed}: it hangs");
+                    rig.ready();
+                }
+            }
+        };
+        assert_eq!(finished, scsi::status::Status::GOOD);
+        power.cut(seed);
+        let mut after = Rig::with(config(), Box::new(power.store()));
+        assert!(after.read(0, 6144) == data, "seed {seed}");
+    }
+}

@@ -1,0 +1,248 @@
+//! SANITIZE and FORMAT UNIT.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::contract::{Access, Event, ManageFunction, ManageOutcome, UnitConfig};
+use crate::testing::{A, B, BLOCKS, Rig, cdb_16, config, nexus, pattern};
+use base::time::{Duration, Instant};
+use scsi::opcode as op;
+use scsi::sense::{Asc, SenseKey};
+use scsi::status::Status;
+use store::contract::Fault;
+use store::faulty::{Faults, Faulty, Kind, Rule};
+use store::ram::Ram;
+
+fn sanitize(action: u8, flags: u8, len: usize) -> [u8; 10] {
+    let [high, low] = u16::try_from(len).unwrap().to_be_bytes();
+    [op::SANITIZE, action | flags, 0, 0, 0, 0, 0, high, low, 0]
+}
+
+fn overwrite_list(first: u8, pattern: &[u8]) -> Vec<u8> {
+    let [high, low] = u16::try_from(pattern.len()).unwrap().to_be_bytes();
+    let mut list = vec![first, 0, high, low];
+    list.extend_from_slice(pattern);
+    list
+}
+
+/// Lets time pass until the unit has nothing left to do, and returns how much.
+fn wait(rig: &mut Rig) -> Duration {
+    let mut now = Instant::ORIGIN;
+    while let Some(due) = rig.unit.poll_timeout() {
+        now = now.max(due);
+        rig.unit.handle_timeout(now);
+        rig.drain();
+    }
+    now.since(Instant::ORIGIN)
+}
+
+fn faulty() -> (Rig, Faults) {
+    let (medium, faults) = Faulty::new(Ram::new(BLOCKS * 512), 1);
+    (Rig::with(config(), Box::new(medium)), faults)
+}
+
+const OVERWRITE: u8 = 1;
+const BLOCK_ERASE: u8 = 2;
+const EXIT_FAILURE_MODE: u8 = 0x1f;
+const IMMED: u8 = 0x80;
+const AUSE: u8 = 0x20;
+
+#[test]
+fn block_erase_leaves_nothing() {
+    let mut rig = Rig::new();
+    rig.write(0, &pattern(512 * 100, 1));
+    rig.write(BLOCKS - 100, &pattern(512 * 100, 1));
+    rig.run(A, &sanitize(BLOCK_ERASE, 0, 0), 0, &[]).good();
+    assert!(rig.read(0, u32::try_from(BLOCKS).unwrap()).iter().all(|byte| *byte == 0));
+    let status = rig.run(A, &cdb_16(op::SERVICE_ACTION_IN_16, 0x12, 0, 256), 256, &[]).good();
+    assert_eq!(status.len(), 24);
+    assert_eq!(status[8..21], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 1]);
+}
+
+#[test]
+fn a_unit_that_cannot_give_storage_back_has_no_block_erase() {
+    let thick = UnitConfig { thin: false, ..config() };
+    let mut rig = Rig::with(thick, Box::new(Ram::new(BLOCKS * 512)));
+    rig.run(A, &sanitize(BLOCK_ERASE, 0, 0), 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+}
+
+#[test]
+fn overwriting_takes_a_pattern_of_any_length_up_to_a_block() {
+    for (block, first) in [(pattern(512, 3), 1), (vec![1, 2, 3], 1), (vec![0xaa], 2), (vec![0x0f], 0x83)] {
+        let mut rig = Rig::new();
+        let list = overwrite_list(first, &block);
+        let key = rig.start(A, &sanitize(OVERWRITE, 0, list.len()), 0, list.len());
+        rig.event_of(key);
+        rig.send(key, &list, 0, u32::try_from(list.len()).unwrap());
+        wait(&mut rig);
+        rig.finish(key, &[]).good();
+        let expected: Vec<u8> = block.iter().copied().cycle().take(512).collect();
+        let data = rig.read(0, u32::try_from(BLOCKS).unwrap());
+        assert!(data.as_chunks::<512>().0.iter().all(|found| found[..] == expected));
+    }
+}
+
+#[test]
+fn an_even_number_of_inverting_passes_ends_inverted() {
+    let mut rig = Rig::new();
+    let list = overwrite_list(0x82, &[0x0f]);
+    rig.run(A, &sanitize(OVERWRITE, IMMED, list.len()), 0, &list).good();
+    wait(&mut rig);
+    assert_eq!(rig.read(7, 1), [0xf0; 512]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let mut rig = Rig::new();
+    let good = overwrite_list(1, &[0xaa; 512]);
+    for action in [0, 3, 4, 0x1e] {
+        rig.run(A, &sanitize(action, 0, 0), 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    }
+    for action in [BLOCK_ERASE, EXIT_FAILURE_MODE] {
+        rig.run(A, &sanitize(action, 0, 8), 0, &[0; 8]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    }
+    for len in [0, 1, 4, 517] {
+        rig.run(A, &sanitize(OVERWRITE, 0, len), 0, &vec![1; len]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    }
+    for (byte, value) in [(1, 0x40), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1)] {
+        let mut cdb = sanitize(OVERWRITE, 0, good.len());
+        cdb[byte] |= value;
+        rig.run(A, &cdb, 0, &good).illegal(Asc::INVALID_FIELD_IN_CDB);
+    }
+    for (byte, value) in [(0, 0), (0, 0x21), (2, 0), (2, 3)] {
+        let mut list = good.clone();
+        list[byte] = value;
+        list[3] = if byte == 2 { 0 } else { list[3] };
+        rig.run(A, &sanitize(OVERWRITE, 0, list.len()), 0, &list)
+            .illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST);
+    }
+    rig.run(A, &sanitize(OVERWRITE, 0, good.len()), 0, &good[..3]).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
+    assert!(rig.unit.poll_timeout().is_none());
+}
+
+#[test]
+fn a_unit_that_may_not_be_written_is_not_sanitized() {
+    let mut rig = Rig::new();
+    let mut limited = nexus(B);
+    limited.access = Access::ReadOnly;
+    rig.unit.nexus_changed(Instant::ORIGIN, limited);
+    let list = overwrite_list(1, &[0xaa; 512]);
+    for (cdb, list) in [
+        (sanitize(BLOCK_ERASE, 0, 0), &[][..]),
+        (sanitize(OVERWRITE, 0, list.len()), &list),
+        (format(0), &[]),
+    ] {
+        rig.run(B, &cdb, 0, list).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+    }
+}
+
+#[test]
+fn while_it_runs_the_unit_only_answers_questions_and_says_how_far_it_is() {
+    let medium = 64 << 20;
+    let mut rig = Rig::with(config(), Box::new(Ram::new(medium)));
+    let list = overwrite_list(1, &[0xaa; 512]);
+    rig.run(A, &sanitize(OVERWRITE, IMMED, list.len()), 0, &list).good();
+    rig.unit.handle_timeout(Instant(250_000_000));
+    for cdb in [
+        &[op::TEST_UNIT_READY, 0, 0, 0, 0, 0][..],
+        &cdb_16(op::READ_16, 0, 0, 1),
+        &[op::START_STOP_UNIT, 0, 0, 0, 1, 0],
+    ] {
+        rig.run(B, cdb, 512, &[]).check(SenseKey::NOT_READY, Asc::SANITIZE_IN_PROGRESS);
+    }
+    rig.run(B, &sanitize(BLOCK_ERASE, 0, 0), 0, &[]).check(SenseKey::NOT_READY, Asc::SANITIZE_IN_PROGRESS);
+    rig.run(B, &[op::INQUIRY, 0, 0, 0, 36, 0], 36, &[]).good();
+    let sense = rig.run(B, &[op::REQUEST_SENSE, 0, 0, 0, 18, 0], 18, &[]).good();
+    assert_eq!((sense[2], sense[12], sense[13], sense[15]), (2, 0x04, 0x1b, 0x80));
+    let progress = u16::from_be_bytes([sense[16], sense[17]]);
+    assert!((30_000..40_000).contains(&progress), "{progress}");
+    let took = wait(&mut rig);
+    assert!(took >= Duration::from_millis(450) && took <= Duration::from_millis(550), "{took:?}");
+    assert_eq!(rig.read(5, 1), [0xaa; 512]);
+}
+
+#[test]
+fn no_abort_and_no_reset_stops_it() {
+    let mut rig = Rig::with(config(), Box::new(Ram::new(64 << 20)));
+    let list = overwrite_list(1, &[0x55; 512]);
+    let key = rig.start(A, &sanitize(OVERWRITE, 0, list.len()), 0, list.len());
+    rig.event_of(key);
+    rig.send(key, &list, 0, u32::try_from(list.len()).unwrap());
+    assert_eq!(rig.manage(A, ManageFunction::AbortTask(key)), Some(ManageOutcome::Complete));
+    assert!(matches!(rig.event_of(key), Some(Event::Aborted { .. })));
+    assert_eq!(rig.manage(B, ManageFunction::LogicalUnitReset), Some(ManageOutcome::Complete));
+    rig.unit.nexus_lost(Instant::ORIGIN, A);
+    rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
+    rig.run(B, &[0; 6], 0, &[]).check(SenseKey::NOT_READY, Asc::SANITIZE_IN_PROGRESS);
+    wait(&mut rig);
+    let data = rig.run(B, &cdb_16(op::READ_16, 0, 9, 1), 512, &[]).good();
+    assert_eq!(data, [0x55; 512]);
+}
+
+#[test]
+fn a_write_that_began_before_does_not_come_after() {
+    let mut rig = Rig::new();
+    let write = rig.start(B, &cdb_16(op::WRITE_16, 0, 0, 1), 0, 512);
+    rig.event_of(write);
+    let list = overwrite_list(1, &[0; 4]);
+    rig.run(A, &sanitize(OVERWRITE, IMMED, list.len()), 0, &list).good();
+    rig.send(write, &[7; 512], 0, 512);
+    rig.finish(write, &[]).check(SenseKey::NOT_READY, Asc::SANITIZE_IN_PROGRESS);
+    wait(&mut rig);
+    assert_eq!(rig.read(0, 1), [0; 512]);
+}
+
+#[test]
+fn a_failure_closes_the_unit_until_somebody_who_may_opens_it() {
+    for flags in [0, AUSE] {
+        let (mut rig, faults) = faulty();
+        faults.add(Rule::always(Kind::Deallocate, 5000, 1, Fault::Medium));
+        let failed = (SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
+        rig.run(A, &sanitize(BLOCK_ERASE, flags, 0), 0, &[]).check(failed.0, failed.1);
+        rig.run(A, &cdb_16(op::READ_16, 0, 0, 1), 512, &[]).check(failed.0, failed.1);
+        rig.run(A, &[op::INQUIRY, 0, 0, 0, 36, 0], 36, &[]).good();
+        let exit = rig.run(B, &sanitize(EXIT_FAILURE_MODE, 0, 0), 0, &[]);
+        if flags == AUSE {
+            exit.good();
+        } else {
+            exit.illegal(Asc::INVALID_FIELD_IN_CDB);
+            faults.clear();
+            rig.run(A, &sanitize(BLOCK_ERASE, 0, 0), 0, &[]).good();
+        }
+        rig.read(0, 1);
+        rig.run(B, &sanitize(EXIT_FAILURE_MODE, 0, 0), 0, &[]).good();
+    }
+}
+
+fn format(flags: u8) -> [u8; 10] {
+    [op::FORMAT_UNIT, flags, 0, 0, 0, 0, 0, 0, 0, 0]
+}
+
+#[test]
+fn formatting_zeroes_a_unit_of_either_kind() {
+    for thin in [true, false] {
+        let config = UnitConfig { thin, ..config() };
+        let mut rig = Rig::with(config, Box::new(Ram::new(BLOCKS * 512)));
+        for (flags, header) in [(0, &[][..]), (0x10, &[0, 2, 0, 0]), (0x30, &[0, 0x82, 0, 0, 0, 0, 0, 0])] {
+            rig.write(0, &pattern(4096, 1));
+            let key = rig.start(A, &format(flags), 0, header.len());
+            if !header.is_empty() {
+                rig.event_of(key);
+                rig.send(key, header, 0, u32::try_from(header.len()).unwrap());
+            }
+            if !thin {
+                rig.run(B, &[0; 6], 0, &[]).check(SenseKey::NOT_READY, Asc::FORMAT_IN_PROGRESS);
+            }
+            wait(&mut rig);
+            assert_eq!(rig.finish(key, &[]).status, Status::GOOD);
+            assert!(rig.read(0, 8).iter().all(|byte| *byte == 0));
+        }
+        for header in [[0x40, 0, 0, 0], [0, 0x08, 0, 0], [0, 0, 0, 8]] {
+            rig.run(A, &format(0x10), 0, &header).illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST);
+        }
+        for flags in [0x40, 0x80, 0x01] {
+            rig.run(A, &format(flags), 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! UNMAP (SBC-4 §5.33).
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use base::bytes::{PastEnd, Reader};
+use base::units::{Blocks, Lba};
+use scsi::sense::{Asc, Sense};
+
+use super::address::Span;
+use super::limits;
+use super::spread::{Change, Spread};
+use crate::range_lock::ByteRange;
+use crate::server::{Core, Facts};
+use crate::task::TaskInfo;
+use crate::verdict::Verdict;
+
+/// The bytes before the descriptors, and of each descriptor.
+const HEADER_LEN: usize = 8;
+const DESCRIPTOR_LEN: usize = 16;
+
+/// UNMAP.
+pub(super) fn unmap(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let zeros = core.facts.profile.deallocated_reads_zero;
+    if task.cdb.u8(1) & 1 != 0 && !zeros {
+        return Verdict::Check(Sense::invalid_cdb(1, Some(0)));
+    }
+    Verdict::Parameters { len: u32::from(task.cdb.u16(7)), then: free }
+}
+
+fn free(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+    let ranges = match ranges(&core.facts, list) {
+        Ok(ranges) => ranges,
+        Err(sense) => return Verdict::Check(sense),
+    };
+    // An anchored block keeps its storage and reads as zeros.
+    let anchor = task.cdb.u8(1) & 1 != 0;
+    let change = if anchor { Change::Zero { may_deallocate: false } } else { Change::Free };
+    Verdict::Run(Box::new(Spread::new(change, core.durability(false), ranges)))
+}
+
+/// Reads the list, and checks all of it before anything is done.
+fn ranges(facts: &Facts, list: &[u8]) -> Result<VecDeque<ByteRange>, Sense> {
+    if list.is_empty() {
+        return Ok(VecDeque::new());
+    }
+    let length_error = |_: PastEnd| Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
+    let mut reader = Reader::new(list);
+    let _data_len = reader.u16().map_err(length_error)?;
+    let descriptors_len = usize::from(reader.u16().map_err(length_error)?);
+    reader.take(4).map_err(length_error)?;
+    let descriptors = reader.take(descriptors_len).map_err(length_error)?;
+    // A remainder shorter than a descriptor is ignored (SBC-4 §5.33.2).
+    let count = descriptors.len() / DESCRIPTOR_LEN;
+    let limits = limits::limits(facts);
+    if count > usize::try_from(limits.unmap_descriptors_max).unwrap_or(usize::MAX) {
+        return Err(Sense::invalid_parameter(2, None));
+    }
+    let mut total = 0;
+    let mut ranges = VecDeque::with_capacity(count);
+    for (number, descriptor) in descriptors.chunks_exact(DESCRIPTOR_LEN).enumerate() {
+        let mut reader = Reader::new(descriptor);
+        let lba = Lba(reader.u64().map_err(length_error)?);
+        let blocks = Blocks(u64::from(reader.u32().map_err(length_error)?));
+        total += blocks.0;
+        if total > u64::from(limits.unmap_max) {
+            let at = HEADER_LEN + number * DESCRIPTOR_LEN + 8;
+            return Err(Sense::invalid_parameter(u16::try_from(at).unwrap_or(u16::MAX), None));
+        }
+        let span = Span::new(facts, lba, blocks)?;
+        ranges.push_back(ByteRange::new(span.at, span.len));
+    }
+    Ok(ranges)
+}

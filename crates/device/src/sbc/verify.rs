@@ -1,0 +1,211 @@
+//! VERIFY (SBC-4 §5.34 to §5.37) and WRITE AND VERIFY (§5.45 to §5.47).
+
+use alloc::boxed::Box;
+
+use base::buffer::DataList;
+use scsi::cdb::Cdb;
+use scsi::sense::Sense;
+use store::contract::{Durability, OpAction, Outcome};
+
+use super::address::Span;
+use super::compare::{first_difference, miscompare};
+use super::part_len;
+use super::write::take_blocks;
+use crate::fault::Doing;
+use crate::server::Core;
+use crate::task::TaskInfo;
+use crate::verdict::{Job, JobInput, JobStep, Verdict};
+
+/// BYTCHK (SBC-4 table 148).
+mod byte_check {
+    /// The medium is read, and nothing is compared.
+    pub(super) const NONE: u8 = 0;
+    /// Every block is compared with its own in the Data-Out buffer.
+    pub(super) const EACH: u8 = 1;
+    /// Every block is compared with the one in the Data-Out buffer.
+    pub(super) const SAME: u8 = 3;
+}
+
+/// VERIFY 10, 12, 16 and 32.
+pub(super) fn verify(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let span = match Span::of_transfer(&core.facts, &task.cdb) {
+        Ok(span) => span,
+        Err(sense) => return Verdict::Check(sense),
+    };
+    let (len, compare) = match byte_check(&task.cdb) {
+        byte_check::NONE => (span.len, Compare::Nothing),
+        byte_check::EACH => match take_blocks(core, task, span) {
+            Ok(len) => (u64::try_from(len).unwrap_or(u64::MAX), Compare::Each),
+            Err(verdict) => return verdict,
+        },
+        byte_check::SAME => {
+            let block = u64::from(core.facts.block_size().bytes());
+            task.transferable.set(if span.len == 0 { 0 } else { block });
+            if span.len > 0 && u64::from(task.data_out_len) != block {
+                return Verdict::Check(super::wrong_data_out());
+            }
+            (span.len, Compare::Same(DataList::new()))
+        }
+        _ => return Verdict::Check(invalid_byte_check(&task.cdb)),
+    };
+    run(core, span, len, compare, None)
+}
+
+/// WRITE AND VERIFY 10, 12, 16 and 32: part by part, what was written is made durable and read back.
+pub(super) fn write_and_verify(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let compare = match byte_check(&task.cdb) {
+        byte_check::NONE => Compare::Nothing,
+        byte_check::EACH => Compare::Each,
+        _ => return Verdict::Check(invalid_byte_check(&task.cdb)),
+    };
+    let span = match Span::of_transfer(&core.facts, &task.cdb) {
+        Ok(span) => span,
+        Err(sense) => return Verdict::Check(sense),
+    };
+    match take_blocks(core, task, span) {
+        Ok(len) => {
+            let durability = core.durability(true);
+            run(core, span, u64::try_from(len).unwrap_or(u64::MAX), compare, Some(durability))
+        }
+        Err(verdict) => verdict,
+    }
+}
+
+fn run(core: &Core, span: Span, len: u64, compare: Compare, write: Option<Durability>) -> Verdict {
+    if len == 0 {
+        return Verdict::Good;
+    }
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    Verdict::Run(Box::new(Verify {
+        at: span.at,
+        len,
+        part: part_len(core),
+        compare,
+        write,
+        done: 0,
+        sent: None,
+    }))
+}
+
+fn byte_check(cdb: &Cdb) -> u8 {
+    (if cdb.len_by_opcode() == Some(32) { cdb.u8(10) } else { cdb.u8(1) }) >> 1 & 3
+}
+
+fn invalid_byte_check(cdb: &Cdb) -> Sense {
+    Sense::invalid_cdb(if cdb.len_by_opcode() == Some(32) { 10 } else { 1 }, Some(2))
+}
+
+enum Compare {
+    Nothing,
+    Each,
+    Same(DataList),
+}
+
+/// What a store operation's tag says.
+mod tag {
+    pub(super) const READ: u32 = 0;
+    pub(super) const WRITE: u32 = 1;
+}
+
+struct Verify {
+    at: u64,
+    len: usize,
+    part: usize,
+    compare: Compare,
+    /// Whether what is sent is written first, and how.
+    write: Option<Durability>,
+    /// How many bytes are verified.
+    done: usize,
+    /// The part of the Data-Out buffer in hand.
+    sent: Option<DataList>,
+}
+
+impl Verify {
+    fn here(&self) -> u64 {
+        self.at.saturating_add(u64::try_from(self.done).unwrap_or(u64::MAX))
+    }
+
+    fn step_len(&self) -> usize {
+        self.part.min(self.len - self.done)
+    }
+
+    /// Begins the next part.
+    fn begin(&self, core: &mut Core, task: &TaskInfo) {
+        let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        match &self.compare {
+            Compare::Same(block) if block.is_empty() => {
+                core.fetch(task, 0, core.facts.block_size().bytes());
+            }
+            Compare::Nothing | Compare::Same(_) if self.write.is_none() => self.read(core, task),
+            _ => core.fetch(task, narrow(self.done), narrow(self.step_len())),
+        }
+    }
+
+    fn read(&self, core: &mut Core, task: &TaskInfo) {
+        core.submit(task, tag::READ, OpAction::Read { at: self.here(), len: self.step_len() });
+    }
+
+    fn arrived(&mut self, core: &mut Core, task: &TaskInfo, data: DataList) {
+        if let Compare::Same(block) = &mut self.compare {
+            *block = data;
+            return self.read(core, task);
+        }
+        match self.write {
+            Some(durability) => {
+                self.sent = Some(data.clone());
+                core.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability });
+            }
+            None => {
+                self.sent = Some(data);
+                self.read(core, task);
+            }
+        }
+    }
+
+    /// Judges what the medium holds.
+    fn found(&mut self, core: &Core, held: DataList) -> Result<(), Verdict> {
+        let block_len = core.facts.block_len();
+        let difference = match (&self.compare, &self.sent) {
+            (Compare::Each, Some(sent)) => first_difference(sent, &held),
+            (Compare::Same(block), _) => (0..held.len()).step_by(block_len).find_map(|start| {
+                let at = first_difference(block, &held.slice(start, start + block_len))?;
+                Some(start + at)
+            }),
+            _ => None,
+        };
+        if let Some(at) = difference {
+            return Err(Verdict::Check(miscompare(self.done + at)));
+        }
+        self.done += held.len();
+        core.recycle(held);
+        if let Some(sent) = self.sent.take() {
+            core.recycle(sent);
+        }
+        Ok(())
+    }
+}
+
+impl Job for Verify {
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => self.begin(core, task),
+            JobInput::DataOut { data, .. } => self.arrived(core, task, data),
+            JobInput::Store { result: Ok(Outcome::Done(_)), .. } => self.read(core, task),
+            JobInput::Store { result: Ok(Outcome::Data(held)), .. } => {
+                if let Err(verdict) = self.found(core, held) {
+                    return JobStep::Done(verdict);
+                }
+                if self.done >= self.len {
+                    return JobStep::Done(Verdict::Good);
+                }
+                self.begin(core, task);
+            }
+            JobInput::Store { tag, result: Err(failure) } => {
+                let doing = if tag == tag::READ { Doing::Reading } else { Doing::Writing };
+                return JobStep::Done(Verdict::Check(core.failed(failure, doing, Some(self.here()))));
+            }
+            _ => return super::confused(),
+        }
+        JobStep::Wait
+    }
+}

@@ -1,0 +1,113 @@
+//! WRITE SAME (SBC-4 §5.50 to §5.52).
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use base::units::Blocks;
+use scsi::cdb::Cdb;
+use scsi::sense::Sense;
+
+use super::address::{Span, fields};
+use super::intake::Intake;
+use super::limits;
+use super::spread::{Change, Spread};
+use crate::range_lock::ByteRange;
+use crate::server::{Core, Facts};
+use crate::task::TaskInfo;
+use crate::verdict::{Job, JobInput, JobStep, Verdict};
+
+/// The bits that say what to do.
+#[derive(Clone, Copy)]
+struct Flags {
+    anchor: bool,
+    unmap: bool,
+    /// There is no Data-Out buffer: write zeros.
+    no_data: bool,
+}
+
+/// WRITE SAME 10, 16 and 32.
+pub(super) fn write_same(core: &mut Core, task: &TaskInfo) -> Verdict {
+    match prepare(&core.facts, &task.cdb) {
+        Ok((_, span)) if span.len == 0 => Verdict::Good,
+        Ok((flags, span)) => begin(core, task, flags, span),
+        Err(sense) => Verdict::Check(sense),
+    }
+}
+
+fn prepare(facts: &Facts, cdb: &Cdb) -> Result<(Flags, Span), Sense> {
+    let at = flags_byte(cdb);
+    let byte = cdb.u8(usize::from(at));
+    let no_data = byte & 0x01 != 0;
+    let flags = Flags { anchor: byte & 0x10 != 0, unmap: byte & 0x08 != 0, no_data };
+    let anchors = limits::provisioning(facts).is_some_and(|provisioning| provisioning.anchor);
+    if flags.anchor && !(flags.unmap && anchors) {
+        return Err(Sense::invalid_cdb(at, Some(4)));
+    }
+    if flags.unmap && !facts.is_thin() {
+        return Err(Sense::invalid_cdb(at, Some(3)));
+    }
+    let (lba, blocks) = fields(cdb);
+    let span = Span::new(facts, lba, blocks)?;
+    // Zero blocks are all to the end of the medium (WSNZ is clear).
+    let rest = Blocks(facts.capacity().0.saturating_sub(lba.0));
+    let span = if blocks.0 == 0 { Span::new(facts, lba, rest)? } else { span };
+    span.check_length(cdb, limits::limits(facts).write_same_max)?;
+    Ok((flags, span))
+}
+
+fn flags_byte(cdb: &Cdb) -> u16 {
+    if cdb.len_by_opcode() == Some(32) { 10 } else { 1 }
+}
+
+fn begin(core: &mut Core, task: &TaskInfo, flags: Flags, span: Span) -> Verdict {
+    core.stats.writes += 1;
+    core.stats.write_bytes += span.len;
+    if flags.no_data {
+        return spread(core, flags, span, &[]);
+    }
+    let block = core.facts.block_size().bytes();
+    task.transferable.set(u64::from(block));
+    if task.data_out_len != block {
+        return Verdict::Check(super::wrong_data_out());
+    }
+    Verdict::Run(Box::new(OneBlock { flags, span, intake: Intake::new(core.facts.block_len()) }))
+}
+
+/// Spreads `block`, or zeros if it is empty.
+fn spread(core: &Core, flags: Flags, span: Span, block: &[u8]) -> Verdict {
+    let change = if block.iter().all(|byte| *byte == 0) {
+        Change::Zero { may_deallocate: flags.unmap && !flags.anchor }
+    } else {
+        Spread::fill_of(core, block, span.len)
+    };
+    let ranges = VecDeque::from([ByteRange::new(span.at, span.len)]);
+    Verdict::Run(Box::new(Spread::new(change, core.durability(false), ranges)))
+}
+
+/// Waits for the block.
+struct OneBlock {
+    flags: Flags,
+    span: Span,
+    intake: Intake,
+}
+
+impl Job for OneBlock {
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => {
+                self.intake.ask(core, task);
+                JobStep::Wait
+            }
+            JobInput::DataOut { data, .. } => {
+                if !self.intake.take(core, task, data) {
+                    return JobStep::Wait;
+                }
+                let data = self.intake.take_all();
+                let block = Core::gather(&data);
+                core.recycle(data);
+                JobStep::Done(spread(core, self.flags, self.span, &block))
+            }
+            _ => super::confused(),
+        }
+    }
+}

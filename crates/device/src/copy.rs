@@ -119,3 +119,6 @@ impl Core {
         self.copies.tokens.resolve(self.now, token, offset, blocks)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -307,7 +307,7 @@ fn concerns(event: &Event, key: TaskKey) -> bool {
     }
 }
 
-fn decode(sense: &[u8]) -> Option<(SenseKey, Asc)> {
+pub(crate) fn decode(sense: &[u8]) -> Option<(SenseKey, Asc)> {
     let code = |high: usize| Asc(u16::from_be_bytes([sense[high], sense[high + 1]]));
     match sense.first()? & 0x7f {
         0x70 | 0x71 => Some((SenseKey(sense[2] & 0xf), code(12))),

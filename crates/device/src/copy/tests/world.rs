@@ -1,0 +1,521 @@
+//! The vocabulary of these tests: a [`World`] is a few units, the nexuses that see some of them, and the router between.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+
+use base::buffer::{Bytes, DataList, Pool};
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+use base::units::{BlockSize, Blocks, Lba};
+use scsi::cdb::Cdb;
+use scsi::copy::ListId;
+use scsi::copy::cscd::{Cscd, CscdId};
+use scsi::copy::list::{CopyList, Format, ListIdUsage};
+use scsi::copy::rod::BlockRange;
+use scsi::copy::segment::SegmentAction;
+use scsi::status::TaskAttribute;
+use store::Store;
+use store::contract::{Completion, Fault, Op, OpAction, Profile};
+use store::ram::Ram;
+
+use crate::contract::{
+    Access, Command, Event, ManageFunction, ManageKey, ManageOutcome, NexusId, PeerCall, PeerCaller,
+    PeerFault, PeerUnit, TaskKey, UnitConfig,
+};
+use crate::testing::{self, A, B, Reply, config};
+use crate::unit::LogicalUnit;
+
+/// A medium that does nothing until it is told to, where it is told so, and that fails where it is told to.
+#[derive(Clone)]
+pub(super) struct Gate(Rc<RefCell<GateState>>);
+
+struct GateState {
+    ram: Ram,
+    shut: bool,
+    waiting: Vec<Op>,
+    failed: VecDeque<Completion>,
+    /// Operations that fail: whether writes or reads do, and from which byte on.
+    bad: Option<(bool, u64)>,
+    writes: usize,
+}
+
+impl Gate {
+    fn new(len: u64) -> Self {
+        let ram = Ram::new(len);
+        let state = GateState {
+            ram,
+            shut: false,
+            waiting: Vec::new(),
+            failed: VecDeque::new(),
+            bad: None,
+            writes: 0,
+        };
+        Self(Rc::new(RefCell::new(state)))
+    }
+
+    /// Makes the medium hold everything back from now on, or let it through.
+    pub(super) fn shut(&self, shut: bool) {
+        self.0.borrow_mut().shut = shut;
+    }
+
+    /// Makes writes, or reads, from byte `at` on fail.
+    pub(super) fn break_at(&self, writes: bool, at: u64) {
+        self.0.borrow_mut().bad = Some((writes, at));
+    }
+
+    /// How many writes the medium was given so far.
+    pub(super) fn writes(&self) -> usize {
+        self.0.borrow().writes
+    }
+
+    /// How many operations are held back.
+    pub(super) fn waiting(&self) -> usize {
+        self.0.borrow().waiting.len()
+    }
+
+    /// Lets one operation through; any of them. Returns whether there was one.
+    pub(super) fn release(&self, rng: &mut Rng) -> bool {
+        let mut state = self.0.borrow_mut();
+        if state.waiting.is_empty() {
+            return false;
+        }
+        let at = usize::try_from(rng.below(state.waiting.len() as u64)).unwrap();
+        let op = state.waiting.swap_remove(at);
+        state.run(op);
+        true
+    }
+}
+
+impl GateState {
+    fn run(&mut self, op: Op) {
+        let (writes, at, len) = match &op.action {
+            OpAction::Read { at, len } => (false, *at, *len as u64),
+            OpAction::Write { at, data, .. } => (true, *at, data.len() as u64),
+            _ => (true, 0, 0),
+        };
+        match self.bad {
+            Some((bad_writes, bad)) if bad_writes == writes && at + len > bad => {
+                let failure = store::contract::Failure { fault: Fault::Medium, at: Some(bad.max(at)) };
+                self.failed.push_back(Completion { id: op.id, result: Err(failure) });
+            }
+            _ => self.ram.submit(op),
+        }
+    }
+}
+
+impl Store for Gate {
+    fn profile(&self) -> Profile {
+        self.0.borrow().ram.profile()
+    }
+
+    fn submit(&mut self, op: Op) {
+        let mut state = self.0.borrow_mut();
+        state.writes += usize::from(matches!(op.action, OpAction::Write { .. }));
+        if state.shut { state.waiting.push(op) } else { state.run(op) }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut state = self.0.borrow_mut();
+        state.failed.pop_front().or_else(|| state.ram.poll())
+    }
+}
+
+/// A few units, and who sees which.
+pub(super) struct World {
+    pub(super) units: Vec<LogicalUnit>,
+    pub(super) gates: Vec<Gate>,
+    /// The units that a nexus sees.
+    pub(super) maps: Vec<(NexusId, Vec<usize>)>,
+    pub(super) now: Instant,
+    /// Calls that wait for the router.
+    pub(super) calls: Vec<(usize, PeerCall)>,
+    /// Whether calls wait until `route` is asked to take one.
+    pub(super) hold_calls: bool,
+    events: VecDeque<(usize, Event)>,
+    next_key: u64,
+}
+
+/// What the units of a world are: block size and number of blocks.
+pub(super) type Sizes<'a> = &'a [(BlockSize, u64)];
+
+pub(super) const MIB_512: (BlockSize, u64) = (BlockSize::B512, 2048);
+
+impl World {
+    /// Units which nexuses [`A`] and [`B`] both see, and have heard the first unit attention of.
+    pub(super) fn new(sizes: Sizes<'_>) -> Self {
+        let mut world = Self {
+            units: Vec::new(),
+            gates: Vec::new(),
+            maps: [A, B].map(|id| (id, (0..sizes.len()).collect())).to_vec(),
+            now: Instant::ORIGIN,
+            calls: Vec::new(),
+            hold_calls: false,
+            events: VecDeque::new(),
+            next_key: 1,
+        };
+        for (number, (block, blocks)) in sizes.iter().enumerate() {
+            let gate = Gate::new(blocks << block.shift());
+            let config = named(number, *block);
+            let mut unit =
+                LogicalUnit::new(config, Box::new(gate.clone()), None, Pool::new(1 << 20)).unwrap();
+            unit.seed(&[u8::try_from(number).unwrap(); 32]);
+            world.gates.push(gate);
+            world.units.push(unit);
+        }
+        for id in [A, B] {
+            for unit in 0..sizes.len() {
+                world.units[unit].nexus_established(world.now, testing::nexus(id));
+                let _attention = world.run(unit, id, &[0; 6], 0, &[]);
+            }
+        }
+        world
+    }
+
+    /// Changes what a nexus may do with a unit.
+    pub(super) fn grant(&mut self, unit: usize, id: NexusId, access: Access) {
+        let nexus = crate::contract::Nexus { access, ..testing::nexus(id) };
+        self.units[unit].nexus_changed(self.now, nexus);
+    }
+
+    /// Changes which units a nexus sees.
+    pub(super) fn show(&mut self, id: NexusId, units: &[usize]) {
+        self.maps.iter_mut().find(|(nexus, _)| *nexus == id).unwrap().1 = units.to_vec();
+    }
+
+    pub(super) fn after(&mut self, seconds: u64) {
+        self.now = self.now.after(Duration::from_secs(seconds));
+    }
+
+    /// Starts a command.
+    pub(super) fn start(&mut self, unit: usize, id: NexusId, cdb: &[u8], room: usize, out: usize) -> TaskKey {
+        let key = TaskKey(self.next_key);
+        self.next_key += 1;
+        let command = Command {
+            nexus: id,
+            key,
+            attribute: TaskAttribute::Simple,
+            priority: 0,
+            cdb: Cdb::from_bytes(cdb).unwrap(),
+            data_in_len: u32::try_from(room).unwrap(),
+            data_out_len: u32::try_from(out).unwrap(),
+        };
+        self.units[unit].execute(self.now, command);
+        self.pump();
+        key
+    }
+
+    /// Runs a command to its end.
+    #[track_caller]
+    pub(super) fn run(&mut self, unit: usize, id: NexusId, cdb: &[u8], room: usize, out: &[u8]) -> Reply {
+        let key = self.start(unit, id, cdb, room, out.len());
+        self.feed(unit, key, out);
+        self.ended(unit, key).expect("the command has ended")
+    }
+
+    /// Starts a command with a parameter list and hands the list over.
+    pub(super) fn start_with(&mut self, unit: usize, id: NexusId, cdb: &[u8], out: &[u8]) -> TaskKey {
+        let key = self.start(unit, id, cdb, 0, out.len());
+        self.feed(unit, key, out);
+        key
+    }
+
+    /// Hands over what a command fetches.
+    pub(super) fn feed(&mut self, unit: usize, key: TaskKey, out: &[u8]) {
+        let mine = |event: &(usize, Event)| matches!(event, (at, Event::Fetch { key: found, .. }) if *at == unit && *found == key);
+        while let Some(at) = self.events.iter().position(mine) {
+            let Some((_, Event::Fetch { offset, len, .. })) = self.events.remove(at) else { return };
+            let start = usize::try_from(offset).unwrap();
+            let data = Bytes::copied_from(&out[start..start + usize::try_from(len).unwrap()]);
+            self.units[unit].data_out(self.now, key, offset, Ok(DataList::from(data)));
+            self.pump();
+        }
+    }
+
+    /// Returns how a command ended, if it has.
+    pub(super) fn ended(&mut self, unit: usize, key: TaskKey) -> Option<Reply> {
+        let finish = |event: &(usize, Event)| matches!(event, (at, Event::Finish { key: found, .. }) if *at == unit && *found == key);
+        let at = self.events.iter().position(finish)?;
+        let Some((_, Event::Finish { status, sense, transferable, .. })) = self.events.remove(at) else {
+            return None;
+        };
+        let mut data = Vec::new();
+        self.events.retain(|event| match event {
+            (at, Event::DataIn { key: found, data: list, .. }) if *at == unit && *found == key => {
+                list.parts().iter().for_each(|part| data.extend_from_slice(part));
+                false
+            }
+            _ => true,
+        });
+        let sense_bytes = sense.map_or_else(Vec::new, |sense| sense.bytes().to_vec());
+        let sense = testing::decode(&sense_bytes);
+        Some(Reply { status, sense, sense_bytes, data, transferable })
+    }
+
+    /// Returns whether a task was reported aborted.
+    pub(super) fn aborted(&mut self, unit: usize, key: TaskKey) -> bool {
+        self.events
+            .iter()
+            .any(|event| matches!(event, (at, Event::Aborted { key: found }) if *at == unit && *found == key))
+    }
+
+    /// Requests a task management function.
+    pub(super) fn manage(&mut self, unit: usize, id: NexusId, function: ManageFunction) -> ManageKey {
+        let key = ManageKey(self.next_key);
+        self.next_key += 1;
+        self.units[unit].manage(self.now, id, key, function);
+        self.pump();
+        key
+    }
+
+    /// Returns the outcome of a task management function, if it has one.
+    pub(super) fn managed(&self, key: ManageKey) -> Option<ManageOutcome> {
+        self.events.iter().find_map(|(_, event)| match event {
+            Event::Managed { key: found, outcome } if *found == key => Some(*outcome),
+            _ => None,
+        })
+    }
+
+    /// Does everything that can be done without letting a call or an operation through that is held.
+    pub(super) fn pump(&mut self) {
+        loop {
+            let mut quiet = true;
+            for at in 0..self.units.len() {
+                while let Some(event) = self.units[at].poll() {
+                    quiet = false;
+                    match event {
+                        Event::Peer(call) => self.calls.push((at, call)),
+                        Event::PeerDone { caller, result } => {
+                            let unit = usize::try_from(caller.unit).unwrap();
+                            self.units[unit].peer_answer(self.now, caller.call, result);
+                        }
+                        other => self.events.push_back((at, other)),
+                    }
+                }
+            }
+            if !self.hold_calls && !self.calls.is_empty() {
+                let (from, call) = self.calls.remove(0);
+                self.deliver(from, call);
+            } else if quiet {
+                return;
+            }
+        }
+    }
+
+    /// Lets one call through; any of them. Returns whether there was one.
+    pub(super) fn route(&mut self, rng: &mut Rng) -> bool {
+        if self.calls.is_empty() {
+            return false;
+        }
+        let at = usize::try_from(rng.below(self.calls.len() as u64)).unwrap();
+        let (from, call) = self.calls.swap_remove(at);
+        self.deliver(from, call);
+        self.pump();
+        true
+    }
+
+    /// Lets one held thing happen; any of them. Returns whether there was one.
+    pub(super) fn chance(&mut self, rng: &mut Rng) -> bool {
+        let (first, units) = (rng.below(3), self.units.len() as u64);
+        let start = rng.below(units);
+        let released = (0..units).find(|at| {
+            let unit = usize::try_from((start + at) % units).unwrap();
+            first != 0 && self.gates[unit].release(rng)
+        });
+        if released.is_some() {
+            for unit in &mut self.units {
+                unit.store_ready(self.now);
+            }
+            self.pump();
+            return true;
+        }
+        self.route(rng) || first == 0 && self.gates.iter().any(|gate| gate.waiting() > 0)
+    }
+
+    /// Shuts every gate and holds every call, so that only `chance` makes anything happen.
+    pub(super) fn slow(&mut self, slow: bool) {
+        self.hold_calls = slow;
+        self.gates.iter().for_each(|gate| gate.shut(slow));
+    }
+
+    /// Lets things happen in any order until a command has ended.
+    #[track_caller]
+    pub(super) fn finish(&mut self, rng: &mut Rng, unit: usize, key: TaskKey) -> Reply {
+        loop {
+            if let Some(reply) = self.ended(unit, key) {
+                return reply;
+            }
+            assert!(self.chance(rng), "nothing can happen and the command has not ended");
+        }
+    }
+
+    /// Lets everything held happen.
+    pub(super) fn settle(&mut self, rng: &mut Rng) {
+        while self.chance(rng) {}
+    }
+
+    fn deliver(&mut self, from: usize, call: PeerCall) {
+        let seen = &self.maps.iter().find(|(id, _)| *id == call.nexus).unwrap().1;
+        let PeerUnit::Designator { code_set, kind, designator } = &call.unit else { panic!("{call:?}") };
+        let found =
+            seen.iter().copied().find(|at| self.units[*at].is_designated_by(*code_set, *kind, designator));
+        match found {
+            Some(at) => {
+                let caller = PeerCaller { unit: u32::try_from(from).unwrap(), call: call.call };
+                self.units[at].serve_peer(self.now, caller, call.nexus, call.request);
+            }
+            None => self.units[from].peer_answer(self.now, call.call, Err(PeerFault::NotReachable)),
+        }
+    }
+
+    /// Writes blocks by a command.
+    #[track_caller]
+    pub(super) fn put(&mut self, unit: usize, lba: u64, data: &[u8]) {
+        let blocks = u32::try_from(data.len() >> self.units[unit].block_size().shift()).unwrap();
+        self.run(unit, A, &testing::cdb_16(scsi::opcode::WRITE_16, 0, lba, blocks), 0, data).good();
+    }
+
+    /// Reads blocks by a command.
+    #[track_caller]
+    pub(super) fn get(&mut self, unit: usize, lba: u64, blocks: u32) -> Vec<u8> {
+        let len = usize::try_from(blocks << self.units[unit].block_size().shift()).unwrap();
+        self.run(unit, A, &testing::cdb_16(scsi::opcode::READ_16, 0, lba, blocks), len, &[]).good()
+    }
+
+    /// Fills a unit with bytes of which no two blocks are the same, and returns them.
+    pub(super) fn fill(&mut self, rng: &mut Rng, unit: usize) -> Vec<u8> {
+        let len =
+            usize::try_from(self.units[unit].capacity().0 << self.units[unit].block_size().shift()).unwrap();
+        let data = noise(rng, len);
+        for (at, part) in data.chunks(1 << 20).enumerate() {
+            let lba = (at << 20 >> self.units[unit].block_size().shift()) as u64;
+            self.put(unit, lba, part);
+        }
+        data
+    }
+
+    /// Everything on a unit.
+    pub(super) fn dump(&mut self, unit: usize) -> Vec<u8> {
+        let (blocks, shift) = (self.units[unit].capacity().0, self.units[unit].block_size().shift());
+        let step = 1 << 20 >> shift;
+        (0..blocks).step_by(step).fold(Vec::new(), |mut all, lba| {
+            let count = (blocks - lba).min(step as u64);
+            all.extend(self.get(unit, lba, u32::try_from(count).unwrap()));
+            all
+        })
+    }
+
+    /// Runs an EXTENDED COPY on `unit`.
+    #[track_caller]
+    pub(super) fn copy(&mut self, unit: usize, id: NexusId, list: &CopyList) -> Reply {
+        let bytes = list.to_bytes();
+        self.run(unit, id, &copy_cdb(list, bytes.len()), 0, &bytes)
+    }
+
+    /// Starts one.
+    pub(super) fn start_copy(&mut self, unit: usize, id: NexusId, list: &CopyList) -> TaskKey {
+        let bytes = list.to_bytes();
+        self.start_with(unit, id, &copy_cdb(list, bytes.len()), &bytes)
+    }
+
+    /// Runs a THIRD-PARTY COPY IN command with a one-byte list identifier.
+    #[track_caller]
+    pub(super) fn ask_lid1(&mut self, unit: usize, id: NexusId, action: u16, list_id: u8) -> Reply {
+        let mut cdb = in_cdb(action, 4096);
+        cdb[2] = list_id;
+        self.run(unit, id, &cdb, 4096, &[])
+    }
+
+    /// Runs a THIRD-PARTY COPY IN command with a four-byte list identifier.
+    #[track_caller]
+    pub(super) fn ask_lid4(&mut self, unit: usize, id: NexusId, action: u16, list_id: u32) -> Reply {
+        let mut cdb = in_cdb(action, 4096);
+        cdb[2..6].copy_from_slice(&list_id.to_be_bytes());
+        self.run(unit, id, &cdb, 4096, &[])
+    }
+}
+
+/// A configuration whose names no other unit has.
+pub(super) fn named(number: usize, block_size: BlockSize) -> UnitConfig {
+    let mut config = UnitConfig { block_size, ..config() };
+    config.identity.serial = format!("SERIAL{number}");
+    config.identity.naa[15] = u8::try_from(number).unwrap();
+    config
+}
+
+/// Bytes of which no two blocks are the same; cheap enough to make megabytes of.
+pub(super) fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut base = vec![0; 512];
+    rng.fill(&mut base);
+    let mut bytes = base.repeat(len / 512);
+    for block in bytes.chunks_mut(512) {
+        block[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    bytes
+}
+
+/// The descriptor of a unit.
+pub(super) fn cscd(number: usize, block: BlockSize) -> Cscd {
+    Cscd {
+        device_type: 0,
+        code_set: 1,
+        kind: 3,
+        association: 0,
+        designator: named(number, block).identity.naa,
+        pad: false,
+        block_len: block.bytes(),
+    }
+}
+
+/// A block segment.
+pub(super) fn blocks(from: u16, to: u16, count: u16, source: u64, destination: u64) -> SegmentAction {
+    SegmentAction::Blocks {
+        counts_destination: false,
+        keep_residual: false,
+        source: CscdId(from),
+        destination: CscdId(to),
+        count,
+        source_lba: Lba(source),
+        destination_lba: Lba(destination),
+    }
+}
+
+/// A list that names units and does one thing.
+pub(super) fn list(format: Format, units: &[Cscd], segments: &[SegmentAction]) -> CopyList {
+    let mut list = CopyList::new(format, ListId(1));
+    list.usage = ListIdUsage::Hold;
+    list.cscds = units.to_vec();
+    segments.iter().for_each(|segment| list.push(*segment));
+    list
+}
+
+pub(super) const LID4: Format = Format::Lid4 { immediate: false, sense_on_good: false };
+pub(super) const LID4_IMMEDIATE: Format = Format::Lid4 { immediate: true, sense_on_good: false };
+
+/// A THIRD-PARTY COPY OUT CDB.
+pub(super) fn out_cdb(action: u16, len: usize) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (0x83, u8::try_from(action).unwrap());
+    cdb[10..14].copy_from_slice(&u32::try_from(len).unwrap().to_be_bytes());
+    cdb
+}
+
+/// A THIRD-PARTY COPY IN CDB.
+pub(super) fn in_cdb(action: u16, allocation: u32) -> [u8; 16] {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (0x84, u8::try_from(action).unwrap());
+    cdb[10..14].copy_from_slice(&allocation.to_be_bytes());
+    cdb
+}
+
+fn copy_cdb(list: &CopyList, len: usize) -> [u8; 16] {
+    out_cdb(u16::from(list.format != Format::Lid1), len)
+}
+
+pub(super) fn range(lba: u64, blocks: u64) -> BlockRange {
+    BlockRange { lba: Lba(lba), blocks: Blocks(blocks) }
+}

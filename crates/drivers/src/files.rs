@@ -5,6 +5,7 @@
 //! system call. With epoll, and for calls that io_uring lacks, cached I/O is done at once by the calling thread and
 //! the rest by a few threads. Operations in flight together may take effect in any order.
 
+mod inline;
 mod sync;
 
 use std::cell::{Cell, RefCell};
@@ -13,7 +14,6 @@ use std::fs::File;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use base::buffer::{Buf, DataList, Pool};
 use base::machine::MediumId;
@@ -26,6 +26,7 @@ use crate::slab::Slab;
 use crate::stats::Stats;
 use crate::threads::Threads;
 use crate::waker::Waker;
+use inline::{Elsewhere, Habits};
 pub(crate) use sync::Attempt;
 pub(crate) use sync::{rest, room, run_to_end};
 
@@ -38,11 +39,7 @@ pub struct IoFile {
 #[derive(Debug)]
 struct Inner {
     file: File,
-    direct: bool,
-    /// Whether reads that must not wait are worth trying.
-    tries_reads: AtomicBool,
-    /// Writes by the calling thread rest until then (clock nanoseconds), because one took too long.
-    writes_rest_until: AtomicU64,
+    habits: Habits,
 }
 
 /// One operation.
@@ -196,6 +193,8 @@ struct Lane {
 struct Hub {
     /// Whether operations go to a ring that somebody drains with `take_work`.
     ring: bool,
+    /// Something was submitted since the ring took the last.
+    ring_has_more: bool,
     backlog: VecDeque<Work>,
     in_ring: usize,
     threads: Threads,
@@ -219,12 +218,8 @@ pub(crate) struct Work {
 impl IoFile {
     /// Takes an open file. `direct` says that it was opened with `O_DIRECT`.
     pub fn new(file: File, direct: bool) -> Self {
-        let inner = Inner {
-            file,
-            direct,
-            tries_reads: AtomicBool::new(!direct),
-            writes_rest_until: AtomicU64::new(0),
-        };
+        let habits = Habits::of(&file, direct);
+        let inner = Inner { file, habits };
         Self { inner: Arc::new(inner) }
     }
 
@@ -235,7 +230,7 @@ impl IoFile {
 
     /// Returns whether it was opened with `O_DIRECT`.
     pub fn direct(&self) -> bool {
-        self.inner.direct
+        self.inner.habits.direct()
     }
 }
 
@@ -272,6 +267,7 @@ impl Files {
     pub(crate) fn new(waker: Arc<Waker>, clock: Clock, pool: Pool, threads_max: usize) -> Self {
         let hub = Hub {
             ring: false,
+            ring_has_more: false,
             backlog: VecDeque::new(),
             in_ring: 0,
             threads: Threads::new(waker, threads_max),
@@ -301,9 +297,12 @@ impl Files {
     /// Takes the next operation for the ring.
     pub(crate) fn take_work(&self) -> Option<Work> {
         let mut hub = self.hub.borrow_mut();
-        let work = hub.backlog.pop_front()?;
-        hub.in_ring += 1;
-        Some(work)
+        let work = hub.backlog.pop_front();
+        match work {
+            Some(_) => hub.in_ring += 1,
+            None => hub.ring_has_more = false,
+        }
+        work
     }
 
     /// Takes what the ring made of `work`: a number of bytes (zero for what has none) or an error.
@@ -367,7 +366,13 @@ impl Files {
 
 impl Hub {
     fn submit(&mut self, mut work: Work) {
-        match sync::try_at_once(&mut work, self.ring, &self.clock) {
+        let elsewhere = match (self.ring, self.ring_has_more) {
+            (false, _) => Elsewhere::Thread,
+            (true, false) => Elsewhere::RingFirst,
+            (true, true) => Elsewhere::Ring,
+        };
+        self.ring_has_more = true;
+        match inline::attempt(&mut work, elsewhere, &self.clock) {
             Attempt::Finished(result) => {
                 self.inline_count += 1;
                 self.deliver(work, result);

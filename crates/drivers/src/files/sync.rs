@@ -1,8 +1,6 @@
 //! Carries operations out with plain system calls, and keeps account of how far they are.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use base::buffer::{Buf, DataList};
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -12,23 +10,11 @@ use smallvec::SmallVec;
 use super::{
     Errno, FallocateMode, FileDone, FileError, FileExtent, FileOp, FileOpKind, FileOutcome, IoFile, Work,
 };
-use crate::clock::Clock;
 
-mod block;
+pub(super) mod raw;
 
 /// The most pieces one system call takes (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
-
-/// The largest write that the calling thread does itself: copying it into the page cache takes some 20 µs, about
-/// what handing it to a thread and back costs.
-const INLINE_WRITE_MAX: usize = 64 << 10;
-
-/// A write that took the calling thread this long was not a mere copy: the system makes writers wait until dirty
-/// pages are on the medium.
-const INLINE_WRITE_SLOW: Duration = Duration::from_millis(2);
-
-/// For so long are writes to that file left to threads then: at worst one event in a hundred is late by it.
-const INLINE_WRITE_REST: Duration = Duration::from_millis(200);
 
 /// How far a try came.
 pub(crate) enum Attempt {
@@ -42,64 +28,6 @@ pub(crate) enum Attempt {
 
 pub(crate) type Slices<'a> = SmallVec<[IoSlice<'a>; 16]>;
 pub(crate) type SlicesMut<'a> = SmallVec<[IoSliceMut<'a>; 16]>;
-
-/// Tries to do `work` without waiting. `ring` says that a ring stands ready for what does not go that way.
-pub(crate) fn try_at_once(work: &mut Work, ring: bool, clock: &Clock) -> Attempt {
-    match &work.op.kind {
-        FileOpKind::Extents { .. } | FileOpKind::Discard { .. } | FileOpKind::ZeroOut { .. } => {
-            Attempt::Blocked
-        }
-        FileOpKind::Read { .. } if !ring => read_at_once(work),
-        FileOpKind::Write { data, stable: false, .. }
-            if data.len() <= INLINE_WRITE_MAX && writes_at_once(&work.op.file, clock) =>
-        {
-            write_at_once(work, clock)
-        }
-        _ if ring => Attempt::Again,
-        _ => Attempt::Blocked,
-    }
-}
-
-fn read_at_once(work: &mut Work) -> Attempt {
-    let tries = &work.op.file.inner.tries_reads;
-    if !tries.load(Ordering::Relaxed) {
-        return Attempt::Blocked;
-    }
-    loop {
-        match transfer(&mut work.op, work.done, ReadWriteFlags::NOWAIT) {
-            Err(Errno::AGAIN) => return Attempt::Blocked,
-            Err(Errno::OPNOTSUPP) => {
-                work.op.file.inner.tries_reads.store(false, Ordering::Relaxed);
-                return Attempt::Blocked;
-            }
-            result => match progress(work, result) {
-                Attempt::Again => {}
-                over => return over,
-            },
-        }
-    }
-}
-
-fn writes_at_once(file: &IoFile, clock: &Clock) -> bool {
-    !file.direct() && file.inner.writes_rest_until.load(Ordering::Relaxed) <= clock.now().0
-}
-
-fn write_at_once(work: &mut Work, clock: &Clock) -> Attempt {
-    let start = clock.now();
-    let attempt = loop {
-        let result = transfer(&mut work.op, work.done, ReadWriteFlags::empty());
-        match progress(work, result) {
-            Attempt::Again => {}
-            over => break over,
-        }
-    };
-    let end = clock.now();
-    if end.since(start) >= INLINE_WRITE_SLOW {
-        let rest_until = end.after(INLINE_WRITE_REST);
-        work.op.file.inner.writes_rest_until.store(rest_until.0, Ordering::Relaxed);
-    }
-    attempt
-}
 
 /// Takes account of what a call made of `work`: how many bytes, zero for calls that have none, or an error.
 pub(crate) fn progress(work: &mut Work, result: Result<usize, Errno>) -> Attempt {
@@ -144,7 +72,7 @@ fn fill(bufs: &mut [Buf], mut count: usize) {
 }
 
 /// Makes one system call for a read or write that is `done` so far.
-fn transfer(op: &mut FileOp, done: usize, flags: ReadWriteFlags) -> Result<usize, Errno> {
+pub(super) fn transfer(op: &mut FileOp, done: usize, flags: ReadWriteFlags) -> Result<usize, Errno> {
     let file = op.file.file();
     match &mut op.kind {
         FileOpKind::Read { at, len, bufs } => {
@@ -248,8 +176,8 @@ fn change(op: &FileOp) -> Result<(), Errno> {
         FileOpKind::Sync { data_only: true } => rustix::fs::fdatasync(file),
         FileOpKind::Sync { data_only: false } => rustix::fs::fsync(file),
         FileOpKind::Fallocate { mode, at, len } => rustix::fs::fallocate(file, mode.flags(), *at, *len),
-        FileOpKind::Discard { at, len } => block::discard(file, *at, *len),
-        FileOpKind::ZeroOut { at, len } => block::zero_out(file, *at, *len),
+        FileOpKind::Discard { at, len } => raw::discard(file, *at, *len),
+        FileOpKind::ZeroOut { at, len } => raw::zero_out(file, *at, *len),
         FileOpKind::Read { .. } | FileOpKind::Write { .. } | FileOpKind::Extents { .. } => Err(Errno::INVAL),
     }
 }

@@ -1,5 +1,5 @@
-//! The two calls of block devices that no safe interface offers.
-#![allow(unsafe_code, reason = "ioctl with a pointer to its range")]
+//! Calls that no safe interface offers.
+#![allow(unsafe_code, reason = "calls with pointers")]
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -28,4 +28,13 @@ fn on_range(file: &File, request: libc::Ioctl, at: u64, len: u64) -> Result<(), 
         return Err(super::super::errno_of(&std::io::Error::last_os_error()));
     }
     Ok(())
+}
+
+/// Returns how often the calling thread had to wait for something in the kernel.
+pub(in crate::files) fn waits() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call writes one `rusage` to the address, which is valid for that.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    // SAFETY: it is plain integers and was zeroed, whether or not the call wrote to it.
+    unsafe { usage.assume_init() }.ru_nvcsw
 }

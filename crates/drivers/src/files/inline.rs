@@ -1,0 +1,200 @@
+//! What the reactor's own thread does at once, instead of handing it to a ring or a thread.
+//!
+//! Data that lies in memory is copied faster than it is handed over. The art is to know when it lies there: reads ask
+//! the kernel not to wait (`RWF_NOWAIT`). Most file systems cannot promise that for writes; a write of moderate size
+//! is mere copying there too, unless the system makes writers wait because it has too much to store. So writes are
+//! just done until one had to wait; then the file's writes go elsewhere for a while.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::io::ReadWriteFlags;
+
+use super::sync::{Attempt, progress, raw, transfer};
+use super::{Errno, FileOpKind, Work};
+use crate::clock::Clock;
+
+/// The largest read that is copied at once: some 100 µs, for which other connections wait.
+const READ_MAX: usize = 1 << 20;
+
+/// The largest write that is done at once: copying it takes some 20 µs, about what handing it to a thread and back
+/// costs.
+const WRITE_MAX: usize = 64 << 10;
+
+/// A write that took this long was no mere copy, or the thread lost the processor.
+const SLOW: Duration = Duration::from_millis(2);
+
+/// After a slow write so many are watched more closely, at the cost of two system calls each, to tell the two apart.
+const WATCHED: u32 = 256;
+
+/// So long do others write to a file after a write had to wait. A wait lasts from 10 to 200 ms, so at worst every
+/// second event is late by one.
+const REST: Duration = Duration::from_millis(200);
+
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of linux/magic.h.
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// What was learnt of a file.
+#[derive(Debug)]
+pub(super) struct Habits {
+    direct: bool,
+    /// Its file system is memory, so that nothing waits.
+    in_memory: bool,
+    reads_without_wait: AtomicBool,
+    /// One of the constants below.
+    writes_without_wait: AtomicU8,
+    rest_until: AtomicU64,
+    watched: AtomicU32,
+}
+
+const UNKNOWN: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
+
+/// Where an operation goes that is not done at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Elsewhere {
+    /// To a thread.
+    Thread,
+    /// To a ring, which takes everything that a drain starts in one call; this is the first of it.
+    RingFirst,
+    /// To a ring, with others.
+    Ring,
+}
+
+impl Habits {
+    pub(super) fn of(file: &File, direct: bool) -> Self {
+        let kind = rustix::fs::fstatfs(file).map_or(0, |facts| u64::try_from(facts.f_type).unwrap_or(0));
+        Self {
+            direct,
+            in_memory: IN_MEMORY.contains(&kind),
+            reads_without_wait: AtomicBool::new(true),
+            writes_without_wait: AtomicU8::new(UNKNOWN),
+            rest_until: AtomicU64::new(0),
+            watched: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn direct(&self) -> bool {
+        self.direct
+    }
+
+    fn rests(&self, clock: &Clock) -> bool {
+        let until = self.rest_until.load(Ordering::Relaxed);
+        until != 0 && until > clock.now().0
+    }
+}
+
+impl Elsewhere {
+    const fn attempt(self) -> Attempt {
+        match self {
+            Self::Thread => Attempt::Blocked,
+            Self::RingFirst | Self::Ring => Attempt::Again,
+        }
+    }
+}
+
+/// Does `work` at once if that is wise. If it is not over, it goes on elsewhere.
+pub(super) fn attempt(work: &mut Work, elsewhere: Elsewhere, clock: &Clock) -> Attempt {
+    let habits = &work.op.file.inner.habits;
+    match &work.op.kind {
+        FileOpKind::Extents { .. } | FileOpKind::Discard { .. } | FileOpKind::ZeroOut { .. } => {
+            Attempt::Blocked
+        }
+        FileOpKind::Read { len, .. } if *len <= READ_MAX => {
+            if habits.in_memory {
+                read(work, ReadWriteFlags::empty(), elsewhere)
+            } else if habits.direct
+                || elsewhere == Elsewhere::Ring
+                || !habits.reads_without_wait.load(Ordering::Relaxed)
+            {
+                elsewhere.attempt()
+            } else {
+                read(work, ReadWriteFlags::NOWAIT, elsewhere)
+            }
+        }
+        FileOpKind::Write { data, stable, .. } if data.len() <= WRITE_MAX => {
+            if habits.in_memory {
+                write(work)
+            } else if habits.direct || *stable {
+                elsewhere.attempt()
+            } else {
+                cached_write(work, elsewhere, clock)
+            }
+        }
+        _ => elsewhere.attempt(),
+    }
+}
+
+fn read(work: &mut Work, flags: ReadWriteFlags, elsewhere: Elsewhere) -> Attempt {
+    loop {
+        match transfer(&mut work.op, work.done, flags) {
+            Err(Errno::AGAIN) => return elsewhere.attempt(),
+            Err(Errno::OPNOTSUPP) => {
+                work.op.file.inner.habits.reads_without_wait.store(false, Ordering::Relaxed);
+                return elsewhere.attempt();
+            }
+            result => match progress(work, result) {
+                Attempt::Again => {}
+                over => return over,
+            },
+        }
+    }
+}
+
+fn cached_write(work: &mut Work, elsewhere: Elsewhere, clock: &Clock) -> Attempt {
+    let habits = &work.op.file.inner.habits;
+    match (elsewhere, habits.writes_without_wait.load(Ordering::Relaxed)) {
+        (Elsewhere::Ring, YES) => Attempt::Again,
+        (Elsewhere::RingFirst | Elsewhere::Ring, UNKNOWN | YES) => write_without_wait(work, clock),
+        _ if habits.rests(clock) => elsewhere.attempt(),
+        _ => write_with_care(work, clock),
+    }
+}
+
+/// Writes what can be written without waiting; the ring does the rest, and does likewise with what follows.
+fn write_without_wait(work: &mut Work, clock: &Clock) -> Attempt {
+    match transfer(&mut work.op, work.done, ReadWriteFlags::NOWAIT) {
+        Err(Errno::OPNOTSUPP) => {
+            work.op.file.inner.habits.writes_without_wait.store(NO, Ordering::Relaxed);
+            write_with_care(work, clock)
+        }
+        result => {
+            work.op.file.inner.habits.writes_without_wait.store(YES, Ordering::Relaxed);
+            progress(work, result)
+        }
+    }
+}
+
+/// Writes, and finds out whether it had to wait.
+fn write_with_care(work: &mut Work, clock: &Clock) -> Attempt {
+    let file = work.op.file.clone();
+    let habits = &file.inner.habits;
+    let watched = habits.watched.load(Ordering::Relaxed);
+    let waits = if watched > 0 { raw::waits() } else { 0 };
+    let start = clock.now();
+    let attempt = write(work);
+    let end = clock.now();
+    let slow = end.since(start) >= SLOW;
+    if watched > 0 {
+        habits.watched.store(watched - 1, Ordering::Relaxed);
+        if slow && raw::waits() > waits {
+            habits.rest_until.store(end.after(REST).0, Ordering::Relaxed);
+            habits.watched.store(WATCHED, Ordering::Relaxed);
+        }
+    } else if slow {
+        habits.watched.store(WATCHED, Ordering::Relaxed);
+    }
+    attempt
+}
+
+fn write(work: &mut Work) -> Attempt {
+    loop {
+        let result = transfer(&mut work.op, work.done, ReadWriteFlags::empty());
+        match progress(work, result) {
+            Attempt::Again => {}
+            over => return over,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! A reactor whose process runs out of descriptors. A process of its own, since the limit is the process's.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "all of this is test code, where a panic is the verdict"
+)]
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
+use base::time::Instant;
+use base::transmit::Transmit;
+use drivers::config::{Config, EngineChoice};
+use drivers::listener;
+use drivers::reactor::Reactor;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Hangs up on everybody.
+#[derive(Default)]
+struct Doorman {
+    actions: Vec<Action>,
+    seen: usize,
+}
+
+impl StreamMachine for Doorman {
+    fn connected(&mut self, _: Instant, conn: ConnId, _: &Arrival) {
+        self.seen += 1;
+        self.actions.push(Action::Abort(conn));
+    }
+    fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
+    fn lend(&mut self, _: ConnId) -> Option<Loan> {
+        None
+    }
+    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
+    fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
+    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
+    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
+    fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop()
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+    fn handle_timeout(&mut self, _: Instant) {}
+}
+
+#[test]
+fn waits_for_a_descriptor_without_spinning_and_goes_on_when_there_is_one() {
+    for engine in [EngineChoice::Epoll, EngineChoice::Uring] {
+        let mut reactor = match Reactor::new(&Config { engine, ..Config::default() }) {
+            Ok(reactor) => reactor,
+            Err(why) => {
+                eprintln!("skipped: {why}");
+                continue;
+            }
+        };
+        let listening = listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listening.local_addr().unwrap();
+        reactor.listen(listening, PortalId(0)).unwrap();
+        let mut doorman = Doorman::default();
+        let mut peer = TcpStream::connect(address).unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum: limit.maximum }).unwrap();
+        let start = std::time::Instant::now();
+        while start.elapsed() < Duration::from_secs(1) {
+            reactor.turn(&mut doorman, Some(Duration::from_millis(100))).unwrap();
+        }
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let stats = reactor.stats();
+        assert!((1..=20).contains(&stats.accept_failures), "{} tries in a second", stats.accept_failures);
+        assert!(stats.enters < 100, "{} waits in a second", stats.enters);
+        assert_eq!(doorman.seen, 0);
+        while doorman.seen == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "it never goes on");
+            reactor.turn(&mut doorman, Some(Duration::from_millis(100))).unwrap();
+        }
+        reactor.turn(&mut doorman, Some(Duration::from_millis(100))).unwrap();
+        assert!(peer.read(&mut [0]).is_err(), "the doorman resets");
+    }
+}

@@ -25,7 +25,7 @@ fn random_segment(rng: &mut Rng, media: &mut [Vec<u8>]) -> (SegmentAction, bool)
     let coarse = from_block.shift().max(to_block.shift());
     let len = rng.below(1 << (21 - coarse)) << coarse;
     let beyond = u64::from(rng.chance(1, 40)) << 20;
-    let place = |rng: &mut Rng, shift: u32| rng.below(((3 << 20) - len >> shift) + 1) + beyond;
+    let place = |rng: &mut Rng, shift: u32| rng.below((((3 << 20) - len) >> shift) + 1) + beyond;
     let source_lba = place(rng, from_block.shift());
     let destination_lba = place(rng, to_block.shift());
     let id = |unit: u64| CscdId(u16::try_from(unit).unwrap());

@@ -84,3 +84,19 @@ impl fmt::Display for EngineKind {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_the_words_of_the_command_line() {
+        let table =
+            [("auto", EngineChoice::Auto), ("uring", EngineChoice::Uring), ("epoll", EngineChoice::Epoll)];
+        for (word, choice) in table {
+            assert_eq!(word.parse(), Ok(choice));
+        }
+        let said = "kqueue".parse::<EngineChoice>().unwrap_err().to_string();
+        assert_eq!(said, "unknown reactor `kqueue`, expected auto, uring or epoll");
+    }
+}

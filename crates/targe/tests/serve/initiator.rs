@@ -82,6 +82,56 @@ impl Initiator {
         }
     }
 
+    /// Sends a command to LUN 0, with `out` as immediate data, and again while unit attentions are in the way.
+    /// Returns its data.
+    ///
+    /// # Errors
+    /// Sense key, additional sense code and its qualifier; zeros when there is no sense data.
+    pub(crate) fn command(&mut self, cdb: [u8; 16], out: &[u8], in_len: u32) -> Result<Vec<u8>, [u8; 3]> {
+        loop {
+            match self.try_command(cdb, out, in_len) {
+                Err([6, ..]) => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn try_command(&mut self, cdb: [u8; 16], out: &[u8], in_len: u32) -> Result<Vec<u8>, [u8; 3]> {
+        let mut header = [0; 48];
+        let flags = if out.is_empty() { 0x40 } else { 0x20 };
+        (header[0], header[1]) = (0x01, 0x81 | flags);
+        header[16..20].copy_from_slice(&9_u32.to_be_bytes());
+        let expected = if out.is_empty() { in_len } else { u32::try_from(out.len()).unwrap() };
+        header[20..24].copy_from_slice(&expected.to_be_bytes());
+        header[32..].copy_from_slice(&cdb);
+        self.send(header, out);
+        self.cmd_sn += 1;
+        let mut data = Vec::new();
+        loop {
+            let pdu = self.receive().unwrap();
+            let status = match pdu[0] & 0x3f {
+                0x25 => {
+                    data.extend_from_slice(&pdu[48..]);
+                    (pdu[1] & 1 == 1).then_some(pdu[3])
+                }
+                0x21 => Some(pdu[3]),
+                _ => None,
+            };
+            match status {
+                None => {}
+                Some(0) => return Ok(data),
+                // Fixed or descriptor format (SPC-5 §4.4), behind two bytes of length.
+                Some(_) => {
+                    let sense = pdu.get(50..).filter(|sense| sense.len() > 13);
+                    return Err(sense.map_or([0; 3], |sense| match sense[0] & 0x7f {
+                        0x72 => [sense[1] & 0xf, sense[2], sense[3]],
+                        _ => [sense[2] & 0xf, sense[12], sense[13]],
+                    }));
+                }
+            }
+        }
+    }
+
     /// Closes the session in order.
     pub(crate) fn log_out(&mut self) {
         let mut header = [0; 48];

@@ -200,6 +200,49 @@ fn targets_that_share_nothing_run_on_reactors_of_their_own() {
     assert_eq!(daemon.stop().0, 0);
 }
 
+/// PERSISTENT RESERVE OUT, REGISTER, with APTPL (SPC-5 §6.16).
+fn register(initiator: &mut Initiator, key: u64) -> Result<Vec<u8>, [u8; 3]> {
+    let mut list = [0; 24];
+    list[8..16].copy_from_slice(&key.to_be_bytes());
+    list[20] = 1;
+    initiator.command([0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0], &list, 0)
+}
+
+/// PERSISTENT RESERVE IN, READ KEYS.
+fn read_keys(initiator: &mut Initiator) -> Result<Vec<u64>, [u8; 3]> {
+    let data = initiator.command([0x5e, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[], 256)?;
+    Ok(data[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect())
+}
+
+#[test]
+fn a_registration_that_asks_for_it_outlives_a_kill_and_is_never_guessed() {
+    let house = House::new();
+    let args = ["--listen", "127.0.0.1:0", "--target", &format!("{NAME}a"), "--lun", "file:a.img,size=1M"];
+    let daemon = house.serve(&args);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    assert_eq!(read_keys(&mut initiator), Ok(vec![]));
+    assert_eq!(register(&mut initiator, 0xabcd), Ok(vec![]));
+    let naa = daemon.ask("luns")["luns"][0]["naa"].as_str().unwrap().to_owned();
+    daemon.kill();
+
+    let daemon = house.serve(&args);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    assert_eq!(read_keys(&mut initiator), Ok(vec![0xabcd]));
+    daemon.kill();
+
+    let state = house.path(&format!("state/targe/units/{naa}.state"));
+    let whole = fs::read(&state).unwrap();
+    for damaged in [&whole[..whole.len() - 1], &[], b"nonsense"] {
+        fs::write(&state, damaged).unwrap();
+        let daemon = house.serve(&args);
+        let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+        // READ (10) meets PERSISTENT RESERVATION INFORMATION LOST (SPC-5 §5.14.5.4).
+        let read = initiator.command([0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], &[], 512);
+        assert_eq!(read.map_err(|[_, asc, ascq]| [asc, ascq]), Err([0x44, 0x01]));
+        daemon.kill();
+    }
+}
+
 #[test]
 fn sessions_are_asked_to_log_out_before_the_end() {
     let house = House::new();

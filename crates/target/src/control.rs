@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use base::time::{Duration, Instant};
 use device::contract::UnitConfig;
@@ -34,6 +35,8 @@ pub struct SessionReport {
     pub isid: [u8; 6],
     /// The target's half.
     pub tsih: u16,
+    /// Where its first connection comes from.
+    pub peer: Option<SocketAddr>,
     /// How many connections it has.
     pub connections: usize,
     /// How many tasks are open.
@@ -180,12 +183,19 @@ impl Shard {
             initiator: view.initiator.as_str().into(),
             isid: view.isid.0,
             tsih: view.tsih.0,
+            peer: view.peer,
             connections: view.connections,
             tasks: view.tasks,
             error_recovery_level: view.parameters.error_recovery_level,
             traffic: view.traffic,
         };
         self.engine.sessions().map(report).collect()
+    }
+
+    /// Returns how many logins succeeded and how many failed so far.
+    pub const fn logins(&self) -> (u64, u64) {
+        let stats = self.engine.stats();
+        (stats.logins, stats.logins_failed)
     }
 
     /// Returns every unit.

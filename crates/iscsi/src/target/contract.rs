@@ -2,6 +2,7 @@
 //! of sessions. None of it knows what a logical unit is.
 
 use alloc::string::String;
+use core::net::SocketAddr;
 
 use base::buffer::DataList;
 use base::machine::PortalId;
@@ -239,6 +240,8 @@ pub struct SessionView<'a> {
     pub tsih: Tsih,
     /// What was agreed on.
     pub parameters: &'a SessionParameters,
+    /// Where its first connection comes from.
+    pub peer: Option<SocketAddr>,
     /// How many connections it has now.
     pub connections: usize,
     /// How many tasks are open.

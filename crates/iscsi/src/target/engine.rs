@@ -13,6 +13,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use base::buffer::Pool;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan};
@@ -64,6 +65,8 @@ pub struct Limits {
     pub data_out_bytes_max: usize,
     /// Bytes of Data-In of a session that may wait to be sent before its next commands are held back.
     pub unsent_bytes_max: usize,
+    /// How long a login may take; never more than [`crate::login::MAX_LOGIN_TIME`].
+    pub login_within: Duration,
     /// How long a connection may be silent before it is pinged.
     pub ping_after: Duration,
     /// How long the answer to a ping may take before the connection is given up.
@@ -89,6 +92,7 @@ impl Default for Limits {
             immediate_max: 32,
             data_out_bytes_max: 256 << 20,
             unsent_bytes_max: 16 << 20,
+            login_within: crate::login::MAX_LOGIN_TIME,
             ping_after: Duration::from_secs(30),
             pong_within: Duration::from_secs(15),
             gap_within: Duration::from_secs(3),
@@ -217,6 +221,7 @@ impl Engine {
         }
         let mut new = Box::new(Connection::new(now, arrival));
         let deadline = new.login.as_ref().map_or(now, |login| login.deadline());
+        let deadline = deadline.min(now.after(self.limits.login_within));
         self.timers.set(Owner::Connection(conn), &mut new.deadlines, Timer::Login, deadline);
         if let Some(slot) = self.conns.get_mut(index(conn)) {
             *slot = Some(new);
@@ -319,11 +324,16 @@ impl Engine {
             isid: session.isid,
             tsih: session.tsih,
             parameters: &session.parameters,
+            peer: session.conns.first().and_then(|conn| self.peer_of(*conn)),
             connections: session.conns.len(),
             tasks: session.tasks,
             unsent_bytes: session.unsent,
             traffic: session.traffic,
         })
+    }
+
+    fn peer_of(&self, conn: ConnId) -> Option<SocketAddr> {
+        Some(self.conns.get(index(conn))?.as_ref()?.via.peer)
     }
 
     /// Returns what the engine did so far.

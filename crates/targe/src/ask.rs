@@ -19,12 +19,22 @@ pub(crate) fn status(args: &AskArgs) -> Result<(), Failure> {
 pub(crate) fn sessions(args: &AskArgs) -> Result<(), Failure> {
     let Some(answer) = question(args, Method::Sessions)? else { return Ok(()) };
     let Sessions { sessions } = parse(answer)?;
-    let mut table =
-        Table::new(&["TARGET", "INITIATOR", "ISID", "CONNECTIONS", "TASKS", "COMMANDS", "SENT", "RECEIVED"]);
+    let mut table = Table::new(&[
+        "TARGET",
+        "INITIATOR",
+        "FROM",
+        "ISID",
+        "CONNECTIONS",
+        "TASKS",
+        "COMMANDS",
+        "SENT",
+        "RECEIVED",
+    ]);
     for session in &sessions {
         table.row(&[
             session.target.as_deref().unwrap_or("(discovery)"),
             &session.initiator,
+            session.peer.as_deref().unwrap_or("-"),
             &session.isid,
             &session.connections.to_string(),
             &session.tasks.to_string(),
@@ -95,6 +105,7 @@ fn show_status(status: &Status) -> String {
     }
     head.row(&["state", &status.state_dir]);
     head.row(&["sessions", &format!("{} of {}", status.sessions, status.max_sessions)]);
+    head.row(&["logins", &format!("{}, and {} refused", status.logins, status.failed_logins)]);
     for reactor in &status.reactors {
         let core = reactor.core.map_or(String::new(), |core| format!(" on core {core}"));
         let (into, out) = (reactor.bytes_in, reactor.bytes_out);

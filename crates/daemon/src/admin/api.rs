@@ -203,6 +203,10 @@ object! {
         max_sessions: u32,
         /// Sessions now.
         sessions: u32,
+        /// Logins that succeeded, since the start.
+        logins: u64,
+        /// Logins that were refused, since the start.
+        failed_logins: u64,
         /// The portals.
         portals: Vec<Portal>,
         /// The targets.
@@ -295,6 +299,8 @@ object! {
         isid: String,
         /// Our half of the session identifier.
         tsih: u16,
+        /// The address that its first connection comes from; null while it has none.
+        peer: Option<String>,
         /// How many connections it has.
         connections: u64,
         /// The error recovery level.

@@ -150,7 +150,7 @@ pub(crate) static ROOT: Section = Section {
         ),
         key(
             "login_timeout",
-            Span { min_ms: 100, max_ms: 600_000 },
+            Span { min_ms: 100, max_ms: 30_000 },
             Value("15s"),
             "How long a connection may take from arriving to the end of its login.",
         ),

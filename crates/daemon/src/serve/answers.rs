@@ -72,6 +72,7 @@ impl Shared {
 
     fn status(&self) -> Result<Status, Failure> {
         let reports = self.all_sessions()?;
+        let logins = self.gather(Member::logins)?;
         let current = self.current();
         let config = &current.blueprint.config;
         let sessions_of = |name: &str| reports.iter().filter(|r| r.target.as_deref() == Some(name)).count();
@@ -91,6 +92,8 @@ impl Shared {
             state_dir: config.state_dir.display().to_string(),
             max_sessions: u32::from(config.max_sessions),
             sessions: count(reports.len()),
+            logins: logins.iter().map(|(good, _)| good).sum(),
+            failed_logins: logins.iter().map(|(_, failed)| failed).sum(),
             portals: portals
                 .map(|(portal, (_, listening))| Portal {
                     listen: listening.to_string(),
@@ -202,6 +205,7 @@ fn session(report: SessionReport) -> Session {
         initiator: report.initiator,
         isid: report.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
         tsih: report.tsih,
+        peer: report.peer.map(|peer| peer.to_string()),
         connections: u64::try_from(report.connections).unwrap_or(u64::MAX),
         error_recovery_level: u16::from(report.error_recovery_level),
         tasks: report.tasks,

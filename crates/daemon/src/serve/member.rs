@@ -161,6 +161,11 @@ impl Member {
         self.shard.is_idle()
     }
 
+    /// Returns how many logins succeeded and how many failed so far.
+    pub(super) const fn logins(&self) -> (u64, u64) {
+        self.shard.logins()
+    }
+
     /// Returns every session.
     pub(super) fn sessions(&self) -> Vec<SessionReport> {
         self.shard.sessions()

@@ -179,6 +179,7 @@ fn limits(config: &Config, index: usize, count: usize) -> Limits {
         sessions_max: config.max_sessions,
         queue_depth: u32::from(config.queue_depth),
         data_out_bytes_max: share(config, count),
+        login_within: config.login_timeout,
         ping_after: config.nop_interval.unwrap_or(Duration::MAX),
         pong_within: config.nop_timeout,
         tsih_first: number(index + 1),

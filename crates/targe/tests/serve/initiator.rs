@@ -52,6 +52,11 @@ impl Initiator {
         }
     }
 
+    /// Returns our address.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+
     /// Returns the answer to `SendTargets=All`.
     pub(crate) fn send_targets(&mut self) -> String {
         let mut header = [0; 48];
@@ -130,6 +135,20 @@ impl Initiator {
                 }
             }
         }
+    }
+
+    /// PERSISTENT RESERVE OUT, REGISTER, with APTPL (SPC-5 §6.16).
+    pub(crate) fn register(&mut self, key: u64) -> Result<Vec<u8>, [u8; 3]> {
+        let mut list = [0; 24];
+        list[8..16].copy_from_slice(&key.to_be_bytes());
+        list[20] = 1;
+        self.command([0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0], &list, 0)
+    }
+
+    /// PERSISTENT RESERVE IN, READ KEYS (SPC-5 §6.15.2).
+    pub(crate) fn read_keys(&mut self) -> Result<Vec<u64>, [u8; 3]> {
+        let data = self.command([0x5e, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[], 256)?;
+        Ok(data[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect())
     }
 
     /// Closes the session in order.

@@ -6,6 +6,7 @@ mod house;
 mod initiator;
 
 use std::fs;
+use std::io::Read;
 use std::time::Duration;
 
 use house::{House, targe};
@@ -200,34 +201,20 @@ fn targets_that_share_nothing_run_on_reactors_of_their_own() {
     assert_eq!(daemon.stop().0, 0);
 }
 
-/// PERSISTENT RESERVE OUT, REGISTER, with APTPL (SPC-5 §6.16).
-fn register(initiator: &mut Initiator, key: u64) -> Result<Vec<u8>, [u8; 3]> {
-    let mut list = [0; 24];
-    list[8..16].copy_from_slice(&key.to_be_bytes());
-    list[20] = 1;
-    initiator.command([0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0], &list, 0)
-}
-
-/// PERSISTENT RESERVE IN, READ KEYS.
-fn read_keys(initiator: &mut Initiator) -> Result<Vec<u64>, [u8; 3]> {
-    let data = initiator.command([0x5e, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[], 256)?;
-    Ok(data[8..].chunks(8).map(|key| u64::from_be_bytes(key.try_into().unwrap())).collect())
-}
-
 #[test]
 fn a_registration_that_asks_for_it_outlives_a_kill_and_is_never_guessed() {
     let house = House::new();
     let args = ["--listen", "127.0.0.1:0", "--target", &format!("{NAME}a"), "--lun", "file:a.img,size=1M"];
     let daemon = house.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
-    assert_eq!(read_keys(&mut initiator), Ok(vec![]));
-    assert_eq!(register(&mut initiator, 0xabcd), Ok(vec![]));
+    assert_eq!(initiator.read_keys(), Ok(vec![]));
+    assert_eq!(initiator.register(0xabcd), Ok(vec![]));
     let naa = daemon.ask("luns")["luns"][0]["naa"].as_str().unwrap().to_owned();
     daemon.kill();
 
     let daemon = house.serve(&args);
     let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
-    assert_eq!(read_keys(&mut initiator), Ok(vec![0xabcd]));
+    assert_eq!(initiator.read_keys(), Ok(vec![0xabcd]));
     daemon.kill();
 
     let state = house.path(&format!("state/targe/units/{naa}.state"));
@@ -241,6 +228,24 @@ fn a_registration_that_asks_for_it_outlives_a_kill_and_is_never_guessed() {
         assert_eq!(read.map_err(|[_, asc, ascq]| [asc, ascq]), Err([0x44, 0x01]));
         daemon.kill();
     }
+}
+
+#[test]
+fn who_does_not_log_in_is_closed_and_who_is_refused_counted() {
+    let house = House::new();
+    house.write("targe.toml", &("login_timeout = \"300ms\"\n".to_owned() + &ram_targets(&["a"])));
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let session = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    let mut silent = std::net::TcpStream::connect(daemon.address).unwrap();
+    silent.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let end = silent.read(&mut [0]).map_err(|error| error.kind());
+    assert!(matches!(end, Ok(0) | Err(std::io::ErrorKind::ConnectionReset)), "{end:?}");
+    assert!(Initiator::try_log_in(daemon.address, &format!("{NAME}b")).is_err());
+    let status = daemon.ask("status");
+    assert_eq!((&status["logins"], &status["sessions"]), (&json!(1), &json!(1)));
+    assert_eq!(status["failed_logins"], 1);
+    assert_eq!(daemon.ask("sessions")["sessions"][0]["peer"], session.address().to_string());
+    assert_eq!(daemon.stop().0, 0);
 }
 
 #[test]

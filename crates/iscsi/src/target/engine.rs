@@ -183,6 +183,12 @@ impl Budget {
         self.freed |= len > 0;
     }
 
+    /// Returns how much is taken.
+    #[cfg(test)]
+    pub(super) const fn used(&self) -> usize {
+        self.used
+    }
+
     const fn is_short(&self) -> bool {
         self.used > self.max / 100 * PRESSURE_PERCENT
     }

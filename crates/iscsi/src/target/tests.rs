@@ -1,6 +1,7 @@
 //! The engine against raw initiators.
 
 mod alive;
+mod chaos;
 mod commands;
 mod data_out;
 mod happy;

@@ -332,6 +332,7 @@ fn answers_that_are_not_read_hold_the_next_commands_back() {
         let mut out = Transmit::new();
         world.engine.transmit(world.now, conn, &mut out);
         assert!(out.len() <= Transmit::BATCH_BYTES + (256 << 10) + 48);
+        assert!(!out.is_empty(), "all was sent, and the command still waits");
         sent += out.len();
         if let Some(event) = world.engine.poll_event() {
             break event;

@@ -1,6 +1,6 @@
 //! An engine with raw initiators at its connections, and the layer above played by the test.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::fmt::Debug;
@@ -83,6 +83,8 @@ pub(super) struct World {
     pub(super) peers: BTreeMap<ConnId, Peer>,
     pub(super) events: Vec<Event>,
     next_conn: u32,
+    /// Connections that take nothing at present.
+    pub(super) stalled: BTreeSet<ConnId>,
 }
 
 /// The initiator's end of a connection.
@@ -134,6 +136,7 @@ impl World {
             peers: BTreeMap::new(),
             events: Vec::new(),
             next_conn: 0,
+            stalled: BTreeSet::new(),
         }
     }
 
@@ -334,8 +337,8 @@ impl World {
         }
     }
 
-    fn transmit(&mut self, conn: ConnId) {
-        loop {
+    pub(super) fn transmit(&mut self, conn: ConnId) {
+        while !self.stalled.contains(&conn) {
             let mut out = Transmit::new();
             self.engine.transmit(self.now, conn, &mut out);
             let full = out.is_full();

@@ -92,7 +92,11 @@ impl Member {
             }
             made => made,
         };
-        let made = made.map_err(|why| format!("{label}: {why}"))?;
+        let mut made = made.map_err(|why| format!("{label}: {why}"))?;
+        match entropy() {
+            Ok(entropy) => made.seed(&entropy),
+            Err(why) => crate::warning!("{label}: no random bytes, so no copies by ROD tokens: {why}"),
+        }
         if !self.shard.add_unit(now, id, made) {
             return Err(format!("{label}: there is no number for it"));
         }
@@ -191,6 +195,14 @@ impl Member {
             let _ = self.saves.send(Save { reactor: self.own.clone(), unit, ticket, naa, state });
         }
     }
+}
+
+/// Returns bytes of the operating system's generator.
+fn entropy() -> std::io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    // Requests of up to 256 bytes are filled whole (getrandom(2)).
+    if filled == bytes.len() { Ok(bytes) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
 }
 
 impl StreamMachine for Member {

@@ -80,6 +80,7 @@ pub(crate) const ROWS: &[Row] = &[
         service_action: Some(copy_out::COPY_OPERATION_ABORT),
         name: "COPY OPERATION ABORT",
         usage: &[0x83, 0x1c, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        conflict: Conflict::Changes,
         handler: extended::copy_operation_abort,
         ..ROW
     },

@@ -6,6 +6,7 @@
 use alloc::boxed::Box;
 
 use base::buffer::{Bytes, DataList};
+use scsi::sense::Sense;
 use store::contract::{Durability, OpAction, Outcome};
 
 use super::address::Span;
@@ -15,6 +16,7 @@ use super::write::take_blocks;
 use super::{limits, part_len};
 use crate::fault::Doing;
 use crate::range_lock::ByteRange;
+
 use crate::server::Core;
 use crate::task::TaskInfo;
 use crate::verdict::{Job, JobInput, JobStep, Verdict};
@@ -27,7 +29,7 @@ pub(super) fn compare_and_write(core: &mut Core, task: &TaskInfo) -> Verdict {
         Err(verdict) => return verdict,
     };
     if span.len == 0 {
-        return Verdict::Good;
+        return no_blocks(task);
     }
     // First what is to be there, then what to write.
     let total = span.len * 2;
@@ -38,6 +40,14 @@ pub(super) fn compare_and_write(core: &mut Core, task: &TaskInfo) -> Verdict {
     core.stats.writes += 1;
     core.stats.write_bytes += span.len;
     run(core, task, span, Action::CompareAndWrite, total)
+}
+
+/// Answers a COMPARE AND WRITE of no blocks: nothing is compared, and that is GOOD (SBC-4 §5.3).
+///
+/// Not so for an initiator that has data to send. Its count is 256 blocks or more, cut to the eight bits of the field,
+/// and GOOD would tell it that it holds a lock that nobody gave it.
+fn no_blocks(task: &TaskInfo) -> Verdict {
+    if task.data_out_len == 0 { Verdict::Good } else { Verdict::Check(Sense::invalid_cdb(13, None)) }
 }
 
 /// ORWRITE(16).

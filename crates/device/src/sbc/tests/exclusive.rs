@@ -47,6 +47,7 @@ fn lengths_are_bounded_and_must_fit_what_is_sent() {
     let mut rig = Rig::new();
     rig.run(A, &compare_and_write(0, 0), 0, &[]).good();
     let zeros = [0; 255 * 1024];
+    rig.run(A, &compare_and_write(0, 0), 0, &zeros[..1024]).illegal(Asc::INVALID_FIELD_IN_CDB);
     rig.run(A, &compare_and_write(0, 255), 0, &zeros).good();
     for (blocks, sent) in [(1, 4 * 512), (3, 4 * 512), (1, 512), (1, 1023), (1, 0)] {
         let reply = rig.run(A, &compare_and_write(0, blocks), 0, &zeros[..sent]);

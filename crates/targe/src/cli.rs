@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+/// What `--lun` takes; its brackets are no links.
+const LUN_HELP: &str = "Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct], block:/dev/X, ram:512M, null:1T; \
+                        lun=N fixes its number";
+
 /// Serve disks over the network.
 #[derive(Debug, Parser)]
 #[command(name = "targe", version, max_term_width = 100, disable_help_subcommand = true)]
@@ -43,8 +47,7 @@ pub(crate) struct ServeArgs {
     /// Name the target
     #[arg(long, value_name = "IQN")]
     pub(crate) target: Option<String>,
-    /// Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct], block:/dev/X, ram:512M, null:1T; lun=N fixes its number
-    #[arg(long, value_name = "SPEC")]
+    #[arg(long, value_name = "SPEC", help = LUN_HELP)]
     pub(crate) lun: Vec<String>,
     /// Drive sockets and files by io_uring or epoll: auto, uring or epoll
     #[arg(long, value_name = "KIND")]

@@ -1,7 +1,7 @@
 //! The configuration: read from TOML or from flags, checked whole, every mistake with its place.
 //!
-//! What is written ([`wire`], with places) and what it means ([`value`]) are separate types. All keys stand in one
-//! table ([`schema`]), from which the reader, the defaults and the reference in `docs/config.md` come.
+//! What is written (`wire`, with places) and what it means (`value`) are separate types. All keys stand in one
+//! table (`schema`), from which the reader, the defaults and the reference in `docs/config.md` come.
 //!
 //! **Invariant:** this room opens media only to see whether it may; it changes nothing in the file system.
 

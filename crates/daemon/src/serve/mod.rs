@@ -20,6 +20,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::admin::server::StartError;
 use crate::config::{Config, Flags, Report, Surroundings};
 
@@ -84,9 +86,34 @@ pub fn serve(flags: Flags, around: Surroundings, started: impl FnOnce(&Started))
     for line in loaded.report.to_string().lines() {
         crate::warning!("{line}");
     }
+    make_room(&loaded.config);
     let daemon = life::Daemon::start(flags, around, loaded, (sender, receiver))?;
     started(&daemon.started());
     daemon.run()
+}
+
+/// What a daemon opens besides connections, portals and media: rings, queues, the admin socket and its clients, logs.
+const OTHER_FILES: u64 = 128;
+
+/// Raises the limit on open files, as far as the system lets us, to what the configuration can need. Shells and
+/// service managers start programs with 1024.
+fn make_room(config: &Config) {
+    let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let want =
+        u64::from(config.max_connections) + wide(config.portals.len() + config.units.len()) + OTHER_FILES;
+    let limit = getrlimit(Resource::Nofile);
+    let have = limit.current.unwrap_or(u64::MAX);
+    if have >= want {
+        return;
+    }
+    let raised = limit.maximum.map_or(want, |maximum| want.min(maximum)).max(have);
+    let set = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
+    let got = if set.is_ok() { raised } else { have };
+    if got < want {
+        crate::warning!(
+            "the limit of {got} open files is less than the {want} that max_connections can need"
+        );
+    }
 }
 
 /// Makes the state directory before a configuration that puts a disk in it is checked.

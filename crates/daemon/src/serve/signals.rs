@@ -2,11 +2,15 @@
 
 use std::io;
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use super::life::Occasion;
+
+/// Signals this close together are one request: `timeout` and some supervisors signal a process and then its group.
+const ONE_REQUEST: Duration = Duration::from_millis(250);
 
 /// The exit code of an end that was not in order.
 const EXIT_FAILED: i32 = 1;
@@ -16,15 +20,18 @@ pub(super) fn watch(occasions: Sender<Occasion>) -> io::Result<()> {
     // SIGXFSZ would kill a daemon whose file reached the limit of its process; caught, the write fails with EFBIG.
     let mut signals = Signals::new([SIGHUP, SIGTERM, SIGINT, SIGXFSZ])?;
     let watch = move || {
-        let mut stopping = false;
+        let mut stopping: Option<Instant> = None;
         for signal in &mut signals {
             let occasion = match signal {
                 SIGHUP => Occasion::Reload,
-                SIGTERM | SIGINT if stopping => std::process::exit(EXIT_FAILED),
-                SIGTERM | SIGINT => {
-                    stopping = true;
-                    Occasion::Stop
-                }
+                SIGTERM | SIGINT => match stopping {
+                    None => {
+                        stopping = Some(Instant::now());
+                        Occasion::Stop
+                    }
+                    Some(since) if since.elapsed() < ONE_REQUEST => continue,
+                    Some(_) => std::process::exit(EXIT_FAILED),
+                },
                 _ => continue,
             };
             if occasions.send(occasion).is_err() {

@@ -6,12 +6,14 @@
 //! * `dispatch` reads PDUs and gives each to whom it concerns, in the order of its CmdSN (`window`).
 //! * `enter`, `logout` begin and end sessions; `converse` is text after the login; `ping` keeps connections alive.
 //! * `command` makes tasks of SCSI commands and ends them; `data_out` fetches their data, `send` sends what leaves.
+//! * `budget` shares memory for data among sessions.
 //! * `management` decides when a task management function may pass.
 //! * [`states`] are the states of RFC 7143 §8, [`why`] the rules that can be broken, [`crate::recovery`] the answers.
 //!
 //! **Invariant:** nothing here knows what a CDB means or what a logical unit is.
 
 pub(crate) mod arena;
+mod budget;
 mod command;
 mod connection;
 pub mod contract;

@@ -24,7 +24,7 @@ pub const fn answer(why: Why) -> Answer {
         }
         Why::UnknownOpcode => reject(RejectReason::COMMAND_NOT_SUPPORTED),
         Why::AfterLogout => reject(RejectReason::WAITING_FOR_LOGOUT),
-        Why::PingUnanswered | Why::LogoutTooSlow | Why::AnswersUnread => drop_connection(),
+        Why::PingUnanswered | Why::LogoutTooSlow | Why::DataTooSlow | Why::AnswersUnread => drop_connection(),
 
         // §4.2.2.1: silently ignored.
         Why::CmdSnOutsideWindow | Why::DuplicateCmdSn => nothing(),

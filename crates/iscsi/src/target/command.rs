@@ -49,14 +49,14 @@ impl Engine {
         match taken {
             Ok((command, ahs)) => self.open(cx, session, (&bhs, &command, &ahs), immediate_data, reserved),
             Err(why) => {
-                self.discard(immediate_data, reserved);
+                self.discard(session, immediate_data, reserved);
                 self.refuse(cx.conn, &bhs, why)
             }
         }
     }
 
-    fn discard(&mut self, landing: Landing, reserved: usize) {
-        self.budget.give(reserved);
+    fn discard(&mut self, session: Key, landing: Landing, reserved: usize) {
+        self.give_unasked(Some(session), reserved);
         if let Landing::Append(buf) | Landing::Place { buf, .. } = landing {
             self.pool.recycle_buf(buf);
         }
@@ -142,6 +142,8 @@ impl Engine {
         }
         if command.is_final {
             self.close_unsolicited(key);
+        } else {
+            self.watch_data(cx.now, cx.conn);
         }
         let up = Command {
             task: TaskRef(key),
@@ -193,12 +195,39 @@ impl Engine {
         if task.ending.is_some() {
             return;
         }
-        if state.ready.is_empty() && state.unsent <= self.limits.unsent_bytes_max {
-            task.holder = Holder::Above;
-            self.events.push_back(Event::Command(command));
-        } else {
+        if state.ready.is_empty() && self.may_answer(session, command.data_in_len) {
+            self.hand_up_command(command);
+        } else if let Some(state) = self.sessions.get_mut(session) {
             state.ready.push_back(Ready::Command(command));
         }
+    }
+
+    fn hand_up_command(&mut self, command: Command) {
+        if let Some(task) = self.tasks.get_mut(command.task.0).filter(|task| task.ending.is_none()) {
+            task.holder = Holder::Above;
+            task.inn.reserved = to_usize(command.data_in_len);
+            self.events.push_back(Event::Command(command));
+        }
+    }
+
+    /// Takes room for the answer to a command, or lines its session up for it.
+    fn may_answer(&mut self, session: Key, data_in_len: u32) -> bool {
+        let Some(state) = self.sessions.get_mut(session) else { return false };
+        let (held, len) = (state.answers.held(), to_usize(data_in_len));
+        if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
+            // Its own answers must leave first.
+            return false;
+        }
+        let fits = self.answers.take(&mut state.answers, len);
+        if !fits {
+            self.answers.wait(session, &mut state.answers);
+        }
+        fits
+    }
+
+    /// Gives back room for answers.
+    pub(super) fn give_answers(&mut self, session: Key, len: usize) {
+        self.answers.give(self.sessions.get_mut(session).map(|state| &mut state.answers), len);
     }
 
     /// Hands up what waits, as far as it may go.
@@ -215,14 +244,14 @@ impl Engine {
                     self.pop_ready(session);
                     self.hand_up_tmf(session, tmf);
                 }
-                Some(Ready::Command(_)) if state.unsent > self.limits.unsent_bytes_max => return,
-                Some(Ready::Command(_)) => {
-                    if let Some(Ready::Command(command)) = self.pop_ready(session)
-                        && let Some(task) =
-                            self.tasks.get_mut(command.task.0).filter(|task| task.ending.is_none())
-                    {
-                        task.holder = Holder::Above;
-                        self.events.push_back(Event::Command(command));
+                Some(Ready::Command(command)) => {
+                    let len = command.data_in_len;
+                    let is_live = self.tasks.get(command.task.0).is_some_and(|task| task.ending.is_none());
+                    if is_live && !self.may_answer(session, len) {
+                        return;
+                    }
+                    if let Some(Ready::Command(command)) = self.pop_ready(session) {
+                        self.hand_up_command(command);
                     }
                 }
             }
@@ -250,8 +279,14 @@ impl Engine {
             sense: (!sense.is_empty()).then(|| sense.into()),
             transferable: finish.transferable,
         });
+        // What did not come will not.
+        let spare = state.inn.reserved.saturating_sub(state.inn.queued);
+        state.inn.reserved = state.inn.queued;
+        let session = state.session;
+        self.give_answers(session, spare);
         self.stop_data_out(key);
         self.conclude(key);
+        self.drain_ready(session);
     }
 
     /// Takes note that the layer above ended a task without a response (task management). Nothing of it that is not
@@ -298,10 +333,8 @@ impl Engine {
             self.events.push_back(Event::TaskGone { task: TaskRef(key) });
         }
         task.holder = Holder::Nobody;
-        let unsent = task.inn.stop(&self.pool);
-        if let Some(state) = self.sessions.get_mut(task.session) {
-            state.unsent = state.unsent.saturating_sub(unsent);
-        }
+        let (unsent, session) = (task.inn.stop(&self.pool), task.session);
+        self.give_answers(session, unsent);
         self.stop_data_out(key);
         self.conclude(key);
     }
@@ -325,10 +358,10 @@ impl Engine {
         }
         let Some(mut task) = self.tasks.remove(key) else { return };
         let freed = task.out.stop(&self.pool);
-        self.budget.give(freed);
+        self.give_data_out(session, freed);
         let unsent = task.inn.stop(&self.pool);
+        self.give_answers(session, unsent);
         if let Some(state) = self.sessions.get_mut(session) {
-            state.unsent = state.unsent.saturating_sub(unsent);
             if task.immediate {
                 state.immediate = state.immediate.saturating_sub(1);
             }
@@ -451,4 +484,8 @@ fn lengths(command: &ScsiCommand, ahs: &Ahs<'_>) -> (u32, u32) {
         (false, true) => (0, expected),
         (false, false) => (0, 0),
     }
+}
+
+fn to_usize(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
 }

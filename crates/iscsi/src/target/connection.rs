@@ -61,6 +61,8 @@ pub(crate) struct Connection {
     /// When the peer last showed that it is there, and how many bytes it sent since.
     pub(crate) heard: Instant,
     pub(crate) progress: usize,
+    /// How much data its session had sent when it was last seen to owe some.
+    pub(crate) data_mark: Option<u64>,
     /// The ping that it has not answered.
     pub(crate) ping: Option<Ttt>,
     pub(crate) text: TargetText,
@@ -149,6 +151,7 @@ impl Connection {
             deadlines: Deadlines::default(),
             heard: now,
             progress: 0,
+            data_mark: None,
             ping: None,
             text: TargetText::new(),
         }

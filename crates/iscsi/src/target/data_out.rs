@@ -6,12 +6,15 @@
 
 use base::buffer::Buf;
 use base::machine::ConnId;
+use base::time::Instant;
 
 use super::arena::Key;
-use super::connection::{Incoming, Output};
+use super::budget::LOOKS;
+use super::connection::{Incoming, Output, index};
 use super::contract::{Event, TaskRef};
 use super::engine::Engine;
-use super::task::{Ending, Fetch, Run};
+use super::task::{Ending, Fetch, Freed, Run};
+use super::timer::{Owner, Timer};
 use super::why::Why;
 use crate::pdu::data_out::DataOut;
 use crate::pdu::r2t::R2t;
@@ -58,30 +61,33 @@ impl Engine {
         self.pump(key);
     }
 
-    /// Sends what R2Ts it can for a task, and hands up what is complete.
-    pub(super) fn pump(&mut self, key: Key) {
+    /// Sends what R2Ts it can for a task, and hands up what is complete. Returns whether the task waits for room.
+    pub(super) fn pump(&mut self, key: Key) -> bool {
         let mut at = 0;
         loop {
-            let Some(task) = self.tasks.get_mut(key) else { return };
+            let Some(task) = self.tasks.get_mut(key) else { return false };
             let session = task.session;
-            let Some(fetch) = task.out.fetches.get_mut(at) else { return };
+            let Some(fetch) = task.out.fetches.get_mut(at) else { return false };
             if fetch.is_complete() {
                 self.hand_up(key, at);
                 continue;
             }
             if fetch.reserved.is_none() {
                 let need = to_usize(fetch.end - fetch.asked);
-                if need > 0 && !self.budget.take(need) {
-                    if !task.out.in_line {
-                        task.out.in_line = true;
-                        self.budget.line.push_back(key);
+                let Some(state) = self.sessions.get_mut(session) else { return false };
+                // First come, first served, within a session.
+                let is_first = state.waiting.front().is_none_or(|first| *first == key);
+                if need > 0 && !(is_first && self.asked.take(&mut state.asked, need)) {
+                    if !core::mem::replace(&mut task.out.waits, true) {
+                        state.waiting.push_back(key);
                     }
-                    return;
+                    self.asked.wait(session, &mut state.asked);
+                    return true;
                 }
                 fetch.reserved = Some(need);
             }
             if fetch.asked < fetch.end && !self.ask(session, key, at) {
-                return;
+                return false;
             }
             at += 1;
         }
@@ -120,32 +126,71 @@ impl Engine {
     fn hand_up(&mut self, key: Key, at: usize) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let fetch = task.out.fetches.remove(at);
-        let mut freed = fetch.reserved.unwrap_or(0);
+        let mut freed = Freed { asked: fetch.reserved.unwrap_or(0), unasked: 0 };
         if task.out.early.is_some() && fetch.end >= task.out.unsolicited_end() {
-            freed += core::mem::take(&mut task.out.reserved);
+            freed.unasked = core::mem::take(&mut task.out.reserved);
         }
-        let offset = fetch.start;
-        self.budget.give(freed);
+        let (offset, session) = (fetch.start, task.session);
+        self.give_data_out(session, freed);
         self.events.push_back(Event::DataOut { task: TaskRef(key), offset, data: fetch.into_data() });
     }
 
-    /// Serves those who wait for the budget, now that some of it is free.
-    pub(super) fn serve_line(&mut self) {
-        if !core::mem::take(&mut self.budget.freed) {
-            return;
+    /// Serves those who wait for memory, as far as some is free now.
+    pub(super) fn serve_lines(&mut self) {
+        for _ in 0..LOOKS {
+            let Some(session) = self.asked.next_in_line() else { break };
+            self.serve(session);
         }
-        for _ in 0..self.budget.line.len() {
-            let Some(key) = self.budget.line.pop_front() else { return };
-            let Some(task) = self.tasks.get_mut(key) else { continue };
-            task.out.in_line = false;
-            self.pump(key);
-            if self.tasks.get(key).is_some_and(|task| task.out.in_line) {
-                // It could not be served, so nobody behind it is: first come, first served.
-                if let Some(again) = self.budget.line.pop_back() {
-                    self.budget.line.push_front(again);
-                }
+        for _ in 0..LOOKS {
+            let Some(session) = self.answers.next_in_line() else { break };
+            if let Some(state) = self.sessions.get_mut(session) {
+                state.answers.called();
+                self.drain_ready(session);
+            }
+        }
+    }
+
+    /// Goes on with the tasks of a session that wait for room, until one finds none.
+    fn serve(&mut self, session: Key) {
+        if let Some(state) = self.sessions.get_mut(session) {
+            state.asked.called();
+        }
+        while let Some(key) = self.sessions.get(session).and_then(|state| state.waiting.front().copied()) {
+            if self.pump(key) {
                 return;
             }
+            if let Some(task) = self.tasks.get_mut(key) {
+                task.out.waits = false;
+            }
+            if let Some(state) = self.sessions.get_mut(session) {
+                state.waiting.pop_front();
+            }
+        }
+    }
+
+    /// Watches a connection that owes data from now on.
+    pub(super) fn watch_data(&mut self, now: Instant, conn: ConnId) {
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_mut) else { return };
+        if !connection.deadlines.is_set(Timer::Data) {
+            let at = now.after(self.limits.data_within);
+            self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Data, at);
+        }
+    }
+
+    /// Looks after a connection that owed data some time ago: gives it up if none came since the last look.
+    pub(super) fn data_is_late(&mut self, now: Instant, conn: ConnId) {
+        let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
+        let owes = session.filter(|session| {
+            let mut tasks = session.tasks(&self.tasks);
+            tasks.any(|(_, task)| task.conn == conn && task.out.is_expecting())
+        });
+        let came = owes.map(|session| session.traffic.data_out_bytes);
+        let Some(connection) = self.conn_mut(conn) else { return };
+        let before = core::mem::replace(&mut connection.data_mark, came);
+        if came.is_some() && came == before {
+            self.drop_connection(conn, Why::DataTooSlow);
+        } else if came.is_some() {
+            self.watch_data(now, conn);
         }
     }
 
@@ -211,7 +256,8 @@ impl Engine {
         if len > 0 && run.buf.is_none() {
             // The room for solicited data was taken when it was asked for.
             if run.is_unsolicited() {
-                if !self.budget.take(whole) {
+                let room = self.sessions.get_mut(session).map(|state| &mut state.unasked);
+                if !room.is_some_and(|share| self.unasked.take(share, whole)) {
                     return (Incoming::Run(key), Landing::Discard);
                 }
                 task.out.reserved += whole;
@@ -340,7 +386,8 @@ impl Engine {
             }
         }
         task.out.early = Some(early);
-        self.budget.give(freed);
+        let session = task.session;
+        self.give_data_out(session, Freed { asked: freed, unasked: 0 });
         self.pump(key);
     }
 
@@ -369,8 +416,20 @@ impl Engine {
     /// Stops fetching for a task that ended, and keeps only the sequences that the initiator still has to end.
     pub(super) fn stop_data_out(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        let freed = task.out.stop(&self.pool);
-        self.budget.give(freed);
+        let (freed, session) = (task.out.stop(&self.pool), task.session);
+        self.give_data_out(session, freed);
+    }
+
+    /// Gives back room for Data-Out.
+    pub(super) fn give_data_out(&mut self, session: Key, freed: Freed) {
+        self.asked.give(self.sessions.get_mut(session).map(|state| &mut state.asked), freed.asked);
+        self.give_unasked(Some(session), freed.unasked);
+    }
+
+    /// Gives back room for data that came unasked; `session` may be gone.
+    pub(super) fn give_unasked(&mut self, session: Option<Key>, len: usize) {
+        let state = session.and_then(|key| self.sessions.get_mut(key));
+        self.unasked.give(state.map(|state| &mut state.unasked), len);
     }
 
     pub(super) fn recycle_buf(&self, buf: Option<Buf>) {

@@ -83,7 +83,9 @@ impl Engine {
 
     /// Takes a buffer for `len` bytes out of the budget; without room the data is read and forgotten.
     pub(super) fn room_for(&mut self, conn: ConnId, len: usize) -> Landing {
-        if !self.budget.take(len) {
+        let session = self.conn(conn).and_then(|connection| connection.session);
+        let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) else { return Landing::Discard };
+        if !self.unasked.take(&mut state.unasked, len) {
             return Landing::Discard;
         }
         let buf = self.pool.take(len);
@@ -106,7 +108,7 @@ impl Engine {
         if opcode == Opcode::SCSI_COMMAND {
             return self.end_command(cx, session, segment, ahs, reserved);
         }
-        self.budget.give(reserved);
+        self.give_unasked(Some(session), reserved);
         let bhs = segment.bhs;
         let data = match segment.landing {
             Landing::Append(buf) => Some(buf),

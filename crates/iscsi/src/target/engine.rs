@@ -7,8 +7,8 @@
 //! # Memory
 //!
 //! Everything a peer can make us keep is bounded: commands by the window ([`Limits::queue_depth`]), data that comes
-//! by [`Limits::data_out_bytes_max`], answers that it does not read by [`Limits::unsent_bytes_max`] per session
-//! (plus what the commands before had asked for) and [`MAX_CONTROL_QUEUED`] small PDUs per connection.
+//! by [`Limits::data_out_bytes_max`], answers that it does not read by [`Limits::data_in_bytes_max`] and
+//! [`MAX_CONTROL_QUEUED`] small PDUs per connection. `budget` says who gets how much when that is short.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -19,7 +19,8 @@ use base::buffer::Pool;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan};
 use base::time::{Duration, Instant};
 
-use super::arena::{Arena, Key};
+use super::arena::Arena;
+use super::budget::Budget;
 use super::connection::{Connection, Output, index};
 use super::contract::{Down, Event, SessionId, SessionView};
 use super::session::{Session, Tmf};
@@ -44,7 +45,10 @@ pub struct Engine {
     pub(super) events: VecDeque<Event>,
     pub(super) actions: VecDeque<Action>,
     pub(super) timers: Timers,
-    pub(super) budget: Budget,
+    /// Memory for data that comes unasked, for data that we ask for, and for answers.
+    pub(super) unasked: Budget,
+    pub(super) asked: Budget,
+    pub(super) answers: Budget,
     pub(super) next_ttt: u32,
     pub(super) next_tsih: u16,
     pub(super) stats: Stats,
@@ -63,7 +67,9 @@ pub struct Limits {
     pub immediate_max: u32,
     /// Bytes of Data-Out, of all sessions, that may have come, or be on the way, without having been handed up.
     pub data_out_bytes_max: usize,
-    /// Bytes of Data-In of a session that may wait to be sent before its next commands are held back.
+    /// Bytes of Data-In, of all sessions, that commands under way may bring or that wait to be sent.
+    pub data_in_bytes_max: usize,
+    /// The same of one session: beyond it, its next commands are held back.
     pub unsent_bytes_max: usize,
     /// How long a login may take; never more than [`crate::login::MAX_LOGIN_TIME`].
     pub login_within: Duration,
@@ -71,6 +77,8 @@ pub struct Limits {
     pub ping_after: Duration,
     /// How long the answer to a ping may take before the connection is given up.
     pub pong_within: Duration,
+    /// How long an initiator may owe data without sending any before it is given up.
+    pub data_within: Duration,
     /// How long a command number may be missing before the session is given up.
     pub gap_within: Duration,
     /// How long a task management function waits for the data of the tasks that it ends (RFC 7143 §4.2.3.3 sets no
@@ -91,10 +99,12 @@ impl Default for Limits {
             queue_depth: 128,
             immediate_max: 32,
             data_out_bytes_max: 256 << 20,
+            data_in_bytes_max: 256 << 20,
             unsent_bytes_max: 16 << 20,
             login_within: crate::login::MAX_LOGIN_TIME,
             ping_after: Duration::from_secs(30),
             pong_within: Duration::from_secs(15),
+            data_within: Duration::from_secs(30),
             gap_within: Duration::from_secs(3),
             fence_within: Duration::from_secs(1),
             tsih_first: 1,
@@ -110,11 +120,7 @@ pub const MAX_CONTROL_QUEUED: usize = 2048;
 /// How many bytes those may carry: a few pings of the longest kind.
 pub const MAX_CONTROL_BYTES: usize = 4 << 20;
 
-/// Once the budget for Data-Out is this far used up, in percent, no session is given more room than
-/// [`DEPTH_UNDER_PRESSURE`].
-const PRESSURE_PERCENT: usize = 50;
-
-/// The room a session is left with while memory is short: enough to go on.
+/// How many commands a session that has much of it may number ahead while memory is short: enough to go on.
 const DEPTH_UNDER_PRESSURE: u32 = 4;
 
 /// A peer that sends this much without finishing a PDU is slow but there.
@@ -157,47 +163,9 @@ pub struct Stats {
     pub bugs: u64,
 }
 
-/// A bound on the memory that peers can make us take for data.
-#[derive(Debug)]
-pub(super) struct Budget {
-    used: usize,
-    max: usize,
-    /// Tasks whose fetch waits for room, first come first served.
-    pub(super) line: VecDeque<Key>,
-    /// Whether room was made since the line was last looked at.
-    pub(super) freed: bool,
-}
-
-impl Budget {
-    /// Takes `len` bytes, if they are free, or if nobody has any: what is larger than all must pass alone.
-    pub(super) const fn take(&mut self, len: usize) -> bool {
-        let fits = self.used == 0 || self.used.saturating_add(len) <= self.max;
-        if fits {
-            self.used = self.used.saturating_add(len);
-        }
-        fits
-    }
-
-    pub(super) const fn give(&mut self, len: usize) {
-        self.used = self.used.saturating_sub(len);
-        self.freed |= len > 0;
-    }
-
-    /// Returns how much is taken.
-    #[cfg(test)]
-    pub(super) const fn used(&self) -> usize {
-        self.used
-    }
-
-    const fn is_short(&self) -> bool {
-        self.used > self.max / 100 * PRESSURE_PERCENT
-    }
-}
-
 impl Engine {
     /// Makes an engine without connections. Buffers for data come from `pool` and go back to it.
     pub fn new(limits: Limits, pool: Pool) -> Self {
-        let budget = Budget { used: 0, max: limits.data_out_bytes_max, line: VecDeque::new(), freed: false };
         Self {
             next_tsih: limits.tsih_first.max(1),
             limits,
@@ -209,7 +177,9 @@ impl Engine {
             events: VecDeque::new(),
             actions: VecDeque::new(),
             timers: Timers::default(),
-            budget,
+            unasked: Budget::new(limits.data_out_bytes_max / 2),
+            asked: Budget::new(limits.data_out_bytes_max / 2),
+            answers: Budget::new(limits.data_in_bytes_max),
             next_ttt: 0,
             stats: Stats::default(),
         }
@@ -277,21 +247,22 @@ impl Engine {
             Gone::Closed | Gone::Failed => Down::ConnectionLost,
             Gone::Shutdown => Down::Closed,
         };
+        let session = self.conn(conn).and_then(|connection| connection.session);
         self.leave_session(conn, down);
         if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::take) {
-            self.budget.give(connection.reserved);
+            self.give_unasked(session, connection.reserved);
         }
     }
 
     /// Returns the next thing that the layer above must know or do.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.serve_line();
+        self.serve_lines();
         self.events.pop_front()
     }
 
     /// Returns the next thing that the driver must do.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.serve_line();
+        self.serve_lines();
         self.actions.pop_front()
     }
 
@@ -333,7 +304,7 @@ impl Engine {
             peer: session.conns.first().and_then(|conn| self.peer_of(*conn)),
             connections: session.conns.len(),
             tasks: session.tasks,
-            unsent_bytes: session.unsent,
+            unsent_bytes: session.answers.held(),
             traffic: session.traffic,
         })
     }
@@ -352,12 +323,13 @@ impl Engine {
             (Owner::Connection(conn), Timer::Login) => self.drop_connection(conn, Why::LoginTooSlow),
             (Owner::Connection(conn), Timer::Logout) => self.drop_connection(conn, Why::LogoutTooSlow),
             (Owner::Connection(conn), Timer::Silence) => self.silence(now, conn),
+            (Owner::Connection(conn), Timer::Data) => self.data_is_late(now, conn),
             (Owner::Session(session), Timer::Gap) => {
                 self.end_session(session, Down::Misbehaved(Why::CmdSnHole));
                 self.stats.dropped += 1;
             }
             (Owner::Session(session), Timer::Fence) => self.fence_expired(session),
-            (Owner::Session(_), Timer::Login | Timer::Silence | Timer::Logout)
+            (Owner::Session(_), Timer::Login | Timer::Silence | Timer::Logout | Timer::Data)
             | (Owner::Connection(_), Timer::Gap | Timer::Fence) => self.stats.bugs += 1,
         }
     }
@@ -382,17 +354,21 @@ impl Engine {
 
     /// Returns the counters of a connection's session, MaxCmdSN as far as it can go now.
     pub(super) fn counters(&mut self, conn: ConnId) -> TargetSn {
-        let depth = if self.budget.is_short() { DEPTH_UNDER_PRESSURE } else { u32::MAX };
         let Some(connection) = self.conns.get(index(conn)).and_then(Option::as_deref) else {
             return TargetSn::default();
         };
         let stat_sn = connection.stat_sn;
         match connection.session.and_then(|key| self.sessions.get_mut(key)) {
-            Some(session) => TargetSn {
-                stat_sn,
-                exp_cmd_sn: session.window.exp_cmd_sn(),
-                max_cmd_sn: session.window.max_cmd_sn(depth),
-            },
+            Some(session) => {
+                let pressed =
+                    self.unasked.is_pressed(&session.unasked) || self.asked.is_pressed(&session.asked);
+                let depth = if pressed { DEPTH_UNDER_PRESSURE } else { u32::MAX };
+                TargetSn {
+                    stat_sn,
+                    exp_cmd_sn: session.window.exp_cmd_sn(),
+                    max_cmd_sn: session.window.max_cmd_sn(depth),
+                }
+            }
             None => {
                 let next = connection.login_cmd_sn;
                 TargetSn { stat_sn, exp_cmd_sn: next, max_cmd_sn: next }
@@ -440,7 +416,7 @@ impl Engine {
         }
         self.stats.dropped += 1;
         let down = match why {
-            Why::PingUnanswered | Why::LogoutTooSlow => Down::TimedOut,
+            Why::PingUnanswered | Why::LogoutTooSlow | Why::DataTooSlow => Down::TimedOut,
             why => Down::Misbehaved(why),
         };
         self.leave_session(conn, down);
@@ -451,6 +427,7 @@ impl Engine {
     pub(super) fn leave_session(&mut self, conn: ConnId, down: Down) {
         let Some(connection) = self.conn_mut(conn) else { return };
         connection.deadlines.clear(Timer::Silence);
+        connection.deadlines.clear(Timer::Data);
         connection.deadlines.clear(Timer::Logout);
         connection.deadlines.clear(Timer::Login);
         let event =

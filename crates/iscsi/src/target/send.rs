@@ -32,9 +32,6 @@ impl Engine {
         if u64::from(offset) != end || end.saturating_add(len) > u64::from(state.data_in_len) {
             return self.bug(session);
         }
-        if let Some(session) = self.sessions.get_mut(session) {
-            session.unsent += data.len();
-        }
         for part in data.into_parts() {
             state.inn.push(part);
         }
@@ -46,7 +43,7 @@ impl Engine {
     }
 
     /// Appends what a connection has to send until `out` is full or nothing is left.
-    pub fn transmit(&mut self, _now: Instant, conn: ConnId, out: &mut Transmit) {
+    pub fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
         if let Some(connection) = self.conn_mut(conn) {
             connection.asked = false;
         }
@@ -56,7 +53,7 @@ impl Engine {
             };
             match output {
                 Output::Task(key) => self.send_task(conn, key, out),
-                Output::R2t(key, ttt) => self.send_r2t(conn, key, ttt, out),
+                Output::R2t(key, ttt) => self.send_r2t(now, conn, (key, ttt), out),
                 Output::Control(control) => {
                     let (control, body) = *control;
                     self.send_control(conn, control, &body, out);
@@ -91,13 +88,14 @@ impl Engine {
         self.stats.pdus_out += 1;
     }
 
-    fn send_r2t(&mut self, conn: ConnId, key: Key, ttt: Ttt, out: &mut Transmit) {
+    fn send_r2t(&mut self, now: Instant, conn: ConnId, (key, ttt): (Key, Ttt), out: &mut Transmit) {
         let sn = self.counters(conn);
         if let Some(bhs) = self.r2t(key, ttt, sn)
             && let Some(connection) = self.conn(conn)
         {
             Digests::of(connection).header(bhs, out);
             self.stats.pdus_out += 1;
+            self.watch_data(now, conn);
         }
     }
 
@@ -156,7 +154,8 @@ impl Engine {
             status.map(|ending| DataInStatus { status: ending.status, residual: residual(task, ending) });
         let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
         task.inn.take(len, |part| parts.push(part));
-        state.unsent = state.unsent.saturating_sub(len);
+        task.inn.reserved = task.inn.reserved.saturating_sub(len);
+        self.answers.give(Some(&mut state.answers), len);
         let (moved, session) = (u64::try_from(len).unwrap_or(0), task.session);
         state.traffic.data_in_bytes += moved;
         let waiting = !state.ready.is_empty();

@@ -8,6 +8,7 @@ use base::machine::ConnId;
 use smallvec::SmallVec;
 
 use super::arena::{Arena, Key};
+use super::budget::Share;
 use super::contract::{Command, SessionUp, Traffic};
 use super::states;
 use super::task::Task;
@@ -46,8 +47,12 @@ pub(crate) struct Session {
     pub(crate) ready: VecDeque<Ready>,
     /// Whether a task management function waits for data of the tasks that it ends; no R2T leaves meanwhile.
     pub(crate) fencing: bool,
-    /// Bytes of Data-In that wait to be sent.
-    pub(crate) unsent: usize,
+    /// What it holds of each budget; of that for answers, what commands under way may bring or what waits to be sent.
+    pub(crate) unasked: Share,
+    pub(crate) asked: Share,
+    pub(crate) answers: Share,
+    /// Its tasks that wait for room for the data that they ask for.
+    pub(crate) waiting: VecDeque<Key>,
     pub(crate) traffic: Traffic,
     pub(crate) deadlines: Deadlines,
     /// Whether the layer above knows of it, and what it is told.
@@ -119,7 +124,10 @@ impl Session {
             tmfs: SmallVec::new(),
             ready: VecDeque::new(),
             fencing: false,
-            unsent: 0,
+            unasked: Share::default(),
+            asked: Share::default(),
+            answers: Share::default(),
+            waiting: VecDeque::new(),
             traffic: Traffic::default(),
             deadlines: Deadlines::default(),
             announced: None,

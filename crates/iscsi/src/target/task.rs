@@ -90,8 +90,15 @@ pub(crate) struct DataOut {
     pub(crate) fetches: SmallVec<[Fetch; 1]>,
     pub(crate) fetch_count: u32,
     pub(crate) r2t_sn: R2tSn,
-    /// Whether it stands in line for the budget.
-    pub(crate) in_line: bool,
+    /// Whether it waits for the budget.
+    pub(crate) waits: bool,
+}
+
+/// How many bytes of each budget for Data-Out are free again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Freed {
+    pub(crate) unasked: usize,
+    pub(crate) asked: usize,
 }
 
 /// A sequence of Data-Out PDUs that is expected: the unsolicited data, or the answer to an R2T.
@@ -234,8 +241,7 @@ impl DataOut {
     }
 
     /// Forgets all data and all that was asked for, but not the sequences that the initiator still has to end.
-    /// Returns how many bytes of the budget that frees.
-    pub(crate) fn stop(&mut self, pool: &Pool) -> usize {
+    pub(crate) fn stop(&mut self, pool: &Pool) -> Freed {
         self.runs.retain(|run| run.sent);
         for run in self.runs.iter_mut().chain(&mut self.unsolicited) {
             if let Some(buf) = run.buf.take() {
@@ -245,9 +251,9 @@ impl DataOut {
         if let Some(early) = self.early.take() {
             pool.recycle(early);
         }
-        let mut freed = mem::take(&mut self.reserved);
+        let mut freed = Freed { unasked: mem::take(&mut self.reserved), asked: 0 };
         for fetch in self.fetches.drain(..) {
-            freed += fetch.reserved.unwrap_or(0);
+            freed.asked += fetch.reserved.unwrap_or(0);
             for part in fetch.parts.into_iter().flatten() {
                 pool.recycle(part);
             }
@@ -265,6 +271,8 @@ pub(crate) struct DataIn {
     part_sent: usize,
     /// How many bytes wait.
     pub(crate) queued: usize,
+    /// Bytes of the budget that it takes: what waits, and what may still come.
+    pub(crate) reserved: usize,
     /// The offset of the next byte to send.
     pub(crate) offset: u32,
     pub(crate) data_sn: DataSn,
@@ -310,13 +318,13 @@ impl DataIn {
         }
     }
 
-    /// Forgets what waits and returns how much that was.
+    /// Forgets what waits and returns how many bytes of the budget that frees.
     pub(crate) fn stop(&mut self, pool: &Pool) -> usize {
         for part in self.parts.drain(..) {
             pool.recycle(part);
         }
-        (self.part, self.part_sent) = (0, 0);
-        mem::take(&mut self.queued)
+        (self.part, self.part_sent, self.queued) = (0, 0, 0);
+        mem::take(&mut self.reserved)
     }
 }
 
@@ -406,6 +414,7 @@ mod tests {
         assert_eq!(got, [&b"a"[..], b"bcd", b"", b"efgh", b"i"]);
         assert_eq!((data.queued, data.offset, data.end()), (0, 9, 9));
         data.push(Bytes::copied_from(b"j"));
-        assert_eq!(data.stop(&Pool::new(0)), 1);
+        data.reserved = 7;
+        assert_eq!((data.stop(&Pool::new(0)), data.queued, data.reserved), (7, 0, 0));
     }
 }

@@ -18,6 +18,8 @@ pub(crate) enum Timer {
     Login,
     /// Silence on a connection: time to ping, or to give up.
     Silence,
+    /// Data that the initiator owes.
+    Data,
     /// The logout that we asked for.
     Logout,
     /// A missing command number of a session.

@@ -55,6 +55,9 @@ pub enum Why {
     /// Nothing came in answer to our ping.
     #[error("no answer to a ping")]
     PingUnanswered,
+    /// Data that we asked for, or that was announced, does not come.
+    #[error("data does not come")]
+    DataTooSlow,
     /// The logout that we asked for did not come.
     #[error("no logout in time")]
     LogoutTooSlow,

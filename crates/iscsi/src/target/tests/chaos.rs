@@ -520,7 +520,7 @@ impl Chaos {
         assert!(self.held.is_empty() && self.sessions.is_empty());
         let engine = &self.world.engine;
         assert_eq!((engine.sessions().count(), engine.tasks.len(), engine.tmfs.len()), (0, 0, 0));
-        assert_eq!(engine.budget.used(), 0);
+        assert_eq!([&engine.unasked, &engine.asked, &engine.answers].map(|budget| budget.used()), [0; 3]);
         self.world.pass(Duration::from_secs(1000));
         assert_eq!(self.world.engine.poll_timeout(), None);
     }

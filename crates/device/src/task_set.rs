@@ -23,6 +23,10 @@ use key_index::KeyIndex;
 /// its copies are themselves tasks of some task set.
 const MAX_PEER_TASKS: usize = 1024;
 
+/// How many tasks a nexus may have although the others fill the set, so that none can shut another out. There are at
+/// most as many nexuses as sessions, which bounds what this adds.
+const MIN_TASKS_OF_NEXUS: usize = 8;
+
 /// Every task of a unit.
 pub(crate) struct TaskSet {
     slots: Vec<Slot>,
@@ -123,7 +127,9 @@ impl TaskSet {
     /// Takes a task in, or gives its description back. It starts dormant.
     pub(crate) fn add(&mut self, mut info: TaskInfo) -> Result<TaskId, (Refused, TaskInfo)> {
         match &info.origin {
-            Origin::Transport(_) if self.transport_count >= self.capacity => {
+            Origin::Transport(_)
+                if self.transport_count >= self.capacity && !self.is_owed_room(info.nexus) =>
+            {
                 return Err((Refused::Full, info));
             }
             Origin::Transport(key) if self.keys.find(*key).is_some() => {
@@ -273,6 +279,13 @@ impl TaskSet {
     /// Returns whether every task aborted before `mark` is gone.
     pub(crate) fn is_past(&self, mark: u64) -> bool {
         self.draining.iter().all(|(number, _)| *number >= mark)
+    }
+
+    /// Returns whether `nexus` has so few tasks that it must not be kept out because others fill the set.
+    fn is_owed_room(&self, nexus: NexusId) -> bool {
+        let few = MIN_TASKS_OF_NEXUS.min(self.capacity / 2);
+        let tasks = self.slots.iter().filter_map(|slot| slot.task.as_ref());
+        tasks.filter(|task| task.info.nexus == nexus && task.info.key().is_some()).take(few).count() < few
     }
 
     /// Returns whether `nexus` has a live task.

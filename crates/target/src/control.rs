@@ -41,6 +41,8 @@ pub struct SessionReport {
     pub connections: usize,
     /// How many tasks are open.
     pub tasks: u32,
+    /// How many bytes of answers wait for the initiator to read them, or are asked for.
+    pub unsent_bytes: usize,
     /// The error recovery level.
     pub error_recovery_level: u8,
     /// What it did so far.
@@ -186,6 +188,7 @@ impl Shard {
             peer: view.peer,
             connections: view.connections,
             tasks: view.tasks,
+            unsent_bytes: view.unsent_bytes,
             error_recovery_level: view.parameters.error_recovery_level,
             traffic: view.traffic,
         };

@@ -19,4 +19,5 @@ mod medium;
 #[allow(dead_code, reason = "as above")]
 mod peer;
 
+mod memory;
 mod teardown;

@@ -1,0 +1,187 @@
+//! Peers that want all the memory: they ask for much and take nothing, or promise much and send nothing.
+
+use base::time::Duration;
+use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
+use iscsi::pdu::nop_out::NopOut;
+use iscsi::pdu::{Itt, Message};
+use iscsi::serial::{CmdSn, StatSn};
+use iscsi::target::engine::Limits;
+use store::Store;
+use store::ram::Ram;
+
+use crate::pair::{World, config};
+use crate::peer::{NO_DIGESTS, Peer, Witness};
+
+const LIMITS: fn() -> Limits =
+    || Limits { data_out_bytes_max: 16 << 20, unsent_bytes_max: 1 << 20, ..Limits::default() };
+
+fn world() -> (World, Witness) {
+    let media: Vec<Box<dyn Store>> = vec![Box::new(Ram::new(16 << 20))];
+    let mut world = World::with(config(&[(0, 0)], vec![]), media, LIMITS());
+    let witness = Witness::login(&mut world, 0);
+    (world, witness)
+}
+
+fn mallory(world: &mut World, number: u8) -> Peer {
+    let name = format!("iqn.2026-11.org.example:mallory{number}");
+    let mut peer = Peer::login(world, &name, 1, &format!("{NO_DIGESTS}InitialR2T=No\0"));
+    let command = peer.command(0, &[0; 6]);
+    peer.send(world, command.encode(), &[]);
+    assert_eq!(peer.hear(world).len(), 1, "the unit attention");
+    peer
+}
+
+/// Answers the target's pings and says nothing else.
+fn pongs(world: &mut World, peer: &mut Peer) {
+    let ping = NopOut { itt: Itt::NONE, ..peer.ping() };
+    peer.send(world, ping.encode(), &[]);
+}
+
+/// Lets time pass as the target sees it when its peers are there and do nothing.
+fn idle(world: &mut World, peers: &mut [Peer], witness: &mut Witness, seconds: u64) {
+    for _ in 0..seconds / 10 {
+        world.pass(Duration::from_secs(10));
+        for peer in &mut *peers {
+            if world.is_open(peer.conn) {
+                pongs(world, peer);
+            }
+        }
+        witness.works(world);
+    }
+}
+
+/// Each asks to write far more than there is room for, and never sends it.
+#[test]
+fn writes_that_never_send_their_data_leave_room_for_others_and_are_given_up() {
+    for count in [1, 7] {
+        let (mut world, mut witness) = world();
+        let mut peers: Vec<_> = (0..count).map(|number| mallory(&mut world, number)).collect();
+        for peer in &mut peers {
+            for _ in 0..100 {
+                let command = peer.write_command(0, 0, 8192);
+                peer.send(&mut world, command.encode(), &[]);
+            }
+        }
+        witness.works(&mut world);
+        idle(&mut world, &mut peers, &mut witness, 300);
+        // Who was refused owes nothing.
+        assert!(world.shard.sessions().iter().all(|session| session.tasks == 0), "they owe data for minutes");
+        assert!(!world.is_open(peers[0].conn));
+    }
+}
+
+/// Each announces unsolicited data with every command and sends a byte of it.
+#[test]
+fn unsolicited_data_that_never_comes_leaves_room_for_others() {
+    for count in [1, 7] {
+        let (mut world, mut witness) = world();
+        let mut peers: Vec<_> = (0..count).map(|number| mallory(&mut world, number)).collect();
+        for peer in &mut peers {
+            for _ in 0..100 {
+                let command = peer.write_command(0, 0, 512);
+                let command = iscsi::pdu::scsi_command::ScsiCommand { is_final: false, ..command };
+                peer.send(&mut world, command.encode(), &[7]);
+            }
+        }
+        witness.works(&mut world);
+        idle(&mut world, &mut peers, &mut witness, 120);
+        assert_eq!(world.shard.sessions().len(), 1, "they owe data for two minutes");
+    }
+}
+
+/// Each reads all it can and takes none of it, and pings so that it does not look dead. (It is the driver who gives up a
+/// connection that takes nothing.)
+#[test]
+fn answers_that_nobody_reads_are_bounded() {
+    for count in [1, 7] {
+        let (mut world, mut witness) = world();
+        let mut peers: Vec<_> = (0..count).map(|number| mallory(&mut world, number)).collect();
+        for peer in &mut peers {
+            world.deaf.push(peer.conn);
+            let mut batch = vec![];
+            for _ in 0..100 {
+                let command = peer.read_command(0, 0, 8192);
+                batch.extend(peer.frame(command.encode(), &[], &[], crate::peer::Damage::Nothing));
+            }
+            peer.send_bytes(&mut world, &batch);
+        }
+        for report in world.shard.sessions() {
+            // One command may go beyond the limit by itself; no second one starts then.
+            assert!(report.unsent_bytes <= (4 << 20) + (1 << 20), "{} bytes wait", report.unsent_bytes);
+        }
+        witness.works(&mut world);
+        idle(&mut world, &mut peers, &mut witness, 120);
+    }
+}
+
+/// A peer in its senses that reads slowly, or answers late, is not given up.
+#[test]
+fn a_slow_peer_is_not_taken_for_a_hostile_one() {
+    let (mut world, mut witness) = world();
+    let mut peer = mallory(&mut world, 0);
+    let command = peer.write_command(0, 0, 4096);
+    peer.send(&mut world, command.encode(), &[]);
+    let read = peer.read_command(0, 0, 8192);
+    peer.send(&mut world, read.encode(), &[]);
+    world.deaf.push(peer.conn);
+    let mut written = false;
+    for round in 0..60 {
+        // A little room for what we send, and a little data, every ten seconds.
+        world.pass(Duration::from_secs(10));
+        world.deaf.clear();
+        world.drain();
+        while let Some(r2t) = peer.next_r2t(&mut world) {
+            let first = peer.answer(&r2t);
+            let data = vec![round; usize::try_from(r2t.desired_data_transfer_length).unwrap()];
+            for part in data.chunks(4096) {
+                let offset = u32::try_from(part.as_ptr() as usize - data.as_ptr() as usize).unwrap();
+                let header = iscsi::pdu::data_out::DataOut {
+                    is_final: offset + 4096 == r2t.desired_data_transfer_length,
+                    data_sn: iscsi::serial::DataSn(offset / 4096),
+                    buffer_offset: r2t.buffer_offset + offset,
+                    ..first
+                };
+                peer.send(&mut world, header.encode(), part);
+                if offset % (1 << 18) == 0 {
+                    world.pass(Duration::from_secs(10));
+                    witness.works(&mut world);
+                }
+            }
+            written = true;
+        }
+        pongs(&mut world, &mut peer);
+        witness.works(&mut world);
+    }
+    assert!(written && world.is_open(peer.conn));
+}
+
+/// Pings with as much data as there may be, from a peer that reads no answer, and Rejects for nonsense.
+#[test]
+fn small_answers_that_nobody_reads_are_bounded() {
+    for nonsense in [false, true] {
+        let (mut world, mut witness) = world();
+        let mut peer = mallory(&mut world, 0);
+        world.deaf.push(peer.conn);
+        for round in 0..5000 {
+            if !world.is_open(peer.conn) {
+                break;
+            }
+            assert!(round < 4999, "nobody stops it");
+            if nonsense {
+                let logout = LogoutRequest {
+                    immediate: true,
+                    reason: LogoutReason::RemoveForRecovery,
+                    itt: Itt(round),
+                    cid: 9,
+                    cmd_sn: CmdSn(peer.cmd_sn),
+                    exp_stat_sn: StatSn(peer.exp_stat_sn),
+                };
+                peer.send(&mut world, logout.encode(), &[]);
+            } else {
+                let ping = peer.ping();
+                peer.send(&mut world, ping.encode(), &[0x55; 8192]);
+            }
+        }
+        witness.works(&mut world);
+    }
+}

@@ -19,5 +19,7 @@ mod medium;
 #[allow(dead_code, reason = "as above")]
 mod peer;
 
+mod digests;
 mod memory;
+mod requests;
 mod teardown;

@@ -350,6 +350,9 @@ pub struct UnitConfig {
     pub read_only: bool,
     /// Whether it claims a removable medium (RMB).
     pub removable: bool,
+    /// Whether it takes the 32-byte commands. They exist for protection information of type 2, without which a device
+    /// server need not know them (SBC-4 §5.19).
+    pub long_cdbs: bool,
     /// Whether it reports thin provisioning (LBPME) and takes UNMAP.
     pub thin: bool,
     /// Whether its write cache starts enabled (WCE).

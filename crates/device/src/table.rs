@@ -41,8 +41,16 @@ pub(crate) struct Row {
     pub(crate) timeout_s: u32,
     /// Who does it.
     pub(crate) handler: Handler,
-    /// Whether this unit has it.
+    /// Whether this unit has it, the length of its CDB apart.
     pub(crate) enabled: fn(&Facts) -> bool,
+}
+
+impl Row {
+    /// Returns whether this unit has the command.
+    pub(crate) fn is_on(&self, facts: &Facts) -> bool {
+        let long = self.opcode == opcode::VARIABLE_LENGTH;
+        (!long || facts.config.long_cdbs) && (self.enabled)(facts)
+    }
 }
 
 /// What a pending unit attention does to a command (SAM-5 §5.14.6).
@@ -126,11 +134,11 @@ impl Table {
             several => {
                 let action = service_action(cdb);
                 let found = several.iter().find(|entry| entry.row.service_action == Some(action));
-                (found, several.iter().any(|entry| (entry.row.enabled)(facts)))
+                (found, several.iter().any(|entry| entry.row.is_on(facts)))
             }
         };
         match entry {
-            Some(entry) if (entry.row.enabled)(facts) => {
+            Some(entry) if entry.row.is_on(facts) => {
                 check_reserved_bits(entry, cdb)?;
                 Ok(entry.row)
             }

@@ -94,6 +94,7 @@ pub(crate) fn config() -> UnitConfig {
         physical_exponent: 3,
         read_only: false,
         removable: false,
+        long_cdbs: true,
         thin: true,
         write_cache: true,
         task_set_max: 64,

@@ -2,7 +2,7 @@
 //!
 //! [`shard::Shard`] is a [`base::machine::StreamMachine`]: drivers feed it bytes. Within, `iscsi` turns bytes into
 //! commands, this room finds the logical unit that a command means *to the nexus it came from*, `device` executes it,
-//! and the answers take the way back. Nothing reaches a unit but through [`nexus`]'s map, so what an initiator may
+//! and the answers take the way back. Nothing reaches a unit but through `nexus`'s map, so what an initiator may
 //! see is decided in one place.
 //!
 //! **Invariant:** no event loop, no configuration file, no medium of its own.

@@ -392,6 +392,9 @@ macro_rules! lun_keys {
                 "Whether writes are acknowledged before they are durable, as a disk with a write cache does. Initiators \
                  flush it."),
             key("removable", Switch, Value("false"), "Whether the medium is reported as removable."),
+            key("long_cdbs", Switch, Value("false"),
+                "Whether the 32-byte commands are offered: READ(32) and its kin, which are made for protection \
+                 information."),
             key("serial", Text { len_max: 36 }, Told("derived like `naa`"), "The unit serial number, printable ASCII."),
             key("naa", Text { len_max: 36 }, Told("derived from the names of target and medium"),
                 "The world-wide name: 16 or 32 hexadecimal digits that begin with 2, 3, 5 or 6. Two LUNs never share \

@@ -138,6 +138,8 @@ pub struct Unit {
     pub write_cache: bool,
     /// Whether the medium is reported as removable.
     pub removable: bool,
+    /// Whether the 32-byte commands are offered.
+    pub long_cdbs: bool,
     /// Who it says it is.
     pub identity: Identity,
 }

@@ -294,6 +294,7 @@ impl Blueprint {
             physical_exponent: u8::try_from(exponent).unwrap_or(0),
             read_only: unit.read_only,
             removable: unit.removable,
+            long_cdbs: unit.long_cdbs,
             thin: unit.thin,
             write_cache: unit.write_cache,
             task_set_max: TASK_SET_MAX,

@@ -106,6 +106,6 @@ fn descriptor_types() -> Vec<u8> {
 }
 
 fn service_actions(core: &Core, code: u8) -> Vec<u8> {
-    let rows = core.table.rows_of(code).filter(|row| (row.enabled)(&core.facts));
+    let rows = core.table.rows_of(code).filter(|row| row.is_on(&core.facts));
     rows.filter_map(|row| row.service_action.and_then(|action| u8::try_from(action).ok())).collect()
 }

@@ -30,6 +30,7 @@ fn config() -> UnitConfig {
         physical_exponent: 3,
         read_only: false,
         removable: false,
+        long_cdbs: false,
         thin: true,
         write_cache: true,
         task_set_max: 128,

@@ -27,7 +27,7 @@ pub(super) fn inquiry(core: &mut Core, task: &TaskInfo) -> Verdict {
 
 fn portrait(core: &Core, port: RelativePort) -> Portrait<'_> {
     let facts = &core.facts;
-    let copies = core.table.rows_of(opcode::THIRD_PARTY_COPY_OUT).any(|row| (row.enabled)(facts));
+    let copies = core.table.rows_of(opcode::THIRD_PARTY_COPY_OUT).any(|row| row.is_on(facts));
     Portrait {
         config: &facts.config,
         device_type: DeviceType::DIRECT_ACCESS_BLOCK,

@@ -83,7 +83,7 @@ fn operation_codes(
     action: u16,
     timeouts: bool,
 ) -> Result<Vec<u8>, Sense> {
-    let enabled = |row: &&'static Row| (row.enabled)(&core.facts);
+    let enabled = |row: &&'static Row| row.is_on(&core.facts);
     if option == options::ALL {
         let rows = core.table.rows().filter(enabled);
         return Ok(SupportedCommand::encode_all(rows.map(|row| command(row, timeouts))));

@@ -60,6 +60,7 @@ pub(crate) fn unit_config(number: u32) -> UnitConfig {
         physical_exponent: 3,
         read_only: false,
         removable: false,
+        long_cdbs: false,
         thin: true,
         write_cache: true,
         task_set_max: 128,

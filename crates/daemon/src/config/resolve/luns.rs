@@ -198,6 +198,7 @@ impl<'a> Pool<'a> {
             thin: lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
             write_cache: lun.write_cache,
             removable: lun.removable,
+            long_cdbs: lun.long_cdbs,
             identity: Identity {
                 serial: String::new(),
                 naa: Naa::Short([0; 8]),

@@ -2,6 +2,7 @@
 //! line per finding (`path:line: what is wrong`), changes nothing. Each rule is one module and one function from
 //! a [`Tree`] to findings, so that a test can plant a violation in a tree made of strings.
 
+mod abuse;
 mod citations;
 mod facts;
 mod layers;
@@ -24,6 +25,7 @@ const RULES: &[Rule] = &[
     ("shape", shape::check),
     ("citations", citations::check),
     ("facts", facts::check),
+    ("abuse", abuse::check),
 ];
 
 /// Runs every rule on the repository around the current directory. Exits 0 when nothing was found, 1 when

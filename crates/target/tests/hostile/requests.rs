@@ -70,7 +70,7 @@ fn any_opcode_with_any_lengths_in_any_state_harms_nobody() {
     assert_eq!(world.shard.sessions().len(), 1);
 }
 
-/// SPDK 2019 ("carefully prepared, invalid I/O request"), CVE-2024-42416, CVE-2024-8178, CVE-2024-45063,
+/// SPDK 2019 ("carefully prepared, invalid I/O request"), spdk#3203 (odd lengths), CVE-2024-42416, CVE-2024-8178, CVE-2024-45063,
 /// CVE-2024-43110, CVE-2024-39281: every operation code with fields of any value, reading and writing any length. Each is
 /// answered, and no answer shows what somebody else wrote.
 #[test]

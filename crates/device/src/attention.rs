@@ -40,9 +40,9 @@ impl UnitAttentions {
         }
     }
 
-    /// Returns whether nothing waits.
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.pending.is_empty()
+    /// Returns how many conditions wait.
+    pub(crate) const fn len(&self) -> usize {
+        self.pending.len()
     }
 
     /// Returns what is to be reported next: resets first, then in the order they were established.

@@ -85,14 +85,13 @@ impl LogicalUnit {
 
     /// SAM-5 §7.10: the additional response information is the depth, sense key and codes of what is pending.
     fn query_event(&self, nexus: NexusId) -> ManageOutcome {
-        let pending = self.core.nexuses.find(nexus).and_then(|state| state.attentions.next());
-        match pending {
-            Some(sense) => {
-                let [asc, ascq] = sense.asc.0.to_be_bytes();
-                ManageOutcome::SucceededWith([0x10 | (sense.key.0 & 0xf), asc, ascq])
-            }
-            None => ManageOutcome::Complete,
-        }
+        let Some(attentions) = self.core.nexuses.find(nexus).map(|state| &state.attentions) else {
+            return ManageOutcome::Complete;
+        };
+        let Some(sense) = attentions.next() else { return ManageOutcome::Complete };
+        let depth = if attentions.len() > 1 { 2 << 4 } else { 1 << 4 };
+        let [asc, ascq] = sense.asc.0.to_be_bytes();
+        ManageOutcome::SucceededWith([depth | (sense.key.0 & 0xf), asc, ascq])
     }
 }
 

@@ -340,3 +340,6 @@ impl LogicalUnit {
         self.core.facts.block_size()
     }
 }
+
+#[cfg(test)]
+mod tests;

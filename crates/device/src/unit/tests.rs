@@ -1,0 +1,4 @@
+mod attentions;
+mod manage;
+mod order;
+mod peers;

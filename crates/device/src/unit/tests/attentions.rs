@@ -1,0 +1,140 @@
+//! Unit attentions: who hears them, when, and what clears them.
+
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+
+use crate::contract::{ManageFunction, UnitConfig};
+use crate::settings::AttentionInterlock;
+use crate::testing::{A, B, BLOCKS, Rig, cdb_16, config, nexus};
+use crate::unit::Reset;
+use base::time::Instant;
+use scsi::lun::Lun;
+use scsi::opcode as op;
+use scsi::sense::{Asc, SenseKey};
+use store::contract::{Completion, Op, Profile, Store};
+use store::ram::Ram;
+
+const NOW: Instant = Instant::ORIGIN;
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+const REQUEST_SENSE: [u8; 6] = [op::REQUEST_SENSE, 0, 0, 0, 18, 0];
+const INQUIRY: [u8; 6] = [op::INQUIRY, 0, 0, 0, 36, 0];
+const REPORT_LUNS: [u8; 12] = [op::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0];
+
+/// The code of the sense data that REQUEST SENSE returns.
+fn requested(rig: &mut Rig, nexus: crate::contract::NexusId) -> u16 {
+    let data = rig.run(nexus, &REQUEST_SENSE, 18, &[]).good();
+    u16::from_be_bytes([data[12], data[13]])
+}
+
+#[test]
+fn a_new_nexus_hears_of_a_reset_and_a_returning_one_of_its_loss() {
+    let mut rig = Rig::fresh(config(), Box::new(Ram::new(BLOCKS * 512)));
+    rig.run(A, &TEST_UNIT_READY, 0, &[])
+        .check(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+    rig.unit.nexus_lost(NOW, A);
+    rig.unit.nexus_established(NOW, nexus(A));
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::I_T_NEXUS_LOSS_OCCURRED);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+}
+
+#[test]
+fn what_a_lost_nexus_missed_it_hears_when_it_returns() {
+    let mut rig = Rig::new();
+    rig.unit.nexus_lost(NOW, A);
+    rig.manage(B, ManageFunction::LogicalUnitReset);
+    rig.unit.nexus_established(NOW, nexus(A));
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+}
+
+#[test]
+fn inquiry_report_luns_and_request_sense_are_done_all_the_same() {
+    let mut rig = Rig::new();
+    rig.unit.reset(NOW, Reset::LogicalUnit);
+    rig.run(A, &INQUIRY, 36, &[]).good();
+    rig.run(A, &REPORT_LUNS, 64, &[]).good();
+    assert_eq!(requested(&mut rig, A), 0x2903);
+    assert_eq!(requested(&mut rig, A), 0);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+    // An unknown command and a wrong one meet the attention first, and clear it.
+    rig.run(B, &[0xff, 0, 0, 0, 0, 0], 0, &[])
+        .check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
+    rig.run(B, &[0xff, 0, 0, 0, 0, 0], 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
+}
+
+#[test]
+fn with_interlock_only_request_sense_clears() {
+    let mut rig = Rig::new();
+    rig.unit.capacity_changed(NOW);
+    rig.unit.core.settings.attention_interlock = AttentionInterlock::Kept;
+    rig.unit.core.nexuses.attend(A, Asc::CAPACITY_DATA_HAS_CHANGED);
+    for _ in 0..3 {
+        rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
+    }
+    assert_eq!(requested(&mut rig, A), 0x2a09);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+}
+
+#[test]
+fn another_lun_map_is_announced_to_its_nexus_alone_until_it_reads_it() {
+    let mut rig = Rig::new();
+    for _ in 0..2 {
+        let mut changed = nexus(A);
+        changed.luns = Rc::from([Lun(0), Lun(1 << 48)].as_slice());
+        rig.unit.nexus_changed(NOW, changed);
+    }
+    rig.run(B, &TEST_UNIT_READY, 0, &[]).good();
+    let data = rig.run(A, &REPORT_LUNS, 64, &[]).good();
+    assert_eq!(data[..4], [0, 0, 0, 16]);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+    let back = nexus(A);
+    rig.unit.nexus_changed(NOW, back);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+}
+
+/// A medium that a test can resize.
+struct Growing(Rc<core::cell::RefCell<Ram>>);
+
+impl Store for Growing {
+    fn profile(&self) -> Profile {
+        self.0.borrow().profile()
+    }
+
+    fn submit(&mut self, op: Op) {
+        self.0.borrow_mut().submit(op);
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.borrow_mut().poll()
+    }
+}
+
+#[test]
+fn everyone_hears_that_the_capacity_changed_and_finds_it_changed() {
+    let medium = Rc::new(core::cell::RefCell::new(Ram::new(BLOCKS * 512)));
+    let mut rig = Rig::with(config(), Box::new(Growing(Rc::clone(&medium))));
+    rig.unit.capacity_changed(NOW);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+    medium.borrow_mut().resize(2 * BLOCKS * 512);
+    rig.unit.capacity_changed(NOW);
+    for id in [A, B] {
+        rig.run(id, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
+        rig.run(id, &TEST_UNIT_READY, 0, &[]).good();
+    }
+    rig.write(2 * BLOCKS - 1, &[1; 512]);
+    medium.borrow_mut().resize(BLOCKS * 512);
+    rig.unit.reconfigure(NOW, UnitConfig { task_set_max: 5, ..config() });
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
+    rig.run(A, &cdb_16(op::READ_16, 0, BLOCKS, 1), 512, &[]).illegal(Asc::LBA_OUT_OF_RANGE);
+}
+
+#[test]
+fn a_medium_cut_short_under_the_unit_fails_and_does_no_harm() {
+    let medium = Rc::new(core::cell::RefCell::new(Ram::new(BLOCKS * 512)));
+    let mut rig = Rig::with(config(), Box::new(Growing(Rc::clone(&medium))));
+    medium.borrow_mut().resize(1024);
+    rig.run(A, &cdb_16(op::READ_16, 0, 2, 1), 512, &[]).illegal(Asc::LBA_OUT_OF_RANGE);
+    rig.read(1, 1);
+}

@@ -1,0 +1,143 @@
+//! The task set: who may start when.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::contract::{Event, TaskKey, UnitConfig};
+use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config};
+use base::rng::Rng;
+use scsi::opcode as op;
+use scsi::sense::{Asc, SenseKey};
+use scsi::status::{Status, TaskAttribute};
+
+fn slow() -> (Rig, Gate) {
+    let (medium, gate) = Slow::new(BLOCKS * 512);
+    (Rig::with(config(), Box::new(medium)), gate)
+}
+
+fn read(rig: &mut Rig, attribute: TaskAttribute, lba: u64) -> TaskKey {
+    let nexus = if lba % 2 == 0 { A } else { B };
+    rig.start_as(nexus, attribute, &cdb_16(op::READ_16, 0, lba, 1), 512, 0)
+}
+
+use TaskAttribute::{HeadOfQueue, Ordered, Simple};
+
+/// Starts commands over a medium that does not answer, and tells how many have reached it.
+fn started(attributes: &[TaskAttribute]) -> usize {
+    let (mut rig, gate) = slow();
+    gate.close();
+    for (lba, attribute) in (0..).zip(attributes) {
+        read(&mut rig, *attribute, lba);
+    }
+    gate.held()
+}
+
+#[test]
+fn attributes_say_who_waits_for_whom() {
+    for (attributes, count) in [
+        (&[Simple, Simple, Simple][..], 3),
+        (&[Ordered, Simple], 1),
+        (&[Simple, Ordered], 1),
+        (&[Ordered, Ordered], 1),
+        (&[Simple, Simple, Ordered, Simple], 2),
+        (&[Ordered, HeadOfQueue], 2),
+        (&[HeadOfQueue, Simple], 1),
+        (&[HeadOfQueue, Ordered, HeadOfQueue], 2),
+        (&[Simple, HeadOfQueue, Simple], 2),
+    ] {
+        assert_eq!(started(attributes), count, "{attributes:?}");
+    }
+}
+
+#[test]
+fn whatever_the_attributes_everyone_ends_and_order_is_kept() {
+    for seed in 0..200 {
+        let mut rng = Rng::from_seed(seed);
+        let (mut rig, gate) = slow();
+        let mut tasks: Vec<(TaskKey, TaskAttribute)> = Vec::new();
+        let mut ended: Vec<TaskKey> = Vec::new();
+        for lba in 0..20 {
+            let attribute = [Simple, Ordered, HeadOfQueue][usize::try_from(rng.below(3)).unwrap()];
+            gate.close();
+            tasks.push((read(&mut rig, attribute, lba), attribute));
+            if rng.chance(1, 3) {
+                gate.open();
+                rig.ready();
+            }
+            ended.extend(rig.events.drain(..).filter_map(finished));
+        }
+        gate.open();
+        rig.ready();
+        ended.extend(rig.events.drain(..).filter_map(finished));
+        assert_eq!(ended.len(), tasks.len(), "seed {seed}");
+        let place = |key: TaskKey| ended.iter().position(|other| *other == key);
+        for (at, (key, attribute)) in tasks.iter().enumerate() {
+            for (older, older_attribute) in &tasks[..at] {
+                let kept = match (older_attribute, attribute) {
+                    (_, HeadOfQueue) | (Simple | HeadOfQueue, Simple) => true,
+                    (_, Ordered | TaskAttribute::Aca) | (Ordered | TaskAttribute::Aca, Simple) => {
+                        place(*older) < place(*key)
+                    }
+                };
+                assert!(kept, "seed {seed}: {attribute:?} {key:?} overtook {older_attribute:?} {older:?}");
+            }
+        }
+    }
+}
+
+fn finished(event: Event) -> Option<TaskKey> {
+    match event {
+        Event::Finish { key, status, .. } => {
+            assert_eq!(status, Status::GOOD);
+            Some(key)
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn a_full_task_set_says_so_and_takes_more_when_there_is_room() {
+    let (medium, gate) = Slow::new(BLOCKS * 512);
+    let mut rig = Rig::with(UnitConfig { task_set_max: 3, ..config() }, Box::new(medium));
+    gate.close();
+    let keys: Vec<_> = (0..5).map(|lba| read(&mut rig, Simple, lba)).collect();
+    for key in &keys[3..] {
+        assert_eq!(rig.finish(*key, &[]).status, Status::TASK_SET_FULL);
+    }
+    gate.open();
+    rig.ready();
+    for key in &keys[..3] {
+        rig.finish(*key, &[]).good();
+    }
+    rig.read(0, 1);
+    assert_eq!(rig.unit.stats().tasks, 0);
+}
+
+#[test]
+fn an_aca_task_is_refused_where_there_is_no_aca() {
+    let mut rig = Rig::new();
+    let key = read(&mut rig, TaskAttribute::Aca, 0);
+    rig.finish(key, &[]).check(SenseKey::ILLEGAL_REQUEST, Asc::INVALID_MESSAGE_ERROR);
+}
+
+#[test]
+fn a_key_in_use_is_an_overlapped_command_and_its_first_user_goes_on() {
+    let (mut rig, gate) = slow();
+    gate.close();
+    let key = read(&mut rig, Simple, 0);
+    let command = crate::contract::Command {
+        nexus: A,
+        key,
+        attribute: Simple,
+        priority: 0,
+        cdb: scsi::cdb::Cdb::from_16([0; 16]),
+        data_in_len: 0,
+        data_out_len: 0,
+    };
+    rig.unit.execute(base::time::Instant::ORIGIN, command);
+    rig.drain();
+    rig.finish(key, &[]).check(SenseKey::ABORTED_COMMAND, Asc::OVERLAPPED_COMMANDS_ATTEMPTED);
+    gate.open();
+    rig.ready();
+    rig.finish(key, &[]).good();
+}

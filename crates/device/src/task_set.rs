@@ -262,9 +262,23 @@ impl TaskSet {
         self.draining.push_back((number, id));
     }
 
+    /// Lets the transport of a lost nexus forget the keys of tasks that are already aborted.
+    pub(crate) fn forget_keys_of(&mut self, nexus: NexusId) {
+        let mut at = 0;
+        while let Some((_, id)) = self.draining.get(at).copied() {
+            if self.find_mut(id).is_some_and(|task| task.info.nexus == nexus) {
+                self.forget_key(id);
+            }
+            at += 1;
+        }
+    }
+
     /// Lets a transport forget the key of a task that is already aborted.
     pub(crate) fn forget_key(&mut self, id: TaskId) {
-        let Some(task) = self.find_mut(id) else { return };
+        // A key that is already forgotten may be somebody else's by now.
+        let Some(task) = self.find_mut(id).filter(|task| task.aborted != Some(Answer::Nothing)) else {
+            return;
+        };
         task.aborted = Some(Answer::Nothing);
         if let Some(key) = task.info.key() {
             self.keys.remove(key);

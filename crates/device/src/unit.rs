@@ -197,6 +197,7 @@ impl LogicalUnit {
         for task in self.tasks.select(|task| task.nexus == id) {
             self.abort(task, Answer::Nothing);
         }
+        self.tasks.forget_keys_of(id);
         self.core.nexus_was_lost(id);
         self.core.nexuses.lose(id);
         self.core.refresh_standings();

@@ -241,6 +241,23 @@ fn who_is_gone_hears_nothing_more_and_its_keys_are_free() {
 }
 
 #[test]
+fn a_nexus_that_is_lost_while_its_aborts_are_under_way_hears_nothing_of_them() {
+    for tas in [false, true] {
+        let (mut rig, gate) = slow();
+        rig.unit.core.settings.task_aborted_status = tas;
+        gate.close();
+        let key = start_write(&mut rig, A, 0, 1);
+        rig.manage(B, ManageFunction::ClearTaskSet);
+        rig.unit.nexus_lost(NOW, A);
+        gate.open();
+        rig.ready();
+        assert!(rig.event_of(key).is_none());
+        assert_eq!(any_managed(&mut rig), Some(ManageOutcome::Complete));
+        assert_eq!(rig.unit.stats().tasks, 0);
+    }
+}
+
+#[test]
 fn data_that_does_not_come_ends_the_command_with_the_reason() {
     for (fault, asc) in [
         (DataOutFault::Digest, Asc::PROTOCOL_SERVICE_CRC_ERROR),

@@ -16,7 +16,7 @@ fn slow() -> (Rig, Gate) {
 }
 
 fn read(rig: &mut Rig, attribute: TaskAttribute, lba: u64) -> TaskKey {
-    let nexus = if lba % 2 == 0 { A } else { B };
+    let nexus = if lba.is_multiple_of(2) { A } else { B };
     rig.start_as(nexus, attribute, &cdb_16(op::READ_16, 0, lba, 1), 512, 0)
 }
 

@@ -1,6 +1,8 @@
 //! The ground that the fuzz targets share: a site with a few targets and one user, and a reader that cuts the input
 //! into operations.
 
+pub mod unit;
+
 use std::net::SocketAddr;
 
 use base::bytes::Reader;

@@ -28,6 +28,7 @@ REASONS_MAX = 8
 
 STARTS = re.compile(r"^  Test: (\S+) \.\.\.(.*)")
 LEFT_OUT = re.compile(r"\[SKIPP(?:ED|ING)\]|Skipping RTPG tests")
+NO_SESSION = re.compile(r"Not an iSCSI device|Non-iSCSI")
 # Some tests check without CUnit's macros, and only fail through them.
 CHECKED = "[SUCCESS]"
 
@@ -79,7 +80,7 @@ class Runner:
     @staticmethod
     def lost_its_session(verdict):
         """After some failures the tool's handle is gone and it takes the rest for tests of another kind of device."""
-        return verdict.kind == "SKIP" and any("Not an iSCSI device" in reason for reason in verdict.reasons)
+        return verdict.kind == "SKIP" and any(NO_SESSION.search(reason) for reason in verdict.reasons)
 
     def run_tool(self, suite, selection, tests, limit_s):
         log = os.path.join(self.folder, f"{selection}.log")

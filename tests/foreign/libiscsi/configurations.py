@@ -39,6 +39,7 @@ CONFIGURATIONS = [
                   query="?header_digest=crc32c&data_digest=crc32c", newer=True),
     Configuration("removable", Export(luns=(Lun("file", removable=True),))),
     Configuration("write-protected", Export(luns=(Lun("file", readonly=True),)), only=READING),
+    Configuration("write-protected memory", Export(luns=(Lun("ram", readonly=True),)), only=READING),
     Configuration("large", Export(luns=(Lun("file", size=3 << 40),)), only=("SCSI.ReadCapacity10", "SCSI.ReadCapacity16",
                   "SCSI.GetLBAStatus", "SCSI.Read10", "SCSI.Read16", "SCSI.Write16")),
     Configuration("user", Export(incoming=PLAIN, luns=(Lun("ram", size=64 * MIB),)), only=LOGGING_IN),

@@ -7,7 +7,8 @@ passed. So every run is watched, and `assertions.c` writes down what was really 
     SKIP    left something out, or asserted nothing
     FAIL    an assertion did not hold
     HANG    did not end in time
-    CRASH   the tool died in it, or the target did
+    CRASH   the tool died in it
+    DOWN    the target died in it
 """
 
 import os
@@ -120,7 +121,7 @@ class Runner:
         """The target died: the last test begun did it."""
         last = next(reversed(verdicts), tests[0])
         why = self.server.log_tail(5)
-        verdicts[last] = Verdict("CRASH", [f"target down; {why}"])
+        verdicts[last] = Verdict("DOWN", [why])
         print(f"   target down in {last}; {why}", file=sys.stderr, flush=True)
 
 

@@ -16,5 +16,6 @@ pub mod null;
 pub mod powercut;
 pub mod ram;
 pub mod read_only;
+pub mod shared;
 
 pub use contract::Store;

@@ -1,0 +1,321 @@
+//! One direction of a packet network.
+//!
+//! A frame arrives whole, damaged, late, twice or never, and perhaps before one that was sent earlier. Two of these make a
+//! path; they may differ, so that a cut can be asymmetric.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+
+use crate::odds::{Odds, Span, flip_bits, time_of};
+
+/// What happens in one direction, and how often. The odds are those of one frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FramePlan {
+    /// How long a frame is under way.
+    pub delay: Span,
+    /// How fast it goes; zero for no limit.
+    pub bytes_per_s: u64,
+    /// The most bytes that wait for a rate-limited wire; what does not fit is lost. Zero for no limit.
+    pub queue_len_max: usize,
+    /// The frame is lost.
+    pub loss: Odds,
+    /// After a loss, the next one is lost as well (a burst goes on).
+    pub burst: Odds,
+    /// The frame arrives twice.
+    pub duplicate: Odds,
+    /// The frame is held back, so that later ones overtake it.
+    pub reorder: Odds,
+    /// For how long.
+    pub reorder_by: Span,
+    /// Bits of the frame flip, unseen by the hardware's check sequence.
+    pub corrupt: Odds,
+    /// The most bits that flip at a time.
+    pub bits_max: u32,
+    /// The longest frame that gets through, from when on, sorted by time. Longer ones are lost, as switches do.
+    pub frame_len_max: Vec<(Instant, usize)>,
+    /// When nothing gets through: from the first moment to before the second.
+    pub cuts: Vec<(Instant, Instant)>,
+    /// After this many faults the direction is a good one (but for cuts and lengths), so that a run can end.
+    pub faults_max: u32,
+}
+
+impl FramePlan {
+    /// A direction in which everything arrives at once and unharmed.
+    pub const CLEAN: Self = Self {
+        delay: Span::ZERO,
+        bytes_per_s: 0,
+        queue_len_max: 0,
+        loss: Odds::NEVER,
+        burst: Odds::NEVER,
+        duplicate: Odds::NEVER,
+        reorder: Odds::NEVER,
+        reorder_by: Span::ZERO,
+        corrupt: Odds::NEVER,
+        bits_max: 3,
+        frame_len_max: Vec::new(),
+        cuts: Vec::new(),
+        faults_max: u32::MAX,
+    };
+}
+
+/// What happened to frames so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameStats {
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames, and copies of them, that arrived or will.
+    pub arrived: u64,
+    /// Frames lost by the dice.
+    pub lost: u64,
+    /// Frames lost because the queue was full.
+    pub queue_full: u64,
+    /// Frames lost because they were too long.
+    pub too_long: u64,
+    /// Frames lost in a cut.
+    pub cut: u64,
+    /// Frames that arrived twice.
+    pub duplicated: u64,
+    /// Frames held back.
+    pub reordered: u64,
+    /// Frames with flipped bits.
+    pub corrupted: u64,
+}
+
+/// One direction at work.
+#[derive(Debug)]
+pub struct FrameLink {
+    plan: FramePlan,
+    rng: Rng,
+    /// By arrival, and by the order of sending among equals.
+    queue: BTreeMap<(Instant, u64), Vec<u8>>,
+    number: u64,
+    wire_free: Instant,
+    in_burst: bool,
+    faults: u32,
+    stats: FrameStats,
+}
+
+impl FrameLink {
+    /// Starts a direction. The same seed does the same to the same frames.
+    pub const fn new(plan: FramePlan, seed: u64) -> Self {
+        Self {
+            plan,
+            rng: Rng::from_seed(seed),
+            queue: BTreeMap::new(),
+            number: 0,
+            wire_free: Instant::ORIGIN,
+            in_burst: false,
+            faults: 0,
+            stats: FrameStats {
+                sent: 0,
+                arrived: 0,
+                lost: 0,
+                queue_full: 0,
+                too_long: 0,
+                cut: 0,
+                duplicated: 0,
+                reordered: 0,
+                corrupted: 0,
+            },
+        }
+    }
+
+    /// Sends a frame.
+    pub fn push(&mut self, now: Instant, frame: &[u8]) {
+        self.stats.sent += 1;
+        // Every frame has a generator of its own: that one fault uses more dice than another changes nothing later.
+        let mut rng = Rng::from_seed(self.rng.next_u64());
+        let Some(departure) = self.departure(now, frame.len()) else { return };
+        if self.is_lost(&mut rng) {
+            return;
+        }
+        let copies = if self.strike(&mut rng, self.plan.duplicate) {
+            self.stats.duplicated += 1;
+            2
+        } else {
+            1
+        };
+        for _ in 0..copies {
+            let mut bytes = frame.to_vec();
+            if self.strike(&mut rng, self.plan.corrupt) {
+                self.stats.corrupted += u64::from(flip_bits(&mut rng, &mut bytes, self.plan.bits_max) > 0);
+            }
+            let mut arrival = departure.after(self.plan.delay.pick(&mut rng));
+            if self.strike(&mut rng, self.plan.reorder) {
+                self.stats.reordered += 1;
+                arrival = arrival.after(self.plan.reorder_by.pick(&mut rng));
+            }
+            self.number += 1;
+            self.stats.arrived += 1;
+            self.queue.insert((arrival, self.number), bytes);
+        }
+    }
+
+    /// Takes the next frame that has arrived.
+    pub fn poll(&mut self, now: Instant) -> Option<Vec<u8>> {
+        let first = self.queue.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+
+    /// Returns when a frame arrives next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.queue.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Throws no dice from now on; cuts and lengths stay as planned.
+    pub const fn heal(&mut self) {
+        self.plan.faults_max = 0;
+    }
+
+    /// Replaces the plan.
+    pub fn replan(&mut self, plan: FramePlan) {
+        self.plan = plan;
+    }
+
+    /// Returns what happened so far.
+    pub const fn stats(&self) -> FrameStats {
+        self.stats
+    }
+
+    /// Returns when a frame has left the wire behind it, or `None` when it never gets on.
+    fn departure(&mut self, now: Instant, len: usize) -> Option<Instant> {
+        if self.plan.cuts.iter().any(|(from, to)| *from <= now && now < *to) {
+            self.stats.cut += 1;
+            return None;
+        }
+        let longest = self.plan.frame_len_max.iter().rev().find(|(from, _)| *from <= now);
+        if longest.is_some_and(|(_, most)| len > *most) {
+            self.stats.too_long += 1;
+            return None;
+        }
+        let waiting = self.wire_free.since(now);
+        let room = time_of(self.plan.queue_len_max, self.plan.bytes_per_s);
+        if self.plan.queue_len_max > 0 && waiting > room {
+            self.stats.queue_full += 1;
+            return None;
+        }
+        self.wire_free = self.wire_free.max(now).after(time_of(len, self.plan.bytes_per_s));
+        Some(self.wire_free)
+    }
+
+    fn is_lost(&mut self, rng: &mut Rng) -> bool {
+        let odds = if self.in_burst { self.plan.burst } else { self.plan.loss };
+        self.in_burst = self.strike(rng, odds);
+        self.stats.lost += u64::from(self.in_burst);
+        self.in_burst
+    }
+
+    fn strike(&mut self, rng: &mut Rng, odds: Odds) -> bool {
+        // Thrown in any case, so that the dice fall alike for a healed link.
+        let struck = odds.strike(rng) && self.faults < self.plan.faults_max;
+        self.faults = self.faults.saturating_add(u32::from(struck));
+        struck
+    }
+}
+
+/// Returns the plan of a direction that loses, repeats, swaps and damages one frame in `times` each, with up to
+/// `delay` under way: a start for experiments.
+pub fn lossy(times: u32, delay: Duration) -> FramePlan {
+    let odds = Odds::one_in(times);
+    FramePlan {
+        delay: Span::between(Duration::ZERO, delay),
+        loss: odds,
+        duplicate: odds,
+        reorder: odds,
+        reorder_by: Span::between(delay, delay.saturating_mul(4)),
+        corrupt: odds,
+        ..FramePlan::CLEAN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(link: &mut FrameLink, until: Instant) -> Vec<Vec<u8>> {
+        core::iter::from_fn(|| link.poll(until)).collect()
+    }
+
+    fn numbered(count: u32) -> impl Iterator<Item = Vec<u8>> {
+        (0..count).map(|number| number.to_be_bytes().repeat(16))
+    }
+
+    const END: Instant = Instant(u64::MAX);
+    const MILLI: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_clean_direction_keeps_everything_in_order() {
+        let mut link = FrameLink::new(FramePlan::CLEAN, 1);
+        for frame in numbered(1000) {
+            link.push(Instant(5), &frame);
+        }
+        assert_eq!(link.poll_timeout(), Some(Instant(5)));
+        assert!(link.poll(Instant(4)).is_none());
+        assert!(frames(&mut link, Instant(5)).into_iter().eq(numbered(1000)));
+    }
+
+    #[test]
+    fn one_seed_does_the_same_twice_and_another_something_else() {
+        let run = |seed| {
+            let mut link = FrameLink::new(lossy(5, MILLI), seed);
+            for (at, frame) in (0..).zip(numbered(500)) {
+                link.push(Instant(at * 1000), &frame);
+            }
+            (frames(&mut link, END), link.stats())
+        };
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7).0, run(8).0);
+        let stats = run(7).1;
+        assert!(
+            stats.lost > 50 && stats.duplicated > 50 && stats.reordered > 50 && stats.corrupted > 50,
+            "{stats:?}"
+        );
+        assert_eq!(stats.arrived, stats.sent - stats.lost + stats.duplicated);
+    }
+
+    #[test]
+    fn losses_come_in_bursts_when_told() {
+        let plan = FramePlan { loss: Odds::one_in(100), burst: Odds::one_in(2), ..FramePlan::CLEAN };
+        let mut link = FrameLink::new(plan, 3);
+        for frame in numbered(20_000) {
+            link.push(Instant(0), &frame);
+        }
+        let lost = link.stats().lost;
+        assert!((300..500).contains(&lost), "1 % begins a burst of 2 on average: {lost}");
+    }
+
+    #[test]
+    fn cuts_lengths_and_a_full_queue_lose_what_they_should() {
+        let plan = FramePlan {
+            bytes_per_s: 1_000_000,
+            queue_len_max: 3000,
+            frame_len_max: alloc::vec![(Instant(0), 1500), (Instant(1_000_000_000), 9000)],
+            cuts: alloc::vec![(Instant(10), Instant(20))],
+            ..FramePlan::CLEAN
+        };
+        let mut link = FrameLink::new(plan, 4);
+        link.push(Instant(9), &[0; 100]);
+        link.push(Instant(15), &[0; 100]);
+        link.push(Instant(20), &[0; 1501]);
+        for _ in 0..10 {
+            link.push(Instant(500_000_000), &[0; 1000]);
+        }
+        link.push(Instant(1_000_000_000), &[0; 9000]);
+        let stats = link.stats();
+        assert_eq!((stats.cut, stats.too_long, stats.queue_full, stats.arrived), (1, 1, 6, 6));
+        assert_eq!(frames(&mut link, Instant(501_000_000)).len(), 2, "1000 bytes take a millisecond");
+    }
+
+    #[test]
+    fn a_healed_direction_throws_no_more_dice() {
+        let mut link = FrameLink::new(lossy(2, Duration::ZERO), 5);
+        link.heal();
+        for frame in numbered(200) {
+            link.push(Instant(0), &frame);
+        }
+        assert!(frames(&mut link, END).into_iter().eq(numbered(200)));
+    }
+}

@@ -1,0 +1,520 @@
+//! A connection: two byte streams, one each way, with what can happen to them.
+//!
+//! Bytes arrive in the order in which they were sent, as TCP promises. A [`Framing`] finds the units in them, and faults are
+//! thrown once for each unit, in a fixed order, from the seed of its direction: so what happens to the n-th unit does not
+//! depend on how the bytes were cut into pieces on the way in.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+
+use crate::odds::{Odds, Span, flip_bits, index, time_of};
+
+/// A direction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Way {
+    /// From the side that connected to the side that listened.
+    Forward,
+    /// Back.
+    Backward,
+}
+
+impl Way {
+    /// Both, in order.
+    pub const BOTH: [Self; 2] = [Self::Forward, Self::Backward];
+
+    /// Returns the other direction.
+    #[must_use]
+    pub const fn opposite(self) -> Self {
+        match self {
+            Self::Forward => Self::Backward,
+            Self::Backward => Self::Forward,
+        }
+    }
+}
+
+/// Finds units in a stream. It sees every unit of both directions, in the order in which they were sent, and may learn from
+/// them what later ones look like (whether digests are on).
+pub trait Framing {
+    /// Looks at `bytes`, which begin where a unit of `way` begins. Returns its shape, or `None` until more of it is there.
+    /// With the shape of a unit that is not there as a whole yet, it will be asked again.
+    fn shape(&mut self, way: Way, bytes: &[u8]) -> Option<Shape>;
+
+    /// Takes note of a whole unit that was sent, undamaged.
+    fn passed(&mut self, way: Way, unit: &[u8]);
+}
+
+/// Where the parts of a unit are. Empty ranges are parts that it does not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Length of the unit; at least 1.
+    pub len: usize,
+    /// Its header, with additional header segments.
+    pub header: Range<usize>,
+    /// The digest of the header.
+    pub header_digest: Range<usize>,
+    /// Its data, padding included.
+    pub data: Range<usize>,
+    /// The digest of the data.
+    pub data_digest: Range<usize>,
+    /// Whether it belongs to the opening of the conversation (a login), which a plan may spare.
+    pub opening: bool,
+}
+
+/// Takes every piece that is sent for a unit of data without digests: for protocols without a framing here.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unframed;
+
+impl Framing for Unframed {
+    fn shape(&mut self, _way: Way, bytes: &[u8]) -> Option<Shape> {
+        let len = bytes.len();
+        (len > 0).then(|| Shape { len, data: 0..len, ..Shape::default() })
+    }
+
+    fn passed(&mut self, _way: Way, _unit: &[u8]) {}
+}
+
+/// What happens in one direction of a connection, and how often. The odds are those of one unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamPlan {
+    /// How long a unit is under way.
+    pub delay: Span,
+    /// How fast it goes; zero for no limit.
+    pub bytes_per_s: u64,
+    /// Bytes arrive in pieces of at most this many; zero for whole units.
+    pub piece_len_max: usize,
+    /// A stall: nothing arrives for a while.
+    pub stall: Odds,
+    /// How long a stall lasts.
+    pub stall_for: Span,
+    /// Bits of the header flip.
+    pub corrupt_header: Odds,
+    /// Bits of the header's digest flip.
+    pub corrupt_header_digest: Odds,
+    /// Bits of the data flip.
+    pub corrupt_data: Odds,
+    /// Bits of the data's digest flip.
+    pub corrupt_data_digest: Odds,
+    /// The most bits that flip at a time.
+    pub bits_max: u32,
+    /// Whether only what a digest protects is corrupted. Without it, an undetected corruption is nobody's fault.
+    pub protected_only: bool,
+    /// The unit is lost, those after it arrive.
+    pub drop: Odds,
+    /// The unit arrives twice.
+    pub duplicate: Odds,
+    /// The connection breaks, perhaps within the unit; both ends are told.
+    pub cut: Odds,
+    /// From this unit on nothing arrives, and nobody is told: a cable pulled behind a switch, a state table that forgot.
+    pub silence: Odds,
+    /// Whether the opening (login) is spared all but delay.
+    pub spare_opening: bool,
+    /// After this many faults the direction is a good one, so that a run can end.
+    pub faults_max: u32,
+}
+
+impl StreamPlan {
+    /// A direction on which everything arrives at once and unharmed.
+    pub const CLEAN: Self = Self {
+        delay: Span::ZERO,
+        bytes_per_s: 0,
+        piece_len_max: 0,
+        stall: Odds::NEVER,
+        stall_for: Span::ZERO,
+        corrupt_header: Odds::NEVER,
+        corrupt_header_digest: Odds::NEVER,
+        corrupt_data: Odds::NEVER,
+        corrupt_data_digest: Odds::NEVER,
+        bits_max: 3,
+        protected_only: true,
+        drop: Odds::NEVER,
+        duplicate: Odds::NEVER,
+        cut: Odds::NEVER,
+        silence: Odds::NEVER,
+        spare_opening: true,
+        faults_max: u32::MAX,
+    };
+}
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FaultKind {
+    /// Bits of a header flipped.
+    Header,
+    /// Bits of a header digest flipped.
+    HeaderDigest,
+    /// Bits of data flipped.
+    Data,
+    /// Bits of a data digest flipped.
+    DataDigest,
+    /// A unit did not arrive.
+    Drop,
+    /// A unit arrived twice.
+    Duplicate,
+    /// Nothing arrived for a while.
+    Stall,
+    /// The connection broke.
+    Cut,
+    /// Nothing arrived any more.
+    Silence,
+}
+
+impl FaultKind {
+    /// Every kind, in the order in which they are thrown for.
+    pub const ALL: [Self; 9] = [
+        Self::Silence,
+        Self::Cut,
+        Self::Stall,
+        Self::Drop,
+        Self::Duplicate,
+        Self::Header,
+        Self::HeaderDigest,
+        Self::Data,
+        Self::DataDigest,
+    ];
+
+    fn odds(self, plan: &StreamPlan) -> Odds {
+        match self {
+            Self::Header => plan.corrupt_header,
+            Self::HeaderDigest => plan.corrupt_header_digest,
+            Self::Data => plan.corrupt_data,
+            Self::DataDigest => plan.corrupt_data_digest,
+            Self::Drop => plan.drop,
+            Self::Duplicate => plan.duplicate,
+            Self::Stall => plan.stall,
+            Self::Cut => plan.cut,
+            Self::Silence => plan.silence,
+        }
+    }
+}
+
+/// A fault that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Injected {
+    /// When its unit was sent.
+    pub at: Instant,
+    /// In which direction.
+    pub way: Way,
+    /// To which unit of the direction, counted from zero.
+    pub unit: u64,
+    /// The first byte of the unit, which in most protocols says what it is.
+    pub first_byte: u8,
+    /// What happened.
+    pub kind: FaultKind,
+}
+
+/// What comes out at the far end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// The sender closed its side in order, after everything before.
+    Closed,
+    /// The connection broke. Given once in each direction; nothing comes after it.
+    Cut,
+}
+
+/// A connection at work.
+#[derive(Debug)]
+pub struct StreamLink<F> {
+    framing: F,
+    forward: Lane,
+    backward: Lane,
+    log: Vec<Injected>,
+}
+
+/// The most faults whose details a link keeps; it counts all of them.
+pub const LOG_LEN_MAX: usize = 4096;
+
+/// One direction.
+#[derive(Debug)]
+struct Lane {
+    plan: StreamPlan,
+    rng: Rng,
+    /// Sent, and not a whole unit yet.
+    partial: Vec<u8>,
+    queue: VecDeque<(Instant, Arrived)>,
+    queued_bytes: usize,
+    /// When the last byte before arrives, and when the wire is free.
+    last_arrival: Instant,
+    wire_free: Instant,
+    units: u64,
+    faults: u32,
+    counts: [u64; FaultKind::ALL.len()],
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// What is sent is lost.
+    Silent,
+    /// Nothing more is taken.
+    Over,
+}
+
+impl<F: Framing> StreamLink<F> {
+    /// Starts a connection with a plan for each direction. The same seed does the same to the same units.
+    pub fn new(framing: F, forward: StreamPlan, backward: StreamPlan, seed: u64) -> Self {
+        let mut rng = Rng::from_seed(seed);
+        let (there, back) = (rng.next_u64(), rng.next_u64());
+        Self {
+            framing,
+            forward: Lane::new(forward, there),
+            backward: Lane::new(backward, back),
+            log: Vec::new(),
+        }
+    }
+
+    /// Sends bytes in one direction.
+    pub fn push(&mut self, now: Instant, way: Way, bytes: &[u8]) {
+        let lane = lane_of(&mut self.forward, &mut self.backward, way);
+        if lane.state == State::Over {
+            return;
+        }
+        let mut partial = core::mem::take(&mut lane.partial);
+        partial.extend_from_slice(bytes);
+        let mut at = 0;
+        while let Some(rest) = partial.get(at..).filter(|rest| !rest.is_empty()) {
+            let Some(shape) = self.framing.shape(way, rest) else { break };
+            let Some(unit) = rest.get(..shape.len.max(1)) else { break };
+            self.framing.passed(way, unit);
+            at += unit.len();
+            let lane = lane_of(&mut self.forward, &mut self.backward, way);
+            let cut = lane.pass(now, way, unit, &shape, &mut self.log);
+            if cut {
+                self.end(now, Some(way));
+                return;
+            }
+        }
+        partial.drain(..at);
+        lane_of(&mut self.forward, &mut self.backward, way).partial = partial;
+    }
+
+    /// Closes one direction in order, behind what was sent. An unfinished unit is passed on as it is.
+    pub fn push_end(&mut self, now: Instant, way: Way) {
+        let lane = lane_of(&mut self.forward, &mut self.backward, way);
+        if lane.state == State::Open {
+            let rest = core::mem::take(&mut lane.partial);
+            let mut rng = Rng::from_seed(lane.rng.next_u64());
+            lane.deliver(&mut rng, now, Duration::ZERO, &rest);
+            let at = lane.last_arrival;
+            lane.queue.push_back((at, Arrived::Closed));
+        }
+        lane.state = State::Over;
+    }
+
+    /// Breaks the connection: both ends hear of it at once; what was under way is lost.
+    pub fn cut(&mut self, now: Instant) {
+        self.end(now, None);
+    }
+
+    /// Breaks the connection. What is under way in the direction `kept` still arrives: its far end learns of the break last,
+    /// and perhaps in the middle of a unit.
+    fn end(&mut self, now: Instant, kept: Option<Way>) {
+        for way in Way::BOTH {
+            let lane = lane_of(&mut self.forward, &mut self.backward, way);
+            let until = if kept == Some(way) { lane.last_arrival.max(now) } else { now };
+            while lane.queue.back().is_some_and(|(at, _)| *at > until) {
+                if let Some((_, Arrived::Bytes(bytes))) = lane.queue.pop_back() {
+                    lane.queued_bytes -= bytes.len();
+                }
+            }
+            lane.queue.push_back((until, Arrived::Cut));
+            lane.partial.clear();
+            lane.state = State::Over;
+        }
+    }
+
+    /// Takes the next thing that has arrived in one direction.
+    pub fn poll(&mut self, now: Instant, way: Way) -> Option<Arrived> {
+        let lane = lane_of(&mut self.forward, &mut self.backward, way);
+        if lane.queue.front().is_none_or(|(at, _)| *at > now) {
+            return None;
+        }
+        let (_, arrived) = lane.queue.pop_front()?;
+        if let Arrived::Bytes(bytes) = &arrived {
+            lane.queued_bytes -= bytes.len();
+        }
+        Some(arrived)
+    }
+
+    /// Returns when something arrives next in one direction.
+    pub fn poll_timeout(&self, way: Way) -> Option<Instant> {
+        self.lane(way).queue.front().map(|(at, _)| *at)
+    }
+
+    /// Returns how many bytes of one direction are under way: who stands for a socket stops sending at the size of its
+    /// buffers.
+    pub fn in_flight(&self, way: Way) -> usize {
+        let lane = self.lane(way);
+        lane.queued_bytes + lane.partial.len()
+    }
+
+    /// Throws no dice from now on. A direction that has fallen silent stays so: only its ends can find out.
+    pub fn heal(&mut self) {
+        self.forward.plan.faults_max = 0;
+        self.backward.plan.faults_max = 0;
+    }
+
+    /// Replaces the plan of one direction.
+    pub fn replan(&mut self, way: Way, plan: StreamPlan) {
+        lane_of(&mut self.forward, &mut self.backward, way).plan = plan;
+    }
+
+    /// Returns how often a kind of fault happened in both directions.
+    pub fn count(&self, kind: FaultKind) -> u64 {
+        let place = FaultKind::ALL.iter().position(|other| *other == kind).unwrap_or(0);
+        [&self.forward, &self.backward].iter().filter_map(|lane| lane.counts.get(place)).sum()
+    }
+
+    /// Takes the faults that happened since it was last asked, in order: the first [`LOG_LEN_MAX`] of them.
+    pub fn take_log(&mut self) -> Vec<Injected> {
+        core::mem::take(&mut self.log)
+    }
+
+    /// Returns the framing, for what it learned.
+    pub const fn framing(&self) -> &F {
+        &self.framing
+    }
+
+    const fn lane(&self, way: Way) -> &Lane {
+        match way {
+            Way::Forward => &self.forward,
+            Way::Backward => &self.backward,
+        }
+    }
+}
+
+const fn lane_of<'a>(forward: &'a mut Lane, backward: &'a mut Lane, way: Way) -> &'a mut Lane {
+    match way {
+        Way::Forward => forward,
+        Way::Backward => backward,
+    }
+}
+
+impl Lane {
+    fn new(plan: StreamPlan, seed: u64) -> Self {
+        Self {
+            plan,
+            rng: Rng::from_seed(seed),
+            partial: Vec::new(),
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            last_arrival: Instant::ORIGIN,
+            wire_free: Instant::ORIGIN,
+            units: 0,
+            faults: 0,
+            counts: [0; FaultKind::ALL.len()],
+            state: State::Open,
+        }
+    }
+
+    /// Decides about one unit and sends what is left of it on its way. Returns whether the connection broke.
+    fn pass(&mut self, now: Instant, way: Way, unit: &[u8], shape: &Shape, log: &mut Vec<Injected>) -> bool {
+        let number = self.units;
+        self.units += 1;
+        // Every unit has a generator of its own: that one fault uses more dice than another changes nothing later.
+        let mut rng = Rng::from_seed(self.rng.next_u64());
+        if self.state == State::Silent {
+            return false;
+        }
+        let mut bytes = unit.to_vec();
+        let (mut copies, mut pause, mut cut) = (1, Duration::ZERO, false);
+        for (place, kind) in FaultKind::ALL.into_iter().enumerate() {
+            let spared = self.faults >= self.plan.faults_max || (self.plan.spare_opening && shape.opening);
+            // Thrown in any case, so that the dice fall alike for all.
+            if !kind.odds(&self.plan).strike(&mut rng) || spared || !self.concerns(kind, shape) {
+                continue;
+            }
+            match kind {
+                FaultKind::Silence => self.state = State::Silent,
+                FaultKind::Cut => cut = true,
+                FaultKind::Stall => pause = self.plan.stall_for.pick(&mut rng),
+                FaultKind::Drop => copies = 0,
+                FaultKind::Duplicate => copies = 2,
+                FaultKind::Header => self.corrupt(&mut rng, &mut bytes, &shape.header),
+                FaultKind::HeaderDigest => self.corrupt(&mut rng, &mut bytes, &shape.header_digest),
+                FaultKind::Data => self.corrupt(&mut rng, &mut bytes, &shape.data),
+                FaultKind::DataDigest => self.corrupt(&mut rng, &mut bytes, &shape.data_digest),
+            }
+            self.faults += 1;
+            if let Some(count) = self.counts.get_mut(place) {
+                *count += 1;
+            }
+            if log.len() < LOG_LEN_MAX {
+                let first_byte = unit.first().copied().unwrap_or(0);
+                log.push(Injected { at: now, way, unit: number, first_byte, kind });
+            }
+            // A silent line, a broken one and a lost unit hide everything else.
+            if self.state == State::Silent {
+                return false;
+            }
+            if cut || copies == 0 {
+                break;
+            }
+        }
+        if cut {
+            bytes.truncate(index(&mut rng, bytes.len().saturating_add(1)));
+            copies = 1;
+        }
+        let delay = self.plan.delay.pick(&mut rng).saturating_add(pause);
+        for _ in 0..copies {
+            self.deliver(&mut rng, now, delay, &bytes);
+        }
+        cut
+    }
+
+    /// Returns whether a unit of this shape has what a kind of fault hits, and the plan lets it.
+    fn concerns(&self, kind: FaultKind, shape: &Shape) -> bool {
+        let protected = |digest: &Range<usize>| !self.plan.protected_only || !digest.is_empty();
+        match kind {
+            FaultKind::Header => !shape.header.is_empty() && protected(&shape.header_digest),
+            FaultKind::HeaderDigest => !shape.header_digest.is_empty(),
+            FaultKind::Data => !shape.data.is_empty() && protected(&shape.data_digest),
+            FaultKind::DataDigest => !shape.data_digest.is_empty(),
+            FaultKind::Drop | FaultKind::Duplicate => shape.len > 0,
+            FaultKind::Stall | FaultKind::Cut | FaultKind::Silence => true,
+        }
+    }
+
+    fn corrupt(&self, rng: &mut Rng, bytes: &mut [u8], range: &Range<usize>) {
+        if let Some(part) = bytes.get_mut(range.clone()) {
+            flip_bits(rng, part, self.plan.bits_max);
+        }
+    }
+
+    /// Puts bytes on the wire: they arrive behind everything before them.
+    fn deliver(&mut self, rng: &mut Rng, now: Instant, delay: Duration, bytes: &[u8]) {
+        let piece_len = if self.plan.piece_len_max == 0 { bytes.len() } else { self.plan.piece_len_max };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let len = if self.plan.piece_len_max == 0 { piece_len } else { 1 + index(rng, piece_len) };
+            let (piece, after) = rest.split_at_checked(len).unwrap_or((rest, &[]));
+            rest = after;
+            self.wire_free = self.wire_free.max(now).after(time_of(piece.len(), self.plan.bytes_per_s));
+            let arrival = self.wire_free.after(delay).max(self.last_arrival);
+            self.last_arrival = arrival;
+            self.queued_bytes += piece.len();
+            self.queue.push_back((arrival, Arrived::Bytes(piece.to_vec())));
+        }
+        self.last_arrival = self.last_arrival.max(now);
+    }
+}
+
+impl core::fmt::Display for Injected {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let way = match self.way {
+            Way::Forward => "forward",
+            Way::Backward => "backward",
+        };
+        let Self { unit, first_byte, kind, .. } = self;
+        write!(f, "{kind:?} on {way} unit {unit} ({first_byte:#04x})")
+    }
+}
+
+#[cfg(test)]
+mod tests;

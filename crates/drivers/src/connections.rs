@@ -244,9 +244,10 @@ impl Connections {
         any
     }
 
-    /// Starts the receives that are due.
-    pub(crate) fn receive_all(&mut self, engine: &mut dyn Engine, machine: &mut dyn StreamMachine) {
+    /// Starts the receives that are due. Returns whether there were any.
+    pub(crate) fn receive_all(&mut self, engine: &mut dyn Engine, machine: &mut dyn StreamMachine) -> bool {
         let mut due = std::mem::take(&mut self.receive_due);
+        let any = !due.is_empty();
         for number in due.drain(..) {
             let Some(conn) = self.table.get_mut(number) else { continue };
             conn.receive_listed = false;
@@ -258,6 +259,7 @@ impl Connections {
             engine.receive(number, loan);
         }
         self.receive_due = due;
+        any
     }
 
     /// Fills and sends one connection's batches, and moves it on when nothing is left to send.

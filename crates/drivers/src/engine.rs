@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -40,6 +40,12 @@ pub(crate) trait Engine {
     /// Stops accepting. The listener's number is not used again.
     fn unlisten(&mut self, listener: u32);
 
+    /// Asks to hear, once, that the connecting of a socket is over. The number is not used again.
+    fn dial(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
+
+    /// Forgets a socket that connects.
+    fn undial(&mut self, dial: u32);
+
     /// Takes note of a new connection.
     fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
 
@@ -59,6 +65,12 @@ pub(crate) trait Engine {
     /// Forgets a connection that has nothing under way.
     fn forget(&mut self, conn: u32);
 
+    /// Returns what becomes readable when the engine has something to do, from [`Self::use_descriptor`] on.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Takes note that somebody waits for the descriptor.
+    fn use_descriptor(&mut self) -> io::Result<()>;
+
     /// Submits what was started and waits until something happened, or for `timeout`.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
 
@@ -77,6 +89,8 @@ pub(crate) enum Event<'a> {
     Accepted { listener: u32, socket: OwnedFd, peer: SocketAddr },
     /// A connection could not be accepted.
     AcceptFailed { listener: u32 },
+    /// The connecting of a socket is over, well or not; the engine has forgotten it.
+    Dialled { dial: u32 },
     /// A receive ended. The loan holds what was received into it; `bytes` followed.
     Received { conn: u32, loan: Option<Loan>, bytes: &'a [u8], receipt: Receipt },
     /// A send ended, with the batch empty if it ended well.

@@ -1,9 +1,9 @@
 //! The engine for every kernel: edge-triggered epoll, with reads and writes tried before they are waited for.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,12 +38,14 @@ const PIECES_ON_STACK: usize = 32;
 
 const WAKER: u64 = u64::MAX;
 const LISTENER: u64 = 1 << 32;
+const DIAL: u64 = 1 << 33;
 
 pub(crate) struct EpollEngine {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
     listeners: Vec<Option<Listening>>,
     conns: Vec<Option<Conn>>,
+    dials: BTreeMap<u32, Rc<OwnedFd>>,
     ready: VecDeque<Ready>,
     scratch: Box<[u8]>,
     pool: Pool,
@@ -77,6 +79,7 @@ struct Conn {
 #[derive(Clone, Copy)]
 enum Ready {
     Accept(u32),
+    Dialled(u32),
     Receive(u32),
     Send(u32),
 }
@@ -92,6 +95,7 @@ impl EpollEngine {
             events: Vec::with_capacity(EVENTS_MAX),
             listeners: Vec::new(),
             conns: Vec::new(),
+            dials: BTreeMap::new(),
             ready: VecDeque::new(),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             pool,
@@ -218,6 +222,20 @@ impl Engine for EpollEngine {
         }
     }
 
+    fn dial(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(DIAL | u64::from(dial));
+        epoll::add(&self.epoll, &socket, data, epoll::EventFlags::OUT | epoll::EventFlags::ONESHOT)?;
+        self.dials.insert(dial, socket);
+        Ok(())
+    }
+
+    fn undial(&mut self, dial: u32) {
+        if let Some(socket) = self.dials.remove(&dial) {
+            // It fails for a descriptor that is not in the set, and ours is.
+            let _ = epoll::delete(&self.epoll, &socket);
+        }
+    }
+
     fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
         let flags =
             epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
@@ -286,6 +304,14 @@ impl Engine for EpollEngine {
         }
     }
 
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn use_descriptor(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = if self.ready.is_empty() { timeout } else { Some(Duration::ZERO) };
         let timeout = timeout.map(timespec);
@@ -301,7 +327,9 @@ impl Engine for EpollEngine {
                 continue;
             }
             let Ok(number) = u32::try_from(data & (LISTENER - 1)) else { continue };
-            if data & LISTENER == 0 {
+            if data & DIAL != 0 {
+                self.ready.push_back(Ready::Dialled(number));
+            } else if data & LISTENER == 0 {
                 self.note(number, flags);
             } else if let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut) {
                 listening.budget = ACCEPTS_PER_TURN;
@@ -315,6 +343,10 @@ impl Engine for EpollEngine {
     fn next_event(&mut self) -> Option<Event<'_>> {
         Some(match self.ready.pop_front()? {
             Ready::Accept(number) => self.accept(number),
+            Ready::Dialled(dial) => {
+                self.undial(dial);
+                Event::Dialled { dial }
+            }
             Ready::Receive(number) => self.receive_now(number),
             Ready::Send(number) => self.send_now(number),
         })

@@ -19,6 +19,7 @@ pub mod stats;
 
 mod clock;
 mod connections;
+mod dials;
 mod engine;
 mod epoll;
 mod slab;

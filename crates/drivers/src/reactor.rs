@@ -1,8 +1,8 @@
 //! Runs one machine on one thread.
 
 use std::io;
-use std::net::TcpListener;
-use std::os::fd::OwnedFd;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use base::time::Instant;
 use crate::clock::Clock;
 use crate::config::{Config, EngineChoice, EngineKind};
 use crate::connections::{Candidate, Connections};
+use crate::dials::{Call, Dials};
 use crate::engine::{Engine, Event};
 use crate::epoll::EpollEngine;
 use crate::files::Files;
@@ -26,6 +27,9 @@ use crate::waker::Waker;
 /// How long accepting rests when the system has no descriptor or memory left: long enough not to spin, short
 /// enough that a client's login does not time out.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// How often [`Reactor::advance`] looks for more before it lets its owner see to other things.
+const ROUNDS_MAX: usize = 16;
 
 /// A reactor could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +49,7 @@ pub struct Reactor<M> {
     engine: Box<dyn Engine>,
     fallback: Option<String>,
     connections: Connections,
+    dials: Dials,
     listeners: Vec<Option<Listening>>,
     accepts_rest_until: Option<Instant>,
     mailbox: Arc<Mailbox<M>>,
@@ -53,6 +58,8 @@ pub struct Reactor<M> {
     clock: Clock,
     poll: bool,
     stop: Option<Stop>,
+    /// Something happened, or was started, since this was cleared.
+    eventful: bool,
 }
 
 struct Listening {
@@ -81,6 +88,7 @@ impl<M: StreamMachine> Reactor<M> {
             engine,
             fallback,
             connections: Connections::new(config, pool.clone()),
+            dials: Dials::default(),
             listeners: Vec::new(),
             accepts_rest_until: None,
             mailbox: Arc::new(Mailbox::new(waker)),
@@ -89,6 +97,7 @@ impl<M: StreamMachine> Reactor<M> {
             clock,
             poll: config.poll,
             stop: None,
+            eventful: false,
         })
     }
 
@@ -151,6 +160,21 @@ impl<M: StreamMachine> Reactor<M> {
         }
     }
 
+    /// Connects to `peer`, for `patience` at most. The machine learns of the connection as of one that was accepted,
+    /// with `portal`, which the caller numbers as it likes, in its arrival; what came to nothing is told by
+    /// [`Self::next_failure`].
+    pub fn connect(&mut self, peer: SocketAddr, portal: PortalId, patience: Duration) {
+        if self.stop.is_none() {
+            let deadline = self.clock.now().after(patience);
+            self.dials.start(&mut *self.engine, Call { peer, portal, deadline });
+        }
+    }
+
+    /// Returns the next connection that was asked for and that there will not be, and why.
+    pub fn next_failure(&mut self) -> Option<(PortalId, io::Error)> {
+        self.dials.next_failure()
+    }
+
     /// Runs until [`Handle::stop`] has taken effect.
     ///
     /// # Errors
@@ -166,7 +190,7 @@ impl<M: StreamMachine> Reactor<M> {
 
     /// Returns whether a stop was asked for and has taken effect.
     pub fn is_stopped(&self) -> bool {
-        self.stop.is_some() && self.connections.is_empty() && self.files.is_idle()
+        self.stop.is_some() && self.connections.is_empty() && self.dials.is_empty() && self.files.is_idle()
     }
 
     /// Does what is due, sleeps until something happens but for `wait_max` at most, handles it, and drains the
@@ -181,6 +205,25 @@ impl<M: StreamMachine> Reactor<M> {
         Ok(())
     }
 
+    /// Does everything that can be done without sleeping, and returns how long the owner may sleep before it calls
+    /// again, if nothing makes [`Self::as_fd`] readable before. For owners with a loop of their own.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn advance(&mut self, machine: &mut M) -> io::Result<Option<Duration>> {
+        self.engine.use_descriptor()?;
+        let mut now = self.clock.now();
+        self.drain(machine, now);
+        for _ in 0..ROUNDS_MAX {
+            self.eventful = false;
+            now = self.step(machine, now, Some(Duration::ZERO))?;
+            if !self.eventful {
+                return Ok(self.timeout(machine, now, None));
+            }
+        }
+        Ok(Some(Duration::ZERO))
+    }
+
     /// Sleeps, and handles what woke it. Returns when that was; the clock is read once.
     fn step(&mut self, machine: &mut M, slept: Instant, wait_max: Option<Duration>) -> io::Result<Instant> {
         let timeout = self.timeout(machine, slept, wait_max);
@@ -190,6 +233,7 @@ impl<M: StreamMachine> Reactor<M> {
         self.connections.next_turn();
         self.handle_events(machine, now);
         if self.mailbox.waker.take() {
+            self.eventful = true;
             self.files.collect();
             self.read_letters(machine, now);
         }
@@ -205,16 +249,24 @@ impl<M: StreamMachine> Reactor<M> {
             return Some(Duration::ZERO);
         }
         let stop = self.stop.filter(|stop| !stop.forced).map(|stop| stop.deadline);
-        let deadlines =
-            [machine.poll_timeout(), self.connections.next_deadline(), self.accepts_rest_until, stop];
+        let deadlines = [
+            machine.poll_timeout(),
+            self.connections.next_deadline(),
+            self.dials.next_deadline(),
+            self.accepts_rest_until,
+            stop,
+        ];
         let next = deadlines.into_iter().flatten().min().map(|at| at.since(now));
         next.into_iter().chain(wait_max).min()
     }
 
     fn handle_events(&mut self, machine: &mut M, now: Instant) {
         let mut accepted = Vec::new();
+        let mut dialled = Vec::new();
         while let Some(event) = self.engine.next_event() {
+            self.eventful = true;
             match event {
+                Event::Dialled { dial } => dialled.push(dial),
                 Event::Nothing => {}
                 Event::Accepted { listener, socket, peer } => accepted.push((listener, socket, peer)),
                 Event::AcceptFailed { listener } => {
@@ -228,6 +280,9 @@ impl<M: StreamMachine> Reactor<M> {
                 Event::Sent { conn, batch, result } => self.connections.sent(conn, batch, result),
             }
         }
+        for dial in dialled {
+            self.conclude_dial(machine, now, dial);
+        }
         for (listener, socket, peer) in accepted {
             let at = crate::slab::index(listener);
             let Some(portal) = self.listeners.get(at).and_then(Option::as_ref).map(|it| it.portal) else {
@@ -235,6 +290,15 @@ impl<M: StreamMachine> Reactor<M> {
             };
             let candidate = Candidate { socket, peer, portal };
             self.connections.admit(&mut *self.engine, machine, now, candidate);
+        }
+    }
+
+    /// Takes a connection in that we asked for, or notes that there is none.
+    fn conclude_dial(&mut self, machine: &mut M, now: Instant, dial: u32) {
+        let Some(candidate) = self.dials.over(dial) else { return };
+        let portal = candidate.portal;
+        if self.connections.admit(&mut *self.engine, machine, now, candidate).is_none() {
+            self.dials.failed(portal, io::Error::other("the connection broke at once"));
         }
     }
 
@@ -270,6 +334,7 @@ impl<M: StreamMachine> Reactor<M> {
             }
         }
         self.accepts_rest_until = None;
+        self.dials.end_all(&mut *self.engine);
         let deadline = self.stop.map_or(deadline, |stop| stop.deadline.min(deadline));
         self.stop = Some(Stop { deadline, forced: false });
     }
@@ -279,6 +344,7 @@ impl<M: StreamMachine> Reactor<M> {
             machine.handle_timeout(now);
         }
         self.connections.end_overdue(now);
+        self.dials.end_overdue(&mut *self.engine, now);
         if self.accepts_rest_until.is_some_and(|at| at <= now) {
             self.accepts_rest_until = None;
             for (number, place) in (0..).zip(&self.listeners) {
@@ -310,8 +376,9 @@ impl<M: StreamMachine> Reactor<M> {
             if !more {
                 break;
             }
+            self.eventful = true;
         }
-        self.connections.receive_all(&mut *self.engine, machine);
+        self.eventful |= self.connections.receive_all(&mut *self.engine, machine);
     }
 
     fn publish(&mut self) {
@@ -320,6 +387,13 @@ impl<M: StreamMachine> Reactor<M> {
         stats.connections = 0;
         Stats::bump(&mut stats.connections, self.connections.len());
         self.mailbox.published.store(stats);
+    }
+}
+
+/// Becomes readable when [`Reactor::advance`], which was called before, has something to do again, deadlines aside.
+impl<M> AsFd for Reactor<M> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.engine.descriptor()
     }
 }
 

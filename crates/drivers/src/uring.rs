@@ -11,9 +11,9 @@ mod provided;
 mod ring;
 mod silent;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use std::time::Duration;
 use base::buffer::{Buf, Pool};
 use base::machine::Loan;
 use base::transmit::Transmit;
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::EngineKind;
 use crate::engine::{ACCEPTS_PER_TURN, BEHIND_LOAN, Engine, Event, Receipt, Sending};
@@ -42,6 +43,7 @@ pub(crate) struct UringEngine {
     ring: Ring,
     listeners: Vec<Option<Listening>>,
     conns: Vec<Option<Conn>>,
+    dials: BTreeMap<u32, Rc<OwnedFd>>,
     works: Slab<FileWork>,
     files: Files,
     completions: VecDeque<Completion>,
@@ -55,7 +57,7 @@ pub(crate) struct UringEngine {
     shown_behind: Option<Buf>,
     #[allow(clippy::vec_box, reason = "a message must stay where the kernel was told that it is")]
     messages: Vec<Box<Message>>,
-    /// Listeners that are closed once the kernel has taken note of what was asked about them.
+    /// Listeners, and sockets that connected, that are closed once the kernel has taken note of what was asked about them.
     retired: Vec<Rc<OwnedFd>>,
     /// How many waits there were.
     round: u64,
@@ -65,6 +67,9 @@ pub(crate) struct UringEngine {
     hurried: bool,
     waker: Arc<Waker>,
     waker_armed: bool,
+    /// Becomes readable when something completes, once somebody wants to know.
+    bell: OwnedFd,
+    bell_rings: bool,
     pool: Pool,
     stats: Stats,
 }
@@ -119,11 +124,14 @@ impl UringEngine {
     /// Why this kernel, or its policy, does not let us use io_uring.
     pub(crate) fn new(waker: Arc<Waker>, pool: Pool, files: Files) -> Result<Self, String> {
         let ring = Ring::new()?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| format!("eventfd: {errno}"))?;
         files.use_ring();
         Ok(Self {
             ring,
             listeners: Vec::new(),
             conns: Vec::new(),
+            dials: BTreeMap::new(),
             works: Slab::new(),
             files,
             completions: VecDeque::new(),
@@ -138,6 +146,8 @@ impl UringEngine {
             hurried: false,
             waker,
             waker_armed: false,
+            bell,
+            bell_rings: false,
             pool,
             stats: Stats::default(),
         })
@@ -371,6 +381,10 @@ impl UringEngine {
                 self.listener_ready(number);
                 Event::Nothing
             }
+            Tag::Dial(dial) => match self.dials.remove(&dial) {
+                Some(_) => Event::Dialled { dial },
+                None => Event::Nothing,
+            },
             Tag::Waker => {
                 self.waker_armed = false;
                 self.waker.reset();
@@ -413,6 +427,22 @@ impl Engine for UringEngine {
         {
             self.ring.cancel(Tag::Listener(listener));
             self.retired.push(listening.socket);
+        }
+    }
+
+    fn dial(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+        let entry = message::poll_out_entry(socket.as_raw_fd());
+        self.dials.insert(dial, socket);
+        // SAFETY: a poll points to nothing; the socket is open until its completion, or until `retired` is cleared
+        // after the next wait.
+        unsafe { self.ring.push(entry, Tag::Dial(dial)) };
+        Ok(())
+    }
+
+    fn undial(&mut self, dial: u32) {
+        if let Some(socket) = self.dials.remove(&dial) {
+            self.ring.cancel(Tag::Dial(dial));
+            self.retired.push(socket);
         }
     }
 
@@ -484,8 +514,24 @@ impl Engine for UringEngine {
         }
     }
 
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    fn use_descriptor(&mut self) -> io::Result<()> {
+        if !self.bell_rings {
+            self.ring.ring_bell(&self.bell)?;
+            self.bell_rings = true;
+        }
+        Ok(())
+    }
+
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.hide();
+        if self.bell_rings {
+            // It fails when there is nothing to read, which is what we want.
+            let _ = rustix::io::read(&self.bell, &mut [0_u8; 8][..]);
+        }
         for number in std::mem::take(&mut self.starved) {
             self.start_receive(number);
         }

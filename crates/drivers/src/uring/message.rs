@@ -152,6 +152,11 @@ pub(super) fn poll_entry(file: RawFd) -> squeue::Entry {
     opcode::PollAdd::new(types::Fd(file), u32::from(libc::POLLIN.cast_unsigned())).build()
 }
 
+/// Waits until a socket has connected, or failed to.
+pub(super) fn poll_out_entry(socket: RawFd) -> squeue::Entry {
+    opcode::PollAdd::new(types::Fd(socket), u32::from(libc::POLLOUT.cast_unsigned())).build()
+}
+
 fn offset(at: u64, done: usize) -> u64 {
     at.saturating_add(u64::try_from(done).unwrap_or(u64::MAX))
 }

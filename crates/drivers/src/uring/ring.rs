@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
@@ -26,6 +27,7 @@ pub(super) enum Tag {
     Send(u32),
     File(u32),
     Listener(u32),
+    Dial(u32),
     Waker,
     Cancel,
 }
@@ -91,6 +93,12 @@ impl Ring {
         };
         ring.sends_silently = ring.ring.params().is_feature_skip_cqe_on_success() && silent::works(&mut ring);
         Ok(ring)
+    }
+
+    /// Makes `bell` readable whenever something completes. The ring's own descriptor would not do: completions that
+    /// are prepared only when we ask for them do not show there.
+    pub(super) fn ring_bell(&self, bell: &OwnedFd) -> io::Result<()> {
+        self.ring.submitter().register_eventfd(bell.as_raw_fd())
     }
 
     pub(super) fn buffers(&mut self) -> Option<&mut ProvidedBuffers> {
@@ -246,6 +254,7 @@ impl Tag {
             Self::Listener(number) => (3, number),
             Self::Waker => (4, 0),
             Self::Cancel => (5, 0),
+            Self::Dial(number) => (6, number),
         };
         kind << 32 | u64::from(number)
     }
@@ -259,6 +268,7 @@ impl Tag {
             3 => Some(Self::Listener(number)),
             4 => Some(Self::Waker),
             5 => Some(Self::Cancel),
+            6 => Some(Self::Dial(number)),
             _ => None,
         }
     }
@@ -293,8 +303,15 @@ mod tests {
 
     #[test]
     fn a_tag_survives_the_kernel() {
-        let tags =
-            [Tag::Receive(0), Tag::Send(u32::MAX), Tag::File(7), Tag::Listener(1), Tag::Waker, Tag::Cancel];
+        let tags = [
+            Tag::Receive(0),
+            Tag::Send(u32::MAX),
+            Tag::File(7),
+            Tag::Listener(1),
+            Tag::Dial(2),
+            Tag::Waker,
+            Tag::Cancel,
+        ];
         for tag in tags {
             assert_eq!(Tag::unpack(tag.pack()), Some(tag));
         }

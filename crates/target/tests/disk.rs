@@ -14,7 +14,12 @@ mod pair;
 
 use base::time::Duration;
 use device::contract::Access;
-use pair::{Answer, Initiator, World, config};
+use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
+use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use iscsi::pdu::scsi_response::ScsiResponse;
+use iscsi::pdu::{Itt, Message as _, Opcode};
+use iscsi::serial::{CmdSn, StatSn};
+use pair::{Answer, Initiator, World, config, pdu};
 use store::Store;
 use store::ram::Ram;
 use target::config::{InitiatorEntry, LunEntry, UnitId};
@@ -165,8 +170,55 @@ fn a_draining_target_asks_for_logout_and_takes_nobody_new() {
     world.shard.drain(now, Duration::from_secs(2));
     world.drain();
     let (bhs, _) = world.receive(alice.conn).expect("an async message");
-    assert_eq!(bhs.opcode(), iscsi::pdu::Opcode::ASYNC_MESSAGE);
+    assert_eq!(bhs.opcode(), Opcode::ASYNC_MESSAGE);
     assert_eq!(Initiator::try_login(&mut world, BOB, 1).err(), Some(0x0301));
     world.pass(Duration::from_secs(3));
     assert!(world.shard.is_idle(), "a session that does not log out is closed");
+}
+
+#[test]
+fn commands_in_the_same_segment_as_a_logout_are_executed_and_answered_before_it() {
+    let mut world = World::new(config(&[(0, 0)], vec![]), vec![ram()]);
+    let mut initiator = Initiator::login(&mut world, "iqn.2026-11.test:hasty", 1);
+    initiator.clear_attentions(&mut world, 0);
+    let (cmd_sn, conn) = (initiator.cmd_sn, initiator.conn);
+    let command = |number: u32, cdb: &[u8], write: bool| {
+        let mut whole = [0; 16];
+        whole[..cdb.len()].copy_from_slice(cdb);
+        ScsiCommand {
+            immediate: false,
+            is_final: true,
+            read: !write,
+            write,
+            attribute: TaskAttribute::SIMPLE,
+            priority: 0,
+            lun: 0,
+            itt: Itt(1000 + number),
+            expected_data_transfer_length: 512,
+            cmd_sn: CmdSn(cmd_sn + number),
+            exp_stat_sn: StatSn(initiator.exp_stat_sn),
+            cdb: whole,
+        }
+    };
+    let mut bytes = pdu(command(0, &[0x2a, 0, 0, 0, 0, 5, 0, 0, 1, 0], true).encode(), &pattern(512, 9));
+    bytes.extend(pdu(command(1, &[0x28, 0, 0, 0, 0, 9, 0, 0, 1, 0], false).encode(), &[]));
+    let logout = LogoutRequest {
+        immediate: false,
+        reason: LogoutReason::CloseSession,
+        itt: Itt(2000),
+        cid: 0,
+        cmd_sn: CmdSn(cmd_sn + 2),
+        exp_stat_sn: StatSn(initiator.exp_stat_sn),
+    };
+    bytes.extend(pdu(logout.encode(), &[]));
+    world.send(conn, &bytes);
+    // Tasks of simple attribute may end in any order.
+    let mut answers = [(); 2].map(|()| world.receive(conn).expect("an answer"));
+    answers.sort_by_key(|(bhs, _)| bhs.opcode().0);
+    let [(written, _), (read, got)] = answers;
+    assert_eq!(ScsiResponse::decode(&written).unwrap().status, 0);
+    assert_eq!((read.opcode(), got), (Opcode::DATA_IN, vec![0; 512]));
+    assert_eq!(world.receive(conn).expect("the logout's answer").0.opcode(), Opcode::LOGOUT_RESPONSE);
+    assert!(!world.is_open(conn));
+    assert!(world.shard.sessions().is_empty());
 }

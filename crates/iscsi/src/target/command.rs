@@ -357,6 +357,7 @@ impl Engine {
             state.leave(&mut self.tasks, key);
         }
         let Some(mut task) = self.tasks.remove(key) else { return };
+        self.stir_logouts(session);
         let freed = task.out.stop(&self.pool);
         self.give_data_out(session, freed);
         let unsent = task.inn.stop(&self.pool);

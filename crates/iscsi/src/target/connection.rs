@@ -57,6 +57,8 @@ pub(crate) struct Connection {
     pub(crate) asked: bool,
     /// Whether nothing more is read.
     pub(crate) closing: bool,
+    /// Whether nothing more is read because of a logout whose answer is yet to be sent.
+    pub(crate) deaf: bool,
     pub(crate) deadlines: Deadlines,
     /// When the peer last showed that it is there, and how many bytes it sent since.
     pub(crate) heard: Instant,
@@ -148,6 +150,7 @@ impl Connection {
             control_bytes: 0,
             asked: false,
             closing: false,
+            deaf: false,
             deadlines: Deadlines::default(),
             heard: now,
             progress: 0,
@@ -155,6 +158,11 @@ impl Connection {
             ping: None,
             text: TargetText::new(),
         }
+    }
+
+    /// Returns whether what comes is read.
+    pub(crate) const fn is_heard(&self) -> bool {
+        !self.closing && !self.deaf
     }
 
     /// Moves to the state that `event` leads to; our own error, if there is none, ends the connection.

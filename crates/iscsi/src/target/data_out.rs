@@ -58,7 +58,9 @@ impl Engine {
             fetch.awaits_unsolicited = early.is_none();
         }
         state.out.fetches.push(fetch);
+        let session = state.session;
         self.pump(key);
+        self.stir_logouts(session);
     }
 
     /// Sends what R2Ts it can for a task, and hands up what is complete. Returns whether the task waits for room.

@@ -8,7 +8,7 @@ use base::machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;
-use super::connection::{Body, Control, Incoming, Output, index};
+use super::connection::{Body, Connection, Control, Incoming, Output, index};
 use super::contract::Down;
 use super::engine::{Engine, MAX_CONTROL_BYTES, MAX_CONTROL_QUEUED};
 use super::session::Request;
@@ -50,7 +50,7 @@ impl Engine {
                     let cx = Cx { now, conn, directory };
                     self.end(cx, segment, receiver.ahs())?;
                     let Some(connection) = self.conn_mut(conn) else { return Ok(()) };
-                    if connection.closing {
+                    if !connection.is_heard() {
                         return Ok(());
                     }
                     connection.heard = now;
@@ -201,7 +201,9 @@ impl Engine {
 
     /// Gives the requests their turn that waited for a number which is there now.
     pub(super) fn go_on(&mut self, cx: Cx<'_>, session: Key) -> Result<(), Why> {
-        while let Some(request) = self.sessions.get_mut(session).and_then(|state| state.window.next()) {
+        while let Some(state) = self.sessions.get_mut(session).filter(|state| !state.is_leaving())
+            && let Some(request) = state.window.next()
+        {
             self.act(cx, session, request)?;
         }
         self.watch_gap(cx.now, session);
@@ -217,9 +219,15 @@ impl Engine {
                 Ok(())
             }
             Request::Manage(tmf) => self.line_up_tmf(cx, tmf),
+            Request::Ping(conn, ..) | Request::Text(conn, ..) | Request::Logout(conn, _)
+                if !self.conn(conn).is_some_and(Connection::is_heard) =>
+            {
+                self.forget(request);
+                Ok(())
+            }
             Request::Ping(conn, ping, data) => self.ping(conn, &ping, data),
             Request::Text(conn, text, data) => self.text(cx, conn, session, (&text, data)),
-            Request::Logout(conn, logout) => self.logout(conn, session, &logout),
+            Request::Logout(conn, logout) => self.logout(cx.now, conn, session, &logout),
             Request::Plug => Ok(()),
         }
     }

@@ -19,7 +19,7 @@ use base::buffer::Pool;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan};
 use base::time::{Duration, Instant};
 
-use super::arena::Arena;
+use super::arena::{Arena, Key};
 use super::budget::Budget;
 use super::connection::{Connection, Output, index};
 use super::contract::{Down, Event, SessionId, SessionView};
@@ -49,6 +49,8 @@ pub struct Engine {
     pub(super) unasked: Budget,
     pub(super) asked: Budget,
     pub(super) answers: Budget,
+    /// Sessions whose logouts may go on.
+    pub(super) stirred: VecDeque<Key>,
     pub(super) next_ttt: u32,
     pub(super) next_tsih: u16,
     pub(super) stats: Stats,
@@ -84,6 +86,8 @@ pub struct Limits {
     /// How long a task management function waits for the data of the tasks that it ends (RFC 7143 §4.2.3.3 sets no
     /// end to it, but initiators that stop sending are common).
     pub fence_within: Duration,
+    /// How long a logout waits for tasks that were begun, and for their answers to leave, before it terminates them.
+    pub logout_within: Duration,
     /// The first TSIH that this engine gives, 1 and up, and the step to the next: engines side by side must not
     /// give the same.
     pub tsih_first: u16,
@@ -107,6 +111,7 @@ impl Default for Limits {
             data_within: Duration::from_secs(30),
             gap_within: Duration::from_secs(3),
             fence_within: Duration::from_secs(1),
+            logout_within: Duration::from_secs(2),
             tsih_first: 1,
             tsih_step: 1,
         }
@@ -180,6 +185,7 @@ impl Engine {
             unasked: Budget::new(limits.data_out_bytes_max / 2),
             asked: Budget::new(limits.data_out_bytes_max / 2),
             answers: Budget::new(limits.data_in_bytes_max),
+            stirred: VecDeque::new(),
             next_ttt: 0,
             stats: Stats::default(),
         }
@@ -206,7 +212,7 @@ impl Engine {
 
     /// Takes received bytes, all of them.
     pub fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8], directory: &dyn Directory) {
-        let Some(connection) = self.conn_mut(conn).filter(|connection| !connection.closing) else { return };
+        let Some(connection) = self.conn_mut(conn).filter(|connection| connection.is_heard()) else { return };
         connection.progress += bytes.len();
         if connection.progress >= PROGRESS {
             connection.heard = now;
@@ -225,7 +231,7 @@ impl Engine {
     /// Lends the buffer that the next bytes belong into, if a large Data-Out payload is coming.
     pub fn lend(&mut self, conn: ConnId) -> Option<Loan> {
         let connection = self.conn_mut(conn)?;
-        if connection.closing { None } else { connection.receiver.as_mut()?.lend() }
+        if connection.is_heard() { connection.receiver.as_mut()?.lend() } else { None }
     }
 
     /// Takes a loan back.
@@ -257,12 +263,14 @@ impl Engine {
     /// Returns the next thing that the layer above must know or do.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.serve_lines();
+        self.serve_logouts();
         self.events.pop_front()
     }
 
     /// Returns the next thing that the driver must do.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.serve_lines();
+        self.serve_logouts();
         self.actions.pop_front()
     }
 
@@ -321,7 +329,7 @@ impl Engine {
     fn expired(&mut self, now: Instant, owner: Owner, timer: Timer) {
         match (owner, timer) {
             (Owner::Connection(conn), Timer::Login) => self.drop_connection(conn, Why::LoginTooSlow),
-            (Owner::Connection(conn), Timer::Logout) => self.drop_connection(conn, Why::LogoutTooSlow),
+            (Owner::Connection(conn), Timer::Logout) => self.logout_is_late(conn),
             (Owner::Connection(conn), Timer::Silence) => self.silence(now, conn),
             (Owner::Connection(conn), Timer::Data) => self.data_is_late(now, conn),
             (Owner::Session(session), Timer::Gap) => {
@@ -440,6 +448,7 @@ impl Engine {
             self.end_session(key, down);
         } else {
             self.end_tasks(key, Some(conn));
+            self.stir_logouts(key);
         }
         if let Some(connection) = self.conn_mut(conn) {
             let cleaned = connection.state.on(ConnectionEvent::CleanedUp);

@@ -1,32 +1,97 @@
 //! Logout (RFC 7143 §11.14, §11.15): of the session, of a connection, or for recovery, which level 0 has not.
+//!
+//! A logout goes in two steps. At once the initiator is heard no more: what follows on the connections that end is not
+//! read, and no request that still waits for a number gets its turn. Then what was begun is finished: tasks that need
+//! nothing more from the initiator end and their answers leave, each in its connection's order, before the Logout
+//! Response does. Tasks that would need more data are terminated, and so is what takes longer than
+//! [`super::engine::Limits::logout_within`]. An initiator that sends its last commands and its logout in one segment
+//! thus gets the answers to all of them, whatever the speed of the medium.
 
 use base::machine::{Action, ConnId};
+use base::time::Instant;
+use smallvec::SmallVec;
 
 use super::arena::Key;
 use super::connection::{Body, Control};
-use super::contract::Down;
+use super::contract::{Down, Event, TaskRef};
 use super::engine::Engine;
-use super::states::ConnectionEvent;
+use super::states::{Connection as State, ConnectionEvent};
+use super::task::{Holder, Task};
+use super::timer::{Owner, Timer};
 use super::why::Why;
 use crate::pdu::TargetSn;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 
+/// A logout that was taken and waits for the tasks that it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving {
+    /// The connection that the request came on.
+    asked: ConnId,
+    ends: Ends,
+    answer: LogoutResponse,
+    /// Whether it has waited long enough.
+    late: bool,
+}
+
+/// What a logout ends.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    Connection(ConnId),
+    Session,
+}
+
+impl Leaving {
+    pub(crate) const fn ends_session(&self) -> bool {
+        matches!(self.ends, Ends::Session)
+    }
+
+    /// Returns the one connection whose tasks end, if not all do.
+    const fn scope(&self) -> Option<ConnId> {
+        match self.ends {
+            Ends::Connection(named) => Some(named),
+            Ends::Session => None,
+        }
+    }
+
+    /// Returns the connection that has its timer.
+    const fn timed(&self) -> ConnId {
+        match self.ends {
+            Ends::Connection(named) => named,
+            Ends::Session => self.asked,
+        }
+    }
+
+    fn covers(&self, conn: ConnId) -> bool {
+        self.scope().is_none_or(|named| named == conn)
+    }
+}
+
 impl Engine {
     /// Takes a Logout Request.
-    pub(super) fn logout(&mut self, conn: ConnId, session: Key, request: &LogoutRequest) -> Result<(), Why> {
+    pub(super) fn logout(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        session: Key,
+        request: &LogoutRequest,
+    ) -> Result<(), Why> {
         let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
         let time2wait = state.parameters.default_time2wait;
         let conns = state.conns.clone();
-        let named = conns.iter().copied().find(|conn| self.conn(*conn).is_some_and(|c| c.cid == request.cid));
+        let named = conns.iter().copied().find(|conn| {
+            self.conn(*conn).is_some_and(|c| c.cid == request.cid && c.state != State::InLogout)
+        });
         let (response, ends) = match (request.reason, named) {
-            (LogoutReason::CloseSession, _) => (LogoutResult::CLOSED, Ends::Session),
+            (LogoutReason::CloseSession, _) => (LogoutResult::CLOSED, Some(Ends::Session)),
             (LogoutReason::CloseConnection, Some(_)) if conns.len() == 1 => {
-                (LogoutResult::CLOSED, Ends::Session)
+                (LogoutResult::CLOSED, Some(Ends::Session))
             }
-            (LogoutReason::CloseConnection, Some(named)) => (LogoutResult::CLOSED, Ends::Connection(named)),
-            (LogoutReason::CloseConnection, None) => (LogoutResult::NO_CID, Ends::Nothing),
-            (LogoutReason::RemoveForRecovery, _) => (LogoutResult::NO_RECOVERY, Ends::Nothing),
+            (LogoutReason::CloseConnection, Some(named)) => {
+                (LogoutResult::CLOSED, Some(Ends::Connection(named)))
+            }
+            (LogoutReason::CloseConnection, None) => (LogoutResult::NO_CID, None),
+            (LogoutReason::RemoveForRecovery, _) => (LogoutResult::NO_RECOVERY, None),
         };
         let answer = LogoutResponse {
             response,
@@ -36,27 +101,128 @@ impl Engine {
             time2wait: if response == LogoutResult::CLOSED { 0 } else { time2wait },
             time2retain: 0,
         };
-        match ends {
-            Ends::Nothing => {}
-            Ends::Session => {
-                let own = self.conn_mut(conn).ok_or(Why::Bug)?;
-                own.on(ConnectionEvent::LogoutRequest)?;
-                // Its tasks end first: nothing of theirs may follow the response.
-                self.end_tasks(session, None);
-            }
-            Ends::Connection(named) => {
-                let named_conn = self.conn_mut(named).ok_or(Why::Bug)?;
-                named_conn.on(ConnectionEvent::LogoutRequest)?;
-                self.end_tasks(session, Some(named));
+        let Some(ends) = ends else { return self.control(conn, Control::Logout(answer), Body::Empty) };
+        let leaving = Leaving { asked: conn, ends, answer, late: false };
+        self.conn_mut(leaving.timed()).ok_or(Why::Bug)?.on(ConnectionEvent::LogoutRequest)?;
+        for conn in conns.into_iter().filter(|conn| leaving.covers(*conn)) {
+            if let Some(connection) = self.conn_mut(conn) {
+                connection.deaf = true;
             }
         }
-        self.control(conn, Control::Logout(answer), Body::Empty)?;
-        match ends {
-            Ends::Nothing => {}
-            Ends::Session => self.end_session(session, Down::LoggedOut),
-            Ends::Connection(named) => self.close_member(session, named),
+        let at = now.after(self.limits.logout_within);
+        let timed = leaving.timed();
+        if let Some(connection) = self.conns.get_mut(super::connection::index(timed)).and_then(Option::as_mut)
+        {
+            self.timers.set(Owner::Connection(timed), &mut connection.deadlines, Timer::Logout, at);
         }
+        if let Some(state) = self.sessions.get_mut(session) {
+            state.leaving.push(leaving);
+        }
+        self.stir_logouts(session);
         Ok(())
+    }
+
+    /// Has the logouts of a session looked at again: a task of it ended, or will not end by itself.
+    pub(super) fn stir_logouts(&mut self, session: Key) {
+        if let Some(state) = self.sessions.get_mut(session)
+            && !state.leaving.is_empty()
+            && !core::mem::replace(&mut state.stirred, true)
+        {
+            self.stirred.push_back(session);
+        }
+    }
+
+    /// Goes on with the logouts that have something to go on with.
+    pub(super) fn serve_logouts(&mut self) {
+        while let Some(session) = self.stirred.pop_front() {
+            let Some(state) = self.sessions.get_mut(session) else { continue };
+            state.stirred = false;
+            let mut at = 0;
+            while let Some(leaving) = self.sessions.get(session).and_then(|s| s.leaving.get(at).copied()) {
+                if leaving.late {
+                    self.end_tasks(session, leaving.scope());
+                }
+                if self.is_waiting(session, &leaving) {
+                    at += 1;
+                    continue;
+                }
+                if let Some(state) = self.sessions.get_mut(session) {
+                    state.leaving.remove(at);
+                }
+                self.leave(session, &leaving);
+            }
+        }
+    }
+
+    /// Ends the tasks that a logout leaves no way to end by themselves, and returns whether others are left to wait
+    /// for, or answers that have not left.
+    fn is_waiting(&mut self, session: Key, leaving: &Leaving) -> bool {
+        let Some(state) = self.sessions.get(session) else { return false };
+        let stuck: SmallVec<[Key; 8]> = state
+            .tasks(&self.tasks)
+            .filter(|(_, task)| leaving.covers(task.conn) && is_stuck(task))
+            .map(|(key, _)| key)
+            .collect();
+        for key in stuck {
+            let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::Above);
+            self.retire(key);
+            if held {
+                self.events.push_back(Event::TaskGone { task: TaskRef(key) });
+            }
+        }
+        let Some(state) = self.sessions.get(session) else { return false };
+        let stuck: SmallVec<[Key; 4]> = state
+            .tmfs
+            .iter()
+            .copied()
+            .filter(|key| {
+                self.tmfs.get(*key).is_some_and(|tmf| leaving.covers(tmf.conn) && tmf.waits_for_commands)
+            })
+            .collect();
+        for tmf in stuck {
+            self.drop_tmf(tmf);
+        }
+        self.sessions.get(session).is_some_and(|state| {
+            state.tasks(&self.tasks).any(|(_, task)| leaving.covers(task.conn))
+                || state
+                    .tmfs
+                    .iter()
+                    .any(|key| self.tmfs.get(*key).is_some_and(|tmf| leaving.covers(tmf.conn)))
+        })
+    }
+
+    /// Answers a logout and does what it asks: nothing of what it ends is open any more.
+    fn leave(&mut self, session: Key, leaving: &Leaving) {
+        let is_there = |conn: ConnId| self.conn(conn).is_some_and(|c| c.session == Some(session));
+        let (asked, named) = (is_there(leaving.asked), is_there(leaving.timed()));
+        let answered = if asked {
+            self.control(leaving.asked, Control::Logout(leaving.answer), Body::Empty)
+        } else {
+            Ok(())
+        };
+        match leaving.ends {
+            Ends::Session => self.end_session(session, Down::LoggedOut),
+            Ends::Connection(conn) if named => self.close_member(session, conn),
+            Ends::Connection(_) => {}
+        }
+        if let Err(why) = answered {
+            self.drop_connection(leaving.asked, why);
+        }
+    }
+
+    /// Takes note that the time for a logout is over: ours, or the one that we asked the initiator for.
+    pub(super) fn logout_is_late(&mut self, conn: ConnId) {
+        let session = self.conn(conn).and_then(|connection| connection.session);
+        let leaving = session
+            .and_then(|key| self.sessions.get_mut(key))
+            .and_then(|state| state.leaving.iter_mut().find(|leaving| leaving.timed() == conn));
+        match (session, leaving) {
+            (Some(session), Some(leaving)) => {
+                leaving.late = true;
+                self.stir_logouts(session);
+            }
+            _ => self.drop_connection(conn, Why::LogoutTooSlow),
+        }
     }
 
     /// Closes one connection of a session that goes on with others.
@@ -67,16 +233,15 @@ impl Engine {
         if let Some(connection) = self.conn_mut(conn) {
             connection.session = None;
             connection.closing = true;
+            connection.deadlines.clear(Timer::Logout);
             connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
             self.actions.push_back(Action::Close(conn));
         }
     }
 }
 
-/// What a logout ends.
-#[derive(Clone, Copy)]
-enum Ends {
-    Nothing,
-    Connection(ConnId),
-    Session,
+/// Returns whether a task of a connection that is heard no more cannot end: it needs data, or its turn will not come.
+fn is_stuck(task: &Task) -> bool {
+    let is_early = task.holder == Holder::Session && !task.immediate && !task.counted;
+    task.out.is_expecting() || task.ending.is_none() && (is_early || !task.out.fetches.is_empty())
 }

@@ -264,6 +264,7 @@ impl Engine {
     /// Forgets a task management request.
     pub(super) fn drop_tmf(&mut self, key: Key) -> Option<Tmf> {
         let tmf = self.tmfs.remove(key)?;
+        self.stir_logouts(tmf.session);
         if let Some(state) = self.sessions.get_mut(tmf.session) {
             state.tmfs.retain(|other| *other != key);
             state.immediate = state.immediate.saturating_sub(1);

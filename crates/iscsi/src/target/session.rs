@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::arena::{Arena, Key};
 use super::budget::Share;
 use super::contract::{Command, SessionUp, Traffic};
+use super::logout::Leaving;
 use super::states;
 use super::task::Task;
 use super::timer::Deadlines;
@@ -55,6 +56,9 @@ pub(crate) struct Session {
     pub(crate) waiting: VecDeque<Key>,
     pub(crate) traffic: Traffic,
     pub(crate) deadlines: Deadlines,
+    /// The logouts that wait for tasks to end, at most one of each connection, and whether something happened to them.
+    pub(crate) leaving: alloc::vec::Vec<Leaving>,
+    pub(crate) stirred: bool,
     /// Whether the layer above knows of it, and what it is told.
     pub(crate) announced: Option<Box<SessionUp>>,
     pub(crate) up: bool,
@@ -130,6 +134,8 @@ impl Session {
             waiting: VecDeque::new(),
             traffic: Traffic::default(),
             deadlines: Deadlines::default(),
+            leaving: alloc::vec::Vec::new(),
+            stirred: false,
             announced: None,
             up: false,
         }
@@ -137,6 +143,11 @@ impl Session {
 
     pub(crate) const fn is_discovery(&self) -> bool {
         matches!(self.kind, SessionKind::Discovery)
+    }
+
+    /// Returns whether a logout ends it as soon as what was begun is finished: no further request gets its turn.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.iter().any(Leaving::ends_session)
     }
 
     /// Enters a task under its tag.

@@ -9,11 +9,13 @@ use super::world::{INITIATOR, TARGET, World, keys};
 use crate::name::Tsih;
 use crate::negotiate::KeyPolicy;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use crate::pdu::data_in::DataIn;
 use crate::pdu::login_response::LoginResponse;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
@@ -132,22 +134,159 @@ fn logouts_end_what_they_name_and_nothing_else() {
     }
 }
 
+/// Sends these requests and a logout that ends the session, numbered or immediate, in one piece.
+fn send_and_log_out(
+    world: &mut World,
+    conn: ConnId,
+    commands: &[ScsiCommand],
+    immediate: bool,
+) -> LogoutRequest {
+    let mut bytes = Vec::new();
+    for command in commands {
+        bytes.extend(world.frame(conn, command.encode(), &[], &[]));
+    }
+    let asked = LogoutRequest { immediate, ..logout(world, conn, LogoutReason::CloseSession, 0) };
+    bytes.extend(world.frame(conn, asked.encode(), &[], &[]));
+    world.feed(conn, &bytes);
+    asked
+}
+
+/// Three commands in a row: one without data, a read of 512 bytes, one without data.
+fn three(world: &mut World, conn: ConnId) -> [ScsiCommand; 3] {
+    let first = world.command(conn);
+    world.count(conn);
+    let second = world.read(conn, 512);
+    world.count(conn);
+    let third = world.command(conn);
+    world.count(conn);
+    [first, second, third]
+}
+
 #[test]
-fn open_tasks_are_gone_before_the_logout_is_answered() {
+fn commands_that_stand_before_a_logout_are_answered_before_it() {
+    for (immediate, backwards) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut world = World::new();
+        let (conn, up) = world.login(&[]);
+        let commands = three(&mut world, conn);
+        let asked = send_and_log_out(&mut world, conn, &commands, immediate);
+        let mut tasks = [(); 3].map(|()| world.expect_command().task);
+        world.expect_silence(conn);
+        // A request behind the logout gets nowhere while it waits.
+        let late = world.command(conn);
+        world.send(conn, &late, &[]);
+        world.expect_silence(conn);
+        if backwards {
+            tasks.reverse();
+        }
+        for task in tasks {
+            assert_eq!(world.ended(conn), None);
+            if task == tasks[1] {
+                world.data_in(task, 0, &[7; 512]);
+                assert_eq!(world.expect::<DataIn>(conn).itt, commands[1].itt);
+                world.finish(task, Finish::good(512));
+                assert_eq!(world.expect::<ScsiResponse>(conn).itt, commands[1].itt);
+            } else {
+                world.finish(task, Finish::good(0));
+                assert_eq!(world.expect::<ScsiResponse>(conn).status, 0);
+            }
+        }
+        let response: LogoutResponse = world.expect(conn);
+        assert_eq!((response.response, response.itt), (LogoutResult::CLOSED, asked.itt));
+        assert_eq!(world.ended(conn), Some(Action::Close(conn)));
+        assert_eq!(downs(&mut world), [(up.session, Down::LoggedOut)]);
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
+fn answers_that_have_not_left_leave_before_the_logout_is_answered() {
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
     let command = world.read(conn, 512);
     let task = world.start(conn, &command, &[]).task;
-    // Data that has not left yet does not follow either.
+    world.stalled.insert(conn);
     world.engine.data_in(task, 0, base::buffer::Bytes::copied_from(&[1; 512]).into());
+    world.finish(task, Finish::good(512));
     let asked = logout(&mut world, conn, LogoutReason::CloseSession, 0);
-    let bytes = world.frame(conn, asked.encode(), &[], &[]);
-    world.engine.received(world.now, conn, &bytes, &world.names);
-    world.drain();
-    world.expect::<LogoutResponse>(conn);
-    assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
-    assert!(matches!(world.next_event(), Some(Event::SessionDown { .. })));
+    world.send(conn, &asked, &[]);
     world.expect_silence(conn);
+    world.stalled.clear();
+    world.transmit(conn);
+    world.drain();
+    assert!(world.expect::<DataIn>(conn).status.is_some());
+    world.expect::<LogoutResponse>(conn);
+    assert_eq!(downs(&mut world).len(), 1);
+}
+
+#[test]
+fn tasks_that_a_logout_cuts_off_from_their_data_are_gone_before_it_is_answered() {
+    let mut world = World::new();
+    let (conn, _) = world.login(&["InitialR2T=No", "FirstBurstLength=4096"]);
+    // One waits for solicited data, one for unsolicited, and one asks for its data only when it is too late.
+    let solicited = world.write(conn, 512);
+    let first = world.start(conn, &solicited, &[]).task;
+    world.fetch(first, 0, 512);
+    world.expect_any(conn);
+    let unsolicited = ScsiCommand { is_final: false, ..world.write(conn, 512) };
+    let second = world.start(conn, &unsolicited, &[]).task;
+    let undecided = world.write(conn, 512);
+    let third = world.start(conn, &undecided, &[]).task;
+    let asked = logout(&mut world, conn, LogoutReason::CloseSession, 0);
+    world.send(conn, &asked, &[]);
+    let gone = |event: Option<Event>| match event {
+        Some(Event::TaskGone { task }) => task,
+        other => panic!("{other:?}"),
+    };
+    let mut ended = [gone(world.next_event()), gone(world.next_event())];
+    ended.sort_unstable();
+    assert_eq!(ended, [first, second]);
+    world.expect_silence(conn);
+    world.fetch(third, 0, 512);
+    assert_eq!(gone(world.next_event()), third);
+    world.expect::<LogoutResponse>(conn);
+    assert_eq!(downs(&mut world).len(), 1);
+}
+
+#[test]
+fn a_logout_waits_for_slow_tasks_and_slow_readers_no_longer_than_it_may() {
+    for reads in [true, false] {
+        let mut world = World::new();
+        let (conn, _) = world.login(&[]);
+        let command = world.read(conn, 512);
+        let task = world.start(conn, &command, &[]).task;
+        if !reads {
+            world.stalled.insert(conn);
+            world.data_in(task, 0, &[1; 512]);
+            world.finish(task, Finish::good(512));
+        }
+        let asked = logout(&mut world, conn, LogoutReason::CloseSession, 0);
+        world.send(conn, &asked, &[]);
+        world.pass(Duration::from_millis(1999));
+        assert!(world.events.is_empty());
+        world.pass(Duration::from_millis(1));
+        if reads {
+            assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
+            world.expect::<LogoutResponse>(conn);
+        }
+        assert_eq!(downs(&mut world).len(), 1);
+        assert_eq!(world.ended(conn), Some(Action::Close(conn)));
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
+fn a_connection_lost_while_its_logout_waits_ends_its_session_once() {
+    let mut world = World::new();
+    let (conn, up) = world.login(&[]);
+    let command = world.command(conn);
+    let task = world.start(conn, &command, &[]).task;
+    let asked = logout(&mut world, conn, LogoutReason::CloseSession, 0);
+    world.send(conn, &asked, &[]);
+    world.hang_up(conn, Gone::Failed);
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
+    assert_eq!(downs(&mut world), [(up.session, Down::ConnectionLost)]);
+    world.pass(Duration::from_secs(60));
+    assert!(world.events.is_empty());
 }
 
 #[test]

@@ -178,6 +178,35 @@ impl Status {
     pub const fn detail(self) -> u8 {
         self.0.to_be_bytes()[1]
     }
+
+    /// Returns what it means to a person who wanted to log in.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::SUCCESS => "success",
+            Self::MOVED_TEMPORARILY => "the target moved for now",
+            Self::MOVED_PERMANENTLY => "the target moved for good",
+            Self::INITIATOR_ERROR => "the target found an error in the login",
+            Self::AUTHENTICATION_FAILURE => "authentication failed",
+            Self::AUTHORIZATION_FAILURE => "this initiator may not use the target",
+            Self::NOT_FOUND => "there is no such target",
+            Self::TARGET_REMOVED => "the target was removed",
+            Self::UNSUPPORTED_VERSION => "the target does not speak this version of the protocol",
+            Self::TOO_MANY_CONNECTIONS => "the session has as many connections as it may",
+            Self::MISSING_PARAMETER => "the target misses a parameter",
+            Self::CANNOT_INCLUDE_IN_SESSION => "the session cannot span to this portal",
+            Self::SESSION_TYPE_NOT_SUPPORTED => "the target does not serve sessions of this type",
+            Self::SESSION_DOES_NOT_EXIST => "the session does not exist any more",
+            Self::INVALID_DURING_LOGIN => "the target met a PDU that has no place in a login",
+            Self::TARGET_ERROR => "the target failed",
+            Self::SERVICE_UNAVAILABLE => "the target is not operational now",
+            Self::OUT_OF_RESOURCES => "the target has no room for another session or connection",
+            Self(status) => match status.to_be_bytes()[0] {
+                2 => "the target refused for a reason of its own",
+                3 => "the target failed for a reason of its own",
+                _ => "the target gave a status that no standard knows",
+            },
+        }
+    }
 }
 
 impl core::fmt::Debug for Status {

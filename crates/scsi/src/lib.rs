@@ -6,6 +6,7 @@
 
 extern crate alloc;
 
+pub mod block;
 pub mod cdb;
 pub mod copy;
 pub mod inquiry;

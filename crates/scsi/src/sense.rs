@@ -1,5 +1,8 @@
 //! Sense data (SPC-5 §4.4): what a device server says when a command did not simply succeed.
 
+mod parse;
+mod text;
+
 use base::bytes::Writer;
 
 use crate::status::Status;

@@ -1,0 +1,409 @@
+//! What is to be reached, as libiscsi writes it: `iscsi://[user[%password]@]host[:port]/iqn/lun[?key=value&…]`.
+//!
+//! A [`Place`] is a portal and who we are there, which is all that discovery needs; a [`Url`] adds a target and a LUN.
+//! Nothing here reads a file or the environment: [`Login::auth`] is told how.
+
+mod query;
+
+use std::fmt;
+
+use iscsi::chap::{Algorithms, Credentials, Secret};
+use iscsi::login::directory::{DEFAULT_PORT, TargetAddress};
+use iscsi::login::initiator::AuthPlan;
+use iscsi::name::IscsiName;
+use scsi::lun::Lun;
+
+pub use query::{BadOption, KEYS, Options, Protection};
+
+/// A logical unit and the way to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Where the target listens, and who we are there.
+    pub place: Place,
+    /// The target.
+    pub target: IscsiName,
+    /// The number of the LUN, at most [`Lun::MAX_NUMBER`].
+    pub lun: u16,
+}
+
+/// A portal, and who we are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The portal.
+    pub portal: TargetAddress,
+    /// How we prove who we are.
+    pub login: Login,
+    /// What the query says.
+    pub options: Options,
+}
+
+/// How we prove who we are, as the URL says it.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Login {
+    /// Our CHAP name; without one there is no CHAP.
+    pub user: Option<String>,
+    /// Our secret, where the URL holds it.
+    pub password: Option<Secret>,
+}
+
+/// Why a text is not a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadUrl {
+    /// It starts otherwise.
+    #[error("a URL starts with iscsi://, as in iscsi://HOST[:PORT]/IQN/LUN")]
+    Scheme,
+    /// It is one of HyperSCSI.
+    #[error("HyperSCSI is not in this build; iscsi:// is")]
+    HyperScsi,
+    /// No host is in it.
+    #[error("there is no host in the URL")]
+    NoHost,
+    /// The host is none.
+    #[error("\"{0}\" is no host; an IPv6 address stands in brackets, as in [::1]:3260")]
+    Host(String),
+    /// The port is none.
+    #[error("\"{0}\" is no port, which is a number from 1 to 65535")]
+    Port(String),
+    /// No target is in it.
+    #[error("there is no target in the URL; it goes on with /IQN/LUN behind the host")]
+    NoTarget,
+    /// The target is none.
+    #[error("\"{0}\" is no target: {1}")]
+    Target(String, iscsi::name::BadName),
+    /// No LUN is in it.
+    #[error("there is no LUN in the URL; it goes on with /LUN behind the target, such as /0")]
+    NoLun,
+    /// The LUN is none.
+    #[error("\"{0}\" is no LUN, which is a number from 0 to 16383")]
+    Lun(String),
+    /// Something follows the LUN.
+    #[error("\"{0}\" follows the LUN, where only ? and a query may")]
+    Trailing(String),
+    /// A portal was asked for.
+    #[error("only HOST[:PORT] is wanted here, without \"/{0}\"")]
+    NotAPlace(String),
+    /// A percent sign is followed by no two hex digits.
+    #[error("\"{0}\": a percent sign is followed by two hex digits; write %25 for itself")]
+    Percent(String),
+    /// The user is of no use.
+    #[error("the user name is empty or longer than 255 bytes")]
+    User,
+    /// The password is of no use.
+    #[error("the password is empty or longer than 255 bytes")]
+    Password,
+    /// The query is wrong.
+    #[error(transparent)]
+    Option(#[from] BadOption),
+}
+
+/// Why the secrets that a URL asks for cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum NoSecret {
+    /// There is a user and no password.
+    #[error(
+        "there is no password for user \"{0}\"; give it with password_file=PATH or in {PASSWORD_VARIABLE}"
+    )]
+    Missing(String),
+    /// There is a target user and no password of it.
+    #[error(
+        "there is no password of the target's user \"{0}\"; give it with target_password_file=PATH or in \
+         {TARGET_PASSWORD_VARIABLE}"
+    )]
+    TargetMissing(String),
+    /// A mutual proof was asked for, and none of ours.
+    #[error(
+        "the target can only be asked for a proof (target_user) when we give one too; there is no user in the URL"
+    )]
+    NoUser,
+    /// The file cannot be read.
+    #[error("cannot read the password in {path}")]
+    File {
+        /// Its path.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The bytes are no secret.
+    #[error("the password in {0} is empty or longer than 255 bytes")]
+    Unusable(String),
+}
+
+/// The environment variable that holds our password.
+pub const PASSWORD_VARIABLE: &str = "TARGE_PASSWORD";
+/// The environment variable that holds the target's password.
+pub const TARGET_PASSWORD_VARIABLE: &str = "TARGE_TARGET_PASSWORD";
+
+/// Where secrets come from that the URL does not hold.
+pub trait Secrets {
+    /// Reads a file, whole.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn file(&self, path: &str) -> std::io::Result<Vec<u8>>;
+
+    /// Reads an environment variable.
+    fn variable(&self, name: &str) -> Option<Vec<u8>>;
+}
+
+/// The files and the environment of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfProcess;
+
+impl Secrets for OfProcess {
+    fn file(&self, path: &str) -> std::io::Result<Vec<u8>> {
+        use std::io::Read;
+        // A mistaken path to something endless stays a mistake.
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)?.take(4096).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn variable(&self, name: &str) -> Option<Vec<u8>> {
+        use std::os::unix::ffi::OsStringExt;
+        std::env::var_os(name).map(OsStringExt::into_vec)
+    }
+}
+
+impl Url {
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, BadUrl> {
+        let (authority, path, query) = split(text)?;
+        let place = Place::assemble(authority, query)?;
+        let path = path.ok_or(BadUrl::NoTarget)?;
+        let (target, rest) = match path.split_once('/') {
+            Some((target, rest)) => (target, Some(rest)),
+            None => (path, None),
+        };
+        if target.is_empty() {
+            return Err(BadUrl::NoTarget);
+        }
+        let name = decoded(target)?;
+        let target = IscsiName::parse(name.as_bytes()).map_err(|why| BadUrl::Target(name, why))?;
+        let lun = rest.filter(|lun| !lun.is_empty()).ok_or(BadUrl::NoLun)?;
+        let (lun, trailing) = lun.split_once('/').unwrap_or((lun, ""));
+        if !trailing.is_empty() {
+            return Err(BadUrl::Trailing(trailing.to_owned()));
+        }
+        let number = digits(lun).filter(|number| *number <= Lun::MAX_NUMBER);
+        Ok(Self { place, target, lun: number.ok_or_else(|| BadUrl::Lun(lun.to_owned()))? })
+    }
+}
+
+impl Place {
+    /// Parses what discovery is pointed at: `HOST[:PORT]`, or a URL without a target.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, BadUrl> {
+        let whole = if text.contains("://") { text.to_owned() } else { format!("iscsi://{text}") };
+        let (authority, path, query) = split(&whole)?;
+        match path.filter(|path| !path.is_empty()) {
+            Some(path) => Err(BadUrl::NotAPlace(path.to_owned())),
+            None => Self::assemble(authority, query),
+        }
+    }
+
+    fn assemble(authority: &str, query: Option<&str>) -> Result<Self, BadUrl> {
+        let (login, host) = match authority.rsplit_once('@') {
+            Some((login, host)) => (Login::parse(login)?, host),
+            None => (Login::default(), authority),
+        };
+        Ok(Self { portal: portal(host)?, login, options: Options::parse(query)? })
+    }
+}
+
+impl Login {
+    /// Parses `user[%password]`. As libiscsi has it, the first percent sign is the border; in the password, `%XX`
+    /// stands for a byte and any other percent sign for itself.
+    fn parse(text: &str) -> Result<Self, BadUrl> {
+        let (user, password) = match text.split_once('%') {
+            Some((user, password)) => (user, Some(password)),
+            None => (text, None),
+        };
+        if user.is_empty() || user.len() > 255 {
+            return Err(BadUrl::User);
+        }
+        let password = password.map(|password| {
+            Secret::of_any_strength(&unescaped(password, true).unwrap_or_default())
+                .map_err(|_| BadUrl::Password)
+        });
+        Ok(Self { user: Some(user.to_owned()), password: password.transpose()? })
+    }
+
+    /// Gathers the secrets that are needed to log in.
+    ///
+    /// # Errors
+    /// Which of them is missing, and where it could stand.
+    pub fn auth(&self, options: &Options, secrets: &dyn Secrets) -> Result<AuthPlan, NoSecret> {
+        let Some(user) = &self.user else {
+            return match &options.target_user {
+                Some(_) => Err(NoSecret::NoUser),
+                None => Ok(AuthPlan::None),
+            };
+        };
+        let own = match (&options.password_file, &self.password) {
+            (Some(path), _) => secret_in_file(path, secrets)?,
+            (None, Some(password)) => password.clone(),
+            (None, None) => secret_in_variable(PASSWORD_VARIABLE, secrets)?
+                .ok_or_else(|| NoSecret::Missing(user.clone()))?,
+        };
+        let peer = match &options.target_user {
+            None => None,
+            Some(name) => {
+                let secret = match (&options.target_password_file, &options.target_password) {
+                    (Some(path), _) => secret_in_file(path, secrets)?,
+                    (None, Some(password)) => password.clone(),
+                    (None, None) => secret_in_variable(TARGET_PASSWORD_VARIABLE, secrets)?
+                        .ok_or_else(|| NoSecret::TargetMissing(name.clone()))?,
+                };
+                Some(Credentials { name: name.clone(), secret })
+            }
+        };
+        Ok(AuthPlan::Chap {
+            algorithms: options.chap.unwrap_or(Algorithms::ALL),
+            own: Credentials { name: user.clone(), secret: own },
+            or_none: peer.is_none(),
+            peer,
+        })
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Login({:?})", self.user)
+    }
+}
+
+/// Writes the portal and the user, and no secret.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("iscsi://")?;
+        if let Some(user) = &self.login.user {
+            write!(f, "{user}@")?;
+        }
+        write!(f, "{}", self.portal)
+    }
+}
+
+/// Writes the way to the unit: what a user can paste, without secrets and options.
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.place, self.target, self.lun)
+    }
+}
+
+impl std::str::FromStr for Url {
+    type Err = BadUrl;
+
+    fn from_str(text: &str) -> Result<Self, BadUrl> {
+        Self::parse(text)
+    }
+}
+
+/// Takes a URL apart: authority, path without its first slash, query.
+fn split(text: &str) -> Result<(&str, Option<&str>, Option<&str>), BadUrl> {
+    if text.starts_with("hyperscsi://") {
+        return Err(BadUrl::HyperScsi);
+    }
+    let rest = text.strip_prefix("iscsi://").ok_or(BadUrl::Scheme)?;
+    let (rest, query) = match rest.split_once('?') {
+        Some((rest, query)) => (rest, Some(query)),
+        None => (rest, None),
+    };
+    // A password may hold slashes: what ends the authority is the first one behind the last @.
+    let from = rest.rfind('@').map_or(0, |at| at + 1);
+    let slash = rest.get(from..).and_then(|host| host.find('/')).map(|at| from + at);
+    match slash.and_then(|at| Some((rest.get(..at)?, rest.get(at + 1..)?))) {
+        Some((authority, path)) => Ok((authority, Some(path), query)),
+        None => Ok((rest, None, query)),
+    }
+}
+
+fn portal(text: &str) -> Result<TargetAddress, BadUrl> {
+    let wrong = || BadUrl::Host(text.to_owned());
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, behind) = rest.split_once(']').ok_or_else(wrong)?;
+            let port = match behind {
+                "" => None,
+                _ => Some(behind.strip_prefix(':').ok_or_else(wrong)?),
+            };
+            (format!("[{address}]"), port)
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) if !port.contains(':') => (host.to_owned(), Some(port)),
+            Some(_) => return Err(wrong()),
+            None => (text.to_owned(), None),
+        },
+    };
+    if host.is_empty() {
+        return Err(BadUrl::NoHost);
+    }
+    let number = match port {
+        None => DEFAULT_PORT,
+        Some(port) => digits(port).filter(|port| *port != 0).ok_or_else(|| BadUrl::Port(port.to_owned()))?,
+    };
+    let (address, _) = TargetAddress::parse(format!("{host}:{number}").as_bytes()).ok_or_else(wrong)?;
+    Ok(address)
+}
+
+/// Reads a decimal number and nothing else: no sign, no space.
+fn digits(text: &str) -> Option<u16> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
+/// Replaces `%XX`. Other percent signs are kept if `lenient`, else nothing comes back.
+fn unescaped(text: &str, lenient: bool) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, more @ ..] = rest {
+        let escaped = match (first, more) {
+            (b'%', [high, low, ..]) => hex(*high).zip(hex(*low)).map(|(high, low)| high << 4 | low),
+            _ => None,
+        };
+        match escaped {
+            Some(byte) => {
+                out.push(byte);
+                rest = more.get(2..).unwrap_or_default();
+            }
+            None if *first == b'%' && !lenient => return None,
+            None => {
+                out.push(*first);
+                rest = more;
+            }
+        }
+    }
+    Some(out)
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+/// Replaces `%XX` in text that is text afterwards too.
+fn decoded(text: &str) -> Result<String, BadUrl> {
+    let bytes = unescaped(text, false).ok_or_else(|| BadUrl::Percent(text.to_owned()))?;
+    String::from_utf8(bytes).map_err(|_| BadUrl::Percent(text.to_owned()))
+}
+
+fn secret_in_file(path: &str, secrets: &dyn Secrets) -> Result<Secret, NoSecret> {
+    let bytes = secrets.file(path).map_err(|source| NoSecret::File { path: path.to_owned(), source })?;
+    secret(&bytes, path)
+}
+
+fn secret_in_variable(name: &str, secrets: &dyn Secrets) -> Result<Option<Secret>, NoSecret> {
+    secrets.variable(name).map(|bytes| secret(&bytes, name)).transpose()
+}
+
+/// Takes a secret as it was found, but for the line break at its end.
+fn secret(bytes: &[u8], place: &str) -> Result<Secret, NoSecret> {
+    let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    Secret::of_any_strength(line).map_err(|_| NoSecret::Unusable(place.to_owned()))
+}
+
+#[cfg(test)]
+mod tests;

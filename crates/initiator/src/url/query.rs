@@ -1,0 +1,342 @@
+//! The query of a URL: protocol keys and what we make of trouble, each checked as it is read.
+
+use std::time::Duration;
+
+use iscsi::chap::{Algorithm, Algorithms, Secret};
+use iscsi::name::IscsiName;
+use iscsi::negotiate::{DigestPolicy, KeyPolicy};
+
+use super::unescaped;
+
+/// The most connections of a session.
+const CONNECTIONS_MAX: u32 = 16;
+
+/// The longest span that can be asked for, in seconds: a day.
+const SECONDS_MAX: u32 = 86_400;
+
+/// The longest burst or data segment, in bytes: 24 bits of length.
+const LENGTH_MAX: u32 = (1 << 24) - 1;
+
+/// What the query of a URL says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What we offer the target.
+    pub keys: KeyPolicy,
+    /// How many connections the session wants: 1 to 16.
+    pub connections: u16,
+    /// The least protection that the session may have.
+    pub protection: Protection,
+    /// Our own name.
+    pub initiator: Option<IscsiName>,
+    /// The file that holds our password.
+    pub password_file: Option<String>,
+    /// The CHAP name that the target must prove to have.
+    pub target_user: Option<String>,
+    /// The target's password, where the URL holds it.
+    pub target_password: Option<Secret>,
+    /// The file that holds the target's password.
+    pub target_password_file: Option<String>,
+    /// The CHAP algorithms that we offer.
+    pub chap: Option<Algorithms>,
+    /// How long I/O may wait for a way to the target before it fails.
+    pub patience: Option<Duration>,
+    /// How long connecting and logging in may take.
+    pub connect_timeout: Option<Duration>,
+}
+
+/// The least protection that a session may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protection {
+    /// None: damage may go unnoticed if the target wants no digests.
+    #[default]
+    None,
+    /// Both digests.
+    Integrity,
+}
+
+/// Why an option is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadOption {
+    /// It is no `key=value`.
+    #[error("\"{0}\" in the query is not key=value")]
+    NoPair(String),
+    /// It is unknown.
+    #[error("there is no option \"{0}\" in a URL; {known}", known = known(.0))]
+    Unknown(String),
+    /// It stands there twice.
+    #[error("option {0} stands in the URL twice")]
+    Twice(&'static str),
+    /// Its value is not one that it takes.
+    #[error("{key}={value}: wanted is {wanted}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// What it takes.
+        wanted: &'static str,
+    },
+    /// Encryption is asked for.
+    #[error("protection=encrypt is not in this build; none and integrity are")]
+    NoEncryption,
+    /// Two options contradict each other.
+    #[error("protection=integrity needs both digests; {0} switches one off")]
+    ProtectionAgainst(&'static str),
+}
+
+/// A key of the query: its name, what it takes in words, and what it sets.
+pub struct OptionKey {
+    /// Its name.
+    pub name: &'static str,
+    /// What it takes.
+    pub takes: &'static str,
+    /// What it is for, as the manual says.
+    pub meaning: &'static str,
+    set: fn(&mut Options, &str) -> Option<()>,
+}
+
+impl std::fmt::Debug for OptionKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.name, self.takes)
+    }
+}
+
+/// Every key that the query can hold.
+pub static KEYS: [OptionKey; 23] = [
+    key("header_digest", DIGESTS, "HeaderDigest", |options, value| {
+        options.keys.header_digest = digest(value)?;
+        Some(())
+    }),
+    key("data_digest", DIGESTS, "DataDigest", |options, value| {
+        options.keys.data_digest = digest(value)?;
+        Some(())
+    }),
+    key("erl", "0, 1 or 2", "the highest ErrorRecoveryLevel", |options, value| {
+        options.keys.error_recovery_level = u8::try_from(number(value, 0, 2)?).ok()?;
+        Some(())
+    }),
+    key("connections", "1 to 16", "connections of the session", |options, value| {
+        options.connections = short(value, 1, CONNECTIONS_MAX)?;
+        Some(())
+    }),
+    key("protection", "none or integrity", "the least protection the session may have", |options, value| {
+        options.protection = match value {
+            "none" => Protection::None,
+            "integrity" => Protection::Integrity,
+            _ => return None,
+        };
+        Some(())
+    }),
+    key("initiator", "an iSCSI name", "our own name", |options, value| {
+        options.initiator = Some(IscsiName::parse(value.as_bytes()).ok()?);
+        Some(())
+    }),
+    key("password_file", "a path", "the file with our CHAP password", |options, value| {
+        options.password_file = Some(filled(value)?);
+        Some(())
+    }),
+    key("target_user", "a name", "the CHAP name that the target must prove", |options, value| {
+        options.target_user = Some(filled(value).filter(|name| name.len() <= 255)?);
+        Some(())
+    }),
+    key("target_password", "1 to 255 bytes", "the target's CHAP password", |options, value| {
+        options.target_password = Some(Secret::of_any_strength(value.as_bytes()).ok()?);
+        Some(())
+    }),
+    key("target_password_file", "a path", "the file with the target's CHAP password", |options, value| {
+        options.target_password_file = Some(filled(value)?);
+        Some(())
+    }),
+    key(
+        "chap",
+        "a list of md5, sha1, sha256 and sha3-256",
+        "the CHAP algorithms we offer",
+        |options, value| {
+            options.chap = Some(algorithms(value)?);
+            Some(())
+        },
+    ),
+    key("timeout", "0 to 86400 seconds", "how long I/O waits for a lost target", |options, value| {
+        options.patience = Some(Duration::from_secs(number(value, 0, SECONDS_MAX)?.into()));
+        Some(())
+    }),
+    key("connect_timeout", "1 to 86400 seconds", "how long connecting may take", |options, value| {
+        options.connect_timeout = Some(Duration::from_secs(number(value, 1, SECONDS_MAX)?.into()));
+        Some(())
+    }),
+    key("immediate_data", "yes or no", "ImmediateData", |options, value| {
+        options.keys.immediate_data = flag(value)?;
+        Some(())
+    }),
+    key("initial_r2t", "yes or no", "InitialR2T", |options, value| {
+        options.keys.initial_r2t = flag(value)?;
+        Some(())
+    }),
+    key("first_burst_length", LENGTHS, "FirstBurstLength", |options, value| {
+        options.keys.first_burst_length = number(value, 512, LENGTH_MAX)?;
+        Some(())
+    }),
+    key("max_burst_length", LENGTHS, "MaxBurstLength", |options, value| {
+        options.keys.max_burst_length = number(value, 512, LENGTH_MAX)?;
+        Some(())
+    }),
+    key("max_recv_data_segment_length", LENGTHS, "MaxRecvDataSegmentLength", |options, value| {
+        options.keys.max_recv_data_segment_length = number(value, 512, LENGTH_MAX)?;
+        Some(())
+    }),
+    key("max_outstanding_r2t", "1 to 65535", "MaxOutstandingR2T", |options, value| {
+        options.keys.max_outstanding_r2t = short(value, 1, 65535)?;
+        Some(())
+    }),
+    key("time2wait", "0 to 3600 seconds", "DefaultTime2Wait", |options, value| {
+        options.keys.default_time2wait = short(value, 0, 3600)?;
+        Some(())
+    }),
+    key("time2retain", "0 to 3600 seconds", "DefaultTime2Retain", |options, value| {
+        options.keys.default_time2retain = short(value, 0, 3600)?;
+        Some(())
+    }),
+    key("data_pdu_in_order", "yes or no", "DataPDUInOrder", |options, value| {
+        options.keys.data_pdu_in_order = flag(value)?;
+        Some(())
+    }),
+    key("data_sequence_in_order", "yes or no", "DataSequenceInOrder", |options, value| {
+        options.keys.data_sequence_in_order = flag(value)?;
+        Some(())
+    }),
+];
+
+pub(super) const DIGESTS: &str = "crc32c, none, or both in order of preference, as in none,crc32c";
+pub(super) const LENGTHS: &str = "512 to 16777215 bytes";
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            keys: KeyPolicy { max_connections: 1, ..KeyPolicy::default() },
+            connections: 1,
+            protection: Protection::None,
+            initiator: None,
+            password_file: None,
+            target_user: None,
+            target_password: None,
+            target_password_file: None,
+            chap: None,
+            patience: None,
+            connect_timeout: None,
+        }
+    }
+}
+
+impl Options {
+    pub(super) fn parse(query: Option<&str>) -> Result<Self, BadOption> {
+        let mut options = Self::default();
+        let mut seen: Vec<&'static str> = Vec::new();
+        let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        for pair in pairs {
+            let (name, value) = pair.split_once('=').ok_or_else(|| BadOption::NoPair(pair.to_owned()))?;
+            let key = KEYS.iter().find(|key| key.name == name);
+            let key = key.ok_or_else(|| BadOption::Unknown(name.to_owned()))?;
+            if seen.contains(&key.name) {
+                return Err(BadOption::Twice(key.name));
+            }
+            seen.push(key.name);
+            options.set(key, value)?;
+        }
+        options.keys.max_connections = options.connections;
+        options.protect()?;
+        Ok(options)
+    }
+
+    fn set(&mut self, key: &OptionKey, value: &str) -> Result<(), BadOption> {
+        if key.name == "protection" && value == "encrypt" {
+            return Err(BadOption::NoEncryption);
+        }
+        let decoded = unescaped(value, false).and_then(|bytes| String::from_utf8(bytes).ok());
+        decoded.and_then(|decoded| (key.set)(self, &decoded)).ok_or_else(|| {
+            // A secret is not repeated.
+            let shown = if key.name.ends_with("password") { "…" } else { value };
+            BadOption::Value { key: key.name, value: shown.to_owned(), wanted: key.takes }
+        })
+    }
+
+    /// Lets the digests follow the protection that is asked for.
+    fn protect(&mut self) -> Result<(), BadOption> {
+        if self.protection == Protection::Integrity {
+            let digests = [
+                (&mut self.keys.header_digest, "header_digest=none"),
+                (&mut self.keys.data_digest, "data_digest=none"),
+            ];
+            for (digest, against) in digests {
+                if *digest == DigestPolicy::RequireNone {
+                    return Err(BadOption::ProtectionAgainst(against));
+                }
+                *digest = DigestPolicy::RequireCrc32c;
+            }
+        }
+        Ok(())
+    }
+}
+
+const fn key(
+    name: &'static str,
+    takes: &'static str,
+    meaning: &'static str,
+    set: fn(&mut Options, &str) -> Option<()>,
+) -> OptionKey {
+    OptionKey { name, takes, meaning, set }
+}
+
+fn known(wrong: &str) -> String {
+    let near = KEYS.iter().find(|key| {
+        let squeezed = |name: &str| name.replace(['_', '-'], "").to_ascii_lowercase();
+        squeezed(key.name) == squeezed(wrong) || (wrong.len() > 3 && key.name.starts_with(wrong))
+    });
+    match near {
+        Some(key) => format!("did you mean {}?", key.name),
+        None => format!("known are {}", KEYS.each_ref().map(|key| key.name).join(", ")),
+    }
+}
+
+fn digest(value: &str) -> Option<DigestPolicy> {
+    Some(match value.to_ascii_lowercase().as_str() {
+        "crc32c" => DigestPolicy::RequireCrc32c,
+        "none" => DigestPolicy::RequireNone,
+        "crc32c,none" => DigestPolicy::PreferCrc32c,
+        "none,crc32c" => DigestPolicy::PreferNone,
+        _ => return None,
+    })
+}
+
+fn algorithms(value: &str) -> Option<Algorithms> {
+    value.split(',').try_fold(Algorithms::NONE, |all, name| {
+        let algorithm = match name.to_ascii_lowercase().as_str() {
+            "md5" => Algorithm::Md5,
+            "sha1" => Algorithm::Sha1,
+            "sha256" | "sha-256" => Algorithm::Sha256,
+            "sha3-256" => Algorithm::Sha3,
+            _ => return None,
+        };
+        Some(all.with(algorithm))
+    })
+}
+
+fn flag(value: &str) -> Option<bool> {
+    match value {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
+    }
+}
+
+fn number(value: &str, min: u32, max: u32) -> Option<u32> {
+    let only_digits = value.bytes().all(|byte| byte.is_ascii_digit());
+    value.parse().ok().filter(|number| only_digits && (min..=max).contains(number))
+}
+
+fn short(value: &str, min: u32, max: u32) -> Option<u16> {
+    number(value, min, max).and_then(|number| u16::try_from(number).ok())
+}
+
+fn filled(value: &str) -> Option<String> {
+    (!value.is_empty()).then(|| value.to_owned())
+}

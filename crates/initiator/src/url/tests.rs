@@ -1,0 +1,206 @@
+//! URLs as people write them, well and badly.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use iscsi::negotiate::DigestPolicy;
+
+use super::query::{DIGESTS, LENGTHS};
+use super::*;
+
+const IQN: &str = "iqn.2001-04.com.example:disk";
+
+#[test]
+fn takes_urls_as_libiscsi_writes_them() {
+    for (text, shown) in [
+        (
+            "iscsi://127.0.0.1/iqn.2001-04.com.example:disk/0",
+            "iscsi://127.0.0.1:3260/iqn.2001-04.com.example:disk/0",
+        ),
+        (
+            "iscsi://san:860/iqn.2001-04.com.example:disk/16383",
+            "iscsi://san:860/iqn.2001-04.com.example:disk/16383",
+        ),
+        ("iscsi://[::1]:3261/eui.02004567A425678D/7", "iscsi://[::1]:3261/eui.02004567a425678d/7"),
+        ("iscsi://[fe80::1]/iqn.2001-04.com.example/0/", "iscsi://[fe80::1]:3260/iqn.2001-04.com.example/0"),
+        ("iscsi://me@h/iqn.2001-04.com.example%3Ax/1", "iscsi://me@h:3260/iqn.2001-04.com.example:x/1"),
+        (
+            "iscsi://me%secret/@word@h/iqn.2001-04.com.example:x/1?",
+            "iscsi://me@h:3260/iqn.2001-04.com.example:x/1",
+        ),
+    ] {
+        assert_eq!(Url::parse(text).unwrap().to_string(), shown, "{text}");
+    }
+}
+
+#[test]
+fn says_what_is_wrong_with_a_url() {
+    for (text, told) in [
+        ("127.0.0.1", "a URL starts with iscsi://"),
+        ("http://h/x/0", "a URL starts with iscsi://"),
+        ("hyperscsi://group@eth0/t/0", "HyperSCSI is not in this build"),
+        ("iscsi:///iqn.2001-04.com.example:x/0", "no host"),
+        ("iscsi://:3260/iqn.2001-04.com.example:x/0", "no host"),
+        ("iscsi://::1/iqn.2001-04.com.example:x/0", "stands in brackets"),
+        ("iscsi://[::1/iqn.2001-04.com.example:x/0", "is no host"),
+        ("iscsi://[::1]x/iqn.2001-04.com.example:x/0", "is no host"),
+        ("iscsi://a b/iqn.2001-04.com.example:x/0", "is no host"),
+        ("iscsi://h:0/iqn.2001-04.com.example:x/0", "\"0\" is no port"),
+        ("iscsi://h:65536/iqn.2001-04.com.example:x/0", "\"65536\" is no port"),
+        ("iscsi://h:+1/iqn.2001-04.com.example:x/0", "\"+1\" is no port"),
+        ("iscsi://h", "no target"),
+        ("iscsi://h/", "no target"),
+        ("iscsi://h/disk/0", "\"disk\" is no target: an iSCSI name starts with"),
+        ("iscsi://h/iqn.2001-04.com.example%zz/0", "two hex digits"),
+        ("iscsi://h/iqn.2001-04.com.example:x", "no LUN"),
+        ("iscsi://h/iqn.2001-04.com.example:x/", "no LUN"),
+        ("iscsi://h/iqn.2001-04.com.example:x/16384", "\"16384\" is no LUN"),
+        ("iscsi://h/iqn.2001-04.com.example:x/-1", "\"-1\" is no LUN"),
+        ("iscsi://h/iqn.2001-04.com.example:x/0/1", "\"1\" follows the LUN"),
+        ("iscsi://@h/iqn.2001-04.com.example:x/0", "user name is empty"),
+        ("iscsi://me%@h/iqn.2001-04.com.example:x/0", "the password is empty"),
+    ] {
+        let error = Url::parse(text).unwrap_err().to_string();
+        assert!(error.contains(told), "{text}: {error}");
+    }
+}
+
+#[test]
+fn every_option_is_checked() {
+    let parse = |query: &str| Url::parse(&format!("iscsi://h/{IQN}/0?{query}")).map(|url| url.place.options);
+    let options =
+        parse("header_digest=none,crc32c&data_digest=CRC32C&erl=1&connections=4&timeout=7").unwrap();
+    assert_eq!(options.keys.header_digest, DigestPolicy::PreferNone);
+    assert_eq!(options.keys.data_digest, DigestPolicy::RequireCrc32c);
+    assert_eq!((options.keys.error_recovery_level, options.keys.max_connections), (1, 4));
+    assert_eq!((options.connections, options.patience), (4, Some(Duration::from_secs(7))));
+    let safe = parse("protection=integrity").unwrap();
+    assert_eq!(safe.keys.header_digest, DigestPolicy::RequireCrc32c);
+    assert_eq!(parse("").unwrap(), Options::default());
+    for (query, told) in [
+        ("erl", "\"erl\" in the query is not key=value"),
+        ("erl=3", "erl=3: wanted is 0, 1 or 2"),
+        ("erl=+1", "erl=+1: wanted is"),
+        ("erl=1&erl=1", "erl stands in the URL twice"),
+        ("connections=17", "connections=17: wanted is 1 to 16"),
+        ("connections=0", "wanted is 1 to 16"),
+        ("headerdigest=none", "did you mean header_digest?"),
+        ("bogus=1", "there is no option \"bogus\" in a URL; known are header_digest, "),
+        ("header_digest=md5", "wanted is crc32c, none"),
+        ("protection=encrypt", "not in this build"),
+        ("protection=integrity&data_digest=none", "data_digest=none switches one off"),
+        ("initiator=me", "wanted is an iSCSI name"),
+        ("chap=md4", "wanted is a list of"),
+        ("max_burst_length=1", "wanted is 512 to 16777215"),
+        ("timeout=86401", "wanted is 0 to 86400 seconds"),
+    ] {
+        let error = parse(query).unwrap_err().to_string();
+        assert!(error.contains(told), "{query}: {error}");
+    }
+    let error = parse("target_password=").unwrap_err().to_string();
+    assert!(error.contains("target_password=…"), "{error}");
+}
+
+#[test]
+fn every_key_takes_a_value_of_its_kind_and_no_other() {
+    for key in &KEYS {
+        let good = match key.takes {
+            DIGESTS => "none",
+            LENGTHS => "4096",
+            "yes or no" => "no",
+            "none or integrity" => "none",
+            "an iSCSI name" => IQN,
+            "a list of md5, sha1, sha256 and sha3-256" => "md5,sha3-256",
+            _ => "1",
+        };
+        let parse = |value: &str| Options::parse(Some(&format!("{}={value}", key.name)));
+        assert!(parse(good).is_ok(), "{key:?}");
+        assert!(parse("%").is_err(), "{key:?}");
+        assert!(parse("").is_err(), "{key:?}");
+    }
+}
+
+#[test]
+fn discovery_is_pointed_at_a_portal() {
+    for (text, shown) in [
+        ("h", "iscsi://h:3260"),
+        ("10.0.0.1:3261", "iscsi://10.0.0.1:3261"),
+        ("[::1]", "iscsi://[::1]:3260"),
+        ("iscsi://me@h/", "iscsi://me@h:3260"),
+    ] {
+        assert_eq!(Place::parse(text).unwrap().to_string(), shown);
+    }
+    let error = Place::parse(&format!("iscsi://h/{IQN}/0")).unwrap_err().to_string();
+    assert!(error.contains("only HOST[:PORT] is wanted here"), "{error}");
+    assert_eq!(Place::parse(""), Err(BadUrl::NoHost));
+}
+
+#[derive(Default)]
+struct Drawer(BTreeMap<&'static str, &'static [u8]>);
+
+impl Secrets for Drawer {
+    fn file(&self, path: &str) -> io::Result<Vec<u8>> {
+        self.0.get(path).map(|bytes| bytes.to_vec()).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn variable(&self, name: &str) -> Option<Vec<u8>> {
+        self.0.get(name).map(|bytes| bytes.to_vec())
+    }
+}
+
+fn auth(url: &str, drawer: &Drawer) -> Result<AuthPlan, NoSecret> {
+    let place = Place::parse(url).unwrap();
+    place.login.auth(&place.options, drawer)
+}
+
+fn secrets(plan: AuthPlan) -> (Secret, Option<Secret>) {
+    match plan {
+        AuthPlan::Chap { own, peer, .. } => (own.secret, peer.map(|peer| peer.secret)),
+        AuthPlan::None => panic!("no CHAP"),
+    }
+}
+
+#[test]
+fn secrets_come_from_a_file_the_url_or_the_environment() {
+    let secret = |text: &str| Secret::of_any_strength(text.as_bytes()).unwrap();
+    let drawer = Drawer(BTreeMap::from([
+        ("/p", &b"in the file\r\n"[..]),
+        ("/empty", b"\n"),
+        (PASSWORD_VARIABLE, b"in the environment"),
+        (TARGET_PASSWORD_VARIABLE, b"the target's"),
+    ]));
+    for (url, own, peer) in [
+        ("iscsi://me@h", "in the environment", None),
+        ("iscsi://me%50%25%zz@h", "50%%zz", None),
+        ("iscsi://me%%41b@h", "Ab", None),
+        ("iscsi://me@h?password_file=/p", "in the file", None),
+        ("iscsi://me@h?password_file=%2Fp&target_user=t", "in the file", Some("the target's")),
+        ("iscsi://me@h?target_user=t&target_password_file=/p", "in the environment", Some("in the file")),
+        ("iscsi://me@h?target_user=t&target_password=x", "in the environment", Some("x")),
+    ] {
+        assert_eq!(secrets(auth(url, &drawer).unwrap()), (secret(own), peer.map(secret)), "{url}");
+    }
+    assert!(matches!(auth("iscsi://h", &drawer), Ok(AuthPlan::None)));
+    for (url, told) in [
+        ("iscsi://h?target_user=t", "there is no user in the URL"),
+        ("iscsi://me@h?password_file=/gone", "cannot read the password in /gone"),
+        ("iscsi://me@h?password_file=/empty", "the password in /empty is empty"),
+    ] {
+        assert!(auth(url, &drawer).unwrap_err().to_string().contains(told), "{url}");
+    }
+    let error = auth("iscsi://me@h", &Drawer::default()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "there is no password for user \"me\"; give it with password_file=PATH or in TARGE_PASSWORD"
+    );
+}
+
+#[test]
+fn no_secret_is_ever_shown() {
+    let url = Url::parse(&format!("iscsi://me%hush-hush@h/{IQN}/0?target_user=t&target_password=hush-too"))
+        .unwrap();
+    for shown in [format!("{url}"), format!("{url:?}")] {
+        assert!(!shown.contains("hush"), "{shown}");
+    }
+}

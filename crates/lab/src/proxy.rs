@@ -1,0 +1,278 @@
+//! A proxy that breaks what passes through it, after TCP: bits of headers, data and digests flip, PDUs are lost or
+//! come twice, connections stall, fall silent or break.
+//!
+//! What happens is a [`netem::stream::StreamPlan`] for each direction, written as [`faults`] understands it; the
+//! simulator runs the same plans. Each connection has a thread of its own, which moves bytes between two sockets and a
+//! [`netem::stream::StreamLink`]. The n-th connection of a proxy draws its dice from the proxy's seed and n, and throws
+//! them once for each PDU, so that a seed does the same to the same PDUs however TCP cuts the stream.
+
+pub mod faults;
+mod relay;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::rng::Rng;
+use netem::stream::{FaultKind, Injected, Way};
+use serde::Serialize;
+
+use faults::Faults;
+
+/// How often waiting threads look whether the proxy is to end, and how soon a change of plan is seen.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The most connections at a time; more are closed as soon as they come.
+pub const CONNECTIONS_MAX: usize = 1024;
+
+/// A proxy at work. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// What the threads of a proxy share.
+#[derive(Debug)]
+struct Shared {
+    ends: AtomicBool,
+    /// Grows with every [`Proxy::replan`], so that connections know that theirs is old.
+    plan_generation: AtomicU64,
+    faults: Mutex<Faults>,
+    counts: Counts,
+    /// Called for each fault.
+    watch: Option<fn(&Injected)>,
+}
+
+/// What a proxy did so far.
+#[derive(Debug, Default)]
+struct Counts {
+    connections: AtomicU64,
+    open: AtomicU64,
+    refused: AtomicU64,
+    /// By direction, then by kind, in the order of [`FaultKind::ALL`].
+    faults: [[AtomicU64; FaultKind::ALL.len()]; 2],
+    bytes: [AtomicU64; 2],
+}
+
+/// What a proxy did so far, as a report.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Connections that came.
+    pub connections: u64,
+    /// Connections that were closed because the target could not be reached, or too many were open.
+    pub refused: u64,
+    /// From initiator to target.
+    pub requests: Lane,
+    /// From target to initiator.
+    pub responses: Lane,
+}
+
+/// What happened in one direction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lane {
+    /// Bytes that came in, before any fault.
+    pub bytes: u64,
+    /// PDUs with flipped bits in the header.
+    pub header: u64,
+    /// PDUs with flipped bits in the header digest.
+    pub header_digest: u64,
+    /// PDUs with flipped bits in the data.
+    pub data: u64,
+    /// PDUs with flipped bits in the data digest.
+    pub data_digest: u64,
+    /// PDUs that did not arrive.
+    pub drop: u64,
+    /// PDUs that came twice.
+    pub duplicate: u64,
+    /// Times that nothing arrived for a while.
+    pub stall: u64,
+    /// Connections broken.
+    pub cut: u64,
+    /// Connections that fell silent.
+    pub silence: u64,
+}
+
+impl Lane {
+    /// Returns how many faults there were, of all kinds.
+    pub const fn total(&self) -> u64 {
+        self.header
+            + self.header_digest
+            + self.data
+            + self.data_digest
+            + self.drop
+            + self.duplicate
+            + self.stall
+            + self.cut
+            + self.silence
+    }
+}
+
+impl Proxy {
+    /// Starts listening on `listen`, for connections that go on to `upstream`. `watch` hears of each fault.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on.
+    pub fn start(
+        listen: SocketAddr,
+        upstream: SocketAddr,
+        faults: Faults,
+        seed: u64,
+        watch: Option<fn(&Injected)>,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(listen)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            ends: AtomicBool::new(false),
+            plan_generation: AtomicU64::new(0),
+            faults: Mutex::new(faults),
+            counts: Counts::default(),
+            watch,
+        });
+        let acceptor = {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name("proxy".into())
+                .spawn(move || accept(&listener, upstream, seed, &shared))?
+        };
+        Ok(Self { shared, address, acceptor: Some(acceptor) })
+    }
+
+    /// Returns the address that initiators connect to.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Replaces the plan, also of connections in being, within a fraction of a second.
+    pub fn replan(&self, faults: Faults) {
+        *self.shared.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
+        self.shared.plan_generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns what was done so far.
+    pub fn report(&self) -> Report {
+        let counts = &self.shared.counts;
+        let lane = |way: Way| {
+            let row = counts.row(way);
+            let count = |kind| {
+                place(kind).and_then(|at| row.get(at)).map_or(0, |count| count.load(Ordering::Relaxed))
+            };
+            Lane {
+                bytes: counts.bytes_of(way).load(Ordering::Relaxed),
+                header: count(FaultKind::Header),
+                header_digest: count(FaultKind::HeaderDigest),
+                data: count(FaultKind::Data),
+                data_digest: count(FaultKind::DataDigest),
+                drop: count(FaultKind::Drop),
+                duplicate: count(FaultKind::Duplicate),
+                stall: count(FaultKind::Stall),
+                cut: count(FaultKind::Cut),
+                silence: count(FaultKind::Silence),
+            }
+        };
+        Report {
+            connections: counts.connections.load(Ordering::Relaxed),
+            refused: counts.refused.load(Ordering::Relaxed),
+            requests: lane(Way::Forward),
+            responses: lane(Way::Backward),
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Release);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+}
+
+impl Counts {
+    const fn row(&self, way: Way) -> &[AtomicU64; FaultKind::ALL.len()] {
+        let [forward, backward] = &self.faults;
+        match way {
+            Way::Forward => forward,
+            Way::Backward => backward,
+        }
+    }
+
+    const fn bytes_of(&self, way: Way) -> &AtomicU64 {
+        let [forward, backward] = &self.bytes;
+        match way {
+            Way::Forward => forward,
+            Way::Backward => backward,
+        }
+    }
+}
+
+impl Shared {
+    fn ends(&self) -> bool {
+        self.ends.load(Ordering::Acquire)
+    }
+
+    fn plan(&self) -> (u64, Faults) {
+        let generation = self.plan_generation.load(Ordering::Acquire);
+        (generation, self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Takes note of a fault.
+    fn happened(&self, injected: &Injected) {
+        if let Some(count) = place(injected.kind).and_then(|at| self.counts.row(injected.way).get(at)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(watch) = self.watch {
+            watch(injected);
+        }
+    }
+}
+
+fn place(kind: FaultKind) -> Option<usize> {
+    FaultKind::ALL.iter().position(|other| *other == kind)
+}
+
+/// Takes connections until the proxy ends, then waits for theirs.
+fn accept(listener: &TcpListener, upstream: SocketAddr, seed: u64, shared: &Arc<Shared>) {
+    let mut seeds = Rng::from_seed(seed);
+    let mut relays: Vec<JoinHandle<()>> = Vec::new();
+    while !shared.ends() {
+        relays.retain(|relay| !relay.is_finished());
+        let Ok((initiator, _)) = listener.accept() else {
+            relay::wait_readable(listener, LOOK);
+            continue;
+        };
+        shared.counts.connections.fetch_add(1, Ordering::Relaxed);
+        let seed = seeds.next_u64();
+        let target = if relays.len() < CONNECTIONS_MAX { reach(upstream).ok() } else { None };
+        let Some(target) = target else {
+            shared.counts.refused.fetch_add(1, Ordering::Relaxed);
+            continue;
+        };
+        let shared = Arc::clone(shared);
+        let started = std::thread::Builder::new().name("relay".into()).spawn(move || {
+            shared.counts.open.fetch_add(1, Ordering::Relaxed);
+            // An error of a socket ends the connection, as it would without us.
+            let _ = relay::run(&initiator, &target, seed, &shared);
+            shared.counts.open.fetch_sub(1, Ordering::Relaxed);
+        });
+        relays.extend(started.ok());
+    }
+    for relay in relays {
+        let _ = relay.join();
+    }
+}
+
+/// How long the target may take to accept.
+const REACH_MAX: Duration = Duration::from_secs(5);
+
+fn reach(upstream: SocketAddr) -> io::Result<TcpStream> {
+    TcpStream::connect_timeout(&upstream, REACH_MAX)
+}
+
+#[cfg(test)]
+mod tests;

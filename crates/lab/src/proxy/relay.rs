@@ -1,0 +1,232 @@
+//! One connection: two sockets and the link between them, moved by `poll`.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant as Clock};
+
+use base::time::Instant;
+use netem::iscsi::Iscsi;
+use netem::stream::{Arrived, StreamLink, Way};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{LOOK, Shared};
+
+/// Nothing is read while this much of a direction is under way or waits to be written: a window's worth.
+const IN_FLIGHT_MAX: usize = 4 << 20;
+
+/// How much one read takes.
+const READ_LEN: usize = 256 << 10;
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Side {
+    /// Arrived, and not written yet.
+    out: Vec<u8>,
+    /// How much of `out` is written.
+    written: usize,
+    /// Nothing more comes from the source.
+    source_ended: bool,
+    /// What becomes of the destination once `out` is written.
+    then: Then,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Then {
+    #[default]
+    GoOn,
+    /// Close the destination's receiving half in order.
+    End,
+    /// Reset it.
+    Cut,
+    /// Done with.
+    Over,
+}
+
+/// Moves bytes until both directions are over or the proxy ends.
+pub(super) fn run(initiator: &TcpStream, target: &TcpStream, seed: u64, shared: &Shared) -> io::Result<()> {
+    let began = Clock::now();
+    let now = || Instant::ORIGIN.after(began.elapsed());
+    for socket in [initiator, target] {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+    }
+    let (mut generation, faults) = shared.plan();
+    let mut link = StreamLink::new(Iscsi::new(), faults.requests, faults.responses, seed);
+    let mut sides = [Side::default(), Side::default()];
+    let mut chunk = vec![0; READ_LEN];
+    while !shared.ends() {
+        let (latest, faults) = shared.plan();
+        if latest != generation {
+            generation = latest;
+            link.replan(Way::Forward, faults.requests);
+            link.replan(Way::Backward, faults.responses);
+        }
+        for (side, way) in sides.iter_mut().zip(Way::BOTH) {
+            let (source, destination) = ends(initiator, target, way);
+            side.take_arrived(&mut link, now(), way);
+            side.write(destination)?;
+            if side.wants(&link, way) {
+                side.read(source, &mut link, &mut chunk, now(), way, shared)?;
+            }
+            side.take_arrived(&mut link, now(), way);
+            side.write(destination)?;
+        }
+        link.take_log().iter().for_each(|injected| shared.happened(injected));
+        if sides.iter().all(|side| side.then == Then::Over) {
+            break;
+        }
+        wait(&sides, &link, initiator, target, now())?;
+    }
+    Ok(())
+}
+
+/// Returns where the bytes of a direction come from and where they go.
+const fn ends<'a>(
+    initiator: &'a TcpStream,
+    target: &'a TcpStream,
+    way: Way,
+) -> (&'a TcpStream, &'a TcpStream) {
+    match way {
+        Way::Forward => (initiator, target),
+        Way::Backward => (target, initiator),
+    }
+}
+
+impl Side {
+    fn is_written(&self) -> bool {
+        self.written == self.out.len()
+    }
+
+    /// Returns whether the source is to be read.
+    fn wants(&self, link: &StreamLink<Iscsi>, way: Way) -> bool {
+        !self.source_ended
+            && self.then == Then::GoOn
+            && link.in_flight(way).saturating_add(self.out.len()) < IN_FLIGHT_MAX
+    }
+
+    fn take_arrived(&mut self, link: &mut StreamLink<Iscsi>, now: Instant, way: Way) {
+        while self.then == Then::GoOn
+            && let Some(arrived) = link.poll(now, way)
+        {
+            match arrived {
+                Arrived::Bytes(bytes) => self.out.extend_from_slice(&bytes),
+                Arrived::Closed => self.then = Then::End,
+                Arrived::Cut => self.then = Then::Cut,
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        mut source: &TcpStream,
+        link: &mut StreamLink<Iscsi>,
+        chunk: &mut [u8],
+        now: Instant,
+        way: Way,
+        shared: &Shared,
+    ) -> io::Result<()> {
+        match source.read(chunk) {
+            Ok(0) => {
+                self.source_ended = true;
+                link.push_end(now, way);
+            }
+            Ok(len) => {
+                let bytes = chunk.get(..len).unwrap_or_default();
+                shared.counts.bytes_of(way).fetch_add(u64::try_from(len).unwrap_or(0), Ordering::Relaxed);
+                link.push(now, way, bytes);
+            }
+            Err(error) if is_transient(&error) => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                self.source_ended = true;
+                link.cut(now);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, mut destination: &TcpStream) -> io::Result<()> {
+        while let Some(rest) = self.out.get(self.written..).filter(|rest| !rest.is_empty()) {
+            match destination.write(rest) {
+                Ok(len) => self.written += len,
+                Err(error) if is_transient(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.clear();
+        self.written = 0;
+        match self.then {
+            Then::End => {
+                let _ = destination.shutdown(Shutdown::Write);
+                self.then = Then::Over;
+            }
+            Then::Cut => {
+                // Both sockets are closed when the relay ends; with this, by a reset.
+                let _ = rustix::net::sockopt::set_socket_linger(destination, Some(Duration::ZERO));
+                self.then = Then::Over;
+            }
+            Then::GoOn | Then::Over => {}
+        }
+        Ok(())
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Sleeps until a socket can move bytes, something arrives, or it is time to look around.
+fn wait(
+    sides: &[Side; 2],
+    link: &StreamLink<Iscsi>,
+    initiator: &TcpStream,
+    target: &TcpStream,
+    now: Instant,
+) -> io::Result<()> {
+    let mut interest = [PollFlags::empty(); 2];
+    let mut longest = LOOK;
+    for (n, (side, way)) in sides.iter().zip(Way::BOTH).enumerate() {
+        // The initiator's socket is the source of the first direction and the destination of the second.
+        if side.wants(link, way)
+            && let Some(source) = interest.get_mut(n)
+        {
+            *source |= PollFlags::IN;
+        }
+        if !side.is_written()
+            && let Some(destination) = interest.get_mut(1 - n)
+        {
+            *destination |= PollFlags::OUT;
+        }
+        if side.then == Then::GoOn
+            && let Some(at) = link.poll_timeout(way)
+        {
+            longest = longest.min(at.since(now));
+        }
+    }
+    let mut waiting: Vec<PollFd<'_>> = Vec::with_capacity(2);
+    for (socket, flags) in [initiator, target].into_iter().zip(interest) {
+        // A socket that we want nothing of would wake us for ever once its peer is gone.
+        if !flags.is_empty() {
+            waiting.push(PollFd::new(socket, flags));
+        }
+    }
+    sleep(&mut waiting, longest)
+}
+
+/// Sleeps until the socket can be read, for `longest` at most.
+pub(super) fn wait_readable(socket: &impl AsFd, longest: Duration) {
+    let _ = sleep(&mut [PollFd::new(socket, PollFlags::IN)], longest);
+}
+
+fn sleep(waiting: &mut [PollFd<'_>], longest: Duration) -> io::Result<()> {
+    let longest = Timespec {
+        tv_sec: i64::try_from(longest.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: longest.subsec_nanos().into(),
+    };
+    match poll(waiting, Some(&longest)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,587 @@
+//! Who wrote what when, and so what a read may legally return.
+//!
+//! The caller tells of each operation when it is submitted and when it ends, in the order in which it sees that happen; the
+//! history counts the calls and needs no clock. For each block it then knows which writes a read may show: the last one
+//! that ended before the read began, any that was under way, any that failed or whose end nobody knows, and after a crash any
+//! that was not yet on stable storage. Every block is judged by itself: an operation on several blocks may be seen half
+//! done while it is under way, since no SCSI command that is not said to be atomic promises otherwise.
+//!
+//! | operation | as a change |
+//! |---|---|
+//! | WRITE, ORWRITE | [`Planned::Signed`], `stable` when FUA is set or the write cache is off |
+//! | WRITE SAME | [`Planned::Same`] or [`Planned::Zero`] |
+//! | UNMAP | [`Planned::Zero`], `optional`: a hint |
+//! | COMPARE AND WRITE | [`Planned::Signed`], with [`History::compared`] for what was compared |
+//! | EXTENDED COPY | [`Planned::CopyOf`] |
+//! | FORMAT UNIT, SANITIZE | [`Planned::Zero`] or [`Planned::Anything`] |
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::fmt;
+
+use base::units::Lba;
+
+use crate::reading::Reading;
+use crate::register::{Register, Tick, Version, content_of};
+use crate::stamp::{DeviceId, Generation, Sequence, Stamp, WriterId};
+
+/// What makes one signed block differ from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark {
+    /// The device it says it is for.
+    pub device: DeviceId,
+    /// The address it says it is for.
+    pub lba: Lba,
+    /// Who wrote it.
+    pub writer: WriterId,
+    /// In which operation.
+    pub sequence: Sequence,
+}
+
+/// What a whole block can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Content {
+    /// Zeros.
+    Zero,
+    /// A signed block.
+    Signed(Mark),
+}
+
+impl Content {
+    /// Returns the content that a stamp stands for.
+    pub const fn of(stamp: Stamp) -> Self {
+        let Stamp { device, lba, writer, sequence, .. } = stamp;
+        Self::Signed(Mark { device, lba, writer, sequence })
+    }
+}
+
+/// What is known of the content of one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    Exactly(Content),
+    OneOf(Vec<Content>),
+    Anything,
+}
+
+impl Known {
+    pub(crate) fn admits(&self, content: Content) -> bool {
+        match self {
+            Self::Exactly(own) => *own == content,
+            Self::OneOf(own) => own.contains(&content),
+            Self::Anything => true,
+        }
+    }
+}
+
+/// What an operation means to leave in the blocks it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planned {
+    /// Each block signed for its own address, by this writer's operation.
+    Signed(WriterId, Sequence),
+    /// The same signed block in all of them.
+    Same(Mark),
+    /// Zeros.
+    Zero,
+    /// What these blocks hold when they are copied, starting here.
+    CopyOf(DeviceId, Lba),
+    /// Nobody knows.
+    Anything,
+}
+
+/// A change to a run of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The device.
+    pub device: DeviceId,
+    /// The first block.
+    pub lba: Lba,
+    /// How many.
+    pub blocks: u64,
+    /// What it writes.
+    pub content: Planned,
+    /// It survives a loss of power from its end on.
+    pub stable: bool,
+    /// The device may leave blocks as they were.
+    pub optional: bool,
+}
+
+/// Names a change until it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// How a change ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Well: it has taken effect.
+    Done,
+    /// With an error: it may have taken effect in any part, and will not any more.
+    Failed,
+    /// Nobody knows, and it may still take effect until [`History::gone`] says otherwise.
+    Unknown,
+    /// It was refused before anything happened.
+    Refused,
+}
+
+/// Names a read until it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadId(u64);
+
+/// Names a flush until it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushId(DeviceId, Tick);
+
+/// What is wrong with a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wrong {
+    /// It reads as if nothing was ever written.
+    Lost,
+    /// It is an older version of the block: a later write is lost, or an old one was executed again.
+    Stale,
+    /// It is put together from several writes.
+    Torn,
+    /// It belongs to another address.
+    Misdirected,
+    /// It belongs to another device, or to a writer that is not ours.
+    Foreign,
+    /// It is damaged.
+    Garbled,
+    /// It was never sent, or the command that sent it was refused.
+    Unsubmitted,
+    /// A comparison found, or failed to find, what the block cannot, or must, have held.
+    Miscompared,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lost => "lost",
+            Self::Stale => "stale",
+            Self::Torn => "torn",
+            Self::Misdirected => "misdirected",
+            Self::Foreign => "foreign",
+            Self::Garbled => "garbled",
+            Self::Unsubmitted => "unsubmitted",
+            Self::Miscompared => "miscompared",
+        })
+    }
+}
+
+/// A wrong block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The device.
+    pub device: DeviceId,
+    /// The block.
+    pub lba: Lba,
+    /// What is wrong.
+    pub wrong: Wrong,
+    /// What was read.
+    pub found: Reading,
+    /// What it could have been.
+    pub expected: Vec<Content>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of device {:016x} is {}: it holds {}",
+            self.lba, self.device.0, self.wrong, self.found
+        )?;
+        for (number, content) in self.expected.iter().enumerate() {
+            f.write_str(if number == 0 { "; expected " } else { " or " })?;
+            match content {
+                Content::Zero => f.write_str("zeros")?,
+                Content::Signed(Mark { lba, writer, sequence, .. }) => {
+                    write!(f, "operation {} of writer {:08x} for {lba}", sequence.0, writer.0)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the blocks hold before the first write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Initially {
+    /// Zeros.
+    Zero,
+    /// Anything: the first read of a block tells.
+    Anything,
+}
+
+/// What was written to any number of devices.
+#[derive(Clone, Debug)]
+pub struct History {
+    initially: Initially,
+    /// Whether a block may be found torn, sector by sector, after a crash or a failed write.
+    tears: bool,
+    clock: Tick,
+    next_op: u64,
+    blocks: BTreeMap<(DeviceId, Lba), Register>,
+    ops: BTreeMap<OpId, Change>,
+    /// The reading half of each open copy.
+    copies: BTreeMap<OpId, ReadId>,
+    reads: BTreeMap<ReadId, (DeviceId, Lba, u64)>,
+    /// Blocks with versions that a flush or a crash decides about.
+    unsettled: BTreeSet<(DeviceId, Lba)>,
+}
+
+impl History {
+    /// Starts with devices that hold `initially`. With `tears`, a block longer than a sector may be found torn after a crash
+    /// or a failed write.
+    pub const fn new(initially: Initially, tears: bool) -> Self {
+        Self {
+            initially,
+            tears,
+            clock: 0,
+            next_op: 0,
+            blocks: BTreeMap::new(),
+            ops: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            unsettled: BTreeSet::new(),
+        }
+    }
+
+    /// Returns the generation that the next write to a block has.
+    pub fn next_generation(&self, device: DeviceId, lba: Lba) -> Generation {
+        Generation(self.blocks.get(&(device, lba)).map_or(0, |block| block.generation).saturating_add(1))
+    }
+
+    /// Takes note that a change is submitted. From now on a read may show it.
+    pub fn submit(&mut self, change: Change) -> OpId {
+        self.next_op += 1;
+        let op = OpId(self.next_op);
+        let begin = self.tick();
+        if let Planned::CopyOf(source, from) = change.content {
+            // A copy reads: what it may find must not be forgotten before it ends.
+            self.reads.insert(ReadId(begin), (source, from, change.blocks));
+            self.copies.insert(op, ReadId(begin));
+        }
+        for (key, content) in self.contents(&change, begin, begin) {
+            let block = self.block(key);
+            block.generation += 1;
+            block.versions.push(Version {
+                op: op.0,
+                content,
+                begin,
+                over: None,
+                dead: None,
+                done: false,
+                broken: false,
+                void: false,
+                optional: change.optional,
+                stable: change.stable,
+                buried: false,
+                crashed: false,
+            });
+            self.unsettled.insert(key);
+        }
+        self.ops.insert(op, change);
+        op
+    }
+
+    /// Takes note of how a change ended. A change whose end is unknown may end once more.
+    pub fn end(&mut self, op: OpId, end: End) {
+        let now = self.tick();
+        let Some(change) = self.ops.get(&op).copied() else { return };
+        let copied = self.copies.get(&op).map(|read| self.contents(&change, read.0, now));
+        for (number, key) in (0..).zip(keys(&change)) {
+            let Some(block) = self.blocks.get_mut(&key) else { continue };
+            if let (Some(version), Some(copied)) = (block.find(op.0), &copied)
+                && let Some((_, content)) = copied.get(number)
+            {
+                version.content = content.clone();
+            }
+            match end {
+                End::Done => block.done(op.0, now),
+                End::Failed | End::Unknown => {
+                    if let Some(version) = block.find(op.0) {
+                        version.broken = true;
+                        if end == End::Failed {
+                            version.over = Some(version.over.unwrap_or(now));
+                        }
+                    }
+                }
+                End::Refused => {
+                    if let Some(version) = block.find(op.0) {
+                        version.void = true;
+                        version.over = Some(now);
+                        version.dead = Some(version.begin);
+                    }
+                }
+            }
+        }
+        if end != End::Unknown {
+            self.ops.remove(&op);
+            let read = self.copies.remove(&op);
+            read.and_then(|read| self.reads.remove(&read));
+        }
+        self.settle(keys(&change));
+    }
+
+    /// Takes note that a change whose end is unknown can take effect no more: whoever might have executed it is gone.
+    pub fn gone(&mut self, op: OpId) {
+        self.end(op, End::Failed);
+    }
+
+    /// Takes note that the medium of a device lost what was not on stable storage. What is under way has failed.
+    pub fn crash(&mut self, device: DeviceId) {
+        let now = self.tick();
+        let open: Vec<OpId> =
+            self.ops.iter().filter(|(_, change)| change.device == device).map(|(op, _)| *op).collect();
+        for op in open {
+            self.end(op, End::Failed);
+        }
+        for (_, block) in self.blocks.range_mut((device, Lba(0))..=(device, Lba(u64::MAX))) {
+            block.crash(now);
+        }
+    }
+
+    /// Takes note that a flush is submitted.
+    pub fn flush_begin(&mut self, device: DeviceId) -> FlushId {
+        FlushId(device, self.tick())
+    }
+
+    /// Takes note that a flush ended well: what ended before it began is on stable storage. One that failed need not be told.
+    pub fn flush_end(&mut self, flush: FlushId) {
+        let FlushId(device, begin) = flush;
+        self.tick();
+        let keys: Vec<_> =
+            self.unsettled.range((device, Lba(0))..=(device, Lba(u64::MAX))).copied().collect();
+        for key in &keys {
+            if let Some(block) = self.blocks.get_mut(key) {
+                block.flushed(begin);
+            }
+        }
+        self.settle(keys.into_iter());
+    }
+
+    /// Takes note that a read is submitted.
+    pub fn read_begin(&mut self, device: DeviceId, lba: Lba, blocks: u64) -> ReadId {
+        let id = ReadId(self.tick());
+        self.reads.insert(id, (device, lba, blocks));
+        id
+    }
+
+    /// Judges what a read returned: a whole number of blocks of `block_len` bytes, from its first on. What is missing at the
+    /// end is not judged.
+    pub fn read_end(&mut self, read: ReadId, block_len: usize, data: &[u8]) -> Vec<Finding> {
+        let now = self.tick();
+        let Some((device, first, blocks)) = self.reads.remove(&read) else { return Vec::new() };
+        let mut findings = Vec::new();
+        for (number, bytes) in (0..blocks).zip(data.chunks(block_len.max(1))) {
+            let Some(lba) = first.after(base::units::Blocks(number)) else { break };
+            findings.extend(self.judge((device, lba), Reading::of(bytes), read.0, now));
+        }
+        self.settle(keys_of(device, first, blocks));
+        findings
+    }
+
+    /// Takes note that a read gave nothing.
+    pub fn read_failed(&mut self, read: ReadId) {
+        self.reads.remove(&read);
+    }
+
+    /// Judges what a COMPARE AND WRITE or VERIFY said of one block, as a read that began as `read`: that it held `content`, or
+    /// that it did not.
+    pub fn compared(
+        &mut self,
+        read: ReadId,
+        lba: Lba,
+        content: Content,
+        matched: bool,
+        except: Option<OpId>,
+    ) -> Option<Finding> {
+        let now = self.tick();
+        let (device, ..) = *self.reads.get(&read)?;
+        let block = self.block((device, lba));
+        let plausible =
+            block.readable(read.0, now).filter(|version| Some(OpId(version.op)) != except).any(|version| {
+                match matched {
+                    true => version.content.admits(content),
+                    false => version.content != Known::Exactly(content) || version.broken,
+                }
+            });
+        if plausible {
+            return None;
+        }
+        let expected = self.expected(device, lba, read.0, now);
+        let found = Reading::Zero;
+        Some(Finding { device, lba, wrong: Wrong::Miscompared, found, expected })
+    }
+
+    /// Returns what a read of a block that begins now and ends before anything else happens may return.
+    pub fn expectation(&self, device: DeviceId, lba: Lba) -> Vec<Content> {
+        self.expected(device, lba, self.clock.saturating_add(1), self.clock.saturating_add(2))
+    }
+
+    /// Returns the blocks of a device that were ever written to, in order.
+    pub fn touched(&self, device: DeviceId) -> impl Iterator<Item = Lba> {
+        self.blocks.range((device, Lba(0))..=(device, Lba(u64::MAX))).map(|((_, lba), _)| *lba)
+    }
+
+    /// Returns the changes that have not ended, or whose end is unknown.
+    pub fn open(&self) -> impl Iterator<Item = (OpId, &Change)> {
+        self.ops.iter().map(|(op, change)| (*op, change))
+    }
+
+    /// Returns how many versions are kept in all: what the memory goes to.
+    pub fn versions(&self) -> usize {
+        self.blocks.values().map(|block| block.versions.len()).sum()
+    }
+
+    fn tick(&mut self) -> Tick {
+        self.clock += 1;
+        self.clock
+    }
+
+    fn block(&mut self, key: (DeviceId, Lba)) -> &mut Register {
+        let content = self.initial();
+        self.blocks.entry(key).or_insert_with(|| Register::new(content))
+    }
+
+    const fn initial(&self) -> Known {
+        match self.initially {
+            Initially::Zero => Known::Exactly(Content::Zero),
+            Initially::Anything => Known::Anything,
+        }
+    }
+
+    /// Returns what a change leaves in each of its blocks, as far as that is known; a copy reads from `from` to `to`.
+    fn contents(&self, change: &Change, begin: Tick, to: Tick) -> Vec<((DeviceId, Lba), Known)> {
+        let Change { device, lba: first, .. } = *change;
+        let at = |(device, lba): (DeviceId, Lba)| {
+            let content = match change.content {
+                Planned::Zero => Known::Exactly(Content::Zero),
+                Planned::Anything => Known::Anything,
+                Planned::Same(mark) => Known::Exactly(Content::Signed(mark)),
+                Planned::Signed(writer, sequence) => {
+                    Known::Exactly(Content::Signed(Mark { device, lba, writer, sequence }))
+                }
+                Planned::CopyOf(source, from) => {
+                    let lba = Lba(from.0.saturating_add(lba.0.saturating_sub(first.0)));
+                    self.copy_of((source, lba), begin, to)
+                }
+            };
+            ((device, lba), content)
+        };
+        keys_of(device, first, change.blocks).map(at).collect()
+    }
+
+    fn copy_of(&self, source: (DeviceId, Lba), from: Tick, to: Tick) -> Known {
+        let Some(block) = self.blocks.get(&source) else { return self.initial() };
+        let mut contents = Vec::new();
+        for version in block.readable(from, to) {
+            match &version.content {
+                Known::Exactly(content) => contents.push(*content),
+                Known::OneOf(own) => contents.extend_from_slice(own),
+                Known::Anything => return Known::Anything,
+            }
+        }
+        contents.sort_unstable();
+        contents.dedup();
+        match contents.as_slice() {
+            [only] => Known::Exactly(*only),
+            _ => Known::OneOf(contents),
+        }
+    }
+
+    fn expected(&self, device: DeviceId, lba: Lba, from: Tick, to: Tick) -> Vec<Content> {
+        let mut expected = Vec::new();
+        let Some(block) = self.blocks.get(&(device, lba)) else {
+            return match self.initially {
+                Initially::Zero => alloc::vec![Content::Zero],
+                Initially::Anything => expected,
+            };
+        };
+        for version in block.readable(from, to) {
+            match &version.content {
+                Known::Exactly(content) => expected.push(*content),
+                Known::OneOf(own) => expected.extend_from_slice(own),
+                Known::Anything => {}
+            }
+        }
+        expected
+    }
+
+    fn judge(&mut self, key: (DeviceId, Lba), reading: Reading, from: Tick, to: Tick) -> Option<Finding> {
+        let tears = self.tears;
+        let block = self.block(key);
+        let legal = match (&reading, content_of(&reading)) {
+            (Reading::Torn(pieces), _) if tears && block.may_be_torn(pieces, from, to) => true,
+            (_, Some(content)) => {
+                let fits = |version: &&Version| version.content.admits(content);
+                let fitting: Vec<u64> =
+                    block.readable(from, to).filter(fits).take(2).map(|version| version.op).collect();
+                // Two that wrote the same leave open which one it was.
+                if let [op] = fitting.as_slice() {
+                    block.seen(*op, from, to);
+                    if let Some(version) = block.find(*op) {
+                        version.content = Known::Exactly(content);
+                    }
+                }
+                !fitting.is_empty() || (block.forgetful && is_plausible(block, key, &reading))
+            }
+            // What was there before need not be ours.
+            _ => block.readable(from, to).any(|version| version.content == Known::Anything),
+        };
+        if legal {
+            return None;
+        }
+        let wrong = self.wrong(key, &reading);
+        let (device, lba) = key;
+        Some(Finding { device, lba, wrong, found: reading, expected: self.expected(device, lba, from, to) })
+    }
+
+    fn wrong(&self, key: (DeviceId, Lba), reading: &Reading) -> Wrong {
+        let (device, lba) = key;
+        let stamp = match reading {
+            Reading::Zero => return Wrong::Lost,
+            Reading::Torn(_) => return Wrong::Torn,
+            Reading::Garbled(_) => return Wrong::Garbled,
+            Reading::Signed(stamp) => stamp,
+        };
+        let versions = self.blocks.get(&key).map(|block| block.versions.as_slice()).unwrap_or_default();
+        let content = Content::of(*stamp);
+        let known = versions.iter().rev().find(|version| version.content == Known::Exactly(content));
+        let generation = self.blocks.get(&key).map_or(0, |block| block.generation);
+        match known {
+            Some(version) if version.void => Wrong::Unsubmitted,
+            Some(_) => Wrong::Stale,
+            None if stamp.device != device => Wrong::Foreign,
+            None if stamp.lba != lba => Wrong::Misdirected,
+            None if stamp.generation.0 < generation => Wrong::Stale,
+            None => Wrong::Unsubmitted,
+        }
+    }
+
+    fn settle(&mut self, keys: impl Iterator<Item = (DeviceId, Lba)>) {
+        let oldest_read = self.reads.first_key_value().map_or(self.clock, |(read, _)| read.0);
+        for key in keys {
+            let Some(block) = self.blocks.get_mut(&key) else { continue };
+            block.prune(oldest_read);
+            if block.is_settled() {
+                self.unsettled.remove(&key);
+            }
+        }
+    }
+}
+
+/// Returns whether a block can be a version that was forgotten, brought back by a crash.
+fn is_plausible(block: &Register, (device, lba): (DeviceId, Lba), reading: &Reading) -> bool {
+    let crashed = block.versions.iter().any(|version| version.crashed);
+    crashed && matches!(reading, Reading::Signed(stamp) if stamp.device == device && stamp.lba == lba)
+}
+
+fn keys(change: &Change) -> impl Iterator<Item = (DeviceId, Lba)> + use<> {
+    keys_of(change.device, change.lba, change.blocks)
+}
+
+fn keys_of(device: DeviceId, first: Lba, blocks: u64) -> impl Iterator<Item = (DeviceId, Lba)> {
+    (first.0..first.0.saturating_add(blocks)).map(move |lba| (device, Lba(lba)))
+}
+
+#[cfg(test)]
+mod tests;

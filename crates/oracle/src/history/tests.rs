@@ -1,0 +1,418 @@
+use super::*;
+use crate::pattern::Pattern;
+use alloc::string::ToString;
+use alloc::vec;
+use base::rng::Rng;
+
+const DEVICE: DeviceId = DeviceId(7);
+const ME: WriterId = WriterId(1);
+const BLOCK: usize = 1024;
+
+/// A history, and a medium that the test moves by hand.
+struct Desk {
+    history: History,
+    sequence: u64,
+}
+
+impl Desk {
+    fn new() -> Self {
+        Self { history: History::new(Initially::Zero, true), sequence: 0 }
+    }
+
+    /// Submits a write of one block; returns it with the bytes that it writes.
+    fn write(&mut self, lba: u64, stable: bool) -> (OpId, Vec<u8>) {
+        self.sequence += 1;
+        let bytes = self.signed(lba, self.sequence);
+        let content = Planned::Signed(ME, Sequence(self.sequence));
+        (self.history.submit(change(lba, 1, content, stable)), bytes)
+    }
+
+    fn signed(&self, lba: u64, sequence: u64) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK];
+        let stamp = Stamp {
+            device: DEVICE,
+            lba: Lba(lba),
+            generation: self.history.next_generation(DEVICE, Lba(lba)),
+            writer: ME,
+            sequence: Sequence(sequence),
+            time_ns: 0,
+            seed: 0,
+            pattern: Pattern::Fixed,
+        };
+        stamp.sign(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn done(&mut self, lba: u64) -> Vec<u8> {
+        let (op, bytes) = self.write(lba, false);
+        self.history.end(op, End::Done);
+        bytes
+    }
+
+    fn begin(&mut self, lba: u64) -> ReadId {
+        self.history.read_begin(DEVICE, Lba(lba), 1)
+    }
+
+    fn judge(&mut self, read: ReadId, bytes: &[u8]) -> Option<Wrong> {
+        let findings = self.history.read_end(read, BLOCK, bytes);
+        findings.first().map(|finding| finding.wrong)
+    }
+
+    fn read(&mut self, lba: u64, bytes: &[u8]) -> Option<Wrong> {
+        let read = self.begin(lba);
+        self.judge(read, bytes)
+    }
+
+    fn flush(&mut self) {
+        let flush = self.history.flush_begin(DEVICE);
+        self.history.flush_end(flush);
+    }
+}
+
+fn change(lba: u64, blocks: u64, content: Planned, stable: bool) -> Change {
+    Change { device: DEVICE, lba: Lba(lba), blocks, content, stable, optional: false }
+}
+
+const ZEROS: [u8; BLOCK] = [0; BLOCK];
+
+#[test]
+fn what_was_acknowledged_must_be_read_back() {
+    let mut desk = Desk::new();
+    assert_eq!(desk.read(1, &ZEROS), None);
+    let old = desk.done(1);
+    assert_eq!(desk.read(1, &old), None);
+    assert_eq!(desk.read(1, &ZEROS), Some(Wrong::Lost));
+    let new = desk.done(1);
+    assert_eq!(desk.read(1, &old), Some(Wrong::Stale));
+    assert_eq!(desk.read(1, &new), None);
+    assert_eq!(desk.history.versions(), 3, "nothing is forgotten while a crash could bring it back");
+    desk.flush();
+    assert_eq!(desk.history.versions(), 1);
+    assert_eq!(desk.read(1, &old), Some(Wrong::Stale), "still known for what it is");
+}
+
+#[test]
+fn a_block_of_another_place_or_nobody_is_told_apart() {
+    let mut desk = Desk::new();
+    let one = desk.done(1);
+    desk.done(2);
+    assert_eq!(desk.read(2, &one), Some(Wrong::Misdirected));
+    let unsent = desk.signed(2, 99);
+    assert_eq!(desk.read(2, &unsent), Some(Wrong::Unsubmitted));
+    let mut foreign = vec![0; BLOCK];
+    let Reading::Signed(stamp) = Reading::of(&one) else { panic!() };
+    Stamp { device: DeviceId(8), ..stamp }.sign(&mut foreign).unwrap();
+    assert_eq!(desk.read(1, &foreign), Some(Wrong::Foreign));
+    let mut garbled = one.clone();
+    garbled[700] ^= 4;
+    assert_eq!(desk.read(1, &garbled), Some(Wrong::Garbled));
+}
+
+#[test]
+fn a_write_under_way_may_be_seen_or_not_but_never_unseen_again() {
+    let mut desk = Desk::new();
+    let old = desk.done(1);
+    let (_, new) = desk.write(1, false);
+    assert_eq!(desk.read(1, &old), None);
+    assert_eq!(desk.read(1, &new), None);
+    assert_eq!(desk.read(1, &old), Some(Wrong::Stale));
+}
+
+#[test]
+fn a_read_that_began_earlier_may_still_see_the_old_block() {
+    let mut desk = Desk::new();
+    let old = desk.done(1);
+    let early = desk.begin(1);
+    let (op, new) = desk.write(1, false);
+    desk.history.end(op, End::Done);
+    assert_eq!(desk.read(1, &new), None);
+    desk.flush();
+    assert_eq!(desk.judge(early, &old), None);
+}
+
+#[test]
+fn of_two_writes_at_once_either_may_win_and_the_first_read_decides() {
+    for second_wins in [false, true] {
+        let mut desk = Desk::new();
+        let (a, first) = desk.write(1, false);
+        let (b, second) = desk.write(1, false);
+        desk.history.end(b, End::Done);
+        desk.history.end(a, End::Done);
+        let (winner, loser) = if second_wins { (second, first) } else { (first, second) };
+        assert_eq!(desk.read(1, &winner), None);
+        assert_eq!(desk.read(1, &loser), Some(Wrong::Stale));
+        assert_eq!(desk.read(1, &ZEROS), Some(Wrong::Lost));
+    }
+}
+
+#[test]
+fn a_lost_write_may_still_take_effect_until_its_task_is_gone() {
+    let mut desk = Desk::new();
+    let (zombie, late) = desk.write(1, false);
+    desk.history.end(zombie, End::Unknown);
+    let new = desk.done(1);
+    assert_eq!(desk.read(1, &new), None);
+    assert_eq!(desk.read(1, &late), None, "executed late, after all");
+    assert_eq!(desk.read(1, &new), Some(Wrong::Stale), "the other one cannot come back");
+    let (zombie, late) = desk.write(1, false);
+    desk.history.end(zombie, End::Unknown);
+    desk.history.gone(zombie);
+    let newest = desk.done(1);
+    assert_eq!(desk.read(1, &late), Some(Wrong::Stale));
+    assert_eq!(desk.read(1, &newest), None);
+}
+
+#[test]
+fn a_write_executed_twice_shows() {
+    let mut desk = Desk::new();
+    let (op, first) = desk.write(1, false);
+    assert_eq!(desk.read(1, &first), None);
+    desk.done(1);
+    desk.history.end(op, End::Done);
+    assert_eq!(desk.read(1, &first), Some(Wrong::Stale));
+}
+
+#[test]
+fn what_was_refused_must_not_have_happened() {
+    let mut desk = Desk::new();
+    let (op, bytes) = desk.write(1, false);
+    desk.history.end(op, End::Refused);
+    assert_eq!(desk.read(1, &bytes), Some(Wrong::Unsubmitted));
+    assert_eq!(desk.read(1, &ZEROS), None);
+}
+
+#[test]
+fn a_failed_write_may_have_happened_in_part() {
+    let mut desk = Desk::new();
+    let old = desk.done(1);
+    let (op, new) = desk.write(1, false);
+    let torn = [&new[..512], &old[512..]].concat();
+    assert_eq!(desk.read(1, &torn), Some(Wrong::Torn));
+    desk.history.end(op, End::Failed);
+    assert_eq!(desk.read(1, &torn), None);
+    assert_eq!(desk.read(1, &old), None);
+    let third = desk.done(1);
+    assert_eq!(desk.read(1, &torn), Some(Wrong::Torn));
+    assert_eq!(desk.read(1, &third), None);
+}
+
+#[test]
+fn a_crash_brings_back_what_was_not_flushed_and_nothing_else() {
+    let mut desk = Desk::new();
+    let versions: Vec<_> = (0..4).map(|_| desk.done(1)).collect();
+    desk.flush();
+    let cached = [desk.done(1), desk.done(1)];
+    let (_, under_way) = desk.write(1, true);
+    desk.history.crash(DEVICE);
+    for (bytes, wrong) in [
+        (&versions[2], Some(Wrong::Stale)),
+        (&versions[3], None),
+        (&cached[0], None),
+        (&cached[1], None),
+        (&under_way, None),
+    ] {
+        assert_eq!(desk.clone_for().read(1, bytes), wrong);
+    }
+    assert_eq!(desk.read(1, &cached[0]), None);
+    assert_eq!(desk.read(1, &cached[1]), Some(Wrong::Stale), "what is found after a crash stays");
+    desk.history.crash(DEVICE);
+    assert_eq!(desk.read(1, &cached[1]), Some(Wrong::Stale), "also after the next");
+}
+
+#[test]
+fn what_was_written_through_survives() {
+    let mut desk = Desk::new();
+    let old = desk.done(1);
+    let (op, new) = desk.write(1, true);
+    desk.history.end(op, End::Done);
+    desk.history.crash(DEVICE);
+    assert_eq!(desk.read(1, &old), Some(Wrong::Stale));
+    assert_eq!(desk.read(1, &new), None);
+}
+
+#[test]
+fn a_flush_does_not_cover_what_ended_after_it_began() {
+    let mut desk = Desk::new();
+    let (op, bytes) = desk.write(1, false);
+    let flush = desk.history.flush_begin(DEVICE);
+    desk.history.end(op, End::Done);
+    desk.history.flush_end(flush);
+    desk.history.crash(DEVICE);
+    assert_eq!(desk.clone_for().read(1, &ZEROS), None);
+    assert_eq!(desk.read(1, &bytes), None);
+}
+
+#[test]
+fn zeros_and_copies_and_one_block_for_many_are_judged() {
+    let mut desk = Desk::new();
+    let source = desk.done(1);
+    desk.done(5);
+    let copy = desk.history.submit(change(5, 1, Planned::CopyOf(DEVICE, Lba(1)), false));
+    let newer = desk.done(1);
+    desk.history.end(copy, End::Done);
+    assert_eq!(desk.clone_for().read(5, &newer), None, "copied before or after");
+    assert_eq!(desk.read(5, &source), None);
+    assert_eq!(desk.read(5, &newer), Some(Wrong::Misdirected), "but not both");
+    let same = desk.signed(20, 50);
+    let mark = Mark { device: DEVICE, lba: Lba(20), writer: ME, sequence: Sequence(50) };
+    let op = desk.history.submit(change(20, 3, Planned::Same(mark), false));
+    desk.history.end(op, End::Done);
+    assert_eq!(desk.read(22, &same), None);
+    assert_eq!(desk.read(23, &same), Some(Wrong::Misdirected));
+    let hint = Change { optional: true, ..change(20, 1, Planned::Zero, false) };
+    let op = desk.history.submit(hint);
+    desk.history.end(op, End::Done);
+    assert_eq!(desk.clone_for().read(20, &same), None);
+    assert_eq!(desk.read(20, &ZEROS), None);
+    assert_eq!(desk.read(20, &same), Some(Wrong::Stale));
+}
+
+#[test]
+fn a_comparison_tells_what_a_block_held() {
+    let mut desk = Desk::new();
+    let old = Content::Zero;
+    desk.done(1);
+    let now = desk.history.expectation(DEVICE, Lba(1))[0];
+    for (content, matched, plausible) in
+        [(old, true, false), (old, false, true), (now, true, true), (now, false, false)]
+    {
+        let read = desk.begin(1);
+        let finding = desk.history.compared(read, Lba(1), content, matched, None);
+        assert_eq!(finding.map(|finding| finding.wrong), (!plausible).then_some(Wrong::Miscompared));
+        desk.history.read_failed(read);
+    }
+}
+
+#[test]
+fn an_unknown_medium_is_believed_once() {
+    let mut desk = Desk::new();
+    desk.history = History::new(Initially::Anything, false);
+    let noise = [0x5a; BLOCK];
+    assert_eq!(desk.read(1, &noise), None);
+    assert_eq!(desk.read(2, &ZEROS), None);
+    let bytes = desk.done(1);
+    assert_eq!(desk.read(1, &noise), Some(Wrong::Garbled));
+    assert_eq!(desk.read(1, &bytes), None);
+    let left = desk.signed(2, 40);
+    assert_eq!(desk.read(2, &left), Some(Wrong::Unsubmitted));
+}
+
+#[test]
+fn a_finding_says_what_was_expected_and_found() {
+    let mut desk = Desk::new();
+    let old = desk.done(1);
+    desk.done(1);
+    let read = desk.begin(1);
+    let findings = desk.history.read_end(read, BLOCK, &old);
+    assert_eq!(
+        findings[0].to_string(),
+        "LBA 0x1 of device 0000000000000007 is stale: it holds generation 1 of LBA 0x1 on device 0000000000000007, by \
+         writer 00000001 as its operation 1 at 0.000000000 s; expected operation 2 of writer 00000001 for LBA 0x1"
+    );
+}
+
+#[test]
+fn memory_stays_bounded_without_flushes() {
+    let mut desk = Desk::new();
+    for _ in 0..1000 {
+        desk.done(1);
+    }
+    assert!(desk.history.versions() <= 65);
+    let early = desk.signed(1, 3);
+    desk.history.crash(DEVICE);
+    assert_eq!(desk.read(1, &early), None, "what was forgotten gets the benefit of the doubt");
+}
+
+impl Desk {
+    /// A desk to try something on that must not decide the real one.
+    fn clone_for(&self) -> Self {
+        Self { history: self.history.clone(), sequence: self.sequence }
+    }
+}
+
+/// One step of a run against [`Medium`].
+struct Running {
+    op: OpId,
+    lba: u64,
+    bytes: Vec<u8>,
+    applied: bool,
+}
+
+/// Runs random operations, each of which takes effect at a random moment between its submission and its end, with a volatile
+/// cache and crashes. `bug` says from which step on writes are lost silently.
+fn run(seed: u64, bug: Option<u64>) -> Option<Wrong> {
+    let mut rng = Rng::from_seed(seed);
+    let mut desk = Desk::new();
+    let mut cached: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    let mut durable = cached.clone();
+    let mut writes: Vec<Running> = vec![];
+    let mut reads: Vec<(ReadId, u64, Option<Vec<u8>>)> = vec![];
+    for step in 0..400 {
+        let lba = rng.below(3);
+        match rng.below(20) {
+            0..5 => {
+                let (op, bytes) = desk.write(lba, false);
+                writes.push(Running { op, lba, bytes, applied: false });
+            }
+            5..10 if !writes.is_empty() => {
+                let at = usize::try_from(rng.below(u64::try_from(writes.len()).unwrap())).unwrap();
+                if !writes[at].applied {
+                    writes[at].applied = true;
+                    if bug.is_none_or(|bug| step < bug) {
+                        cached.insert(writes[at].lba, writes[at].bytes.clone());
+                    }
+                } else {
+                    let ended = writes.remove(at);
+                    desk.history.end(ended.op, if rng.chance(1, 4) { End::Failed } else { End::Done });
+                }
+            }
+            10..13 => reads.push((desk.begin(lba), lba, None)),
+            13..18 if !reads.is_empty() => {
+                let at = usize::try_from(rng.below(u64::try_from(reads.len()).unwrap())).unwrap();
+                let (read, lba, value) = &mut reads[at];
+                match value {
+                    None => *value = Some(cached.get(lba).cloned().unwrap_or(ZEROS.to_vec())),
+                    Some(bytes) => {
+                        let wrong = desk.judge(*read, bytes);
+                        if wrong.is_some() {
+                            return wrong;
+                        }
+                        reads.remove(at);
+                    }
+                }
+            }
+            18 => {
+                desk.flush();
+                durable.clone_from(&cached);
+            }
+            _ if rng.chance(1, 8) => {
+                desk.history.crash(DEVICE);
+                writes.clear();
+                for (read, ..) in reads.drain(..) {
+                    desk.history.read_failed(read);
+                }
+                for (lba, bytes) in &cached {
+                    if rng.chance(1, 2) {
+                        durable.insert(*lba, bytes.clone());
+                    }
+                }
+                cached.clone_from(&durable);
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[test]
+fn a_medium_that_keeps_its_promises_is_never_accused() {
+    for seed in 0..300 {
+        assert_eq!(run(seed, None), None, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_medium_that_loses_writes_is_found_out() {
+    let found = (0..100).filter(|seed| run(*seed, Some(50)).is_some()).count();
+    assert!(found >= 99, "{found} of 100");
+}

@@ -1,0 +1,229 @@
+//! What a block that was read turns out to be, by itself. Whether it *should* have been that, the history knows.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+
+use crate::stamp::{SECTOR, Sector, Stamp, block_size};
+
+/// What a block is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Zeros throughout: never written, or made so.
+    Zero,
+    /// A whole signed block.
+    Signed(Stamp),
+    /// Sound sectors that do not belong together.
+    Torn(Vec<Piece>),
+    /// At least one sector that no writer wrote.
+    Garbled(Garbled),
+}
+
+/// A run of sectors of a torn block that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it lies, in sectors.
+    pub sectors: Range<usize>,
+    /// Which sector of its own block it begins with.
+    pub from: usize,
+    /// What it says of itself; `None` for zeros.
+    pub stamp: Option<Stamp>,
+}
+
+/// What can be told of a garbled block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Garbled {
+    /// What it says of itself, where anything of it can still be believed: a sound sector, or a damaged one whose
+    /// header fits most of its filler.
+    pub stamp: Option<Stamp>,
+    /// How many of its sectors are damaged.
+    pub sectors: usize,
+    /// The first wrong byte, from the start of the block: exact when `stamp` is known, else the start of a sector.
+    pub first: usize,
+    /// How many bits are wrong, when that can be told.
+    pub bits: Option<u32>,
+}
+
+impl Reading {
+    /// Reads a block. A length that no signed block can have reads as garbled.
+    pub fn of(block: &[u8]) -> Self {
+        let Ok(size) = block_size(block.len()) else {
+            return Self::Garbled(Garbled { stamp: None, sectors: 1, first: 0, bits: None });
+        };
+        if is_zero(block) {
+            return Self::Zero;
+        }
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut garbled: Option<Garbled> = None;
+        let mut sound: Option<Stamp> = None;
+        for (at, bytes) in block.chunks(SECTOR).enumerate() {
+            let sector = Sector::read(bytes).filter(|sector| sector.size == size);
+            match sector {
+                Some(Sector { stamp, index, sound: true, .. }) => {
+                    sound = sound.or(Some(stamp));
+                    extend(&mut pieces, at, index.into(), Some(stamp));
+                }
+                _ if is_zero(bytes) => extend(&mut pieces, at, at, None),
+                damaged => blame(&mut garbled, at, bytes, damaged),
+            }
+        }
+        if let Some(mut garbled) = garbled {
+            garbled.stamp = garbled.stamp.or(sound);
+            return Self::Garbled(garbled);
+        }
+        match pieces.as_slice() {
+            [Piece { from: 0, stamp: Some(stamp), .. }] => Self::Signed(*stamp),
+            _ => Self::Torn(pieces),
+        }
+    }
+}
+
+/// Adds a sound sector to the pieces found so far.
+fn extend(pieces: &mut Vec<Piece>, at: usize, from: usize, stamp: Option<Stamp>) {
+    match pieces.last_mut() {
+        Some(last)
+            if last.stamp == stamp && last.from + last.sectors.len() == from && last.sectors.end == at =>
+        {
+            last.sectors.end += 1;
+        }
+        _ => pieces.push(Piece { sectors: at..at + 1, from, stamp }),
+    }
+}
+
+/// Takes a damaged sector into account.
+fn blame(garbled: &mut Option<Garbled>, at: usize, bytes: &[u8], damaged: Option<Sector>) {
+    // The header is believed if what it describes is nearly what is there.
+    let likely = damaged.and_then(|sector| {
+        let whole = sector.restore();
+        let bits: u32 = whole.iter().zip(bytes).map(|(a, b)| (a ^ b).count_ones()).sum();
+        let first = whole.iter().zip(bytes).position(|(a, b)| a != b).unwrap_or(0);
+        (bits < BITS_BELIEVED).then_some((sector.stamp, first, bits))
+    });
+    let first = at * SECTOR + likely.map_or(0, |(_, first, _)| first);
+    let bits = likely.map(|(_, _, bits)| bits);
+    match garbled {
+        None => {
+            *garbled = Some(Garbled { stamp: likely.map(|(stamp, ..)| stamp), sectors: 1, first, bits });
+        }
+        Some(known) => {
+            known.sectors += 1;
+            known.stamp = known.stamp.or(likely.map(|(stamp, ..)| stamp));
+            known.bits = known.bits.zip(bits).map(|(a, b)| a.saturating_add(b));
+        }
+    }
+}
+
+/// A damaged header whose filler differs in fewer bits than this from what the header describes is believed: random bytes
+/// differ in about 1800 of the 3584 bits.
+const BITS_BELIEVED: u32 = 512;
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+impl fmt::Display for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zero => f.write_str("zeros"),
+            Self::Signed(stamp) => stamp.fmt(f),
+            Self::Torn(pieces) => {
+                for (number, piece) in pieces.iter().enumerate() {
+                    let comma = if number == 0 { "" } else { "; " };
+                    let Range { start, end } = piece.sectors;
+                    write!(f, "{comma}sectors {start}..{end}: ")?;
+                    match &piece.stamp {
+                        None => f.write_str("zeros")?,
+                        Some(stamp) if piece.from == start => stamp.fmt(f)?,
+                        Some(stamp) => write!(f, "from sector {} of {stamp}", piece.from)?,
+                    }
+                }
+                Ok(())
+            }
+            Self::Garbled(Garbled { stamp, sectors, first, bits }) => {
+                write!(f, "{sectors} damaged sectors, the first wrong byte at {first}")?;
+                if let Some(bits) = bits {
+                    write!(f, ", {bits} wrong bits")?;
+                }
+                match stamp {
+                    Some(stamp) => write!(f, "; it was {stamp}"),
+                    None => f.write_str("; nothing in it says what it was"),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pattern::Pattern;
+    use crate::stamp::{DeviceId, Generation, Sequence, WriterId};
+    use alloc::string::ToString;
+    use alloc::vec;
+    use base::units::Lba;
+
+    fn stamp(sequence: u64) -> Stamp {
+        Stamp {
+            device: DeviceId(1),
+            lba: Lba(2),
+            generation: Generation(sequence),
+            writer: WriterId(3),
+            sequence: Sequence(sequence),
+            time_ns: 0,
+            seed: 5,
+            pattern: Pattern::Random,
+        }
+    }
+
+    fn block(sequence: u64) -> Vec<u8> {
+        let mut block = vec![0; 4096];
+        stamp(sequence).sign(&mut block).unwrap();
+        block
+    }
+
+    #[test]
+    fn whole_blocks_are_told_from_zeros_and_torn_ones() {
+        assert_eq!(Reading::of(&[0; 4096]), Reading::Zero);
+        assert_eq!(Reading::of(&block(7)), Reading::Signed(stamp(7)));
+        let mut torn = block(7);
+        torn[1024..].copy_from_slice(&block(8)[1024..]);
+        torn[3584..].fill(0);
+        let piece = |sectors: Range<usize>, stamp| Piece { from: sectors.start, sectors, stamp };
+        let pieces = vec![piece(0..2, Some(stamp(7))), piece(2..7, Some(stamp(8))), piece(7..8, None)];
+        assert_eq!(Reading::of(&torn), Reading::Torn(pieces));
+    }
+
+    #[test]
+    fn a_shifted_block_is_not_whole() {
+        let mut shifted = block(7);
+        shifted.rotate_left(SECTOR);
+        let Reading::Torn(pieces) = Reading::of(&shifted) else { panic!() };
+        assert_eq!((pieces[0].from, pieces[1].from), (1, 0));
+    }
+
+    #[test]
+    fn damage_is_found_where_it_is_and_the_stamp_still_told() {
+        let mut damaged = block(7);
+        damaged[600] ^= 0x11;
+        let expected = Garbled { stamp: Some(stamp(7)), sectors: 1, first: 600, bits: Some(2) };
+        assert_eq!(Reading::of(&damaged), Reading::Garbled(expected));
+        let mut noise = vec![0; 512];
+        base::rng::Rng::from_seed(1).fill(&mut noise);
+        let nothing = Garbled { stamp: None, sectors: 1, first: 0, bits: None };
+        assert_eq!(Reading::of(&noise), Reading::Garbled(nothing));
+        assert!(matches!(Reading::of(&[1; 100]), Reading::Garbled(_)));
+    }
+
+    #[test]
+    fn every_reading_says_what_it_is_in_words() {
+        assert_eq!(
+            Reading::of(&block(7)).to_string(),
+            "generation 7 of LBA 0x2 on device 0000000000000001, by writer 00000003 as its operation 7 at 0.000000000 s"
+        );
+        let mut damaged = block(7);
+        damaged[600] ^= 1;
+        assert!(
+            Reading::of(&damaged).to_string().starts_with("1 damaged sectors, the first wrong byte at 600")
+        );
+    }
+}

@@ -1,0 +1,206 @@
+//! One block as a register that many write and read at the same time.
+//!
+//! Each write to it is a [`Version`] with three moments: `begin`, when it was submitted; `over`, from when on it can take
+//! effect no more (it ended, or a read saw it, or whoever executed it is gone); and `dead`, since when a read that begins
+//! must not return it, because something that certainly came after it has taken effect. All moments are counts of the
+//! history's own clock, so no two are equal.
+//!
+//! Everything deduced here follows from the order of those moments alone and holds for any medium that executes each
+//! write at one moment between its submission and its end. A block that is legal by these rules may still be
+//! wrong (concurrent writes leave a choice); one that is illegal is certainly wrong.
+
+use alloc::vec::Vec;
+
+use crate::history::{Content, Known};
+use crate::reading::{Piece, Reading};
+
+/// A count of the history's clock.
+pub(crate) type Tick = u64;
+
+/// One write to one block.
+#[derive(Clone, Debug)]
+pub(crate) struct Version {
+    /// The operation, as the history numbers it; zero for what was there before.
+    pub(crate) op: u64,
+    pub(crate) content: Known,
+    pub(crate) begin: Tick,
+    pub(crate) over: Option<Tick>,
+    pub(crate) dead: Option<Tick>,
+    /// It ended well, and so has certainly taken effect.
+    pub(crate) done: bool,
+    /// It failed, or nobody knows: it may have changed a part of the block only.
+    pub(crate) broken: bool,
+    /// It was refused: it has certainly not taken effect.
+    pub(crate) void: bool,
+    /// It may leave what was there (UNMAP is a hint).
+    pub(crate) optional: bool,
+    /// It survives a loss of power from its end on.
+    pub(crate) stable: bool,
+    /// Something that certainly came after it is on stable storage: not even a crash brings it back.
+    pub(crate) buried: bool,
+    /// It was submitted before the last crash.
+    pub(crate) crashed: bool,
+}
+
+impl Version {
+    /// What a block held before anybody wrote to it.
+    pub(crate) const fn first(content: Known) -> Self {
+        Self {
+            op: 0,
+            content,
+            begin: 0,
+            over: Some(0),
+            dead: None,
+            done: true,
+            broken: false,
+            void: false,
+            optional: false,
+            stable: true,
+            buried: false,
+            crashed: false,
+        }
+    }
+
+    fn may_be_read(&self, from: Tick, to: Tick) -> bool {
+        !self.void && self.begin < to && self.dead.is_none_or(|dead| dead >= from)
+    }
+}
+
+/// Everything that is known of one block.
+#[derive(Clone, Debug)]
+pub(crate) struct Register {
+    pub(crate) versions: Vec<Version>,
+    pub(crate) generation: u64,
+    /// Versions were forgotten that a crash could have brought back.
+    pub(crate) forgetful: bool,
+}
+
+/// The most versions that one block keeps; the oldest dead ones go first. Who writes a block this often without a flush
+/// in between gives up that a crash is judged strictly for it.
+const MAX_VERSIONS: usize = 64;
+
+impl Register {
+    pub(crate) fn new(content: Known) -> Self {
+        Self { versions: alloc::vec![Version::first(content)], generation: 0, forgetful: false }
+    }
+
+    pub(crate) fn find(&mut self, op: u64) -> Option<&mut Version> {
+        self.versions.iter_mut().rev().find(|version| version.op == op)
+    }
+
+    /// Takes note that a write ended well.
+    pub(crate) fn done(&mut self, op: u64, now: Tick) {
+        let Some(version) = self.find(op) else { return };
+        version.done = true;
+        // A read that saw it, or a crash, came first.
+        version.over = Some(version.over.map_or(now, |over| over.min(now)));
+        let (begin, optional, stable, crashed) =
+            (version.begin, version.optional, version.stable, version.crashed);
+        if !optional && !crashed {
+            self.supersede(op, begin, now);
+            if stable {
+                self.bury(op, begin);
+            }
+        }
+    }
+
+    /// Everything that was over by `by` came before `op`: it is dead from `now` on.
+    fn supersede(&mut self, op: u64, by: Tick, now: Tick) {
+        for other in self.versions.iter_mut().filter(|other| other.op != op) {
+            if other.over.is_some_and(|over| over <= by) {
+                other.dead = Some(other.dead.map_or(now, |dead| dead.min(now)));
+            }
+        }
+    }
+
+    /// `op` is on stable storage: what came before it never comes back.
+    fn bury(&mut self, op: u64, begin: Tick) {
+        for other in self.versions.iter_mut().filter(|other| other.op != op) {
+            other.buried |= other.over.is_some_and(|over| over <= begin);
+        }
+    }
+
+    /// Everything that ended well before `since` is on stable storage.
+    pub(crate) fn flushed(&mut self, since: Tick) {
+        let stable: Vec<(u64, Tick)> = (self.versions.iter())
+            .filter(|version| version.done && !version.optional && !version.crashed)
+            .filter(|version| version.over.is_some_and(|over| over < since))
+            .map(|version| (version.op, version.begin))
+            .collect();
+        for (op, begin) in stable {
+            self.bury(op, begin);
+        }
+    }
+
+    /// The medium lost what was not on stable storage.
+    pub(crate) fn crash(&mut self, now: Tick) {
+        for version in self.versions.iter_mut().filter(|version| !version.buried) {
+            version.over = Some(version.over.map_or(now, |over| over.min(now)));
+            version.crashed = true;
+            version.broken = true;
+            if !version.void {
+                version.dead = None;
+            }
+        }
+    }
+
+    /// Returns the versions that a read from `from` to `to` may return.
+    pub(crate) fn readable(&self, from: Tick, to: Tick) -> impl Iterator<Item = &Version> {
+        self.versions.iter().filter(move |version| version.may_be_read(from, to))
+    }
+
+    /// A read from `from` to `to` returned `content`, which is `op`'s and no other's.
+    pub(crate) fn seen(&mut self, op: u64, from: Tick, to: Tick) {
+        let Some(version) = self.find(op) else { return };
+        version.over = Some(version.over.map_or(to, |over| over.min(to)));
+        let (begin, crashed) = (version.begin, version.crashed);
+        self.supersede(op, begin.max(from), to);
+        if crashed {
+            // What is found after a crash is what is on stable storage.
+            for other in self.versions.iter_mut().filter(|other| other.op != op) {
+                other.buried |= other.crashed;
+            }
+        }
+    }
+
+    /// Returns whether sound pieces of a torn block may lie side by side.
+    pub(crate) fn may_be_torn(&self, pieces: &[Piece], from: Tick, to: Tick) -> bool {
+        let mut broken = false;
+        let all = pieces.iter().all(|piece| {
+            let content = piece.stamp.map_or(Content::Zero, Content::of);
+            let mut fitting = self.readable(from, to).filter(|version| version.content.admits(content));
+            let version = fitting.next();
+            broken |= version.is_some_and(|version| version.broken);
+            piece.from == piece.sectors.start && version.is_some()
+        });
+        all && broken
+    }
+
+    /// Forgets what no read can return any more: those that are open began at `oldest_read` or later.
+    pub(crate) fn prune(&mut self, oldest_read: Tick) {
+        if self.versions.len() < 2 {
+            return;
+        }
+        let dead = |version: &Version| version.dead.is_some_and(|dead| dead < oldest_read);
+        self.versions.retain(|version| !((version.buried || version.void) && dead(version)));
+        while self.versions.len() > MAX_VERSIONS {
+            let Some(at) = self.versions.iter().position(dead) else { break };
+            self.versions.remove(at);
+            self.forgetful = true;
+        }
+    }
+
+    /// Returns whether the block is as before anybody wrote to it, or holds one version that nothing can change.
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(self.versions.as_slice(), [only] if only.over.is_some())
+    }
+}
+
+/// Returns the content that a reading shows, if it shows a whole one.
+pub(crate) fn content_of(reading: &Reading) -> Option<Content> {
+    match reading {
+        Reading::Zero => Some(Content::Zero),
+        Reading::Signed(stamp) => Some(Content::of(*stamp)),
+        Reading::Torn(_) | Reading::Garbled(_) => None,
+    }
+}

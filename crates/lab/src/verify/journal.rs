@@ -1,0 +1,118 @@
+//! The history of a run in a file, so that it can be judged after a crash of either side.
+//!
+//! A journal is a line of [`HEAD_LEN`] bytes that says what it belongs to, and the entries of [`oracle::journal`]. An
+//! entry is handed to the operating system before its operation is sent, so it survives an end of this process; with
+//! `synced` it is on stable storage before that, and survives the loss of this machine's power too.
+
+use std::fs::File;
+use std::io::{self, Write};
+
+use oracle::journal::Entry;
+use oracle::stamp::DeviceId;
+
+use super::plan::Refused;
+
+/// The length of the line at its start.
+pub const HEAD_LEN: usize = 128;
+
+const MAGIC: &str = "targe verify journal 1";
+
+/// A journal being written.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+    synced: bool,
+    pending: Vec<u8>,
+}
+
+/// What a journal belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The identity in the signed blocks.
+    pub device: DeviceId,
+    /// The length of a signed block.
+    pub unit: usize,
+    /// Where the range begins, in bytes.
+    pub from: u64,
+    /// How long it is.
+    pub len: u64,
+}
+
+/// Why a journal cannot be judged by.
+#[derive(Debug, thiserror::Error)]
+pub enum BadJournal {
+    /// It does not begin as one does.
+    #[error("this is no journal of `targe verify`")]
+    NotOne,
+    /// The device does not fit it.
+    #[error("the journal does not fit the device: {0}")]
+    Refused(#[source] Refused),
+}
+
+impl Journal {
+    /// Writes a journal to `file`, which must be empty. With `synced`, each entry is on stable storage before its
+    /// operation is sent.
+    pub const fn new(file: File, synced: bool) -> Self {
+        Self { file, synced, pending: Vec::new() }
+    }
+
+    /// Says what it belongs to: the first thing to be written.
+    pub(super) fn begin(&mut self, head: &Head) -> io::Result<()> {
+        let Head { device, unit, from, len } = head;
+        let line = format!("{MAGIC} device={:016x} unit={unit} from={from} len={len}", device.0);
+        let width = HEAD_LEN - 1;
+        self.pending.extend_from_slice(format!("{line:width$}\n").as_bytes());
+        self.flush()
+    }
+
+    /// Adds an entry. It reaches the file with the next [`Self::flush`].
+    pub(super) fn note(&mut self, entry: &Entry) {
+        self.pending.extend_from_slice(&entry.encode());
+    }
+
+    /// Hands everything over.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if !self.pending.is_empty() {
+            self.file.write_all(&self.pending)?;
+            self.pending.clear();
+            if self.synced {
+                self.file.sync_data()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Splits a journal into what it belongs to and its entries.
+pub(super) fn read(bytes: &[u8]) -> Result<(Head, &[u8]), BadJournal> {
+    let (line, entries) = bytes.split_at_checked(HEAD_LEN).ok_or(BadJournal::NotOne)?;
+    let line =
+        std::str::from_utf8(line).ok().and_then(|line| line.strip_prefix(MAGIC)).ok_or(BadJournal::NotOne)?;
+    let value = |key: &str| {
+        let word = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+        word.ok_or(BadJournal::NotOne)
+    };
+    let number = |key: &str| value(key)?.parse::<u64>().map_err(|_| BadJournal::NotOne);
+    let device = u64::from_str_radix(value("device")?, 16).map_err(|_| BadJournal::NotOne)?;
+    let unit = usize::try_from(number("unit")?).map_err(|_| BadJournal::NotOne)?;
+    Ok((Head { device: DeviceId(device), unit, from: number("from")?, len: number("len")? }, entries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_reads_as_it_was_written() {
+        let path = std::env::temp_dir().join(format!("targe-journal-head-{}", std::process::id()));
+        let head = Head { device: DeviceId(u64::MAX), unit: 65_536, from: u64::MAX - 1, len: u64::MAX };
+        let mut journal = Journal::new(File::create(&path).unwrap(), false);
+        journal.begin(&head).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(bytes.len(), HEAD_LEN);
+        let (read_back, entries) = read(&bytes).unwrap();
+        assert_eq!((read_back, entries.len()), (head, 0));
+        assert!(read(&bytes[1..]).is_err() && read(b"tarJ").is_err() && read(&[0; 200]).is_err());
+    }
+}

@@ -1,0 +1,523 @@
+//! The run itself: what is sent when, and what becomes of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use base::buffer::{Buf, DataList};
+use base::rng::Rng;
+use base::units::{Blocks, Lba};
+use oracle::history::{Change, End, FlushId, History, OpId, Planned, ReadId};
+use oracle::journal::{Entry, What};
+use oracle::pattern::Pattern;
+use oracle::stamp::{DeviceId, Sequence, Stamp, WriterId};
+use store::contract::{Durability, Failure, Fault, OpAction, Outcome};
+use store::shared::SharedStore;
+
+use super::journal::{Head, Journal};
+use super::plan::{Plan, Refused, Span, Work, wide};
+use super::report::{Progress, Report, Stage};
+use super::{Go, Stopwatch, TELL, low_half};
+
+/// After so many writes of a pass over the whole range, one range that is done is written again, and one is read again.
+const AGAIN_EVERY: u64 = 16;
+
+/// One write in so many asks for stable storage (FUA), and one flush follows so many writes.
+const STABLE_EVERY: u64 = 8;
+const FLUSH_EVERY: u64 = 64;
+
+/// What an operation under way is.
+#[derive(Debug)]
+enum Doing {
+    Write {
+        op: OpId,
+        span: Span,
+    },
+    /// A read of what was just written, or of anything.
+    Read {
+        read: ReadId,
+        span: Span,
+        stage: Stage,
+    },
+    Flush {
+        flush: FlushId,
+        number: u64,
+    },
+}
+
+type Ended = (u64, Result<Outcome, Failure>);
+
+/// A run at work.
+pub(super) struct Pass<'a> {
+    disk: &'a dyn SharedStore,
+    plan: &'a Plan,
+    span: Span,
+    history: History,
+    device: DeviceId,
+    writer: WriterId,
+    rng: Rng,
+    journal: Option<Journal>,
+    watch: &'a mut dyn FnMut(&Progress) -> Go,
+    clock: Stopwatch,
+    told: Duration,
+    stopped: bool,
+    sequence: u64,
+    flushes: u64,
+    next_key: u64,
+    doing: BTreeMap<u64, Doing>,
+    /// Units with an operation under way, as runs: first and count.
+    busy: BTreeSet<Span>,
+    ended: Receiver<Ended>,
+    end: Sender<Ended>,
+    report: Report,
+}
+
+impl<'a> Pass<'a> {
+    pub(super) fn new(
+        disk: &'a dyn SharedStore,
+        plan: &'a Plan,
+        span: Span,
+        history: History,
+        (device, writer): (DeviceId, WriterId),
+        rng: Rng,
+        watch: &'a mut dyn FnMut(&Progress) -> Go,
+    ) -> Self {
+        let (end, ended) = channel();
+        let report = Report { seed: plan.seed, unit: plan.unit, ..Report::default() };
+        Self {
+            disk,
+            plan,
+            span,
+            history,
+            device,
+            writer,
+            rng,
+            journal: None,
+            watch,
+            clock: Stopwatch::start(),
+            told: Duration::ZERO,
+            stopped: false,
+            sequence: 0,
+            flushes: 0,
+            next_key: 0,
+            doing: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            ended,
+            end,
+            report,
+        }
+    }
+
+    /// Keeps a journal from now on.
+    pub(super) fn keep(&mut self, mut journal: Journal) -> Result<(), Refused> {
+        let unit = self.plan.unit;
+        let head = Head {
+            device: self.device,
+            unit,
+            from: self.span.first.saturating_mul(wide(unit)),
+            len: self.span.count.saturating_mul(wide(unit)),
+        };
+        journal.begin(&head).map_err(Refused::Journal)?;
+        self.journal = Some(journal);
+        Ok(())
+    }
+
+    /// Writes as the plan says, and reads each write back.
+    pub(super) fn write(&mut self) -> Result<(), Refused> {
+        if self.disk.profile().read_only {
+            return Err(Refused::ReadOnly);
+        }
+        match self.plan.work {
+            Work::Whole => self.write_whole()?,
+            Work::For(time) => self.write_for(time)?,
+        }
+        self.drain(Stage::Writing, None)?;
+        if !self.stopped {
+            self.flush()?;
+            self.drain(Stage::Writing, None)?;
+        }
+        Ok(())
+    }
+
+    fn write_whole(&mut self) -> Result<(), Refused> {
+        let chunk = self.chunk_max();
+        let chunks = self.span.count.div_ceil(chunk);
+        // A walk through all of them that looks random: steps of a size that shares no factor with their number.
+        let (start, step) = (self.rng.below(chunks), coprime(chunks, self.rng.below(chunks)));
+        let total = self.span.count.saturating_mul(wide(self.plan.unit));
+        for number in 0..chunks {
+            let at = step_of(start, step, number, chunks);
+            let span = self.part(at.saturating_mul(chunk), chunk);
+            self.room(Stage::Writing, Some((self.report.written_bytes, total)))?;
+            if self.stopped {
+                return Ok(());
+            }
+            self.start_write(span)?;
+            if number % AGAIN_EVERY == AGAIN_EVERY - 1 {
+                let done = step_of(start, step, self.rng.below(number), chunks);
+                let again = self.part(done.saturating_mul(chunk), chunk);
+                let reread = step_of(start, step, self.rng.below(number), chunks);
+                let reread = self.part(reread.saturating_mul(chunk), chunk);
+                self.try_write(again)?;
+                self.try_read(reread, Stage::Writing);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_for(&mut self, time: Duration) -> Result<(), Refused> {
+        let chunk = self.chunk_max();
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        while self.clock.elapsed() < time {
+            self.room(Stage::Writing, Some((millis(self.clock.elapsed()).min(millis(time)), millis(time))))?;
+            if self.stopped {
+                break;
+            }
+            // As often a few units as many.
+            let most = 1_u64 << self.rng.below(u64::from(chunk.ilog2()) + 1);
+            let count = 1 + self.rng.below(most);
+            let at = self.rng.below(self.span.count);
+            let span = self.part(at, count);
+            if self.rng.chance(1, 4) {
+                self.try_read(span, Stage::Writing);
+            } else {
+                self.try_write(span)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads everything, or the runs given, and judges it.
+    pub(super) fn verify(&mut self, only: Option<&[Span]>) -> Result<(), Refused> {
+        let everything = [self.span];
+        let spans = only.unwrap_or(&everything);
+        let total = spans.iter().map(|span| span.count).sum::<u64>().saturating_mul(wide(self.plan.unit));
+        self.report.range_bytes = total;
+        let chunk = self.chunk_max();
+        for span in spans {
+            let mut first = span.first;
+            while first < span.end() {
+                let part = Span { first, count: chunk.min(span.end() - first) };
+                self.room(Stage::Verifying, Some((self.report.verified_bytes, total)))?;
+                if self.stopped {
+                    break;
+                }
+                self.start_read(part, Stage::Verifying);
+                first = part.end();
+            }
+        }
+        self.drain(Stage::Verifying, Some(total))?;
+        self.report.complete = !self.stopped && self.report.verified_bytes == total;
+        Ok(())
+    }
+
+    pub(super) fn into_report(mut self) -> Report {
+        self.report.seconds = self.clock.elapsed().as_secs_f64();
+        self.report
+    }
+
+    /// Returns the most units of one operation.
+    fn chunk_max(&self) -> u64 {
+        wide(self.plan.io_max.min(self.disk.profile().io_len_max) / self.plan.unit).max(1)
+    }
+
+    /// Returns at most `count` units from the `at`-th of the range on.
+    fn part(&self, at: u64, count: u64) -> Span {
+        let at = at.min(self.span.count - 1);
+        Span { first: self.span.first + at, count: count.min(self.span.count - at) }
+    }
+
+    fn is_free(&self, span: Span) -> bool {
+        // Runs under way do not overlap, so only the last one that begins before the end can reach into it.
+        let before = self.busy.range(..Span { first: span.end(), count: 0 }).next_back();
+        before.is_none_or(|other| other.end() <= span.first)
+    }
+
+    /// Writes if nothing else is going on there.
+    fn try_write(&mut self, span: Span) -> Result<(), Refused> {
+        if self.is_free(span) { self.start_write(span) } else { Ok(()) }
+    }
+
+    fn try_read(&mut self, span: Span, stage: Stage) {
+        if self.is_free(span) {
+            self.start_read(span, stage);
+        }
+    }
+
+    fn start_write(&mut self, span: Span) -> Result<(), Refused> {
+        if !self.is_free(span) {
+            self.settle()?;
+        }
+        self.sequence += 1;
+        let sequence = Sequence(self.sequence);
+        let stable = self.sequence.is_multiple_of(STABLE_EVERY);
+        let data = self.signed(span, sequence);
+        let change = Change {
+            device: self.device,
+            lba: Lba(span.first),
+            blocks: span.count,
+            content: Planned::Signed(self.writer, sequence),
+            stable,
+            optional: false,
+        };
+        let op = self.history.submit(change);
+        self.note(What::Submit(op, change))?;
+        let durability = if stable { Durability::Stable } else { Durability::Cached };
+        self.submit(
+            Doing::Write { op, span },
+            Some(span),
+            OpAction::Write { at: self.at(span), data, durability },
+        );
+        if self.sequence.is_multiple_of(FLUSH_EVERY) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn start_read(&mut self, span: Span, stage: Stage) {
+        let read = self.history.read_begin(self.device, Lba(span.first), span.count);
+        let action = OpAction::Read { at: self.at(span), len: self.len_of(span) };
+        self.submit(Doing::Read { read, span, stage }, (stage == Stage::Writing).then_some(span), action);
+    }
+
+    fn flush(&mut self) -> Result<(), Refused> {
+        self.flushes += 1;
+        let number = self.flushes;
+        let flush = self.history.flush_begin(self.device);
+        self.note(What::FlushBegin(number, self.device))?;
+        self.submit(Doing::Flush { flush, number }, None, OpAction::Flush);
+        Ok(())
+    }
+
+    fn submit(&mut self, doing: Doing, busy: Option<Span>, action: OpAction) {
+        let key = self.next_key;
+        self.next_key += 1;
+        self.doing.insert(key, doing);
+        self.busy.extend(busy);
+        let end = self.end.clone();
+        // The receiver lives as long as anything is under way.
+        self.disk.submit(action, Box::new(move |result| drop(end.send((key, result)))));
+    }
+
+    fn at(&self, span: Span) -> u64 {
+        span.first.saturating_mul(wide(self.plan.unit))
+    }
+
+    fn len_of(&self, span: Span) -> usize {
+        usize::try_from(span.count).unwrap_or(usize::MAX).saturating_mul(self.plan.unit)
+    }
+
+    /// Makes the blocks of one write.
+    fn signed(&mut self, span: Span, sequence: Sequence) -> DataList {
+        let len = self.len_of(span);
+        let mut buf = Buf::with_capacity(len);
+        buf.append_zeros(len);
+        let (time_ns, seed) = (self.clock.nanos(), low_half(self.rng.next_u64()));
+        let turn = usize::try_from(sequence.0).unwrap_or(0) % Pattern::ALL.len();
+        let pattern = self.plan.pattern.or_else(|| Pattern::ALL.get(turn).copied()).unwrap_or_default();
+        for (number, block) in (0..).zip(buf.filled_mut().chunks_mut(self.plan.unit)) {
+            let lba = Lba(span.first).after(Blocks(number)).unwrap_or(Lba(u64::MAX));
+            let generation = self.history.next_generation(self.device, lba);
+            let stamp = Stamp {
+                device: self.device,
+                lba,
+                generation,
+                writer: self.writer,
+                sequence,
+                time_ns,
+                seed,
+                pattern,
+            };
+            // The plan was checked: a unit is as long as a signed block can be.
+            let _ = stamp.sign(block);
+        }
+        buf.freeze().into()
+    }
+
+    fn note(&mut self, what: What) -> Result<(), Refused> {
+        let time_ns = self.clock.nanos();
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        journal.note(&Entry { time_ns, what });
+        match what {
+            // Must be there before the operation is sent; the others may come late.
+            What::Submit(..) => journal.flush().map_err(Refused::Journal),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until there is room for one more operation.
+    fn room(&mut self, stage: Stage, progress: Option<(u64, u64)>) -> Result<(), Refused> {
+        self.take_ended()?;
+        self.tell(stage, progress);
+        while self.doing.len() >= self.plan.depth.max(1) {
+            self.wait(stage, progress)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is under way and nothing is left to be read back.
+    fn drain(&mut self, stage: Stage, total: Option<u64>) -> Result<(), Refused> {
+        while !self.doing.is_empty() {
+            let progress = total.map(|total| (self.report.verified_bytes, total));
+            self.wait(stage, progress)?;
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.flush().map_err(Refused::Journal)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is under way, in the middle of a run.
+    fn settle(&mut self) -> Result<(), Refused> {
+        self.drain(Stage::Writing, None)
+    }
+
+    fn wait(&mut self, stage: Stage, progress: Option<(u64, u64)>) -> Result<(), Refused> {
+        if let Ok(ended) = self.ended.recv_timeout(TELL) {
+            self.take(ended)?;
+        }
+        self.take_ended()?;
+        self.tell(stage, progress);
+        Ok(())
+    }
+
+    fn take_ended(&mut self) -> Result<(), Refused> {
+        while let Ok(ended) = self.ended.try_recv() {
+            self.take(ended)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, (key, result): Ended) -> Result<(), Refused> {
+        let Some(doing) = self.doing.remove(&key) else { return Ok(()) };
+        match doing {
+            Doing::Write { op, span } => self.written(op, span, result),
+            Doing::Read { read, span, stage } => {
+                self.was_read(read, span, stage, result);
+                Ok(())
+            }
+            Doing::Flush { flush, number } => self.flushed(flush, number, result),
+        }
+    }
+
+    fn written(&mut self, op: OpId, span: Span, result: Result<Outcome, Failure>) -> Result<(), Refused> {
+        self.busy.remove(&span);
+        let end = match result {
+            Ok(_) => {
+                self.report.writes += 1;
+                self.report.written_bytes += wide(self.len_of(span));
+                End::Done
+            }
+            Err(failure) => {
+                self.fail("write", span, failure);
+                end_of(failure)
+            }
+        };
+        self.history.end(op, end);
+        self.note(What::End(op, end))?;
+        if !self.stopped {
+            self.start_read(span, Stage::Writing);
+        }
+        Ok(())
+    }
+
+    fn was_read(&mut self, read: ReadId, span: Span, stage: Stage, result: Result<Outcome, Failure>) {
+        if stage == Stage::Writing {
+            self.busy.remove(&span);
+        }
+        let len = self.len_of(span);
+        match result {
+            Ok(Outcome::Data(data)) if data.len() == len => {
+                self.report.reads += 1;
+                match stage {
+                    Stage::Writing => self.report.read_bytes += wide(len),
+                    Stage::Verifying => self.report.verified_bytes += wide(len),
+                }
+                let mut whole = vec![0; len];
+                data.copy_to(0, &mut whole);
+                for finding in self.history.read_end(read, self.plan.unit, &whole) {
+                    self.report.found(&finding);
+                    self.stopped |= self.plan.stop_on_corruption;
+                }
+            }
+            Ok(_) => {
+                self.history.read_failed(read);
+                self.fail("read", span, Failure::from(Fault::Bug));
+            }
+            Err(failure) => {
+                self.history.read_failed(read);
+                self.fail("read", span, failure);
+            }
+        }
+    }
+
+    fn flushed(
+        &mut self,
+        flush: FlushId,
+        number: u64,
+        result: Result<Outcome, Failure>,
+    ) -> Result<(), Refused> {
+        match result {
+            Ok(_) => {
+                self.report.flushes += 1;
+                self.history.flush_end(flush);
+                self.note(What::FlushEnd(number))
+            }
+            Err(failure) => {
+                self.report.failed(format!("flush: {}", failure.fault));
+                self.stopped |= self.report.errors > self.plan.errors_max;
+                Ok(())
+            }
+        }
+    }
+
+    fn fail(&mut self, what: &str, span: Span, failure: Failure) {
+        let (at, len) = (self.at(span), self.len_of(span));
+        let place = failure.at.map(|at| format!(" at byte {at}")).unwrap_or_default();
+        self.report.failed(format!("{what} of {len} bytes at byte {at}: {}{place}", failure.fault));
+        self.stopped |= self.report.errors > self.plan.errors_max;
+    }
+
+    fn tell(&mut self, stage: Stage, progress: Option<(u64, u64)>) {
+        let elapsed = self.clock.elapsed();
+        if elapsed < self.told + TELL {
+            return;
+        }
+        self.told = elapsed;
+        let (done, total) = progress.unwrap_or_default();
+        let (wrong, errors) = (self.report.wrong.total(), self.report.errors);
+        let progress = Progress { stage, done, total, elapsed, wrong, errors };
+        self.stopped |= (self.watch)(&progress) == Go::Stop;
+    }
+}
+
+/// Returns what a failure says of the write. Only an answer that came from the device tells that it is over.
+const fn end_of(failure: Failure) -> End {
+    match failure.fault {
+        Fault::ReadOnly | Fault::OutOfRange | Fault::Unsupported | Fault::Bug => End::Refused,
+        Fault::NoSpace => End::Failed,
+        Fault::Medium | Fault::Gone => End::Unknown,
+    }
+}
+
+/// Returns the `number`-th of `count` places on a walk.
+fn step_of(start: u64, step: u64, number: u64, count: u64) -> u64 {
+    let at = u128::from(start) + u128::from(step) * u128::from(number);
+    u64::try_from(at % u128::from(count.max(1))).unwrap_or(0)
+}
+
+/// Returns a number near `near` that shares no factor with `count`.
+fn coprime(count: u64, near: u64) -> u64 {
+    let mut step = near.max(1);
+    while gcd(step, count) != 1 {
+        step += 1;
+    }
+    step
+}
+
+const fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}

@@ -1,0 +1,137 @@
+//! What a run did and found.
+
+use std::time::Duration;
+
+use oracle::history::{Finding, Wrong};
+use serde::Serialize;
+
+/// The most findings and errors that are told one by one; all are counted.
+pub const TOLD_MAX: usize = 100;
+
+/// What a run did and found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// What every choice of the run came from; the same seed makes the same choices.
+    pub seed: u64,
+    /// The length of a signed block.
+    pub unit: usize,
+    /// Writes that ended well.
+    pub writes: u64,
+    /// Reads that ended well, those of the last pass included.
+    pub reads: u64,
+    /// Flushes that ended well.
+    pub flushes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Bytes read back while writing.
+    pub read_bytes: u64,
+    /// Bytes read in the last pass.
+    pub verified_bytes: u64,
+    /// Bytes that the last pass was to read.
+    pub range_bytes: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// What the first of them said.
+    pub error_texts: Vec<String>,
+    /// Wrong blocks, by what is wrong.
+    pub wrong: Counts,
+    /// The first of them, in words.
+    pub findings: Vec<String>,
+    /// Whole entries of the journal that was judged by.
+    pub journal_entries: Option<usize>,
+    /// How long it took.
+    pub seconds: f64,
+    /// Whether the last pass read everything.
+    pub complete: bool,
+}
+
+/// Wrong blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Read as if nothing was ever written.
+    pub lost: u64,
+    /// An older version.
+    pub stale: u64,
+    /// Put together from several writes.
+    pub torn: u64,
+    /// Of another address.
+    pub misdirected: u64,
+    /// Of another device or writer.
+    pub foreign: u64,
+    /// Damaged.
+    pub garbled: u64,
+    /// Never sent, or refused.
+    pub unsubmitted: u64,
+}
+
+impl Counts {
+    /// Returns how many there are in all.
+    pub const fn total(&self) -> u64 {
+        self.lost + self.stale + self.torn + self.misdirected + self.foreign + self.garbled + self.unsubmitted
+    }
+
+    const fn count(&mut self, wrong: Wrong) {
+        let count = match wrong {
+            Wrong::Lost => &mut self.lost,
+            Wrong::Stale => &mut self.stale,
+            Wrong::Torn => &mut self.torn,
+            Wrong::Misdirected => &mut self.misdirected,
+            Wrong::Foreign => &mut self.foreign,
+            // A comparison is a reading here.
+            Wrong::Garbled | Wrong::Miscompared => &mut self.garbled,
+            Wrong::Unsubmitted => &mut self.unsubmitted,
+        };
+        *count += 1;
+    }
+}
+
+impl Report {
+    /// Returns whether everything was read at the end, nothing was wrong and nothing failed.
+    pub const fn is_sound(&self) -> bool {
+        self.complete && self.wrong.total() == 0 && self.errors == 0
+    }
+
+    /// Takes note of a wrong block.
+    pub(crate) fn found(&mut self, finding: &Finding) {
+        self.wrong.count(finding.wrong);
+        if self.findings.len() < TOLD_MAX {
+            let (at, unit) = (finding.lba.0, super::plan::wide(self.unit));
+            let bytes = at.saturating_mul(unit);
+            self.findings.push(format!("bytes {bytes}..{}: {finding}", bytes.saturating_add(unit)));
+        }
+    }
+
+    /// Takes note of an operation that failed.
+    pub(crate) fn failed(&mut self, what: String) {
+        self.errors += 1;
+        if self.error_texts.len() < TOLD_MAX {
+            self.error_texts.push(what);
+        }
+    }
+}
+
+/// What a run is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Writing, and reading back.
+    Writing,
+    /// Reading everything once more.
+    Verifying,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// What it is doing.
+    pub stage: Stage,
+    /// How much of that is done: bytes, or milliseconds where the run goes by time.
+    pub done: u64,
+    /// Of how much.
+    pub total: u64,
+    /// How long it has been running.
+    pub elapsed: Duration,
+    /// Wrong blocks so far.
+    pub wrong: u64,
+    /// Failed operations so far.
+    pub errors: u64,
+}

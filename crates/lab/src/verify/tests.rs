@@ -1,0 +1,231 @@
+use std::sync::Mutex;
+
+use base::buffer::{Bytes, DataList};
+use store::contract::{Failure, Fault, OpAction, Outcome, Profile};
+use store::shared::Done;
+
+use super::plan::Work;
+use super::*;
+
+const LEN: u64 = 4 << 20;
+
+/// What a medium does wrong, at the n-th write counted from zero.
+#[derive(Clone, Copy, Debug)]
+enum Lie {
+    Nothing,
+    /// Says done and writes nothing.
+    Lose(u64),
+    /// Writes it one unit further on.
+    Misdirect(u64),
+    /// Writes the first half only.
+    Tear(u64),
+    /// Flips a bit at this offset of the data.
+    Flip(u64, usize),
+    /// Fails without a write.
+    Fail(u64),
+    /// Fails, having written half.
+    FailHalfway(u64),
+    /// Brings the whole medium back to how it was at an earlier write.
+    Revert(u64, u64),
+}
+
+/// A medium in memory that answers at once, and may lie.
+struct Medium {
+    lie: Lie,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    bytes: Vec<u8>,
+    writes: u64,
+    snapshot: Vec<u8>,
+}
+
+impl Medium {
+    fn new(lie: Lie) -> Self {
+        let state = State { bytes: vec![0; usize::try_from(LEN).unwrap()], ..State::default() };
+        Self { lie, state: Mutex::new(state) }
+    }
+
+    fn act(&self, action: OpAction) -> Result<Outcome, Failure> {
+        let mut state = self.state.lock().unwrap();
+        match action {
+            OpAction::Read { at, len } => {
+                let at = usize::try_from(at).unwrap();
+                Ok(Outcome::Data(Bytes::copied_from(&state.bytes[at..at + len]).into()))
+            }
+            OpAction::Write { at, data, .. } => state.write(self.lie, usize::try_from(at).unwrap(), data),
+            OpAction::Flush => Ok(Outcome::Done(DataList::new())),
+            _ => Err(Fault::Unsupported.into()),
+        }
+    }
+}
+
+impl State {
+    fn write(&mut self, lie: Lie, at: usize, data: DataList) -> Result<Outcome, Failure> {
+        let number = self.writes;
+        self.writes += 1;
+        let mut whole = vec![0; data.len()];
+        data.copy_to(0, &mut whole);
+        let (mut at, mut result) = (at, Ok(Outcome::Done(data)));
+        match lie {
+            Lie::Lose(n) if n == number => return result,
+            Lie::Misdirect(n) if n == number => at = (at + 4096) % (self.bytes.len() - whole.len()),
+            Lie::Tear(n) if n == number => whole.truncate(whole.len() / 2 + 512),
+            Lie::Flip(n, offset) if n == number => whole[offset % 4096] ^= 0x10,
+            Lie::Fail(n) if n == number => return Err(Fault::Medium.into()),
+            Lie::FailHalfway(n) if n == number => {
+                whole.truncate(whole.len() / 2 + 512);
+                result = Err(Fault::Medium.into());
+            }
+            Lie::Revert(n, _) if n == number => self.snapshot = self.bytes.clone(),
+            Lie::Revert(_, n) if n == number => {
+                self.bytes = std::mem::take(&mut self.snapshot);
+            }
+            _ => {}
+        }
+        self.bytes[at..at + whole.len()].copy_from_slice(&whole);
+        result
+    }
+}
+
+impl SharedStore for Medium {
+    fn profile(&self) -> Profile {
+        Profile {
+            len: LEN,
+            granule: 512,
+            preferred_granule: 4096,
+            io_len_max: 1 << 20,
+            atomic_len_max: 0,
+            read_only: false,
+            volatile_cache: true,
+            thin: false,
+            deallocated_reads_zero: false,
+            rotational: false,
+        }
+    }
+
+    fn submit(&self, action: OpAction, done: Done) {
+        done(self.act(action));
+    }
+}
+
+fn whole() -> Plan {
+    Plan { work: Work::Whole, io_max: 64 << 10, seed: 11, ..Plan::default() }
+}
+
+fn judge(lie: Lie, plan: &Plan) -> Report {
+    run(&Medium::new(lie), plan, None, &mut |_| Go::On).unwrap()
+}
+
+#[test]
+fn a_sound_medium_is_found_sound() {
+    let report = judge(Lie::Nothing, &whole());
+    assert!(report.is_sound(), "{report:?}");
+    assert_eq!((report.verified_bytes, report.range_bytes), (LEN, LEN));
+    assert!(report.written_bytes >= LEN && report.read_bytes >= report.written_bytes && report.flushes > 0);
+}
+
+#[test]
+fn each_lie_is_told_by_its_name() {
+    let wrong = |lie| judge(lie, &whole()).wrong;
+    // The first write to a block: before it there was nothing of ours, so a lost one reads as zeros.
+    assert!(wrong(Lie::Lose(3)).lost > 0);
+    assert!(wrong(Lie::Misdirect(4)).misdirected > 0);
+    assert!(wrong(Lie::Tear(5)).torn > 0);
+    assert_eq!(wrong(Lie::Flip(6, 0)), report::Counts { garbled: 2, ..Default::default() });
+    assert_eq!(wrong(Lie::Flip(6, 3000)), report::Counts { garbled: 2, ..Default::default() });
+    let reverted = wrong(Lie::Revert(20, 60));
+    assert!(reverted.lost + reverted.stale > 0, "{reverted:?}");
+}
+
+#[test]
+fn a_block_that_was_destroyed_behind_our_back_shows_at_the_end() {
+    // A misdirected write is wrong in two places: where it is missing and where it landed.
+    let report = judge(Lie::Misdirect(10), &whole());
+    let blocks: std::collections::BTreeSet<_> =
+        report.findings.iter().filter_map(|text| text.split_once(':').map(|(bytes, _)| bytes)).collect();
+    assert!(blocks.len() >= 2, "{:?}", report.findings);
+    assert!(!report.is_sound());
+}
+
+#[test]
+fn what_failed_is_an_error_and_no_corruption() {
+    for lie in [Lie::Fail(9), Lie::FailHalfway(9)] {
+        let report = judge(lie, &whole());
+        assert_eq!((report.errors, report.wrong.total()), (1, 0), "{lie:?}: {:?}", report.findings);
+        assert!(report.complete && !report.is_sound());
+        assert!(report.error_texts[0].contains("medium error"), "{:?}", report.error_texts);
+    }
+}
+
+#[test]
+fn stops_at_the_first_wrong_block_if_asked_to() {
+    let report = judge(Lie::Flip(2, 100), &Plan { stop_on_corruption: true, ..whole() });
+    assert_eq!(report.wrong.garbled, 1);
+    assert!(!report.complete && report.written_bytes < LEN / 2);
+}
+
+#[test]
+fn a_run_by_time_ends_and_verifies_the_whole_range() {
+    let plan =
+        Plan { work: Work::For(Duration::from_millis(50)), from: 1 << 20, len: Some(1 << 20), ..whole() };
+    let medium = Medium::new(Lie::Nothing);
+    let report = run(&medium, &plan, None, &mut |_| Go::On).unwrap();
+    assert!(report.is_sound() && report.writes > 0, "{report:?}");
+    assert_eq!(report.verified_bytes, 1 << 20);
+    let state = medium.state.lock().unwrap();
+    assert!(state.bytes[..1 << 20].iter().all(|byte| *byte == 0), "wrote before the range");
+    assert!(state.bytes[2 << 20..].iter().all(|byte| *byte == 0), "wrote behind the range");
+}
+
+#[test]
+fn one_seed_writes_the_same_blocks() {
+    let (first, second) = (Medium::new(Lie::Nothing), Medium::new(Lie::Nothing));
+    let mut plan = whole();
+    plan.depth = 1;
+    for medium in [&first, &second] {
+        run(medium, &plan, None, &mut |_| Go::On).unwrap();
+    }
+    let (first, second) = (first.state.lock().unwrap(), second.state.lock().unwrap());
+    // Blocks carry the time of their writing; where they are and whose is the same.
+    assert_eq!(first.writes, second.writes);
+    for (one, other) in first.bytes.chunks(512).zip(second.bytes.chunks(512)) {
+        assert_eq!((&one[..40], &one[48..56]), (&other[..40], &other[48..56]));
+    }
+}
+
+#[test]
+fn refuses_what_does_not_fit_the_device() {
+    let refused = |plan: Plan| run(&Medium::new(Lie::Nothing), &plan, None, &mut |_| Go::On).unwrap_err();
+    assert!(matches!(refused(Plan { unit: 1000, ..whole() }), Refused::Unit(1000)));
+    assert!(matches!(refused(Plan { from: 100, ..whole() }), Refused::Unaligned(4096)));
+    assert!(matches!(refused(Plan { len: Some(LEN + 4096), ..whole() }), Refused::BeyondEnd { .. }));
+    assert!(matches!(refused(Plan { len: Some(0), ..whole() }), Refused::Empty));
+    assert_eq!(Plan::unit_for(1 << 30, 512), 4096);
+    assert_eq!(Plan::unit_for(1 << 37, 512), 8192);
+}
+
+#[test]
+fn a_journal_judges_what_a_crash_left() {
+    let path = std::env::temp_dir().join(format!("targe-verify-journal-{}", std::process::id()));
+    let medium = Medium::new(Lie::Nothing);
+    let journal = Journal::new(std::fs::File::create(&path).unwrap(), false);
+    run(&medium, &whole(), Some(journal), &mut |_| Go::On).unwrap();
+    let mut kept = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let judge = |medium: &Medium, kept: &[u8]| check(medium, kept, false, false, &mut |_| Go::On).unwrap();
+    let report = judge(&medium, &kept);
+    assert!(report.is_sound() && report.verified_bytes == LEN, "{report:?}");
+    // The writer was killed in the middle of an entry: what it did not note may have happened or not.
+    kept.truncate(kept.len() / 2 + 7);
+    let report = judge(&medium, &kept);
+    assert!(report.journal_entries.unwrap() > 0);
+    // What was written twice may be newer than the journal knows; everything else is right.
+    let newer = report.wrong.unsubmitted + report.wrong.foreign;
+    assert_eq!(report.wrong.total(), newer, "{:?}", report.findings);
+    medium.state.lock().unwrap().bytes[5000] ^= 1;
+    assert!(!judge(&medium, &kept).is_sound() || kept.is_empty());
+    assert!(check(&medium, b"nonsense", false, false, &mut |_| Go::On).is_err());
+}

@@ -28,6 +28,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The most connections at a time; more are closed as soon as they come.
 pub const CONNECTIONS_MAX: usize = 1024;
 
+/// Hears of each fault.
+pub type Watch = fn(&Injected);
+
 /// A proxy at work. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
@@ -44,8 +47,7 @@ struct Shared {
     plan_generation: AtomicU64,
     faults: Mutex<Faults>,
     counts: Counts,
-    /// Called for each fault.
-    watch: Option<fn(&Injected)>,
+    watch: Option<Watch>,
 }
 
 /// What a proxy did so far.
@@ -122,7 +124,7 @@ impl Proxy {
         upstream: SocketAddr,
         faults: Faults,
         seed: u64,
-        watch: Option<fn(&Injected)>,
+        watch: Option<Watch>,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(listen)?;
         listener.set_nonblocking(true)?;

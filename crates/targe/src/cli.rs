@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Sessions(AskArgs),
     /// List the LUNs of the running daemon
     Luns(AskArgs),
+    /// Run experiments, and the instruments they are made of
+    Lab(crate::lab::LabArgs),
 }
 
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@
 mod ask;
 mod check;
 mod cli;
+mod lab;
 mod serve;
 mod tables;
 
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Status(args) => ask::status(&args),
         Command::Sessions(args) => ask::sessions(&args),
         Command::Luns(args) => ask::luns(&args),
+        Command::Lab(args) => lab::run(&args),
     };
     let (code, message) = match done {
         Ok(()) => return ExitCode::SUCCESS,

@@ -1,0 +1,117 @@
+//! `targe lab`: experiments, and the instruments they are made of.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use lab::proxy::faults::Faults;
+use lab::proxy::{Lane, Proxy, Report, Watch};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::tables::Table;
+use crate::{Failure, print};
+
+#[derive(Debug, Args)]
+pub(crate) struct LabArgs {
+    #[command(subcommand)]
+    instrument: Instrument,
+}
+
+#[derive(Debug, Subcommand)]
+enum Instrument {
+    /// Stand between initiators and a target and break what passes, after TCP
+    Proxy(ProxyArgs),
+}
+
+#[derive(Debug, Args)]
+struct ProxyArgs {
+    /// Listen for initiators here; port 0 takes a free one, which is told on stderr
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// The target
+    #[arg(long, value_name = "HOST:PORT")]
+    upstream: String,
+    /// What happens to PDUs: data=0.5%,cut=1/20000,stall=1%:200ms,responses.drop=1/500; kinds are header, header_digest,
+    /// data, data_digest, drop, duplicate, stall, cut, silence, and delay, rate, bits, limit, login, unprotected
+    #[arg(long, value_name = "PLAN", default_value = "")]
+    faults: String,
+    /// Where all chance comes from: the same seed does the same to the same PDUs
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// End after so many seconds; otherwise when a signal says so
+    #[arg(long, value_name = "S")]
+    time: Option<u64>,
+    /// Tell each fault on stderr
+    #[arg(long)]
+    verbose: bool,
+    /// Print the report as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
+    match &args.instrument {
+        Instrument::Proxy(args) => proxy(args),
+    }
+}
+
+fn proxy(args: &ProxyArgs) -> Result<(), Failure> {
+    let faults: Faults =
+        args.faults.parse().map_err(|error| Failure::Misused(format!("--faults: {error}")))?;
+    let upstream = resolve(&args.upstream)?;
+    let failed = |what: &str, error: std::io::Error| Failure::Failed(format!("{what}: {error}"));
+    let ends = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ends)).map_err(|error| failed("signals", error))?;
+    }
+    let watch = match args.verbose {
+        true => Some((|injected| eprintln!("{injected}")) as Watch),
+        false => None,
+    };
+    let proxy = Proxy::start(args.listen, upstream, faults, args.seed, watch)
+        .map_err(|error| failed(&args.listen.to_string(), error))?;
+    eprintln!("listening on {} for {upstream}, seed {}", proxy.address(), args.seed);
+    let until = args.time.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    while !ends.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
+        std::thread::sleep(LOOK);
+    }
+    let report = proxy.report();
+    if args.json {
+        print(&format!("{}\n", serde_json::json!(report)));
+    } else {
+        print(&show(&report));
+    }
+    Ok(())
+}
+
+/// How often the end is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+fn resolve(name: &str) -> Result<SocketAddr, Failure> {
+    let mut found =
+        name.to_socket_addrs().map_err(|error| Failure::Misused(format!("--upstream {name}: {error}")))?;
+    found.next().ok_or_else(|| Failure::Misused(format!("--upstream {name}: no such host")))
+}
+
+fn show(report: &Report) -> String {
+    let mut table = Table::new(&["", "REQUESTS", "RESPONSES"]);
+    type Count = fn(&Lane) -> u64;
+    let rows: [(&str, Count); 10] = [
+        ("bytes", |lane| lane.bytes),
+        ("header", |lane| lane.header),
+        ("header digest", |lane| lane.header_digest),
+        ("data", |lane| lane.data),
+        ("data digest", |lane| lane.data_digest),
+        ("drop", |lane| lane.drop),
+        ("duplicate", |lane| lane.duplicate),
+        ("stall", |lane| lane.stall),
+        ("cut", |lane| lane.cut),
+        ("silence", |lane| lane.silence),
+    ];
+    for (name, count) in rows {
+        table.row(&[name, &count(&report.requests).to_string(), &count(&report.responses).to_string()]);
+    }
+    format!("{} connections, {} refused\n{table}", report.connections, report.refused)
+}

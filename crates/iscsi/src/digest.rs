@@ -39,6 +39,48 @@ impl Crc32c {
     }
 }
 
+/// Where the one bit is that makes a digest wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flipped {
+    /// In the bytes: the index of the byte, and the mask of the bit.
+    Byte(usize, u8),
+    /// In the digest itself.
+    Digest,
+}
+
+/// Finds the one bit that, flipped back, makes `bytes` and the digest that came with them fit; `None` when no single
+/// bit does.
+///
+/// Two strings that both fit their digests differ in at least six bits (the Hamming distance of CRC32C for as long as
+/// we look), so damage of two to four bits is never taken for damage of one.
+pub fn single_flip(bytes: &[u8], digest: [u8; DIGEST_LEN]) -> Option<Flipped> {
+    if bytes.len() > SIX_APART {
+        return None;
+    }
+    let syndrome = u32::from_le_bytes(Crc32c::of(bytes)) ^ u32::from_le_bytes(digest);
+    if syndrome.count_ones() <= 1 {
+        return (syndrome != 0).then_some(Flipped::Digest);
+    }
+    // What flipping a bit does to the digest depends only on how far it is from the end: walk backwards, one step of
+    // the shift register a bit.
+    let mut effect = POLYNOMIAL;
+    for at in (0..bytes.len()).rev() {
+        for bit in (0..8).rev() {
+            if effect == syndrome {
+                return Some(Flipped::Byte(at, 1 << bit));
+            }
+            effect = (effect >> 1) ^ if effect & 1 == 1 { POLYNOMIAL } else { 0 };
+        }
+    }
+    None
+}
+
+/// How many bytes CRC32C protects with a Hamming distance of six (Koopman 2002: 5243 bits).
+const SIX_APART: usize = 651;
+
+/// The polynomial of Castagnoli, bits reflected.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
 impl Default for Crc32c {
     fn default() -> Self {
         Self::new()
@@ -83,6 +125,39 @@ mod tests {
             crc.update(&bytes[..cut]);
             crc.update(&bytes[cut..]);
             assert_eq!(crc.finish(), Crc32c::of(&bytes), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_is_found_wherever_it_is_and_two_to_four_are_not_taken_for_one() {
+        for len in [48, 64] {
+            let bytes: alloc::vec::Vec<u8> =
+                (0..len).map(|i: usize| u8::try_from(i * 37 % 251).unwrap()).collect();
+            let digest = Crc32c::of(&bytes);
+            assert_eq!(single_flip(&bytes, digest), None);
+            for at in 0..len {
+                for bit in 0..8 {
+                    let mut hurt = bytes.clone();
+                    hurt[at] ^= 1 << bit;
+                    assert_eq!(single_flip(&hurt, digest), Some(Flipped::Byte(at, 1 << bit)));
+                }
+            }
+            for bit in 0..32 {
+                let hurt = (u32::from_le_bytes(digest) ^ (1 << bit)).to_le_bytes();
+                assert_eq!(single_flip(&bytes, hurt), Some(Flipped::Digest));
+            }
+            let mut rng = base::rng::Rng::from_seed(7);
+            for _ in 0..20_000 {
+                let mut hurt = bytes.clone();
+                let mut at = alloc::collections::BTreeSet::new();
+                while at.len() < 2 + usize::try_from(rng.below(3)).unwrap() {
+                    at.insert(usize::try_from(rng.below(u64::try_from(len * 8).unwrap())).unwrap());
+                }
+                for bit in &at {
+                    hurt[bit / 8] ^= 1 << (bit % 8);
+                }
+                assert_eq!(single_flip(&hurt, digest), None, "{at:?}");
+            }
         }
     }
 }

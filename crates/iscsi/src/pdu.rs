@@ -141,6 +141,12 @@ impl Bhs {
         Itt(self.itt.get())
     }
 
+    /// Returns the number that acknowledges statuses, which every PDU of an initiator carries at the same place.
+    pub const fn exp_stat_sn(&self) -> StatSn {
+        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = self.rest;
+        StatSn(u32::from_be_bytes([a, b, c, d]))
+    }
+
     /// Announces `len` bytes of data; at most [`MAX_DATA_SEGMENT`], more is cut to that.
     #[must_use]
     pub fn with_data_len(mut self, len: usize) -> Self {

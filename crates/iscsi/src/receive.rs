@@ -7,6 +7,20 @@
 //! ([`Receiver::lend`]), so that the kernel puts the bytes in place.
 //!
 //! It serves both roles and knows nothing of what PDUs mean.
+//!
+//! # After a header digest error
+//!
+//! RFC 7143 §7.8 leaves two ways: close the connection, or go on at the beginning of a later PDU if that can be
+//! ascertained by other means than the length fields of the damaged header. The digest itself is such a means: if one
+//! flipped bit explains it, that bit is known with certainty ([`crate::digest::single_flip`]), and with it the true
+//! lengths. So, where [`Framing::resync`] allows it, a PDU whose header has one wrong bit is read to its end and
+//! dropped ([`Step::Damaged`]); nothing of it is used but its length. Anything worse ends the stream, as every such
+//! error does at ErrorRecoveryLevel 0.
+//!
+//! Two things are deliberately not done. The lengths of a damaged header are not simply tried: they are wrong in one
+//! of thirteen cases, and then the next bytes are data, which whoever writes to a disk chooses. For the same reason
+//! the stream is not searched for something that looks like a header with a fitting digest: a guest that stores a
+//! captured PDU on its disk would have it executed.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -15,7 +29,7 @@ use base::buffer::Buf;
 use base::machine::Loan;
 use smallvec::SmallVec;
 
-use crate::digest::{Crc32c, DIGEST_LEN};
+use crate::digest::{Crc32c, DIGEST_LEN, Flipped, single_flip};
 use crate::pdu::{BHS_LEN, Bhs};
 
 /// A data segment is lent out when at least this much of it is missing: below, one receive into the read buffer
@@ -31,6 +45,8 @@ pub struct Framing {
     pub data_digest: bool,
     /// The longest data segment that may come.
     pub data_len_max: u32,
+    /// Whether a PDU with a damaged header is passed over if its length is certain.
+    pub resync: bool,
 }
 
 /// Reads PDUs from a stream.
@@ -43,6 +59,8 @@ pub struct Receiver {
     staged: SmallVec<[u8; 64]>,
     /// The additional header segments of the present PDU.
     ahs: Vec<u8>,
+    /// Whether the present PDU is to be dropped because its header was damaged.
+    damaged: bool,
     landing: Landing,
     /// How much of the data segment is missing.
     missing: usize,
@@ -82,6 +100,8 @@ pub enum Step {
     Header(Bhs),
     /// The rest of that PDU.
     Whole(Segment),
+    /// A PDU whose header was damaged; it was read to its end and dropped.
+    Damaged,
 }
 
 /// The end of a PDU.
@@ -114,6 +134,9 @@ enum State {
     Trailer,
 }
 
+/// Where a header says how long its additional segments are (RFC 7143 §11.2.1.5).
+const TOTAL_AHS_LENGTH: usize = 4;
+
 /// Padding and digest.
 const TRAILER_MAX: usize = 3 + DIGEST_LEN;
 
@@ -126,6 +149,7 @@ impl Receiver {
             bhs: Bhs::from_bytes([0; BHS_LEN]),
             staged: SmallVec::new(),
             ahs: Vec::new(),
+            damaged: false,
             landing: Landing::Discard,
             missing: 0,
             crc: Crc32c::new(),
@@ -151,7 +175,11 @@ impl Receiver {
     pub fn advance(&mut self, bytes: &mut &[u8]) -> Result<Step, Lost> {
         loop {
             match self.state {
-                State::Header => return self.header(bytes),
+                State::Header => {
+                    if let Some(step) = self.header(bytes)? {
+                        return Ok(step);
+                    }
+                }
                 State::Landing => return Ok(Step::Starved),
                 State::Data => {
                     if matches!(self.landing, Landing::Lent { .. }) {
@@ -213,12 +241,14 @@ impl Receiver {
         len
     }
 
-    fn header(&mut self, bytes: &mut &[u8]) -> Result<Step, Lost> {
+    /// Reads a header. Returns nothing when the PDU is to be dropped: what follows is its data segment.
+    fn header(&mut self, bytes: &mut &[u8]) -> Result<Option<Step>, Lost> {
         if self.staged.is_empty()
             && let Some((bhs, _)) = bytes.split_first_chunk::<BHS_LEN>()
         {
             let bhs = Bhs::from_bytes(*bhs);
-            if let Some((whole, rest)) = bytes.split_at_checked(self.header_len(&bhs)) {
+            let plain = bhs.ahs_len() == 0 || !self.framing.resync;
+            if plain && let Some((whole, rest)) = bytes.split_at_checked(self.header_len(&bhs)) {
                 *bytes = rest;
                 return self.check_header(bhs, whole);
             }
@@ -226,20 +256,29 @@ impl Receiver {
         while let Some(want) = self.header_want() {
             let Some((part, rest)) = bytes.split_at_checked(want.min(bytes.len())) else { break };
             if part.is_empty() {
-                return Ok(Step::Starved);
+                return Ok(Some(Step::Starved));
             }
             self.staged.extend_from_slice(part);
             *bytes = rest;
+            if self.framing.resync && self.staged.len() == BHS_LEN + DIGEST_LEN && self.has_no_ahs() {
+                self.staged.clear();
+                return Ok(None);
+            }
         }
         let whole = mem::take(&mut self.staged);
-        let Some(bhs) = whole.first_chunk::<BHS_LEN>() else { return Ok(Step::Starved) };
+        let Some(bhs) = whole.first_chunk::<BHS_LEN>() else { return Ok(Some(Step::Starved)) };
         self.check_header(Bhs::from_bytes(*bhs), &whole)
     }
 
-    /// Returns how many bytes of the header are missing, or `None` once it is whole.
+    /// Returns how many bytes of the header are missing, up to the next point where something can be decided, or
+    /// `None` once it is whole.
     fn header_want(&self) -> Option<usize> {
         let have = self.staged.len();
         let whole = match self.staged.first_chunk::<BHS_LEN>() {
+            Some(bhs) if self.framing.header_digest && have < BHS_LEN + DIGEST_LEN => {
+                // Additional segments are announced: the digest of a header without them would stand here.
+                self.header_len(&Bhs::from_bytes(*bhs)).min(BHS_LEN + DIGEST_LEN)
+            }
             Some(bhs) => self.header_len(&Bhs::from_bytes(*bhs)),
             None => BHS_LEN,
         };
@@ -250,11 +289,24 @@ impl Receiver {
         BHS_LEN + bhs.ahs_len() + if self.framing.header_digest { DIGEST_LEN } else { 0 }
     }
 
+    /// Finds out whether the header that is here announces additional segments only because that one bit is wrong,
+    /// and if so starts to drop the PDU.
+    fn has_no_ahs(&mut self) -> bool {
+        let Some((bhs, digest)) = self.staged.split_first_chunk::<BHS_LEN>() else { return false };
+        let announced = Bhs::from_bytes(*bhs);
+        let bhs = announced.with_ahs_len(0);
+        let one_bit = (announced.ahs_len() / 4).is_power_of_two();
+        if !self.framing.header_digest || !one_bit || Crc32c::of(bhs.bytes()) != digest {
+            return false;
+        }
+        self.drop_pdu(bhs).is_ok()
+    }
+
     /// Judges a whole header with its digest.
-    fn check_header(&mut self, bhs: Bhs, whole: &[u8]) -> Result<Step, Lost> {
-        let segments = whole.get(..BHS_LEN + bhs.ahs_len()).unwrap_or_default();
-        if self.framing.header_digest && whole.get(segments.len()..) != Some(&Crc32c::of(segments)) {
-            return Err(Lost::HeaderDigest);
+    fn check_header(&mut self, bhs: Bhs, whole: &[u8]) -> Result<Option<Step>, Lost> {
+        let (segments, digest) = whole.split_at_checked(BHS_LEN + bhs.ahs_len()).unwrap_or_default();
+        if self.framing.header_digest && *digest != Crc32c::of(segments) {
+            return self.mend(bhs, segments, digest).map(|()| None);
         }
         if bhs.data_len() > self.framing.data_len_max {
             return Err(Lost::TooLong);
@@ -263,7 +315,36 @@ impl Receiver {
         self.ahs.extend_from_slice(segments.get(BHS_LEN..).unwrap_or_default());
         self.bhs = bhs;
         self.state = State::Landing;
-        Ok(Step::Header(bhs))
+        Ok(Some(Step::Header(bhs)))
+    }
+
+    /// Finds out how long the PDU of a damaged header is, and starts to drop it.
+    fn mend(&mut self, bhs: Bhs, segments: &[u8], digest: &[u8]) -> Result<(), Lost> {
+        let digest = digest.first_chunk().copied().filter(|_| self.framing.resync);
+        let mut bytes = *bhs.bytes();
+        match single_flip(segments, digest.ok_or(Lost::HeaderDigest)?) {
+            // The segments were cut by the very byte that is wrong.
+            Some(Flipped::Byte(TOTAL_AHS_LENGTH, _)) | None => return Err(Lost::HeaderDigest),
+            Some(Flipped::Byte(at, mask)) => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= mask;
+                }
+            }
+            Some(Flipped::Digest) => {}
+        }
+        self.drop_pdu(Bhs::from_bytes(bytes))
+    }
+
+    /// Reads the PDU of this header, as it was before the damage, to its end without keeping anything.
+    fn drop_pdu(&mut self, bhs: Bhs) -> Result<(), Lost> {
+        if bhs.data_len() > self.framing.data_len_max {
+            return Err(Lost::HeaderDigest);
+        }
+        self.ahs.clear();
+        self.bhs = bhs;
+        self.damaged = true;
+        self.land(Landing::Discard);
+        Ok(())
     }
 
     fn data(&mut self, data: &[u8]) {
@@ -304,6 +385,9 @@ impl Receiver {
             return Step::Starved;
         }
         self.state = State::Header;
+        if mem::take(&mut self.damaged) {
+            return Step::Damaged;
+        }
         let (pad, sent) =
             self.trailer.get(..whole).unwrap_or_default().split_at_checked(padding).unwrap_or_default();
         let intact = digest == 0 || {

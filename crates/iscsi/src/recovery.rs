@@ -1,11 +1,13 @@
 //! Error recovery (RFC 7143 §7): what a target answers to each broken rule, by ErrorRecoveryLevel.
 //!
-//! Level 0 is here: every error is answered by refusing the PDU, failing its task, or ending the session. The levels
-//! above add to it: level 1 repairs within a connection (SNACK, recovery R2Ts), level 2 moves tasks between
-//! connections. What they need is kept where it belongs from the start: a session has a list of connections, a
-//! task knows the one that it is allegiant to, and counters are per connection.
+//! At level 0 every error is answered by refusing the PDU, failing its task, or ending the session. The levels above
+//! add to it: level 1 repairs within a connection (SNACK, recovery R2Ts), level 2 moves tasks between connections.
+//!
+//! What stands here are decisions without state: which answer a broken rule gets, which numbers a SNACK may ask for.
+//! The state is kept by the sessions of each role.
 
 pub mod erl0;
+pub mod erl1;
 
 use crate::pdu::reject::RejectReason;
 use crate::target::why::Why;
@@ -26,6 +28,8 @@ pub enum Then {
     Nothing,
     /// The task that the PDU belongs to fails once its data sequences have ended.
     FailTask(Condition),
+    /// The data that is missing is asked for again; where that cannot be, the task fails.
+    Recover(Condition),
     /// The connection ends, and with it, at level 0, the session.
     Drop,
 }
@@ -65,8 +69,10 @@ impl Condition {
     }
 }
 
-/// Returns what a target of the given ErrorRecoveryLevel does about `why`. Levels above 0 do no more than level 0
-/// until they are built; [`crate::target::MAX_ERROR_RECOVERY_LEVEL`] keeps them from being negotiated.
-pub const fn answer(_level: u8, why: Why) -> Answer {
-    erl0::answer(why)
+/// Returns what a target of the given ErrorRecoveryLevel does about `why`.
+pub const fn answer(level: u8, why: Why) -> Answer {
+    match level {
+        0 => erl0::answer(why),
+        _ => erl1::answer(why),
+    }
 }

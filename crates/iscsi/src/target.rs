@@ -6,6 +6,7 @@
 //! * `dispatch` reads PDUs and gives each to whom it concerns, in the order of its CmdSN (`window`).
 //! * `enter`, `logout` begin and end sessions; `converse` is text after the login; `ping` keeps connections alive.
 //! * `command` makes tasks of SCSI commands and ends them; `data_out` fetches their data, `send` sends what leaves.
+//! * `retain` keeps what was sent until it is acknowledged, `snack` sends it again, `repair` asks for Data-Out again.
 //! * `budget` shares memory for data among sessions.
 //! * `management` decides when a task management function may pass.
 //! * [`states`] are the states of RFC 7143 §8, [`why`] the rules that can be broken, [`crate::recovery`] the answers.
@@ -18,6 +19,7 @@ mod command;
 mod connection;
 pub mod contract;
 mod converse;
+mod data_in;
 mod data_out;
 mod dispatch;
 pub mod engine;
@@ -25,8 +27,12 @@ mod enter;
 mod logout;
 mod management;
 mod ping;
+mod repair;
+mod retain;
+mod run;
 mod send;
 mod session;
+mod snack;
 pub mod states;
 mod task;
 mod timer;
@@ -37,7 +43,7 @@ mod window;
 mod tests;
 
 /// The highest ErrorRecoveryLevel that this role serves; no more is agreed to, whatever a key policy allows.
-pub const MAX_ERROR_RECOVERY_LEVEL: u8 = 0;
+pub const MAX_ERROR_RECOVERY_LEVEL: u8 = 1;
 
 /// The most connections in a session that this role serves; no more are agreed to, whatever a key policy allows.
 pub const MAX_CONNECTIONS: u16 = 1;

@@ -105,8 +105,9 @@ impl Exchange {
     /// The rule that the peer broke.
     pub fn receive(&mut self, pairs: &[(Key, Pair<'_>)], out: &mut TextOut) -> Result<(), BadNegotiation> {
         let mut order: Vec<usize> = (0..pairs.len()).collect();
-        // FirstBurstLength depends on keys that may stand behind it.
-        order.sort_by_key(|at| pairs.get(*at).is_some_and(|(key, _)| *key == Key::FirstBurstLength));
+        // These depend on keys that may stand behind them.
+        let dependent = |key: &Key| matches!(key, Key::FirstBurstLength | Key::MaxOutstandingR2T);
+        order.sort_by_key(|at| pairs.get(*at).is_some_and(|(key, _)| dependent(key)));
         let mut answers: Vec<(usize, Key, String)> = Vec::new();
         for at in order {
             let Some((key, pair)) = pairs.get(at) else { continue };
@@ -252,6 +253,16 @@ impl Exchange {
                     Slot::Untouched => self.number(Key::MaxBurstLength),
                 };
                 number.min(burst).clamp(min, max)
+            }
+            //= rfc7143#section-13.19
+            //# if ErrorRecoveryLevel is not 0 and DataSequenceInOrder is set to Yes,
+            //# then MaxOutstandingR2T MUST be set to 1.
+            Key::MaxOutstandingR2T
+                if self.role == Role::Target
+                    && self.number(Key::ErrorRecoveryLevel) > 0
+                    && self.flag(Key::DataSequenceInOrder) =>
+            {
+                1
             }
             _ => number.clamp(min, max),
         }))

@@ -51,6 +51,12 @@ pub const fn answer(why: Why) -> Answer {
         Why::DataSnOutOfOrder => fail(Condition::CrcError),
         Why::DataOutOffset => fail(Condition::DataOffsetError),
 
+        // §11.16: what was not sent or is acknowledged already cannot be had again.
+        Why::SnackUnknownTask | Why::SnackNotSent => reject(RejectReason::PROTOCOL_ERROR),
+        Why::SnackUnserved => reject(RejectReason::SNACK_REJECT),
+        Why::SnackIllegal => reject(RejectReason::INVALID_PDU_FIELD),
+        Why::DataAckUnknown => reject(RejectReason::INVALID_DATA_ACK),
+
         Why::Text(_) => reject(RejectReason::PROTOCOL_ERROR),
         Why::NoRoom => reject(RejectReason::LONG_OPERATION_REJECT),
         Why::Bug => drop_connection(),

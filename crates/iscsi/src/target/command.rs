@@ -8,11 +8,13 @@ use base::time::Instant;
 use super::arena::Key;
 use super::connection::Output;
 use super::contract::{Command, Down, Event, Finish, MAX_SENSE, SessionId, TaskRef};
+use super::data_in::DataIn;
 use super::dispatch::Cx;
 use super::engine::Engine;
+use super::run::Run;
 use super::session::{Ready, Request, Session};
 use super::states::{ConnectionEvent, SessionEvent};
-use super::task::{DataIn, DataOut, Ending, Holder, Run, Task};
+use super::task::{DataOut, Ending, Holder, Task};
 use super::why::Why;
 use super::window::Turn;
 use crate::negotiate::full_feature::TargetText;
@@ -21,6 +23,7 @@ use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::{Bhs, Itt, Message, Ttt};
 use crate::receive::{Landing, Segment};
 use crate::recovery::{Condition, Then};
+use crate::serial::DataSn;
 
 impl Engine {
     /// Says where immediate data belongs: into a buffer with room for the unsolicited data that follows it.
@@ -75,7 +78,7 @@ impl Engine {
         if command.itt == Itt::NONE {
             return Err(Why::ReservedTaskTag);
         }
-        if state.find(&self.tasks, command.itt).is_some() {
+        if state.find_open(&self.tasks, command.itt).is_some() {
             return Err(Why::TaskTagInUse);
         }
         if command.immediate && state.immediate >= self.limits.immediate_max {
@@ -97,7 +100,12 @@ impl Engine {
         immediate_data: Landing,
         reserved: usize,
     ) -> Result<(), Why> {
+        // A tag is used again only by who has the answer.
+        if let Some(old) = self.sessions.get(session).and_then(|state| state.find(&self.tasks, command.itt)) {
+            self.retire(old);
+        }
         let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
+        let keeps = state.parameters.error_recovery_level > 0;
         let broken = check_unsolicited(state, command, bhs.data_len()).err();
         let starved = broken.is_none() && bhs.data_len() > 0 && matches!(immediate_data, Landing::Discard);
         let (data_in_len, data_out_len) = lengths(command, ahs);
@@ -105,8 +113,8 @@ impl Engine {
         if command.write && (bhs.data_len() > 0 || !command.is_final) {
             let mut run = Run::new(Ttt::NONE, 0, unsolicited_len(state, command, bhs.data_len()));
             run.sent = true;
-            run.took(0, bhs.data_len(), state.parameters.data_pdu_in_order);
-            run.data_sn = crate::serial::DataSn(0);
+            run.took(DataSn(0), 0, bhs.data_len(), state.parameters.data_pdu_in_order);
+            run.data_sn = DataSn(0);
             if let Landing::Append(buf) = immediate_data {
                 run.buf = Some(buf);
             }
@@ -125,6 +133,10 @@ impl Engine {
             out,
             inn: DataIn::default(),
             ending: None,
+            keeps,
+            answer: None,
+            snack_tag: 0,
+            wanted: smallvec::SmallVec::new(),
             listed: false,
             next: None,
         });
@@ -215,12 +227,14 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let (held, len) = (state.answers.held(), to_usize(data_in_len));
         if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
-            // Its own answers must leave first.
+            // Its own answers must leave first, and be acknowledged if they are kept until then.
+            self.ask_session_for_ack(session);
             return false;
         }
         let fits = self.answers.take(&mut state.answers, len);
         if !fits {
             self.answers.wait(session, &mut state.answers);
+            self.ask_session_for_ack(session);
         }
         fits
     }
@@ -280,8 +294,8 @@ impl Engine {
             transferable: finish.transferable,
         });
         // What did not come will not.
-        let spare = state.inn.reserved.saturating_sub(state.inn.queued);
-        state.inn.reserved = state.inn.queued;
+        let spare = state.inn.reserved.saturating_sub(state.inn.queued + state.inn.kept);
+        state.inn.reserved -= spare;
         let session = state.session;
         self.give_answers(session, spare);
         self.stop_data_out(key);
@@ -311,7 +325,7 @@ impl Engine {
         }
         match answer.then {
             Then::Nothing => Ok(()),
-            Then::FailTask(condition) => {
+            Then::FailTask(condition) | Then::Recover(condition) => {
                 self.fail(key, condition);
                 Ok(())
             }
@@ -363,6 +377,9 @@ impl Engine {
         let unsent = task.inn.stop(&self.pool);
         self.give_answers(session, unsent);
         if let Some(state) = self.sessions.get_mut(session) {
+            if task.answer.is_some() {
+                state.answered = state.answered.saturating_sub(1);
+            }
             if task.immediate {
                 state.immediate = state.immediate.saturating_sub(1);
             }
@@ -372,6 +389,19 @@ impl Engine {
             if !state.ready.is_empty() {
                 self.drain_ready(session);
             }
+        }
+    }
+
+    /// Takes a task that is answered out of the count of those that are open.
+    pub(super) fn leave_window(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let (immediate, counted) = (core::mem::take(&mut task.immediate), core::mem::take(&mut task.counted));
+        let Some(state) = self.sessions.get_mut(task.session) else { return };
+        if immediate {
+            state.immediate = state.immediate.saturating_sub(1);
+        }
+        if counted {
+            state.window.closed();
         }
     }
 

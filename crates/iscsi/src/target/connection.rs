@@ -9,6 +9,7 @@ use base::machine::{Arrival, ConnId};
 use base::time::Instant;
 
 use super::arena::Key;
+use super::retain::Unacked;
 use super::states;
 use super::timer::Deadlines;
 use super::why::Why;
@@ -49,6 +50,15 @@ pub(crate) struct Connection {
     pub(crate) parameters: ConnectionParameters,
     /// The number of the next status.
     pub(crate) stat_sn: StatSn,
+    /// The number of the first status that the initiator has not acknowledged.
+    pub(crate) acked: StatSn,
+    /// The ErrorRecoveryLevel of its session.
+    pub(crate) level: u8,
+    /// What is kept of its statuses, from level 1 on; the ping that asks to acknowledge them; the first of them at
+    /// the last look.
+    pub(crate) unacked: Unacked,
+    pub(crate) ack_asked: Option<Ttt>,
+    pub(crate) ack_mark: Option<StatSn>,
     pub(crate) out: VecDeque<Output>,
     /// How many of them are control PDUs, and how much data those carry.
     pub(crate) control_queued: usize,
@@ -63,8 +73,11 @@ pub(crate) struct Connection {
     /// When the peer last showed that it is there, and how many bytes it sent since.
     pub(crate) heard: Instant,
     pub(crate) progress: usize,
-    /// How much data its session had sent when it was last seen to owe some.
+    /// How much Data-Out came, and how much had when it was last seen to owe some.
+    pub(crate) data_out_bytes: u64,
     pub(crate) data_mark: Option<u64>,
+    /// For how many looks at it none came.
+    pub(crate) data_quiet: u32,
     /// The ping that it has not answered.
     pub(crate) ping: Option<Ttt>,
     pub(crate) text: TargetText,
@@ -77,6 +90,8 @@ pub(crate) enum Incoming {
     Plain,
     /// It is part of a run of this task.
     Run(Key),
+    /// It is part of a run of this task, but of no use.
+    Skipped(Key),
     /// It breaks a rule.
     Refused(Key, Why),
     /// Nobody waits for it any more.
@@ -90,6 +105,10 @@ pub(crate) enum Output {
     Task(Key),
     /// An R2T of a task.
     R2t(Key, Ttt),
+    /// What is to be sent again of a task's Data-In and R2T PDUs.
+    Again(Key),
+    /// What is to be sent again of the statuses.
+    StatusAgain,
     /// Anything else.
     Control(Box<(Control, Body)>),
 }
@@ -115,6 +134,15 @@ pub(crate) enum Body {
 }
 
 impl Body {
+    /// Returns the same once more; nothing is copied that is shared.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Self::Empty => Self::Empty,
+            Self::Text(text) => Self::Text(text.clone()),
+            Self::Echo(bytes) => Self::Echo(bytes.clone()),
+        }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Empty => &[],
@@ -131,6 +159,7 @@ impl Connection {
             data_digest: false,
             // RFC 7143 §13.12: what is declared holds from full feature phase on.
             data_len_max: DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH,
+            resync: false,
         };
         Self {
             via: Via::from(arrival),
@@ -145,6 +174,11 @@ impl Connection {
             cid: 0,
             parameters: ConnectionParameters::default(),
             stat_sn: StatSn(1),
+            acked: StatSn(1),
+            level: 0,
+            unacked: Unacked::new(StatSn(1)),
+            ack_asked: None,
+            ack_mark: None,
             out: VecDeque::new(),
             control_queued: 0,
             control_bytes: 0,
@@ -154,7 +188,9 @@ impl Connection {
             deadlines: Deadlines::default(),
             heard: now,
             progress: 0,
+            data_out_bytes: 0,
             data_mark: None,
+            data_quiet: 0,
             ping: None,
             text: TargetText::new(),
         }

@@ -250,6 +250,23 @@ pub struct SessionView<'a> {
     pub unsent_bytes: usize,
     /// What it did so far.
     pub traffic: Traffic,
+    /// What was repaired in it so far.
+    pub repairs: Repairs,
+}
+
+/// What was lost or damaged in a session and repaired (RFC 7143 §7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repairs {
+    /// PDUs whose header had a wrong digest and that were passed over.
+    pub header_digest_errors: u64,
+    /// PDUs whose data segment had a wrong digest.
+    pub data_digest_errors: u64,
+    /// SNACKs that asked for something again.
+    pub snacks: u64,
+    /// R2Ts that asked for something again.
+    pub recovery_r2ts: u64,
+    /// Tasks that another connection took over.
+    pub reassigns: u64,
 }
 
 /// What a session did so far.

@@ -13,13 +13,15 @@ use super::budget::LOOKS;
 use super::connection::{Incoming, Output, index};
 use super::contract::{Event, TaskRef};
 use super::engine::Engine;
-use super::task::{Ending, Fetch, Freed, Run};
+use super::run::{Close, Fate, Run};
+use super::task::{Ending, Fetch, Freed};
 use super::timer::{Owner, Timer};
 use super::why::Why;
 use crate::pdu::data_out::DataOut;
 use crate::pdu::r2t::R2t;
 use crate::pdu::{Bhs, Message, TargetSn, Ttt};
 use crate::receive::{Landing, Segment};
+use crate::serial::DataSn;
 
 /// The longest run that one R2T asks for, whatever MaxBurstLength allows: the largest buffer that is pooled.
 const MAX_R2T: u32 = 1 << 20;
@@ -98,7 +100,12 @@ impl Engine {
     /// Sends R2Ts for one fetch; returns whether all of it is asked for.
     fn ask(&mut self, session: Key, key: Key, at: usize) -> bool {
         let Some(state) = self.sessions.get(session) else { return false };
-        let open_max = usize::from(state.parameters.max_outstanding_r2t);
+        let repairs = state.parameters.error_recovery_level > 0;
+        let one_at_a_time = repairs && state.parameters.data_sequence_in_order;
+        //= rfc7143#section-13.19
+        //# if ErrorRecoveryLevel is not 0 and DataSequenceInOrder is set to Yes,
+        //# then MaxOutstandingR2T MUST be set to 1.
+        let open_max = if one_at_a_time { 1 } else { usize::from(state.parameters.max_outstanding_r2t) };
         let burst = state.parameters.max_burst_length.clamp(1, MAX_R2T);
         if state.fencing {
             return false;
@@ -110,7 +117,8 @@ impl Engine {
             if fetch.asked == fetch.end {
                 return true;
             }
-            if task.out.runs.len() >= open_max {
+            let early_first = one_at_a_time && task.out.unsolicited.is_some();
+            if task.out.runs.len() >= open_max || early_first {
                 return false;
             }
             let len = (fetch.end - fetch.asked).min(burst);
@@ -174,13 +182,17 @@ impl Engine {
     pub(super) fn watch_data(&mut self, now: Instant, conn: ConnId) {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_mut) else { return };
         if !connection.deadlines.is_set(Timer::Data) {
-            let at = now.after(self.limits.data_within);
+            let repairs = connection.level > 0;
+            let at = now.after(if repairs { self.limits.repair_after } else { self.limits.data_within });
             self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Data, at);
         }
     }
 
     /// Looks after a connection that owed data some time ago: gives it up if none came since the last look.
     pub(super) fn data_is_late(&mut self, now: Instant, conn: ConnId) {
+        if self.conn(conn).is_some_and(|connection| connection.level > 0) {
+            return self.repair_late_data(now, conn);
+        }
         let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
         let owes = session.filter(|session| {
             let mut tasks = session.tasks(&self.tasks);
@@ -199,18 +211,22 @@ impl Engine {
     /// Builds the R2T of a run, if it is still wanted.
     pub(super) fn r2t(&mut self, key: Key, ttt: Ttt, sn: TargetSn) -> Option<Bhs> {
         let task = self.tasks.get_mut(key)?;
-        let run = task.out.runs.iter_mut().find(|run| run.ttt == ttt)?;
+        if !task.out.all_runs().any(|run| run.ttt == ttt) {
+            return None;
+        }
+        let (lun, itt, r2t_sn) = (task.lun, task.itt, task.use_r2t_sn());
+        let run = task.out.all_runs().find(|run| run.ttt == ttt)?;
         run.sent = true;
-        let r2t_sn = task.out.r2t_sn;
-        task.out.r2t_sn = r2t_sn.next();
+        run.r2t_sn = r2t_sn;
+        let (from, to) = run.asked;
         let r2t = R2t {
-            lun: task.lun,
-            itt: task.itt,
+            lun,
+            itt,
             ttt,
             sn,
             r2t_sn,
-            buffer_offset: run.start,
-            desired_data_transfer_length: run.len,
+            buffer_offset: run.start.saturating_add(from),
+            desired_data_transfer_length: to.saturating_sub(from),
         };
         Some(r2t.encode())
     }
@@ -227,8 +243,11 @@ impl Engine {
     fn place(&mut self, conn: ConnId, session: Key, bhs: &Bhs) -> (Incoming, Landing) {
         let Ok(pdu) = DataOut::decode(bhs) else { return (Incoming::Stray, Landing::Discard) };
         let Some(state) = self.sessions.get(session) else { return (Incoming::Stray, Landing::Discard) };
-        let Some(key) = state.find(&self.tasks, pdu.itt) else { return (Incoming::Stray, Landing::Discard) };
+        let Some(key) = state.find_open(&self.tasks, pdu.itt) else {
+            return (Incoming::Stray, Landing::Discard);
+        };
         let in_order = state.parameters.data_pdu_in_order;
+        let repairs = state.parameters.error_recovery_level > 0;
         let refused = |why| (Incoming::Refused(key, why), Landing::Discard);
         let Some(task) = self.tasks.get_mut(key) else { return refused(Why::Bug) };
         if task.conn != conn {
@@ -237,7 +256,12 @@ impl Engine {
         if bhs.ahs_len() > 0 {
             return refused(Why::AhsNotAllowed);
         }
-        let Some(run) = select(&mut task.out.unsolicited, &mut task.out.runs, pdu.ttt) else {
+        if task.out.former.iter().any(|former| former.ttt == pdu.ttt) {
+            // It answers what was asked for again since.
+            return (Incoming::Stray, Landing::Discard);
+        }
+        let (lun, has_ended) = (task.lun, task.ending.is_some());
+        let Some(run) = task.out.select(pdu.ttt) else {
             return refused(if pdu.ttt == Ttt::NONE {
                 Why::UnsolicitedNotExpected
             } else {
@@ -245,27 +269,32 @@ impl Engine {
             });
         };
         let len = bhs.data_len();
-        if task.ending.is_some() {
+        if has_ended {
             return (Incoming::Run(key), Landing::Discard);
         }
-        if !run.is_unsolicited() && pdu.lun != task.lun {
+        if run.ttt != Ttt::NONE && pdu.lun != lun {
             return refused(Why::DataOutOtherLun);
         }
-        if let Err(why) = run.check(pdu.data_sn, pdu.buffer_offset, len, in_order) {
-            return refused(why);
+        match run.check(pdu.data_sn, pdu.buffer_offset, len, (in_order, repairs)) {
+            Ok(Fate::Take) => {}
+            Ok(Fate::Skip) => return (Incoming::Skipped(key), Landing::Discard),
+            Err(why) => return refused(why),
         }
         let whole = to_usize(run.len);
         if len > 0 && run.buf.is_none() {
             // The room for solicited data was taken when it was asked for.
-            if run.is_unsolicited() {
+            if run.unsolicited {
                 let room = self.sessions.get_mut(session).map(|state| &mut state.unasked);
                 if !room.is_some_and(|share| self.unasked.take(share, whole)) {
                     return (Incoming::Run(key), Landing::Discard);
                 }
                 task.out.reserved += whole;
             }
-            run.buf = Some(self.pool.take(whole));
+            if let Some(run) = task.out.select(pdu.ttt) {
+                run.buf = Some(self.pool.take(whole));
+            }
         }
+        let Some(run) = task.out.select(pdu.ttt) else { return refused(Why::Bug) };
         let landing = match run.buf.take() {
             Some(buf) if in_order => Landing::Append(buf),
             Some(mut buf) => {
@@ -280,7 +309,10 @@ impl Engine {
     /// Acts on a Data-Out that came whole.
     pub(super) fn end_data_out(&mut self, conn: ConnId, session: Key, segment: Segment) -> Result<(), Why> {
         let bhs = segment.bhs;
-        let incoming = self.conn_mut(conn).map_or(Incoming::Stray, |connection| connection.incoming);
+        let incoming = self.conn_mut(conn).map_or(Incoming::Stray, |connection| {
+            connection.data_out_bytes += u64::from(bhs.data_len());
+            connection.incoming
+        });
         let buf = match segment.landing {
             Landing::Append(buf) | Landing::Place { buf, .. } => Some(buf),
             Landing::Discard | Landing::Lent { .. } => None,
@@ -293,8 +325,15 @@ impl Engine {
             }
         }
         let (key, verdict) = match incoming {
-            Incoming::Run(key) if segment.intact => (key, Ok(())),
-            Incoming::Run(key) => (key, Err(Why::DataDigestMismatch)),
+            Incoming::Run(key) | Incoming::Skipped(key) if !segment.intact => {
+                return self.end_damaged(conn, key, &bhs, buf);
+            }
+            Incoming::Run(key) => (key, Ok(true)),
+            Incoming::Skipped(key) => (key, Ok(false)),
+            Incoming::Refused(_, why @ Why::DataOutOtherConnection) => {
+                // The sequence is another connection's, and nothing here ends it.
+                return self.refuse(conn, &bhs, if segment.intact { why } else { Why::DataDigestMismatch });
+            }
             Incoming::Refused(key, why) => {
                 (key, Err(if segment.intact { why } else { Why::DataDigestMismatch }))
             }
@@ -307,15 +346,51 @@ impl Engine {
                 };
             }
         };
-        let verdict = verdict.and_then(|()| self.take_data(key, &bhs, buf));
+        let verdict = verdict.and_then(|of_use| self.take_data(key, &bhs, buf, of_use));
         if let Err(why) = verdict {
             self.fail_by_verdict(conn, &bhs, key, why)?;
         }
         self.end_run(conn, key, &bhs)
     }
 
-    /// Puts data that was judged good where it belongs.
-    fn take_data(&mut self, key: Key, bhs: &Bhs, buf: Option<Buf>) -> Result<(), Why> {
+    /// Acts on a Data-Out of a run whose data was damaged.
+    fn end_damaged(&mut self, conn: ConnId, key: Key, bhs: &Bhs, buf: Option<Buf>) -> Result<(), Why> {
+        let why = Why::DataDigestMismatch;
+        let repairs = self.conn(conn).is_some_and(|connection| connection.level > 0);
+        if !repairs {
+            self.recycle_buf(buf);
+            self.fail_by_verdict(conn, bhs, key, why)?;
+            return self.end_run(conn, key, bhs);
+        }
+        let pdu = DataOut::decode(bhs)?;
+        let session = self.tasks.get(key).and_then(|task| self.sessions.get(task.session));
+        let in_order = session.is_none_or(|state| state.parameters.data_pdu_in_order);
+        let mut expected = DataSn(0);
+        match self.tasks.get_mut(key).and_then(|task| task.out.select(pdu.ttt)) {
+            Some(run) => {
+                run.skipped(pdu.data_sn);
+                run.broken = true;
+                expected = run.data_sn;
+                if let Some(mut buf) = buf {
+                    // In order, what was damaged stands behind the good. In any order it stands where it belongs and
+                    // will be overwritten.
+                    if in_order {
+                        buf.truncate(to_usize(run.received));
+                    }
+                    run.buf = Some(buf);
+                }
+            }
+            None => self.recycle_buf(buf),
+        }
+        let answer = self.verdict(conn, why);
+        if let Some(reason) = answer.reject {
+            self.reject(conn, bhs, reason, expected)?;
+        }
+        self.end_run(conn, key, bhs)
+    }
+
+    /// Puts data that was judged good where it belongs, if it is of use.
+    fn take_data(&mut self, key: Key, bhs: &Bhs, buf: Option<Buf>, of_use: bool) -> Result<(), Why> {
         let pdu = DataOut::decode(bhs)?;
         let Some(task) = self.tasks.get_mut(key).filter(|task| task.ending.is_none()) else {
             self.recycle_buf(buf);
@@ -323,9 +398,13 @@ impl Engine {
         };
         let state = self.sessions.get(task.session);
         let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
-        let starved = buf.is_none() && bhs.data_len() > 0;
-        if let Some(run) = select(&mut task.out.unsolicited, &mut task.out.runs, pdu.ttt) {
-            run.took(pdu.buffer_offset, bhs.data_len(), in_order);
+        let starved = of_use && buf.is_none() && bhs.data_len() > 0;
+        if let Some(run) = task.out.select(pdu.ttt) {
+            if of_use {
+                run.took(pdu.data_sn, pdu.buffer_offset, bhs.data_len(), in_order);
+            } else {
+                run.skipped(pdu.data_sn);
+            }
             if buf.is_some() {
                 run.buf = buf;
             }
@@ -342,15 +421,21 @@ impl Engine {
     fn end_run(&mut self, conn: ConnId, key: Key, bhs: &Bhs) -> Result<(), Why> {
         let pdu = DataOut::decode(bhs)?;
         let Some(task) = self.tasks.get_mut(key).filter(|_| pdu.is_final) else { return Ok(()) };
-        let whole = task.data_out_len;
-        let run = select(&mut task.out.unsolicited, &mut task.out.runs, pdu.ttt);
-        let Some(verdict) = run.map(|run| run.check_end(whole)) else { return Ok(()) };
-        if task.ending.is_none()
-            && let Err(why) = verdict
-        {
-            self.fail_by_verdict(conn, bhs, key, why)?;
+        let (whole, has_ended) = (task.data_out_len, task.ending.is_some());
+        let state = self.sessions.get(task.session);
+        let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
+        let Some(run) = task.out.select(pdu.ttt) else { return Ok(()) };
+        let unsolicited = run.unsolicited;
+        match run.check_end(whole, in_order) {
+            _ if has_ended => {}
+            Ok(Close::Whole) => {}
+            Ok(Close::Recover) => {
+                self.recover(key, pdu.ttt);
+                return Ok(());
+            }
+            Err(why) => self.fail_by_verdict(conn, bhs, key, why)?,
         }
-        if pdu.ttt == Ttt::NONE {
+        if unsolicited {
             self.close_unsolicited(key);
         } else {
             self.close_run(key, pdu.ttt);
@@ -438,15 +523,6 @@ impl Engine {
         if let Some(buf) = buf {
             self.pool.recycle_buf(buf);
         }
-    }
-}
-
-/// Finds the run that a Data-Out with this tag belongs to.
-fn select<'a>(unsolicited: &'a mut Option<Run>, runs: &'a mut [Run], ttt: Ttt) -> Option<&'a mut Run> {
-    if ttt == Ttt::NONE {
-        unsolicited.as_mut()
-    } else {
-        runs.iter_mut().find(|run| run.ttt == ttt && run.sent)
     }
 }
 

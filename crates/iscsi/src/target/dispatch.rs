@@ -14,8 +14,9 @@ use super::engine::{Engine, MAX_CONTROL_BYTES, MAX_CONTROL_QUEUED};
 use super::session::Request;
 use super::why::Why;
 use crate::login::directory::Directory;
+use crate::pdu::nop_in::NopIn;
 use crate::pdu::reject::{Reject, RejectReason};
-use crate::pdu::{Bhs, Message, Opcode, TargetSn};
+use crate::pdu::{Bhs, Itt, Message, Opcode, TargetSn, Ttt};
 use crate::receive::{Landing, Lost, Receiver, Segment, Step};
 use crate::recovery::Then;
 use crate::serial::{CmdSn, DataSn};
@@ -56,6 +57,10 @@ impl Engine {
                     connection.heard = now;
                     connection.progress = 0;
                     receiver.set_framing(connection.framing);
+                }
+                Ok(Step::Damaged) => {
+                    self.stats.header_digest_errors += 1;
+                    self.count(conn, |repairs| repairs.header_digest_errors += 1);
                 }
                 Err(Lost::HeaderDigest) => return Err(Why::HeaderDigestMismatch),
                 Err(Lost::TooLong) => return Err(Why::DataSegmentTooLong),
@@ -101,6 +106,7 @@ impl Engine {
         let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
         let reserved = core::mem::take(&mut connection.reserved);
         let Some(session) = connection.session else { return self.login_pdu(cx, segment) };
+        self.take_ack(conn, &segment.bhs);
         let opcode = segment.bhs.opcode();
         if opcode == Opcode::DATA_OUT {
             return self.end_data_out(conn, session, segment);
@@ -160,7 +166,7 @@ impl Engine {
                 let tmf = crate::pdu::tmf_request::TmfRequest::decode(bhs)?;
                 self.tmf_request(cx, session, &tmf)
             }
-            Opcode::SNACK => Err(Why::SnackWithoutRecovery),
+            Opcode::SNACK => self.snack(conn, session, &crate::pdu::snack::Snack::decode(bhs)?),
             Opcode::LOGIN_REQUEST => Err(Why::LoginAfterLogin),
             Opcode(0x20..=0x3f) => Err(Why::TargetPdu),
             _ => Err(Why::UnknownOpcode),
@@ -238,9 +244,33 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return };
         if !state.window.has_gap() {
             state.deadlines.clear(Timer::Gap);
+            state.gap_looks = 0;
         } else if !state.deadlines.is_set(Timer::Gap) {
             let at = now.after(self.limits.gap_within);
             self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Gap, at);
+        }
+    }
+
+    /// Looks after a session that has missed a command number for some time. At level 0 nothing can bring it; above,
+    /// the initiator is shown what is expected, so that it sends the command again (§7.2.1), and given time.
+    pub(super) fn gap_is_open(&mut self, now: Instant, session: Key) {
+        use super::timer::{Owner, Timer};
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        state.gap_looks += 1;
+        let waited = self.limits.gap_within.as_nanos().saturating_mul(state.gap_looks.into());
+        if state.parameters.error_recovery_level == 0 || waited >= self.limits.data_within.as_nanos() {
+            self.end_session(session, Down::Misbehaved(Why::CmdSnHole));
+            self.stats.dropped += 1;
+            return;
+        }
+        let at = now.after(self.limits.gap_within);
+        self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Gap, at);
+        let conns = state.conns.clone();
+        for conn in conns {
+            let shown = NopIn { lun: 0, itt: Itt::NONE, ttt: Ttt::NONE, sn: TargetSn::default() };
+            if let Err(why) = self.control(conn, Control::NopIn(shown), Body::Empty) {
+                self.drop_connection(conn, why);
+            }
         }
     }
 

@@ -22,7 +22,7 @@ use base::time::{Duration, Instant};
 use super::arena::{Arena, Key};
 use super::budget::Budget;
 use super::connection::{Connection, Output, index};
-use super::contract::{Down, Event, SessionId, SessionView};
+use super::contract::{Down, Event, Repairs, SessionId, SessionView};
 use super::session::{Session, Tmf};
 use super::states::ConnectionEvent;
 use super::task::Task;
@@ -81,7 +81,12 @@ pub struct Limits {
     pub pong_within: Duration,
     /// How long an initiator may owe data without sending any before it is given up.
     pub data_within: Duration,
-    /// How long a command number may be missing before the session is given up.
+    /// From ErrorRecoveryLevel 1 on: how long data that an initiator owes may stay out before it is asked for again.
+    pub repair_after: Duration,
+    /// From level 1 on: how long a status may stay unacknowledged before the initiator is pinged.
+    pub ack_within: Duration,
+    /// How long a command number may be missing before the session is given up. From level 1 on it is
+    /// [`Self::data_within`], and after this time the initiator is shown which number is expected.
     pub gap_within: Duration,
     /// How long a task management function waits for the data of the tasks that it ends (RFC 7143 §4.2.3.3 sets no
     /// end to it, but initiators that stop sending are common).
@@ -109,6 +114,8 @@ impl Default for Limits {
             ping_after: Duration::from_secs(30),
             pong_within: Duration::from_secs(15),
             data_within: Duration::from_secs(30),
+            repair_after: Duration::from_secs(2),
+            ack_within: Duration::from_secs(1),
             gap_within: Duration::from_secs(3),
             fence_within: Duration::from_secs(1),
             logout_within: Duration::from_secs(2),
@@ -162,6 +169,12 @@ pub struct Stats {
     pub busy: u64,
     /// Task management requests taken.
     pub management: u64,
+    /// SNACKs that asked for something again.
+    pub snacks: u64,
+    /// R2Ts that asked for something again.
+    pub recovery_r2ts: u64,
+    /// Tasks that another connection took over.
+    pub reassigns: u64,
     /// Connections dropped because the peer broke a rule.
     pub dropped: u64,
     /// Times that we were wrong.
@@ -311,9 +324,10 @@ impl Engine {
             parameters: &session.parameters,
             peer: session.conns.first().and_then(|conn| self.peer_of(*conn)),
             connections: session.conns.len(),
-            tasks: session.tasks,
+            tasks: session.tasks.saturating_sub(session.answered),
             unsent_bytes: session.answers.held(),
             traffic: session.traffic,
+            repairs: session.repairs,
         })
     }
 
@@ -332,12 +346,10 @@ impl Engine {
             (Owner::Connection(conn), Timer::Logout) => self.logout_is_late(conn),
             (Owner::Connection(conn), Timer::Silence) => self.silence(now, conn),
             (Owner::Connection(conn), Timer::Data) => self.data_is_late(now, conn),
-            (Owner::Session(session), Timer::Gap) => {
-                self.end_session(session, Down::Misbehaved(Why::CmdSnHole));
-                self.stats.dropped += 1;
-            }
+            (Owner::Connection(conn), Timer::Ack) => self.ack_is_late(now, conn),
+            (Owner::Session(session), Timer::Gap) => self.gap_is_open(now, session),
             (Owner::Session(session), Timer::Fence) => self.fence_expired(session),
-            (Owner::Session(_), Timer::Login | Timer::Silence | Timer::Logout | Timer::Data)
+            (Owner::Session(_), Timer::Login | Timer::Silence | Timer::Logout | Timer::Data | Timer::Ack)
             | (Owner::Connection(_), Timer::Gap | Timer::Fence) => self.stats.bugs += 1,
         }
     }
@@ -386,28 +398,29 @@ impl Engine {
 
     /// Returns a transfer tag that was not in use for the last four thousand million.
     pub(super) const fn new_ttt(&mut self) -> Ttt {
-        if self.next_ttt == Ttt::NONE.0 {
-            self.next_ttt = 0;
-        }
-        let ttt = Ttt(self.next_ttt);
-        self.next_ttt = self.next_ttt.wrapping_add(1);
-        ttt
+        take_ttt(&mut self.next_ttt)
     }
 
     /// Looks up what to do about a broken rule.
     pub(super) fn verdict(&mut self, conn: ConnId, why: Why) -> Answer {
         if why == Why::DataDigestMismatch {
             self.stats.data_digest_errors += 1;
+            self.count(conn, |repairs| repairs.data_digest_errors += 1);
         }
-        let level = self
-            .conn(conn)
-            .and_then(|connection| self.sessions.get(connection.session?))
-            .map_or(0, |session| session.parameters.error_recovery_level);
+        let level = self.conn(conn).map_or(0, |connection| connection.level);
         let answer = recovery::answer(level, why);
         if answer == (Answer { reject: None, then: Then::Nothing }) {
             self.stats.ignored += 1;
         }
         answer
+    }
+
+    /// Counts something that was lost on a connection.
+    pub(super) fn count(&mut self, conn: ConnId, what: impl FnOnce(&mut Repairs)) {
+        let session = self.conn(conn).and_then(|connection| connection.session);
+        if let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) {
+            what(&mut state.repairs);
+        }
     }
 
     /// Ends a connection whose peer broke a rule, and its session with it.
@@ -438,6 +451,7 @@ impl Engine {
         connection.deadlines.clear(Timer::Data);
         connection.deadlines.clear(Timer::Logout);
         connection.deadlines.clear(Timer::Login);
+        connection.deadlines.clear(Timer::Ack);
         let event =
             if connection.session.is_some() { ConnectionEvent::Lost } else { ConnectionEvent::LoginFailed };
         connection.state = connection.state.on(event).unwrap_or(connection.state);
@@ -455,4 +469,14 @@ impl Engine {
             connection.state = cleaned.unwrap_or(connection.state);
         }
     }
+}
+
+/// As [`Engine::new_ttt`], for those who hold other parts of the engine.
+pub(super) const fn take_ttt(next: &mut u32) -> Ttt {
+    if *next == Ttt::NONE.0 {
+        *next = 0;
+    }
+    let ttt = Ttt(*next);
+    *next = next.wrapping_add(1);
+    ttt
 }

@@ -9,6 +9,7 @@ use super::connection::{Body, Connection, Control, index};
 use super::contract::{Down, Event, SessionId, SessionUp};
 use super::dispatch::Cx;
 use super::engine::Engine;
+use super::retain::Unacked;
 use super::session::Session;
 use super::states::{self, ConnectionEvent, SessionEvent};
 use super::timer::Timer;
@@ -124,6 +125,7 @@ impl Engine {
         response.tsih = state.tsih.0;
         let announced = state.announced.take();
         state.up |= announced.is_some();
+        let level = state.parameters.error_recovery_level;
         let parameters = outcome.negotiated.connection;
         let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
         connection.on(ConnectionEvent::LoginDone)?;
@@ -134,7 +136,11 @@ impl Engine {
             header_digest: parameters.header_digest == Digest::Crc32c,
             data_digest: parameters.data_digest == Digest::Crc32c,
             data_len_max: parameters.target_max_recv,
+            resync: level > 0,
         };
+        connection.level = level;
+        connection.acked = connection.stat_sn;
+        connection.unacked = Unacked::new(connection.stat_sn);
         connection.deadlines.clear(Timer::Login);
         self.stats.logins += 1;
         self.watch_silence(cx.now, conn);
@@ -280,8 +286,7 @@ impl Directory for WithSessions<'_> {
 /// Returns a policy that promises no more than this role serves.
 fn as_served(keys: KeyPolicy) -> KeyPolicy {
     KeyPolicy {
-        // The lowest level there is: no policy asks for less.
-        error_recovery_level: MAX_ERROR_RECOVERY_LEVEL,
+        error_recovery_level: keys.error_recovery_level.min(MAX_ERROR_RECOVERY_LEVEL),
         max_connections: keys.max_connections.min(MAX_CONNECTIONS),
         ..keys
     }

@@ -160,7 +160,7 @@ impl Engine {
         let Some(state) = self.sessions.get(session) else { return false };
         let stuck: SmallVec<[Key; 8]> = state
             .tasks(&self.tasks)
-            .filter(|(_, task)| leaving.covers(task.conn) && is_stuck(task))
+            .filter(|(_, task)| leaving.covers(task.conn) && task.answer.is_none() && is_stuck(task))
             .map(|(key, _)| key)
             .collect();
         for key in stuck {
@@ -183,7 +183,9 @@ impl Engine {
             self.drop_tmf(tmf);
         }
         self.sessions.get(session).is_some_and(|state| {
-            state.tasks(&self.tasks).any(|(_, task)| leaving.covers(task.conn))
+            // What is answered is kept only for an initiator that asks again, and it is heard no more.
+            let mut open = state.tasks(&self.tasks).filter(|(_, task)| task.answer.is_none());
+            open.any(|(_, task)| leaving.covers(task.conn))
                 || state
                     .tmfs
                     .iter()
@@ -227,6 +229,7 @@ impl Engine {
 
     /// Closes one connection of a session that goes on with others.
     fn close_member(&mut self, session: Key, conn: ConnId) {
+        self.end_tasks(session, Some(conn));
         if let Some(state) = self.sessions.get_mut(session) {
             state.conns.retain(|other| *other != conn);
         }

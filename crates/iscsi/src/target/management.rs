@@ -39,7 +39,7 @@ impl Engine {
         if request.itt == Itt::NONE {
             return Err(Why::ReservedTaskTag);
         }
-        if state.find(&self.tasks, request.itt).is_some() {
+        if state.find_open(&self.tasks, request.itt).is_some() {
             return Err(Why::TaskTagInUse);
         }
         if state.immediate >= self.limits.immediate_max {
@@ -189,7 +189,7 @@ impl Engine {
     fn abort_task(&mut self, cx: Cx<'_>, key: Key, tmf: &Tmf) -> Result<(), Why> {
         let (itt, ref_cmd_sn) = tmf.referenced;
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
-        let Some(task) = state.find(&self.tasks, itt) else {
+        let Some(task) = state.find_open(&self.tasks, itt) else {
             // A task that never came counts as aborted, and its number as received.
             if state.window.awaits(ref_cmd_sn) && ref_cmd_sn.before(tmf.cmd_sn) {
                 self.answer_tmf(key, TmfResult::COMPLETE)?;
@@ -228,7 +228,7 @@ impl Engine {
     /// QUERY TASK (RFC 7144 §4.2).
     fn query_task(&mut self, key: Key, tmf: &Tmf) -> Result<(), Why> {
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
-        let task = state.find(&self.tasks, tmf.referenced.0);
+        let task = state.find_open(&self.tasks, tmf.referenced.0);
         match task.and_then(|task| Some((task, self.tasks.get(task)?.holder))) {
             Some((task, Holder::Above)) => {
                 if let Some(tmf) = self.tmfs.get_mut(key) {

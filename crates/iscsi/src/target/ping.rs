@@ -25,6 +25,9 @@ impl Engine {
         if ping.ttt != Ttt::NONE && connection.ping == Some(ping.ttt) {
             connection.ping = None;
         }
+        if ping.ttt != Ttt::NONE && connection.ack_asked == Some(ping.ttt) {
+            connection.ack_asked = None;
+        }
         let limit = usize::try_from(connection.parameters.initiator_max_recv).unwrap_or(usize::MAX);
         if ping.itt == Itt::NONE {
             self.recycle(data);

@@ -12,14 +12,16 @@ use base::transmit::Transmit;
 use super::arena::Key;
 use super::connection::{Body, Connection, Control, Output};
 use super::contract::TaskRef;
-use super::engine::Engine;
-use super::task::{Ending, Task};
+use super::data_in::Sent as SentData;
+use super::engine::{Engine, take_ttt};
+use super::retain::Kept;
+use super::task::{Answered, Ending, Task};
 use crate::digest::{Crc32c, DIGEST_LEN};
 use crate::negotiate::Digest;
 use crate::pdu::data_in::{DataIn, DataInStatus};
 use crate::pdu::scsi_response::{ScsiResponse, ServiceResponse};
-use crate::pdu::{BHS_LEN, Bhs, MAX_DATA_SEGMENT, Message, Residual, TargetSn, Ttt};
-use crate::serial::DataSn;
+use crate::pdu::{BHS_LEN, Bhs, Itt, MAX_DATA_SEGMENT, Message, Residual, TargetSn, Ttt};
+use crate::serial::{DataSn, StatSn};
 
 impl Engine {
     /// Queues `data` for the initiator, at `offset` of a task's data. Pieces of a task follow one another without
@@ -48,18 +50,20 @@ impl Engine {
             connection.asked = false;
         }
         while !out.is_full() {
-            let Some(output) = self.conn_mut(conn).and_then(|connection| connection.out.pop_front()) else {
-                return;
-            };
+            let Some(connection) = self.conn_mut(conn) else { return };
+            let Some(output) = connection.out.pop_front() else { return };
+            if connection.unacked.is_full() && !output.may_leave_unacknowledged() {
+                // Nothing more leaves until something is acknowledged; that brings us back.
+                return connection.out.push_front(output);
+            }
             match output {
-                Output::Task(key) => self.send_task(conn, key, out),
+                Output::Task(key) => self.send_task(now, conn, key, out),
+                Output::Again(key) => self.send_again(now, conn, key, out),
+                Output::StatusAgain => self.send_statuses_again(conn, out),
                 Output::R2t(key, ttt) => self.send_r2t(now, conn, (key, ttt), out),
                 Output::Control(control) => {
                     let (control, body) = *control;
-                    self.send_control(conn, control, &body, out);
-                    if let Body::Echo(bytes) = body {
-                        self.pool.recycle(bytes);
-                    }
+                    self.send_control(now, conn, control, body, out);
                 }
             }
         }
@@ -69,16 +73,39 @@ impl Engine {
         }
     }
 
-    fn send_control(&mut self, conn: ConnId, control: Control, body: &Body, out: &mut Transmit) {
+    fn send_control(&mut self, now: Instant, conn: ConnId, control: Control, body: Body, out: &mut Transmit) {
         let sn = self.counters(conn);
         let Some(connection) = self.conn_mut(conn) else { return };
-        let data = body.bytes();
         connection.control_queued = connection.control_queued.saturating_sub(1);
-        connection.control_bytes = connection.control_bytes.saturating_sub(data.len());
-        let (bhs, uses_stat_sn) = control.encode(sn);
+        connection.control_bytes = connection.control_bytes.saturating_sub(body.bytes().len());
+        let uses_stat_sn = self.put_control(conn, control, &body, sn, out);
+        let level = self.conn(conn).map_or(0, |connection| connection.level);
+        let kept = match control {
+            _ if level == 0 => None,
+            // Nobody asks for the end of a login again.
+            Control::Login(_) => Some(Kept::Nothing),
+            control => Some(Kept::Control(alloc::boxed::Box::new((control, body.again())))),
+        };
         if uses_stat_sn {
-            connection.use_stat_sn();
+            self.use_status(now, conn, kept.unwrap_or(Kept::Nothing));
         }
+        if let Body::Echo(bytes) = body {
+            self.pool.recycle(bytes);
+        }
+    }
+
+    /// Appends a small PDU; returns whether it takes a status number.
+    pub(super) fn put_control(
+        &mut self,
+        conn: ConnId,
+        control: Control,
+        body: &Body,
+        sn: TargetSn,
+        out: &mut Transmit,
+    ) -> bool {
+        let Some(connection) = self.conn(conn) else { return false };
+        let data = body.bytes();
+        let (bhs, uses_stat_sn) = control.encode(sn);
         // The last PDU of the login, which agrees on digests, carries none itself (§13.1).
         let digests =
             if matches!(control, Control::Login(_)) { Digests::NONE } else { Digests::of(connection) };
@@ -86,6 +113,7 @@ impl Engine {
         out.put(data);
         digests.trailer(data.len(), digests.data.then(|| crc_of(data)), out);
         self.stats.pdus_out += 1;
+        uses_stat_sn
     }
 
     fn send_r2t(&mut self, now: Instant, conn: ConnId, (key, ttt): (Key, Ttt), out: &mut Transmit) {
@@ -100,13 +128,13 @@ impl Engine {
     }
 
     /// Sends the data of a task as far as there is room, and its end if that is known.
-    fn send_task(&mut self, conn: ConnId, key: Key, out: &mut Transmit) {
+    fn send_task(&mut self, now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         loop {
-            let Some(task) = self.tasks.get(key) else { return };
+            let Some(task) = self.tasks.get(key).filter(|task| task.conn == conn) else { return };
             let may_end = task.ending.is_some() && !task.out.is_expecting();
             if task.inn.queued == 0 {
                 if may_end {
-                    self.send_response(conn, key, out);
+                    self.send_response(now, conn, key, out);
                 } else if let Some(task) = self.tasks.get_mut(key) {
                     task.listed = false;
                 }
@@ -115,10 +143,10 @@ impl Engine {
             if out.is_full() {
                 return self.send_later(conn, key, true);
             }
-            match self.send_data(conn, key, may_end, out) {
-                Sent::More => {}
-                Sent::Burst => return self.send_later(conn, key, false),
-                Sent::All => return,
+            match self.send_data(now, conn, key, may_end, out) {
+                Pace::More => {}
+                Pace::Burst => return self.send_later(conn, key, false),
+                Pace::All => return,
             }
         }
     }
@@ -133,92 +161,164 @@ impl Engine {
     }
 
     /// Sends one Data-In.
-    fn send_data(&mut self, conn: ConnId, key: Key, may_end: bool, out: &mut Transmit) -> Sent {
-        let Some(connection) = self.conn(conn) else { return Sent::All };
+    fn send_data(&mut self, now: Instant, conn: ConnId, key: Key, may_end: bool, out: &mut Transmit) -> Pace {
+        let Some(connection) = self.conn(conn) else { return Pace::All };
         let digests = Digests::of(connection);
         let segment_max = to_usize(connection.parameters.initiator_max_recv.min(MAX_DATA_SEGMENT));
-        let Some(task) = self.tasks.get_mut(key) else { return Sent::All };
-        let Some(state) = self.sessions.get_mut(task.session) else { return Sent::All };
+        let Some(task) = self.tasks.get_mut(key) else { return Pace::All };
+        let Some(state) = self.sessions.get_mut(task.session) else { return Pace::All };
         let burst_max = to_usize(state.parameters.max_burst_length);
         let len = task.inn.queued.min(segment_max).min(burst_max.saturating_sub(task.inn.burst)).max(1);
-        let last = len == task.inn.queued;
+        let (last, keeps) = (len == task.inn.queued, task.keeps);
         task.inn.burst += len;
-        let is_final = last || task.inn.burst >= burst_max;
+        let sequence_ends = task.inn.burst >= burst_max;
+        let is_final = last || sequence_ends;
         let (data_sn, buffer_offset, itt) = (task.inn.data_sn, task.inn.offset, task.itt);
         task.inn.data_sn = data_sn.next();
         if is_final {
             task.inn.burst = 0;
         }
-        let status = task.ending.as_ref().filter(|ending| last && may_end && ending.is_good());
+        // An answer that carries the tag of a SNACK is a PDU of its own (§11.16.3), and so is one sent again.
+        let may_ride = last && may_end && task.snack_tag == 0 && task.answer.is_none();
+        let status = task.ending.as_ref().filter(|ending| may_ride && ending.is_good());
         let status =
             status.map(|ending| DataInStatus { status: ending.status, residual: residual(task, ending) });
         let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
-        task.inn.take(len, |part| parts.push(part));
-        task.inn.reserved = task.inn.reserved.saturating_sub(len);
-        self.answers.give(Some(&mut state.answers), len);
+        task.inn.take(len, keeps, |part| parts.push(part));
         let (moved, session) = (u64::try_from(len).unwrap_or(0), task.session);
+        // Once every MaxBurstLength bytes, and not where the status does it (§11.7.2).
+        let acknowledge = keeps && sequence_ends && !last;
+        let (mut ttt, mut lun) = (Ttt::NONE, 0);
+        if acknowledge {
+            ttt = *task.inn.ack_ttt.get_or_insert_with(|| take_ttt(&mut self.next_ttt));
+            lun = task.lun;
+        }
+        if keeps {
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
+            task.inn.note(SentData { data_sn, offset: buffer_offset, len, is_final, acknowledge });
+        } else {
+            task.inn.reserved = task.inn.reserved.saturating_sub(len);
+            self.answers.give(Some(&mut state.answers), len);
+        }
         state.traffic.data_in_bytes += moved;
         let waiting = !state.ready.is_empty();
         self.stats.data_in_bytes += moved;
         let ends = status.is_some();
-        if ends {
-            // The tag is free once the status has left, and the window in this PDU shows it.
-            self.retire(key);
-        } else if waiting {
-            self.drain_ready(session);
+        // The tag is free once the status has left, and the window in this PDU shows it.
+        match (ends, keeps) {
+            (true, true) => {
+                let stat_sn = self.conn(conn).map_or(StatSn(0), |connection| connection.stat_sn);
+                self.answered(key, Answered { stat_sn, rode: true });
+            }
+            (true, false) => self.retire(key),
+            (false, false) if waiting => self.drain_ready(session),
+            (false, _) => {}
         }
         let sn = self.counters(conn);
-        if ends && let Some(connection) = self.conn_mut(conn) {
-            connection.use_stat_sn();
+        if ends {
+            self.use_status(now, conn, Kept::Task(key));
         }
-        let header = DataIn {
-            is_final,
-            acknowledge: false,
-            status,
-            lun: 0,
-            itt,
-            ttt: Ttt::NONE,
-            sn,
-            data_sn,
-            buffer_offset,
-        };
+        let header = DataIn { is_final, acknowledge, status, lun, itt, ttt, sn, data_sn, buffer_offset };
         digests.header(header.encode().with_data_len(len), out);
         digests.data(len, parts, out);
         self.stats.pdus_out += 1;
         match (ends, is_final && !last) {
-            (true, _) => Sent::All,
-            (false, true) => Sent::Burst,
-            (false, false) => Sent::More,
+            (true, _) => Pace::All,
+            (false, true) => Pace::Burst,
+            (false, false) => Pace::More,
+        }
+    }
+
+    /// Sends a Data-In once more, exactly as it was but for the counters of the session (§11.16).
+    pub(super) fn put_data_again(&mut self, conn: ConnId, key: Key, sent: SentData, out: &mut Transmit) {
+        let mut sn = self.counters(conn);
+        let Some(connection) = self.conn(conn) else { return };
+        let digests = Digests::of(connection);
+        let Some(task) = self.tasks.get(key) else { return };
+        let rode = task.answer.filter(|answer| answer.rode);
+        let is_last = task.inn.last_sent().is_some_and(|last| last.data_sn == sent.data_sn);
+        let status = rode.filter(|_| is_last && task.snack_tag == 0).zip(task.ending.as_ref());
+        if let Some((answer, _)) = status {
+            sn.stat_sn = answer.stat_sn;
+        }
+        let header = DataIn {
+            is_final: sent.is_final,
+            acknowledge: sent.acknowledge,
+            status: status
+                .map(|(_, ending)| DataInStatus { status: ending.status, residual: residual(task, ending) }),
+            lun: if sent.acknowledge { task.lun } else { 0 },
+            itt: task.itt,
+            ttt: task.inn.ack_ttt.filter(|_| sent.acknowledge).unwrap_or(Ttt::NONE),
+            sn,
+            data_sn: sent.data_sn,
+            buffer_offset: sent.offset,
+        };
+        let mut parts: smallvec::SmallVec<[Bytes; 4]> = smallvec::SmallVec::new();
+        task.inn.again(sent.offset, sent.len, |part| parts.push(part));
+        let len = to_usize(sent.len);
+        digests.header(header.encode().with_data_len(len), out);
+        digests.data(len, parts, out);
+        self.stats.pdus_out += 1;
+    }
+
+    /// Sends an R2T once more.
+    pub(super) fn put_r2t_again(&mut self, conn: ConnId, bhs: Bhs, out: &mut Transmit) {
+        if let Some(connection) = self.conn(conn) {
+            Digests::of(connection).header(bhs, out);
+            self.stats.pdus_out += 1;
         }
     }
 
     /// Sends a SCSI Response; the task is over.
-    fn send_response(&mut self, conn: ConnId, key: Key, out: &mut Transmit) {
+    fn send_response(&mut self, now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
         let Some(task) = self.tasks.get_mut(key) else { return };
+        if let Some(answer) = task.answer {
+            // Its data was sent again, cut anew.
+            task.listed = false;
+            return self.put_response(conn, key, answer.stat_sn, out);
+        }
+        if task.keeps {
+            let stat_sn = self.conn(conn).map_or(StatSn(0), |connection| connection.stat_sn);
+            self.answered(key, Answered { stat_sn, rode: false });
+            self.put_response(conn, key, stat_sn, out);
+            self.use_status(now, conn, Kept::Task(key));
+            return;
+        }
         let Some(ending) = task.ending.take() else { return };
-        let numbers = task.inn.data_sn.0.wrapping_add(task.out.r2t_sn.0);
-        let mut response = ScsiResponse {
-            response: ServiceResponse::COMPLETED,
-            status: ending.status,
-            status_qualifier: 0,
-            itt: task.itt,
-            snack_tag: 0,
-            sn: TargetSn::default(),
-            exp_data_sn: DataSn(numbers),
-            bidirectional_read_residual: bidirectional_residual(task),
-            residual: residual(task, &ending),
-        };
+        let mut response = response_of(task, &ending);
         self.retire(key);
         response.sn = self.counters(conn);
-        let Some(connection) = self.conn_mut(conn) else { return };
-        connection.use_stat_sn();
+        self.use_status(now, conn, Kept::Nothing);
+        self.put_scsi_response(conn, &response, ending.sense.as_deref(), out);
+    }
+
+    /// Appends the response of a task that stays, with this number.
+    pub(super) fn put_response(&mut self, conn: ConnId, key: Key, stat_sn: StatSn, out: &mut Transmit) {
+        let sn = TargetSn { stat_sn, ..self.counters(conn) };
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let Some(ending) = task.ending.take() else { return };
+        let response = ScsiResponse { sn, ..response_of(task, &ending) };
+        self.put_scsi_response(conn, &response, ending.sense.as_deref(), out);
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.ending = Some(ending);
+        }
+    }
+
+    fn put_scsi_response(
+        &mut self,
+        conn: ConnId,
+        response: &ScsiResponse,
+        sense: Option<&[u8]>,
+        out: &mut Transmit,
+    ) {
+        let Some(connection) = self.conn(conn) else { return };
         let digests = Digests::of(connection);
-        match &ending.sense {
+        match sense {
             None => digests.header(response.encode(), out),
             Some(sense) => {
                 // §11.4.7: a length and the sense data.
                 let len = u16::try_from(sense.len()).unwrap_or(0).to_be_bytes();
-                let data = [&len, &**sense].concat();
+                let data = [&len, sense].concat();
                 digests.header(response.encode().with_data_len(data.len()), out);
                 out.put(&data);
                 digests.trailer(data.len(), digests.data.then(|| crc_of(&data)), out);
@@ -228,14 +328,40 @@ impl Engine {
     }
 }
 
+impl Output {
+    /// Returns whether this may leave although nothing more can be kept: it takes no status number.
+    fn may_leave_unacknowledged(&self) -> bool {
+        match self {
+            Self::R2t(..) | Self::Again(_) | Self::StatusAgain => true,
+            Self::Task(_) => false,
+            Self::Control(control) => matches!(&control.0, Control::NopIn(ping) if ping.itt == Itt::NONE),
+        }
+    }
+}
+
 /// How far [`Engine::send_data`] came.
-enum Sent {
+enum Pace {
     /// There may be more to send.
     More,
     /// A sequence ended and there is more: others go first.
     Burst,
     /// The task ended.
     All,
+}
+
+/// Returns the response of a task, without its counters.
+fn response_of(task: &Task, ending: &Ending) -> ScsiResponse {
+    ScsiResponse {
+        response: ServiceResponse::COMPLETED,
+        status: ending.status,
+        status_qualifier: 0,
+        itt: task.itt,
+        snack_tag: task.snack_tag,
+        sn: TargetSn::default(),
+        exp_data_sn: DataSn(task.inn.data_sn.0.wrapping_add(task.out.r2t_sn.0)),
+        bidirectional_read_residual: bidirectional_residual(task),
+        residual: residual(task, ending),
+    }
 }
 
 /// Returns the residual count of a task (§11.4.5.1). In a bidirectional command it is that of the write.

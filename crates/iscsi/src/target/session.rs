@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::arena::{Arena, Key};
 use super::budget::Share;
-use super::contract::{Command, SessionUp, Traffic};
+use super::contract::{Command, Repairs, SessionUp, Traffic};
 use super::logout::Leaving;
 use super::states;
 use super::task::Task;
@@ -38,8 +38,9 @@ pub(crate) struct Session {
     pub(crate) conns: SmallVec<[ConnId; 1]>,
     pub(crate) window: Window<Request>,
     tags: [Option<Key>; TAG_BUCKETS],
-    /// How many tasks it has.
+    /// How many tasks it has, and how many of them are answered and wait for that to be acknowledged.
     pub(crate) tasks: u32,
+    pub(crate) answered: u32,
     /// How many immediate commands and task management requests are open.
     pub(crate) immediate: u32,
     /// The task management requests that are open.
@@ -55,6 +56,9 @@ pub(crate) struct Session {
     /// Its tasks that wait for room for the data that they ask for.
     pub(crate) waiting: VecDeque<Key>,
     pub(crate) traffic: Traffic,
+    pub(crate) repairs: Repairs,
+    /// How often a missing command number was looked for.
+    pub(crate) gap_looks: u32,
     pub(crate) deadlines: Deadlines,
     /// The logouts that wait for tasks to end, at most one of each connection, and whether something happened to them.
     pub(crate) leaving: alloc::vec::Vec<Leaving>,
@@ -124,6 +128,9 @@ impl Session {
             window,
             tags: [None; TAG_BUCKETS],
             tasks: 0,
+            answered: 0,
+            repairs: Repairs::default(),
+            gap_looks: 0,
             immediate: 0,
             tmfs: SmallVec::new(),
             ready: VecDeque::new(),
@@ -171,6 +178,11 @@ impl Session {
             at = task.next;
         }
         None
+    }
+
+    /// Returns the task of a tag, if it is not answered yet.
+    pub(crate) fn find_open(&self, tasks: &Arena<Task>, itt: Itt) -> Option<Key> {
+        self.find(tasks, itt).filter(|key| tasks.get(*key).is_some_and(|task| task.answer.is_none()))
     }
 
     /// Takes a task's tag out.

@@ -4,6 +4,7 @@ mod alive;
 mod chaos;
 mod commands;
 mod data_out;
+mod erl1;
 mod happy;
 mod management;
 mod sessions;

@@ -22,6 +22,8 @@ pub(crate) enum Timer {
     Data,
     /// The logout that we asked for.
     Logout,
+    /// Statuses that are not acknowledged.
+    Ack,
     /// A missing command number of a session.
     Gap,
     /// The data that a task management function waits for.

@@ -131,6 +131,23 @@ pub enum Why {
     #[error("Data-Out sequence shorter than its R2T")]
     DataOutShort,
 
+    // SNACK.
+    /// A SNACK for a task that there is not, or that is another connection's.
+    #[error("SNACK for a task that is not on this connection")]
+    SnackUnknownTask,
+    /// A SNACK for numbers that were not sent or are acknowledged.
+    #[error("SNACK for what was not sent or is acknowledged")]
+    SnackNotSent,
+    /// A SNACK that cannot be served although it is legal.
+    #[error("SNACK that cannot be served")]
+    SnackUnserved,
+    /// A SNACK with a field that has an illegal value.
+    #[error("SNACK with an illegal field")]
+    SnackIllegal,
+    /// An acknowledgement of data with a tag that was not given out, or of data that was not sent.
+    #[error("acknowledgement of data that asked for none")]
+    DataAckUnknown,
+
     // The rest.
     /// A text conversation broke its rules.
     #[error("text: {0}")]

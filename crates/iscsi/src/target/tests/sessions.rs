@@ -24,6 +24,7 @@ use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::contract::{AsyncEvent, Down, Event, Finish, SessionId};
 use crate::target::engine::{Limits, MAX_CONTROL_QUEUED};
 use crate::target::why::Why;
+use crate::target::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};
 
 fn logout(world: &mut World, conn: ConnId, reason: LogoutReason, cid: u16) -> LogoutRequest {
     let (itt, cmd_sn) = world.numbers(conn);
@@ -59,7 +60,8 @@ fn no_more_is_agreed_to_than_is_served() {
     let mut world = World::with(Limits::default(), KeyPolicy::default());
     assert_eq!((world.names.keys.error_recovery_level, world.names.keys.max_connections), (2, 8));
     let (_, up) = world.login(&["ErrorRecoveryLevel=2", "MaxConnections=4"]);
-    assert_eq!((up.parameters.error_recovery_level, up.parameters.max_connections), (0, 1));
+    assert_eq!(up.parameters.error_recovery_level, MAX_ERROR_RECOVERY_LEVEL.min(2));
+    assert_eq!(up.parameters.max_connections, MAX_CONNECTIONS.min(4));
 }
 
 #[test]

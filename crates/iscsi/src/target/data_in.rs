@@ -1,0 +1,276 @@
+//! Data for the initiator: what of a task's data waits to be sent, and what was sent and may be asked for again.
+
+use core::mem;
+
+use base::buffer::{Bytes, Pool};
+use smallvec::SmallVec;
+
+use crate::pdu::Ttt;
+use crate::serial::DataSn;
+
+/// The data that the initiator is to receive, on its way out. From level 1 on, what is sent stays here until it is
+/// acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct DataIn {
+    parts: SmallVec<[Bytes; 2]>,
+    /// The offset of the first byte of the first part, if parts are kept.
+    parts_start: u32,
+    /// The first part that is not all sent, and how much of it is.
+    part: usize,
+    part_sent: usize,
+    /// How many bytes wait.
+    pub(crate) queued: usize,
+    /// How many bytes were sent and are kept.
+    pub(crate) kept: usize,
+    /// Bytes of the budget that it takes: what waits, what is kept, and what may still come.
+    pub(crate) reserved: usize,
+    /// The offset of the next byte to send.
+    pub(crate) offset: u32,
+    pub(crate) data_sn: DataSn,
+    /// The first number that is not acknowledged, and the offset of its data.
+    pub(crate) acked_sn: DataSn,
+    acked_offset: u32,
+    /// The Data-In PDUs from there on, in order.
+    log: SmallVec<[Sent; 2]>,
+    /// The tag under which data is acknowledged, once that was asked for.
+    pub(crate) ack_ttt: Option<Ttt>,
+    /// Bytes sent in the present sequence.
+    pub(crate) burst: usize,
+}
+
+/// A Data-In that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) data_sn: DataSn,
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+    pub(crate) is_final: bool,
+    pub(crate) acknowledge: bool,
+}
+
+impl DataIn {
+    /// Returns the offset behind all that is queued.
+    pub(crate) fn end(&self) -> u64 {
+        u64::from(self.offset) + u64::try_from(self.queued).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn push(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.queued += part.len();
+            self.parts.push(part);
+        }
+    }
+
+    /// Takes the next `len` bytes and hands them to `put`, piece by piece. They stay if `keep` says so.
+    pub(crate) fn take(&mut self, len: usize, keep: bool, mut put: impl FnMut(Bytes)) {
+        let mut left = len.min(self.queued);
+        self.queued -= left;
+        self.kept += if keep { left } else { 0 };
+        self.offset = self.offset.wrapping_add(to_u32(left));
+        while left > 0
+            && let Some(part) = self.parts.get(self.part)
+        {
+            let rest = part.len() - self.part_sent;
+            let size = rest.min(left);
+            left -= size;
+            put(part.slice(self.part_sent, self.part_sent + size));
+            if size == rest {
+                self.part += 1;
+                self.part_sent = 0;
+            } else {
+                self.part_sent += size;
+            }
+        }
+        if self.queued == 0 && !keep {
+            self.parts.clear();
+            self.part = 0;
+        }
+    }
+
+    /// Notes a PDU that was sent and is kept.
+    pub(crate) fn note(&mut self, sent: Sent) {
+        self.log.push(sent);
+    }
+
+    /// Returns the first kept PDU with this number or a later one, before `end`.
+    pub(crate) fn sent_from(&self, sn: DataSn, end: DataSn) -> Option<Sent> {
+        let first = self.acked_sn;
+        let skip = if sn.before(first) { 0 } else { first.distance_to(sn) };
+        let at = self.log.partition_point(|sent| first.distance_to(sent.data_sn) < skip);
+        self.log.get(at).copied().filter(|sent| first.distance_to(sent.data_sn) < first.distance_to(end))
+    }
+
+    /// Returns the last kept PDU.
+    pub(crate) fn last_sent(&self) -> Option<Sent> {
+        self.log.last().copied()
+    }
+
+    /// Hands kept bytes to `put` once more.
+    pub(crate) fn again(&self, offset: u32, len: u32, mut put: impl FnMut(Bytes)) {
+        let mut skip = to_usize(self.parts_start.distance(offset));
+        let mut left = to_usize(len);
+        for part in &self.parts {
+            if left == 0 {
+                return;
+            }
+            if skip >= part.len() {
+                skip -= part.len();
+                continue;
+            }
+            let size = left.min(part.len() - skip);
+            put(part.slice(skip, skip + size));
+            left -= size;
+            skip = 0;
+        }
+    }
+
+    /// Forgets what was sent before the PDU with this number, and returns how many bytes of the budget that frees.
+    /// The number must lie between the first kept one and the next to be sent.
+    pub(crate) fn acknowledge(&mut self, sn: DataSn, pool: &Pool) -> usize {
+        let upto = self.sent_from(sn, self.data_sn).map_or(self.offset, |sent| sent.offset);
+        let first = self.acked_sn;
+        let done = first.distance_to(sn);
+        let count = self.log.partition_point(|sent| first.distance_to(sent.data_sn) < done);
+        self.log.drain(..count);
+        (self.acked_sn, self.acked_offset) = (sn, upto);
+        let (mut parts, mut freed) = (0, 0);
+        for part in self.parts.iter().take(self.part) {
+            if self.parts_start.distance(upto) < to_u32(part.len()) {
+                break;
+            }
+            self.parts_start = self.parts_start.wrapping_add(to_u32(part.len()));
+            freed += part.len();
+            parts += 1;
+        }
+        for part in self.parts.drain(..parts) {
+            pool.recycle(part);
+        }
+        self.part -= parts;
+        self.kept = self.kept.saturating_sub(freed);
+        self.reserved = self.reserved.saturating_sub(freed);
+        freed
+    }
+
+    /// Takes back all that was sent and not acknowledged: it is to be sent again, cut anew.
+    pub(crate) fn rewind(&mut self) {
+        let back = to_usize(self.acked_offset.distance(self.offset));
+        self.queued += back;
+        self.kept = self.kept.saturating_sub(back);
+        (self.offset, self.data_sn, self.burst) = (self.acked_offset, self.acked_sn, 0);
+        self.log.clear();
+        let mut skip = to_usize(self.parts_start.distance(self.acked_offset));
+        self.part = 0;
+        for part in &self.parts {
+            if skip < part.len() {
+                break;
+            }
+            skip -= part.len();
+            self.part += 1;
+        }
+        self.part_sent = skip;
+    }
+
+    /// Forgets what waits and what is kept, and returns how many bytes of the budget that frees.
+    pub(crate) fn stop(&mut self, pool: &Pool) -> usize {
+        for part in self.parts.drain(..) {
+            pool.recycle(part);
+        }
+        self.log.clear();
+        (self.part, self.part_sent, self.queued, self.kept) = (0, 0, 0, 0);
+        (self.acked_sn, self.acked_offset, self.parts_start) = (self.data_sn, self.offset, self.offset);
+        mem::take(&mut self.reserved)
+    }
+}
+
+/// Offsets that only grow.
+trait Offset {
+    fn distance(self, later: Self) -> u32;
+}
+
+impl Offset for u32 {
+    fn distance(self, later: Self) -> u32 {
+        later.saturating_sub(self)
+    }
+}
+
+fn to_u32(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+fn to_usize(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn data_in_leaves_in_pieces_of_any_size() {
+        let mut data = DataIn::default();
+        for part in [&b"abc"[..], b"", b"defgh", b"i"] {
+            data.push(Bytes::copied_from(part));
+        }
+        assert_eq!((data.queued, data.end()), (9, 9));
+        let mut got = Vec::new();
+        for len in [1, 3, 0, 4, 9] {
+            let mut piece = Vec::new();
+            data.take(len, false, |bytes| piece.extend_from_slice(&bytes));
+            got.push(piece);
+        }
+        assert_eq!(got, [&b"a"[..], b"bcd", b"", b"efgh", b"i"]);
+        assert_eq!((data.queued, data.offset, data.end()), (0, 9, 9));
+        data.push(Bytes::copied_from(b"j"));
+        data.reserved = 7;
+        assert_eq!((data.stop(&Pool::new(0)), data.queued, data.reserved), (7, 0, 0));
+    }
+
+    /// Sends `len` bytes as the next PDU, and returns them.
+    fn send(data: &mut DataIn, len: u32) -> Vec<u8> {
+        let mut out = Vec::new();
+        let (data_sn, offset) = (data.data_sn, data.offset);
+        data.take(to_usize(len), true, |bytes| out.extend_from_slice(&bytes));
+        data.data_sn = data_sn.next();
+        data.note(Sent { data_sn, offset, len, is_final: false, acknowledge: false });
+        out
+    }
+
+    fn again(data: &DataIn, sent: Sent) -> Vec<u8> {
+        let mut out = Vec::new();
+        data.again(sent.offset, sent.len, |bytes| out.extend_from_slice(&bytes));
+        out
+    }
+
+    #[test]
+    fn what_was_sent_can_be_had_again_until_it_is_acknowledged() {
+        for first in [DataSn(0), DataSn(u32::MAX - 1)] {
+            let mut data = DataIn { data_sn: first, acked_sn: first, reserved: 12, ..DataIn::default() };
+            for part in [&b"abcd"[..], b"efg", b"hijkl"] {
+                data.push(Bytes::copied_from(part));
+            }
+            let pieces: Vec<Vec<u8>> = [3, 3, 3].into_iter().map(|len| send(&mut data, len)).collect();
+            assert_eq!((data.queued, data.kept), (3, 9));
+            for (at, piece) in (0..).zip(&pieces) {
+                let sent = data.sent_from(first.plus(at), first.plus(3)).unwrap();
+                assert_eq!((sent.data_sn, again(&data, sent)), (first.plus(at), piece.clone()));
+            }
+            assert!(data.sent_from(first.plus(1), first.plus(1)).is_none());
+            assert!(data.sent_from(first.plus(3), first.plus(4)).is_none());
+            // Six bytes are acknowledged: the first part of four can go.
+            assert_eq!(data.acknowledge(first.plus(2), &Pool::new(0)), 4);
+            assert_eq!((data.kept, data.reserved), (5, 8));
+            let sent = data.sent_from(first, first.plus(3)).unwrap();
+            assert_eq!((sent.data_sn, again(&data, sent)), (first.plus(2), b"ghi".to_vec()));
+            // The rest is cut anew.
+            data.rewind();
+            assert_eq!((data.offset, data.data_sn, data.queued), (6, first.plus(2), 6));
+            assert_eq!(send(&mut data, 4), b"ghij");
+            assert_eq!(send(&mut data, 2), b"kl");
+            assert_eq!(data.acknowledge(first.plus(4), &Pool::new(0)), 8);
+            assert_eq!((data.kept, data.reserved, data.offset), (0, 0, 12));
+            assert_eq!(data.acknowledge(first.plus(4), &Pool::new(0)), 0);
+        }
+    }
+}

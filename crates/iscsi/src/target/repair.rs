@@ -1,0 +1,98 @@
+//! Data-Out that was lost is asked for again (RFC 7143 §7.8, §7.9), from ErrorRecoveryLevel 1 on.
+//!
+//! That something is lost shows in three ways: a wrong data digest, a gap in the DataSNs, or silence, when the PDU with
+//! the F bit was lost. In the first two cases we wait for the end of the sequence, since its R2T counts as open until
+//! then (§13.17). What is missing is then asked for with a recovery R2T: it has the next R2TSN and a tag of its own,
+//! and asks for the first part that is missing. Where PDUs come in order, all that lies behind a gap is asked for once
+//! more; where they may come in any order, only the gap is.
+//!
+//! Unsolicited data that was lost is asked for in the same way. With DataSequenceInOrder=Yes nothing may be asked for
+//! behind it meanwhile (§13.19), so no other R2T leaves before it is whole, and only one R2T of a task is open
+//! at a time.
+
+use base::machine::ConnId;
+use base::time::Instant;
+
+use super::arena::Key;
+use super::connection::Output;
+use super::engine::Engine;
+use super::timer::Timer;
+use super::why::Why;
+use crate::pdu::Ttt;
+use crate::recovery::Condition;
+
+/// How many times one sequence is asked for before its task fails: a peer whose digests are always wrong would
+/// keep us for ever.
+const MAX_TRIES: u8 = 16;
+
+/// For how many looks a sequence may be silent while others of its connection go on.
+const MAX_QUIET: u8 = 8;
+
+impl Engine {
+    /// Asks for what is missing of a sequence.
+    pub(super) fn recover(&mut self, key: Key, ttt: Ttt) {
+        let fresh = self.new_ttt();
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let (conn, session) = (task.conn, task.session);
+        let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
+        let Some(run) = task.out.select(ttt) else { return };
+        if run.tries >= MAX_TRIES || task.ending.is_some() {
+            // Nothing more of this sequence will come.
+            task.out.drop_run(ttt, &self.pool);
+            self.fail(key, Condition::CrcError);
+            return self.conclude(key);
+        }
+        let former = run.renew(fresh, in_order);
+        task.out.remember(former);
+        self.stats.recovery_r2ts += 1;
+        self.count(conn, |repairs| repairs.recovery_r2ts += 1);
+        self.queue(conn, Output::R2t(key, fresh));
+    }
+
+    /// Looks after a connection that owed data some time ago: asks again for what was silent since, and gives the
+    /// connection up once none at all came for too long.
+    pub(super) fn repair_late_data(&mut self, now: Instant, conn: ConnId) {
+        let (within, after) = (self.limits.data_within, self.limits.repair_after);
+        let Some(session) = self.conn(conn).and_then(|connection| connection.session) else { return };
+        let Some(connection) = self.conn_mut(conn) else { return };
+        let before = connection.data_mark.replace(connection.data_out_bytes);
+        let idle = before == Some(connection.data_out_bytes);
+        connection.data_quiet = if idle { connection.data_quiet + 1 } else { 0 };
+        let waited = after.as_nanos().saturating_mul(connection.data_quiet.into());
+        let Some(state) = self.sessions.get(session) else { return };
+        let owing: alloc::vec::Vec<Key> = state
+            .tasks(&self.tasks)
+            .filter(|(_, task)| task.conn == conn && task.out.is_expecting())
+            .map(|(key, _)| key)
+            .collect();
+        if owing.is_empty() {
+            if let Some(connection) = self.conn_mut(conn) {
+                (connection.data_mark, connection.data_quiet) = (None, 0);
+            }
+            return;
+        }
+        if waited >= within.as_nanos() {
+            return self.drop_connection(conn, Why::DataTooSlow);
+        }
+        let mut late: smallvec::SmallVec<[(Key, Ttt); 4]> = smallvec::SmallVec::new();
+        for key in owing {
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            for run in task.out.all_runs().filter(|run| run.sent) {
+                let silent = run.mark.replace(run.seen) == Some(run.seen);
+                run.quiet = if silent { run.quiet.saturating_add(1) } else { 0 };
+                // Each time it is given twice the time before: the peer may be slow, and what it sends twice is slower.
+                let patience = 1_u8.checked_shl(run.tries.into()).unwrap_or(MAX_QUIET).min(MAX_QUIET);
+                if idle && run.quiet >= patience || run.quiet >= MAX_QUIET {
+                    late.push((key, run.ttt));
+                }
+            }
+        }
+        for (key, ttt) in late {
+            self.recover(key, ttt);
+        }
+        if let Some(connection) = self.conn_mut(conn) {
+            connection.deadlines.clear(Timer::Data);
+        }
+        self.watch_data(now, conn);
+    }
+}

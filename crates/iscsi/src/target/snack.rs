@@ -1,0 +1,251 @@
+//! SNACK (RFC 7143 §11.16): what is sent again, and data that is acknowledged.
+//!
+//! Nothing is sent from here: a task or a connection takes note of the runs that are wanted, and they leave when its
+//! turn comes, cut off where the driver's batch is full. So however often something is asked for, what waits
+//! is a handful of numbers, and an initiator that does not read holds up nobody but itself.
+
+use base::machine::ConnId;
+use base::time::Instant;
+use base::transmit::Transmit;
+
+use super::arena::Key;
+use super::connection::Output;
+use super::engine::Engine;
+use super::retain::Kept;
+use super::why::Why;
+use crate::pdu::r2t::R2t;
+use crate::pdu::snack::{Snack, SnackKind};
+use crate::pdu::{Itt, Message, TargetSn, Ttt};
+use crate::recovery::erl1;
+use crate::serial::{DataSn, R2tSn, StatSn};
+
+impl Engine {
+    /// Takes a SNACK.
+    pub(super) fn snack(&mut self, conn: ConnId, session: Key, snack: &Snack) -> Result<(), Why> {
+        let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
+        if state.parameters.error_recovery_level == 0 {
+            return Err(Why::SnackWithoutRecovery);
+        }
+        if snack.kind == SnackKind::DATA_ACK {
+            return self.data_ack(session, snack);
+        }
+        self.stats.snacks += 1;
+        self.count(conn, |repairs| repairs.snacks += 1);
+        match snack.kind {
+            SnackKind::STATUS => self.status_snack(conn, snack),
+            SnackKind::DATA_OR_R2T => {
+                let key = self.task_of_snack(conn, session, snack)?;
+                if snack.tag != Ttt::NONE.0 {
+                    return Err(Why::SnackIllegal);
+                }
+                self.data_snack(conn, key, snack)
+            }
+            SnackKind::R_DATA => {
+                let key = self.task_of_snack(conn, session, snack)?;
+                let legal =
+                    snack.beg_run == 0 && snack.run_length == 0 && snack.tag != 0 && snack.tag != Ttt::NONE.0;
+                if !legal {
+                    return Err(Why::SnackIllegal);
+                }
+                self.data_anew(conn, key, snack.tag)
+            }
+            _ => Err(Why::SnackIllegal),
+        }
+    }
+
+    /// Finds the task that a SNACK names: one of this connection, answered or not.
+    fn task_of_snack(&self, conn: ConnId, session: Key, snack: &Snack) -> Result<Key, Why> {
+        let key = self.sessions.get(session).and_then(|state| state.find(&self.tasks, snack.itt));
+        let own = |key: &Key| self.tasks.get(*key).is_some_and(|task| task.conn == conn);
+        key.filter(own).ok_or(Why::SnackUnknownTask)
+    }
+
+    fn status_snack(&mut self, conn: ConnId, snack: &Snack) -> Result<(), Why> {
+        let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
+        if snack.itt != Itt::NONE || snack.tag != Ttt::NONE.0 {
+            return Err(Why::SnackIllegal);
+        }
+        //= rfc7143#section-11.16
+        //# Any SNACK that requests a numbered response, data, or R2T that was not
+        //# sent by the target or was already acknowledged by the initiator MUST be
+        //# rejected with a reason code of "Protocol Error".
+        let (first, next) = (connection.unacked.first().0, connection.stat_sn.0);
+        let (from, count) =
+            erl1::run(first, next, snack.beg_run, snack.run_length).ok_or(Why::SnackNotSent)?;
+        if count > 0 {
+            let is_first = connection.unacked.wanted.is_empty();
+            connection.unacked.want(StatSn(from), count);
+            if is_first {
+                self.queue(conn, Output::StatusAgain);
+            }
+        }
+        Ok(())
+    }
+
+    fn data_snack(&mut self, conn: ConnId, key: Key, snack: &Snack) -> Result<(), Why> {
+        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
+        let (first, next) = task.numbers();
+        let (from, count) =
+            erl1::run(first, next, snack.beg_run, snack.run_length).ok_or(Why::SnackNotSent)?;
+        let is_first = task.wanted.is_empty();
+        if task.data_in_len == 0 && next_r2t(task, from, count).is_none() && snack.run_length > 0 {
+            // The data that answers an R2T acknowledges it.
+            return Err(Why::SnackNotSent);
+        }
+        task.want(from, count);
+        if is_first && !task.wanted.is_empty() {
+            self.queue(conn, Output::Again(key));
+        }
+        Ok(())
+    }
+
+    /// Sends the data of a task again from where it is acknowledged, cut to what the initiator receives now, and then
+    /// its response with this tag (§11.16.3).
+    fn data_anew(&mut self, conn: ConnId, key: Key, tag: u32) -> Result<(), Why> {
+        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
+        if task.is_bidirectional() {
+            // Data-In and R2Ts are numbered in one sequence, in which R2Ts keep their places.
+            return Err(Why::SnackUnserved);
+        }
+        task.inn.rewind();
+        task.wanted.clear();
+        task.snack_tag = tag;
+        let to_send = task.inn.queued > 0 || task.ending.is_some();
+        if to_send && !core::mem::replace(&mut task.listed, true) {
+            self.queue(conn, Output::Task(key));
+        }
+        Ok(())
+    }
+
+    /// Takes note that data arrived: what is kept of it can go (§11.16.2).
+    fn data_ack(&mut self, session: Key, snack: &Snack) -> Result<(), Why> {
+        if snack.itt != Itt::NONE || snack.run_length != 0 || snack.tag == Ttt::NONE.0 {
+            return Err(Why::SnackIllegal);
+        }
+        let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
+        let named = state.tasks(&self.tasks).find(|(_, task)| task.inn.ack_ttt == Some(Ttt(snack.tag)));
+        let (key, lun) = named.map(|(key, task)| (key, task.lun)).ok_or(Why::DataAckUnknown)?;
+        let Some(task) = self.tasks.get_mut(key).filter(|_| lun == snack.lun) else {
+            return Err(Why::DataAckUnknown);
+        };
+        let (first, next) = (task.inn.acked_sn, task.inn.data_sn);
+        if first.distance_to(DataSn(snack.beg_run)) > first.distance_to(next) {
+            return Err(Why::DataAckUnknown);
+        }
+        let freed = task.inn.acknowledge(DataSn(snack.beg_run), &self.pool);
+        self.give_answers(session, freed);
+        self.drain_ready(session);
+        Ok(())
+    }
+
+    /// Sends what is wanted of a task's Data-In and R2T PDUs, as far as there is room.
+    pub(super) fn send_again(&mut self, _now: Instant, conn: ConnId, key: Key, out: &mut Transmit) {
+        loop {
+            let Some(task) = self.tasks.get_mut(key).filter(|task| task.conn == conn) else { return };
+            let Some((from, count)) = task.wanted.first().copied() else { return };
+            if out.is_full() {
+                if let Some(connection) = self.conn_mut(conn) {
+                    connection.out.push_front(Output::Again(key));
+                }
+                return;
+            }
+            let end = DataSn(from).plus(count);
+            let data = task.inn.sent_from(DataSn(from), end);
+            let r2t = next_r2t(task, from, count);
+            let data_first = |sent: &super::data_in::Sent| {
+                r2t.is_none_or(|r2t| DataSn(from).distance_to(sent.data_sn) < R2tSn(from).distance_to(r2t.0))
+            };
+            let done = if let Some(sent) = data.filter(data_first) {
+                self.put_data_again(conn, key, sent, out);
+                sent.data_sn.0
+            } else if let Some((r2t_sn, ttt, start, len)) = r2t {
+                let (lun, itt) = (task.lun, task.itt);
+                let sn = self.counters(conn);
+                let again = R2t {
+                    lun,
+                    itt,
+                    ttt,
+                    sn,
+                    r2t_sn,
+                    buffer_offset: start,
+                    desired_data_transfer_length: len,
+                };
+                self.put_r2t_again(conn, again.encode(), out);
+                r2t_sn.0
+            } else {
+                end.minus(1).0
+            };
+            let left = DataSn(done).next().distance_to(end);
+            let Some(task) = self.tasks.get_mut(key) else { return };
+            if left == 0 {
+                task.wanted.remove(0);
+            } else if let Some(run) = task.wanted.first_mut() {
+                *run = (done.wrapping_add(1), left);
+            }
+        }
+    }
+
+    /// Sends the statuses that are wanted, as far as there is room.
+    pub(super) fn send_statuses_again(&mut self, conn: ConnId, out: &mut Transmit) {
+        loop {
+            let Some(connection) = self.conn_mut(conn) else { return };
+            let Some((from, count)) = connection.unacked.wanted.pop_front() else { return };
+            if out.is_full() {
+                connection.unacked.wanted.push_front((from, count));
+                return connection.out.push_front(Output::StatusAgain);
+            }
+            // What was acknowledged in between is not sent again.
+            let skip = from.distance_to(connection.unacked.first());
+            let (from, count) = if from.before(connection.unacked.first()) {
+                (connection.unacked.first(), count.saturating_sub(skip))
+            } else {
+                (from, count)
+            };
+            if count == 0 {
+                continue;
+            }
+            if count > 1 {
+                connection.unacked.wanted.push_front((from.next(), count - 1));
+            }
+            self.send_status_again(conn, from, out);
+        }
+    }
+
+    fn send_status_again(&mut self, conn: ConnId, stat_sn: StatSn, out: &mut Transmit) {
+        let sn = TargetSn { stat_sn, ..self.counters(conn) };
+        let kept = self.conn(conn).and_then(|connection| connection.unacked.get(stat_sn));
+        match kept {
+            Some(Kept::Control(control)) => {
+                let (control, body) = (control.0, control.1.again());
+                self.put_control(conn, control, &body, sn, out);
+            }
+            Some(Kept::Task(key)) => {
+                let key = *key;
+                let Some(task) = self.tasks.get(key) else { return };
+                let rode = task.answer.is_some_and(|answer| answer.rode) && task.snack_tag == 0;
+                match task.inn.last_sent().filter(|_| rode) {
+                    Some(last) => self.put_data_again(conn, key, last, out),
+                    // Also where it rode on data that is acknowledged since.
+                    None => self.put_response(conn, key, stat_sn, out),
+                }
+            }
+            Some(Kept::Nothing) | None => {}
+        }
+    }
+}
+
+/// Returns the first R2T of a task in this run of numbers that is open, or that a recovery R2T took the place of.
+fn next_r2t(task: &super::task::Task, from: u32, count: u32) -> Option<(R2tSn, Ttt, u32, u32)> {
+    let early = task.out.unsolicited.iter().filter(|run| run.ttt != Ttt::NONE);
+    let open = task.out.runs.iter().chain(early).filter(|run| run.sent);
+    let open = open.map(|run| {
+        let (start, end) = run.asked;
+        (run.r2t_sn, run.ttt, run.start.saturating_add(start), end.saturating_sub(start))
+    });
+    let former = task.out.former.iter().filter(|former| former.ttt != Ttt::NONE);
+    let former = former.map(|former| (former.r2t_sn, former.ttt, former.start, former.len));
+    let from = R2tSn(from);
+    open.chain(former)
+        .filter(|(sn, ..)| from.distance_to(*sn) < count)
+        .min_by_key(|(sn, ..)| from.distance_to(*sn))
+}

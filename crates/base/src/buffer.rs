@@ -174,6 +174,11 @@ impl Bytes {
         }
     }
 
+    /// Returns how much memory this share keeps in being: its whole block.
+    pub fn block_len(&self) -> usize {
+        self.block.capacity()
+    }
+
     /// Copies `data` over the bytes at `at`, first copying the block for itself if others share it. What does not
     /// fit is left out.
     ///

@@ -54,6 +54,8 @@ pub enum Gone {
     Closed,
     /// The transport failed or was reset.
     Failed,
+    /// The peer took nothing of what was sent to it for too long.
+    Stalled,
     /// The driver shuts down.
     Shutdown,
 }

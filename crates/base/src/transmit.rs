@@ -14,6 +14,7 @@ pub struct Transmit {
     slab: Vec<u8>,
     pieces: VecDeque<Piece>,
     len: usize,
+    narrow: bool,
 }
 
 #[derive(Debug)]
@@ -30,6 +31,12 @@ impl Transmit {
     /// A machine stops appending at this many pieces: one `sendmsg` takes 1024 (`UIO_MAXIOV`).
     pub const BATCH_PIECES: usize = 900;
 
+    /// A narrow batch is full at this many bytes.
+    pub const NARROW_BYTES: usize = 64 << 10;
+
+    /// How much of a slab is kept for the next use: the headers of a whole batch.
+    const SLAB_KEPT: usize = 64 << 10;
+
     /// Starts empty, without an allocation.
     pub fn new() -> Self {
         Self::default()
@@ -37,7 +44,18 @@ impl Transmit {
 
     /// Returns whether the machine should append no more.
     pub fn is_full(&self) -> bool {
-        self.len >= Self::BATCH_BYTES || self.pieces.len() >= Self::BATCH_PIECES
+        let bytes_max = if self.narrow { Self::NARROW_BYTES } else { Self::BATCH_BYTES };
+        self.len >= bytes_max || self.pieces.len() >= Self::BATCH_PIECES
+    }
+
+    /// Makes it a small one, since memory is short, until it is cleared.
+    pub const fn narrow(&mut self) {
+        self.narrow = true;
+    }
+
+    /// Returns how much data the next PDU may carry at most.
+    pub const fn segment_max(&self) -> usize {
+        if self.narrow { Self::NARROW_BYTES } else { usize::MAX }
     }
 
     /// Returns whether nothing is left to send.
@@ -115,6 +133,10 @@ impl Transmit {
     /// Gives every block back and becomes empty (the connection is gone).
     pub fn clear(&mut self, pool: &Pool) {
         self.sent(self.len, pool);
+        self.narrow = false;
+        if self.slab.capacity() > Self::SLAB_KEPT {
+            self.slab = Vec::new();
+        }
     }
 }
 
@@ -145,5 +167,22 @@ mod tests {
         batch.sent(99, &pool);
         assert!(batch.is_empty());
         assert_eq!(pool.kept_bytes(), 4096);
+    }
+
+    #[test]
+    fn a_narrow_batch_is_full_early_until_it_is_cleared() {
+        let pool = Pool::new(1 << 20);
+        let mut batch = Transmit::new();
+        assert_eq!(batch.segment_max(), usize::MAX);
+        batch.narrow();
+        batch.put(&[7; Transmit::NARROW_BYTES - 1]);
+        assert!(!batch.is_full());
+        batch.put(&[7]);
+        assert!(batch.is_full() && batch.segment_max() == Transmit::NARROW_BYTES);
+        batch.clear(&pool);
+        batch.put(&[7; Transmit::BATCH_BYTES - 1]);
+        assert!(!batch.is_full());
+        batch.clear(&pool);
+        assert!(batch.slab.capacity() <= Transmit::SLAB_KEPT);
     }
 }

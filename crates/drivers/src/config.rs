@@ -38,6 +38,12 @@ pub struct Config {
     pub connections_per_peer_max: usize,
     /// How long a connection that is being closed may take to accept our last bytes.
     pub linger: Duration,
+    /// How long a peer may take nothing of what is sent to it before its connection is ended; it happens at most half
+    /// as much later. `None` waits for ever.
+    pub stall: Option<Duration>,
+    /// How many bytes may be on their way into sockets, over all connections. Beyond it a connection has one small batch
+    /// on its way, and no second one waiting behind.
+    pub unsent_bytes_max: usize,
     /// How many bytes of unused buffers the pool keeps.
     pub pool_bytes_max: usize,
     /// How many threads run the file operations that would block.
@@ -52,6 +58,8 @@ impl Default for Config {
             connections_max: 8192,
             connections_per_peer_max: 4096,
             linger: Duration::from_secs(5),
+            stall: Some(Duration::from_secs(30)),
+            unsent_bytes_max: 64 << 20,
             pool_bytes_max: 64 << 20,
             file_threads_max: 4,
         }

@@ -3,7 +3,8 @@
 //! A connection is *open*; then *flushing* (the machine closes it, or the peer sends no more: what is pending still
 //! goes out); then *lingering* (our end is closed, what the peer still sends is thrown away until it closes too, so
 //! that a reset does not destroy our last bytes on their way); then *ending* (what is under way is cancelled). It
-//! may skip any of these. Nothing but `open` lasts longer than [`crate::config::Config::linger`].
+//! may skip any of these. Nothing but `open` lasts longer than [`crate::config::Config::linger`], and an open one whose
+//! peer takes nothing no longer than [`crate::config::Config::stall`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -21,6 +22,8 @@ use crate::config::Config;
 use crate::engine::{Engine, Receipt, Sending};
 use crate::files::Errno;
 use crate::listener;
+use crate::memory;
+use crate::progress;
 use crate::slab::Slab;
 use crate::stats::Stats;
 
@@ -30,12 +33,28 @@ const BATCHES_PER_TURN: usize = 4;
 /// How many unused batches are kept: more connections than this are seldom busy in the same instant.
 const BATCHES_KEPT: usize = 64;
 
+/// How often in the time that a peer may take nothing it is looked at.
+const LOOKS_PER_STALL: u32 = 4;
+
+/// After so many connections ended, and a second without another end, the memory that they freed goes back to the
+/// system. Fewer leave less behind than it is worth.
+const TRIM_AFTER: usize = 64;
+const TRIM_REST: Duration = Duration::from_secs(1);
+
 pub(crate) struct Connections {
     table: Slab<Conn>,
     per_peer: BTreeMap<IpAddr, usize>,
     connections_max: usize,
     per_peer_max: usize,
     linger: Duration,
+    stall: Option<Duration>,
+    /// When to look at those who are sent to.
+    look_at: Option<Instant>,
+    unsent_bytes: usize,
+    unsent_bytes_max: usize,
+    /// How many ended since memory was given back, and when to do it again.
+    ended: usize,
+    trim_at: Option<Instant>,
     /// When connections that are closing are ended.
     deadlines: BTreeSet<(Instant, u32)>,
     receive_due: Vec<u32>,
@@ -55,6 +74,12 @@ struct Conn {
     /// The engine has a receive, or a send, under way.
     receiving: bool,
     sending: bool,
+    /// How much the send under way began with.
+    sending_bytes: usize,
+    /// How many sends ended.
+    batches: u64,
+    /// How far the peer was when it was last seen to take something.
+    seen: Option<Seen>,
     /// The batch that is being filled.
     filling: Option<Transmit>,
     /// The machine has more to send than was taken.
@@ -64,6 +89,14 @@ struct Conn {
     deadline: Option<Instant>,
     receive_listed: bool,
     send_listed: bool,
+}
+
+/// What a peer had taken at a time.
+#[derive(Clone, Copy)]
+struct Seen {
+    at: Instant,
+    acknowledged: Option<u64>,
+    batches: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +122,12 @@ impl Connections {
             connections_max: config.connections_max,
             per_peer_max: config.connections_per_peer_max,
             linger: config.linger,
+            stall: config.stall,
+            look_at: None,
+            unsent_bytes: 0,
+            unsent_bytes_max: config.unsent_bytes_max,
+            ended: 0,
+            trim_at: None,
             deadlines: BTreeSet::new(),
             receive_due: Vec::new(),
             send_due: Vec::new(),
@@ -106,9 +145,10 @@ impl Connections {
         self.table.is_empty()
     }
 
-    /// Returns when [`Self::end_overdue`] has something to do.
+    /// Returns when [`Self::pass_deadlines`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| *at)
+        let closing = self.deadlines.first().map(|(at, _)| *at);
+        [closing, self.look_at, self.trim_at].into_iter().flatten().min()
     }
 
     /// Returns whether somebody waits for the next turn.
@@ -180,6 +220,8 @@ impl Connections {
         self.put_back(batch);
         let Some(conn) = self.table.get_mut(number) else { return };
         conn.sending = false;
+        conn.batches += 1;
+        self.unsent_bytes -= std::mem::take(&mut conn.sending_bytes);
         match result {
             Ok(()) => self.list_send(number),
             Err(_) => self.end(number, Gone::Failed),
@@ -200,8 +242,16 @@ impl Connections {
         }
     }
 
-    /// Ends the connections that took too long to close.
-    pub(crate) fn end_overdue(&mut self, now: Instant) {
+    /// Does what is due: ends the connections that took too long to close or to take what they were sent, and gives
+    /// memory back.
+    pub(crate) fn pass_deadlines(&mut self, now: Instant) {
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.end_stalled(now);
+        }
+        if self.trim_at.is_some_and(|at| at <= now) {
+            (self.trim_at, self.ended) = (None, 0);
+            memory::give_back();
+        }
         while let Some((at, number)) = self.deadlines.first().copied()
             && at <= now
         {
@@ -210,6 +260,29 @@ impl Connections {
                 conn.deadline = None;
                 let why = conn.why;
                 self.end(number, why);
+            }
+        }
+    }
+
+    /// Looks at everyone who is sent to, and ends those who took nothing for too long.
+    fn end_stalled(&mut self, now: Instant) {
+        self.look_at = None;
+        let Some(stall) = self.stall else { return };
+        for number in self.table.numbers() {
+            let Some(conn) = self.table.get_mut(number) else { continue };
+            if !conn.sending || conn.state != State::Open {
+                conn.seen = None;
+                continue;
+            }
+            self.look_at = Some(now.after(stall / LOOKS_PER_STALL));
+            let acknowledged = progress::acknowledged(&conn.socket);
+            match conn.seen {
+                Some(seen) if (seen.acknowledged, seen.batches) == (acknowledged, conn.batches) => {
+                    if now.since(seen.at) >= stall {
+                        self.end(number, Gone::Stalled);
+                    }
+                }
+                _ => conn.seen = Some(Seen { at: now, acknowledged, batches: conn.batches }),
             }
         }
     }
@@ -275,10 +348,18 @@ impl Connections {
             }
             let Some(batch) = conn.filling.take() else { break };
             let last = conn.state == State::Open && !conn.wants_transmit;
+            let len = batch.len();
             match engine.send(number, batch, last) {
-                Sending::Done(batch) => self.put_back(batch),
-                Sending::Pending => conn.sending = true,
+                Sending::Done(batch) => {
+                    self.unsent_bytes -= len;
+                    self.put_back(batch);
+                }
+                Sending::Pending => {
+                    (conn.sending, conn.sending_bytes) = (true, len);
+                    self.watch(now);
+                }
                 Sending::Failed(batch) => {
+                    self.unsent_bytes -= len;
                     self.put_back(batch);
                     self.end(number, Gone::Failed);
                 }
@@ -293,9 +374,19 @@ impl Connections {
         if !conn.wants_transmit || !matches!(conn.state, State::Open | State::Flushing) {
             return;
         }
+        let is_under_way = conn.sending || conn.filling.is_some();
+        if is_under_way && self.unsent_bytes >= self.unsent_bytes_max {
+            // It comes again when the peer has taken what is under way.
+            return;
+        }
         let mut batch = conn.filling.take().unwrap_or_else(|| self.batches.pop().unwrap_or_default());
+        if self.unsent_bytes >= self.unsent_bytes_max / 2 {
+            batch.narrow();
+        }
         if !batch.is_full() {
+            let len = batch.len();
             machine.transmit(now, ConnId(number), &mut batch);
+            self.unsent_bytes += batch.len() - len;
             conn.wants_transmit = batch.is_full();
         }
         if batch.is_empty() {
@@ -343,7 +434,12 @@ impl Connections {
             self.deadlines.remove(&(deadline, number));
         }
         if let Some(batch) = conn.filling {
+            self.unsent_bytes -= batch.len();
             self.put_back(batch);
+        }
+        self.ended += 1;
+        if self.ended >= TRIM_AFTER {
+            self.trim_at = Some(now.after(TRIM_REST));
         }
         if let Some(count) = self.per_peer.get_mut(&conn.peer) {
             *count -= 1;
@@ -388,6 +484,13 @@ impl Connections {
         self.list_send(number);
     }
 
+    /// Sees to it that those who are sent to are looked at.
+    fn watch(&mut self, now: Instant) {
+        if self.look_at.is_none() {
+            self.look_at = self.stall.map(|stall| now.after(stall / LOOKS_PER_STALL));
+        }
+    }
+
     fn list_send(&mut self, number: u32) {
         if let Some(conn) = self.table.get_mut(number)
             && !conn.send_listed
@@ -424,6 +527,9 @@ impl Conn {
             why: Gone::Closed,
             receiving: false,
             sending: false,
+            sending_bytes: 0,
+            batches: 0,
+            seen: None,
             filling: None,
             wants_transmit: false,
             peer_ended: false,

@@ -22,6 +22,8 @@ mod connections;
 mod dials;
 mod engine;
 mod epoll;
+mod memory;
+mod progress;
 mod slab;
 mod threads;
 mod uring;

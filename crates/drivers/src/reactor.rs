@@ -343,7 +343,7 @@ impl<M: StreamMachine> Reactor<M> {
         if machine.poll_timeout().is_some_and(|at| at <= now) {
             machine.handle_timeout(now);
         }
-        self.connections.end_overdue(now);
+        self.connections.pass_deadlines(now);
         self.dials.end_overdue(&mut *self.engine, now);
         if self.accepts_rest_until.is_some_and(|at| at <= now) {
             self.accepts_rest_until = None;

@@ -134,6 +134,11 @@ impl Collector {
     pub const fn is_amid(&self) -> bool {
         self.pdus > 0
     }
+
+    /// Returns how much memory is held.
+    pub const fn held(&self) -> usize {
+        self.text.capacity()
+    }
 }
 
 /// A text under construction, of at most [`MAX_TEXT`] bytes. What does not fit is left out whole, and remembered.
@@ -217,6 +222,11 @@ impl Spreader {
     /// Returns whether nothing is left to send.
     pub const fn is_done(&self) -> bool {
         self.sent >= self.text.len()
+    }
+
+    /// Returns how much memory is held.
+    pub const fn held(&self) -> usize {
+        self.text.capacity()
     }
 }
 

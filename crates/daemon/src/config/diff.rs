@@ -92,6 +92,7 @@ impl Config {
             ("queue_depth", old.queue_depth != new.queue_depth),
             ("nop_interval", old.nop_interval != new.nop_interval),
             ("nop_timeout", old.nop_timeout != new.nop_timeout),
+            ("send_timeout", old.send_timeout != new.send_timeout),
         ];
         changes.settings.extend(live.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));
         changes.restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));

@@ -172,6 +172,13 @@ pub(crate) static ROOT: Section = Section {
             Value("15s"),
             "A connection that leaves the question unanswered for so long is dropped.",
         ),
+        key(
+            "send_timeout",
+            Span { min_ms: 0, max_ms: 3_600_000 },
+            Value("30s"),
+            "A connection whose initiator takes nothing of what is sent to it for so long is dropped, at most half as \
+             much later. `0s` waits for ever.",
+        ),
         key("portal", Tables(&PORTAL), Told("one portal on 127.0.0.1:3260"), "The addresses to listen on."),
         key("discovery", Table(&DISCOVERY), Told("discovery needs no authentication"), "Discovery sessions."),
         key(

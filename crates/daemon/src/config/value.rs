@@ -43,6 +43,8 @@ pub struct Config {
     pub nop_interval: Option<Duration>,
     /// How long its answer may take.
     pub nop_timeout: Duration,
+    /// How long an initiator may take nothing of what is sent to it; `None` waits for ever.
+    pub send_timeout: Option<Duration>,
     /// The listening addresses; at least one.
     pub portals: Vec<Portal>,
     /// Who may discover.

@@ -361,6 +361,7 @@ fn running(new: Config, old: &Config) -> Config {
         queue_depth: old.queue_depth,
         nop_interval: old.nop_interval,
         nop_timeout: old.nop_timeout,
+        send_timeout: old.send_timeout,
         ..new
     }
 }

@@ -167,6 +167,8 @@ fn driver_config(config: &Config, count: usize) -> drivers::config::Config {
         connections_max,
         // One address, however many sessions it has, leaves room for others.
         connections_per_peer_max: (connections_max - connections_max / 4).max(1),
+        stall: config.send_timeout,
+        unsent_bytes_max: share(config, count) / 4,
         pool_bytes_max: share(config, count) / 4,
         ..drivers::config::Config::default()
     }
@@ -179,7 +181,9 @@ fn limits(config: &Config, index: usize, count: usize) -> Limits {
         sessions_max: config.max_sessions,
         queue_depth: u32::from(config.queue_depth),
         data_out_bytes_max: share(config, count) / 2,
-        data_in_bytes_max: share(config, count) / 2,
+        // The other quarter is for what is on its way into sockets.
+        data_in_bytes_max: share(config, count) / 4,
+        control_bytes_max: share(config, count) / 16,
         login_within: config.login_timeout,
         ping_after: config.nop_interval.unwrap_or(Duration::MAX),
         pong_within: config.nop_timeout,

@@ -43,6 +43,9 @@ with_both_engines! {
     aborts_at_once,
     survives_a_reset,
     holds_two_batches_for_a_peer_that_does_not_read,
+    holds_one_small_batch_for_each_when_many_do_not_read,
+    ends_a_peer_that_takes_nothing,
+    keeps_a_peer_that_takes_little,
     keeps_each_connection_apart,
     runs_what_is_posted,
     adopts_a_connection_with_its_bytes,
@@ -178,6 +181,64 @@ fn holds_two_batches_for_a_peer_that_does_not_read(engine: EngineChoice) {
     assert_eq!(receive(&mut other, 10).len(), 10);
     let all = receive(&mut stream, 32 << 20);
     assert!(all.iter().enumerate().all(|(at, byte)| *byte == babble_byte(at)));
+}
+
+fn holds_one_small_batch_for_each_when_many_do_not_read(engine: EngineChoice) {
+    const PEERS: usize = 8;
+    const LEN: usize = 16 << 20;
+    const UNSENT_MAX: usize = 2 << 20;
+    let config = Config { engine, unsent_bytes_max: UNSENT_MAX, ..Config::default() };
+    let Some(rig) = Rig::start_with(config) else { return };
+    let mut streams: Vec<_> = (0..PEERS).map(|_| rig.connect()).collect();
+    for stream in &mut streams {
+        rustix::net::sockopt::set_socket_recv_buffer_size(&*stream, 64 << 10).unwrap();
+        send(stream, BABBLE, LEN);
+    }
+    let transmitted = || rig.ask(|parrot| parrot.conns.values().map(|conn| conn.transmitted).sum::<usize>());
+    let mut last = 0;
+    while last == 0 || last != transmitted() {
+        last = transmitted();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let held = last - usize::try_from(rig.stats().bytes_out).unwrap();
+    // Who came before the others has batches of the full size; together those are no more than there may be.
+    let most = UNSENT_MAX + PEERS * (base::transmit::Transmit::NARROW_BYTES + 8192);
+    assert!(held <= most, "{held} bytes are held for {PEERS} peers that do not read");
+    for stream in &mut streams {
+        let all = receive(stream, LEN);
+        assert!(all.iter().enumerate().step_by(997).all(|(at, byte)| *byte == babble_byte(at)));
+    }
+    // With room again, it goes as before.
+    send(&mut streams[0], BABBLE, LEN);
+    assert_eq!(receive(&mut streams[0], LEN).len(), LEN);
+}
+
+fn ends_a_peer_that_takes_nothing(engine: EngineChoice) {
+    let config = Config { engine, stall: Some(Duration::from_millis(200)), ..Config::default() };
+    let Some(rig) = Rig::start_with(config) else { return };
+    let mut idle = rig.connect();
+    send(&mut idle, BABBLE, 10);
+    assert_eq!(receive(&mut idle, 10).len(), 10);
+    let mut deaf = rig.connect();
+    send(&mut deaf, BABBLE, 32 << 20);
+    rig.await_that("the end of who takes nothing", |parrot| parrot.gone == [(ConnId(1), Gone::Stalled)]);
+    send(&mut idle, BABBLE, 10);
+    assert_eq!(receive(&mut idle, 10).len(), 10);
+}
+
+/// It takes less in each look than makes room for another send.
+fn keeps_a_peer_that_takes_little(engine: EngineChoice) {
+    let config = Config { engine, stall: Some(Duration::from_millis(1000)), ..Config::default() };
+    let Some(rig) = Rig::start_with(config) else { return };
+    let mut slow = rig.connect();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&slow, 16 << 10).unwrap();
+    send(&mut slow, BABBLE, 32 << 20);
+    for round in 0..100 {
+        let all = receive(&mut slow, 16 << 10);
+        assert!(all.iter().enumerate().all(|(at, byte)| *byte == babble_byte(round * (16 << 10) + at)));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(rig.ask(|parrot| parrot.gone.is_empty()));
 }
 
 fn keeps_each_connection_apart(engine: EngineChoice) {

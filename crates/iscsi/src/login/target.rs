@@ -114,6 +114,11 @@ impl TargetLogin {
         }
     }
 
+    /// Returns how many bytes of text it holds that goes on in other PDUs.
+    pub const fn held(&self) -> usize {
+        self.incoming.held() + self.outgoing.held()
+    }
+
     /// Returns when the login must be complete; the owner closes the connection then.
     pub const fn deadline(&self) -> Instant {
         self.deadline

@@ -130,6 +130,11 @@ impl TargetText {
         Self { current: None }
     }
 
+    /// Returns how many bytes of text it holds that goes on in other PDUs.
+    pub fn held(&self) -> usize {
+        self.current.as_ref().map_or(0, |current| current.incoming.held())
+    }
+
     /// Returns whether a conversation is under way.
     pub const fn is_amid(&self) -> bool {
         self.current.is_some()

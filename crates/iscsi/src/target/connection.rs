@@ -63,6 +63,8 @@ pub(crate) struct Connection {
     /// How many of them are control PDUs, and how much data those carry.
     pub(crate) control_queued: usize,
     pub(crate) control_bytes: usize,
+    /// How much text it holds that goes on in other PDUs.
+    pub(crate) text_bytes: usize,
     /// Whether the driver knows that there is something to send.
     pub(crate) asked: bool,
     /// Whether nothing more is read.
@@ -143,6 +145,15 @@ impl Body {
         }
     }
 
+    /// Returns how much memory it takes.
+    pub(crate) fn held(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::Text(text) => text.len(),
+            Self::Echo(bytes) => bytes.block_len(),
+        }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Empty => &[],
@@ -182,6 +193,7 @@ impl Connection {
             out: VecDeque::new(),
             control_queued: 0,
             control_bytes: 0,
+            text_bytes: 0,
             asked: false,
             closing: false,
             deaf: false,

@@ -70,7 +70,10 @@ impl Engine {
             ttt: request.ttt.0,
             data,
         };
-        let reply = talk.handle(&said, &talker).map_err(Why::Text)?;
+        let reply = talk.handle(&said, &talker);
+        let held = if reply.is_ok() { talk.held() } else { 0 };
+        self.hold_text(conn, held)?;
+        let reply = reply.map_err(Why::Text)?;
         if let Some(connection) = self.conn_mut(conn) {
             connection.text = talk;
         }

@@ -10,7 +10,7 @@ use base::time::Instant;
 use super::arena::Key;
 use super::connection::{Body, Connection, Control, Incoming, Output, index};
 use super::contract::Down;
-use super::engine::{Engine, MAX_CONTROL_BYTES, MAX_CONTROL_QUEUED};
+use super::engine::{CONTROL_COST, Engine, MAX_CONTROL_BYTES, MAX_CONTROL_QUEUED};
 use super::session::Request;
 use super::why::Why;
 use crate::login::directory::Directory;
@@ -320,13 +320,63 @@ impl Engine {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
             return Ok(());
         };
+        let cost = CONTROL_COST + body.held();
         connection.control_queued += 1;
-        connection.control_bytes += body.bytes().len();
+        connection.control_bytes += cost;
+        self.control_bytes += cost;
         if connection.control_queued > MAX_CONTROL_QUEUED || connection.control_bytes > MAX_CONTROL_BYTES {
             return Err(Why::AnswersUnread);
         }
         self.queue(conn, Output::Control(alloc::boxed::Box::new((control, body))));
-        Ok(())
+        self.relieve(conn)
+    }
+
+    /// Takes note that a control PDU has left and is not kept, or is kept no longer.
+    pub(super) fn uncount(&mut self, conn: ConnId, body: &Body) {
+        let cost = CONTROL_COST + body.held();
+        if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) {
+            let freed = cost.min(connection.control_bytes);
+            connection.control_bytes -= freed;
+            self.control_bytes = self.control_bytes.saturating_sub(freed);
+        }
+    }
+
+    /// Takes note of how much text a connection holds now.
+    ///
+    /// # Errors
+    /// `AnswersUnread` when there is too much, and most of it is here.
+    pub(super) fn hold_text(&mut self, conn: ConnId, held: usize) -> Result<(), Why> {
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
+            return Ok(());
+        };
+        let before = core::mem::replace(&mut connection.text_bytes, held);
+        self.control_bytes = self.control_bytes.saturating_sub(before) + held;
+        if held > before { self.relieve(conn) } else { Ok(()) }
+    }
+
+    /// Drops who has most of the control PDUs and of the text, if that is too much in all.
+    ///
+    /// # Errors
+    /// `AnswersUnread` when it is this one.
+    fn relieve(&mut self, conn: ConnId) -> Result<(), Why> {
+        if self.control_bytes <= self.limits.control_bytes_max {
+            return Ok(());
+        }
+        match self.greediest() {
+            Some(greediest) if greediest != conn => {
+                self.drop_connection(greediest, Why::AnswersUnread);
+                Ok(())
+            }
+            _ => Err(Why::AnswersUnread),
+        }
+    }
+
+    /// Returns who has most of them.
+    fn greediest(&self) -> Option<ConnId> {
+        let taken = (0..).zip(&self.conns).filter_map(|(number, conn)| Some((number, conn.as_ref()?)));
+        taken
+            .max_by_key(|(_, connection)| connection.control_bytes + connection.text_bytes)
+            .map(|(number, _)| ConnId(number))
     }
 
     /// Ends a session for an error of our own.

@@ -30,6 +30,7 @@ use super::timer::{Owner, Timer, Timers};
 use super::why::Why;
 use crate::login::SessionKind;
 use crate::login::directory::Directory;
+use crate::negotiate::full_feature::TargetText;
 use crate::pdu::{TargetSn, Ttt};
 use crate::recovery::{self, Answer, Then};
 
@@ -51,6 +52,8 @@ pub struct Engine {
     pub(super) answers: Budget,
     /// Sessions whose logouts may go on.
     pub(super) stirred: VecDeque<Key>,
+    /// What waits of control PDUs and is held of text, on all connections.
+    pub(super) control_bytes: usize,
     pub(super) next_ttt: u32,
     pub(super) next_tsih: u16,
     pub(super) stats: Stats,
@@ -71,6 +74,9 @@ pub struct Limits {
     pub data_out_bytes_max: usize,
     /// Bytes of Data-In, of all sessions, that commands under way may bring or that wait to be sent.
     pub data_in_bytes_max: usize,
+    /// Bytes of control PDUs (answers to pings, Rejects, …), of all connections, that may wait to be sent, and of text
+    /// that goes on in other PDUs. Beyond it the connection that has most of it is dropped.
+    pub control_bytes_max: usize,
     /// The same of one session: beyond it, its next commands are held back.
     pub unsent_bytes_max: usize,
     /// How long a login may take; never more than [`crate::login::MAX_LOGIN_TIME`].
@@ -109,6 +115,7 @@ impl Default for Limits {
             immediate_max: 32,
             data_out_bytes_max: 256 << 20,
             data_in_bytes_max: 256 << 20,
+            control_bytes_max: 16 << 20,
             unsent_bytes_max: 16 << 20,
             login_within: crate::login::MAX_LOGIN_TIME,
             ping_after: Duration::from_secs(30),
@@ -129,8 +136,11 @@ impl Default for Limits {
 /// a full window could have one, and a peer that reads at all empties the queue with every batch.
 pub const MAX_CONTROL_QUEUED: usize = 2048;
 
-/// How many bytes those may carry: a few pings of the longest kind.
+/// How many bytes those may take: a few pings of the longest kind.
 pub const MAX_CONTROL_BYTES: usize = 4 << 20;
+
+/// What a control PDU takes beside its data.
+pub(super) const CONTROL_COST: usize = 256;
 
 /// How many commands a session that has much of it may number ahead while memory is short: enough to go on.
 const DEPTH_UNDER_PRESSURE: u32 = 4;
@@ -199,6 +209,7 @@ impl Engine {
             asked: Budget::new(limits.data_out_bytes_max / 2),
             answers: Budget::new(limits.data_in_bytes_max),
             stirred: VecDeque::new(),
+            control_bytes: 0,
             next_ttt: 0,
             stats: Stats::default(),
         }
@@ -264,12 +275,15 @@ impl Engine {
     pub fn disconnected(&mut self, _now: Instant, conn: ConnId, why: Gone) {
         let down = match why {
             Gone::Closed | Gone::Failed => Down::ConnectionLost,
+            Gone::Stalled => Down::TimedOut,
             Gone::Shutdown => Down::Closed,
         };
         let session = self.conn(conn).and_then(|connection| connection.session);
         self.leave_session(conn, down);
         if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::take) {
             self.give_unasked(session, connection.reserved);
+            let freed = connection.control_bytes + connection.text_bytes;
+            self.control_bytes = self.control_bytes.saturating_sub(freed);
         }
     }
 
@@ -430,6 +444,12 @@ impl Engine {
             return;
         }
         connection.closing = true;
+        // Nothing more is sent.
+        connection.out = VecDeque::new();
+        let freed =
+            core::mem::take(&mut connection.control_bytes) + core::mem::take(&mut connection.text_bytes);
+        (connection.login, connection.text) = (None, TargetText::new());
+        self.control_bytes = self.control_bytes.saturating_sub(freed);
         match why {
             Why::HeaderDigestMismatch => self.stats.header_digest_errors += 1,
             Why::Bug => self.stats.bugs += 1,

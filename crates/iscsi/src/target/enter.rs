@@ -51,12 +51,17 @@ impl Engine {
         self.pool.recycle_buf(data);
         match step {
             LoginStep::Continue(response) => {
+                let held = login.held();
                 if let Some(connection) = self.conn_mut(conn) {
                     connection.login = Some(login);
                 }
+                self.hold_text(conn, held)?;
                 self.login_response(conn, response)
             }
-            LoginStep::Complete { response, outcome } => self.enter(cx, response, *outcome),
+            LoginStep::Complete { response, outcome } => {
+                self.hold_text(conn, 0)?;
+                self.enter(cx, response, *outcome)
+            }
             LoginStep::Fail { response, why: _ } => self.refuse_login(conn, response),
             LoginStep::Drop(why) => {
                 self.stats.logins_failed += 1;

@@ -148,6 +148,7 @@ impl Engine {
             match kept {
                 Kept::Task(key) => self.retire(key),
                 Kept::Control(control) => {
+                    self.uncount(conn, &control.1);
                     if let Body::Echo(bytes) = control.1 {
                         self.pool.recycle(bytes);
                     }

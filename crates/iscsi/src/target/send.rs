@@ -77,7 +77,6 @@ impl Engine {
         let sn = self.counters(conn);
         let Some(connection) = self.conn_mut(conn) else { return };
         connection.control_queued = connection.control_queued.saturating_sub(1);
-        connection.control_bytes = connection.control_bytes.saturating_sub(body.bytes().len());
         let uses_stat_sn = self.put_control(conn, control, &body, sn, out);
         let level = self.conn(conn).map_or(0, |connection| connection.level);
         let kept = match control {
@@ -86,6 +85,10 @@ impl Engine {
             Control::Login(_) => Some(Kept::Nothing),
             control => Some(Kept::Control(alloc::boxed::Box::new((control, body.again())))),
         };
+        // What is kept goes on being counted.
+        if !uses_stat_sn || !matches!(kept, Some(Kept::Control(_))) {
+            self.uncount(conn, &body);
+        }
         if uses_stat_sn {
             self.use_status(now, conn, kept.unwrap_or(Kept::Nothing));
         }
@@ -164,7 +167,8 @@ impl Engine {
     fn send_data(&mut self, now: Instant, conn: ConnId, key: Key, may_end: bool, out: &mut Transmit) -> Pace {
         let Some(connection) = self.conn(conn) else { return Pace::All };
         let digests = Digests::of(connection);
-        let segment_max = to_usize(connection.parameters.initiator_max_recv.min(MAX_DATA_SEGMENT));
+        let segment_max = connection.parameters.initiator_max_recv.min(MAX_DATA_SEGMENT);
+        let segment_max = to_usize(segment_max).min(out.segment_max());
         let Some(task) = self.tasks.get_mut(key) else { return Pace::All };
         let Some(state) = self.sessions.get_mut(task.session) else { return Pace::All };
         let burst_max = to_usize(state.parameters.max_burst_length);

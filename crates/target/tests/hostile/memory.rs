@@ -1,6 +1,7 @@
 //! Peers that want all the memory: they ask for much and take nothing, or promise much and send nothing.
 
 use base::time::Duration;
+use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
 use iscsi::pdu::nop_out::NopOut;
 use iscsi::pdu::{Itt, Message};
@@ -112,6 +113,41 @@ fn answers_that_nobody_reads_are_bounded() {
         witness.works(&mut world);
         idle(&mut world, &mut peers, &mut witness, 120);
     }
+}
+
+/// Pings of many that read nothing, and texts of many that never end: who has most of it goes, who has little stays.
+#[test]
+fn small_things_of_many_are_bounded_in_sum_and_the_greediest_go_first() {
+    let limits = Limits { control_bytes_max: 1 << 20, ..LIMITS() };
+    let media: Vec<Box<dyn Store>> = vec![Box::new(Ram::new(16 << 20))];
+    let mut world = World::with(config(&[(0, 0)], vec![]), media, limits);
+    let mut witness = Witness::login(&mut world, 0);
+    let mut modest = mallory(&mut world, 200);
+    world.deaf.push(modest.conn);
+    let ping = modest.ping();
+    modest.send(&mut world, ping.encode(), &[0x55; 8192]);
+    // Each wants 64 KiB: some by pings, some by a login that goes on and on.
+    let mut peers: Vec<_> = (0..30).map(|number| mallory(&mut world, number)).collect();
+    peers.extend((0..30).map(|_| Peer::connect(&mut world)));
+    for (number, peer) in peers.iter_mut().enumerate() {
+        world.deaf.push(peer.conn);
+        for _ in 0..8 {
+            if !world.is_open(peer.conn) {
+                break;
+            }
+            if number < 30 {
+                let ping = peer.ping();
+                peer.send(&mut world, ping.encode(), &[0x55; 8192]);
+            } else {
+                let login = LoginRequest { transit: false, continues: true, ..peer.login_request(1) };
+                peer.send(&mut world, login.encode(), &[b'a'; 8192]);
+            }
+        }
+        witness.works(&mut world);
+    }
+    let there = peers.iter().filter(|peer| world.is_open(peer.conn)).count();
+    assert!((4..=16).contains(&there), "{there} of 60 that want 64 KiB each of 1 MiB are there");
+    assert!(world.is_open(modest.conn), "8 KiB are less than anybody else has");
 }
 
 /// A peer in its senses that reads slowly, or answers late, is not given up.

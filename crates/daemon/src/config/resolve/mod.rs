@@ -110,6 +110,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         queue_depth: root.queue_depth.map_or(1, |at| at.value),
         nop_interval: root.nop_interval.map(|at| at.value).filter(|span| !span.is_zero()),
         nop_timeout: root.nop_timeout.map_or(Duration::ZERO, |at| at.value),
+        send_timeout: root.send_timeout.map(|at| at.value).filter(|span| !span.is_zero()),
         portals: portals.list,
         discovery_auth,
         units,

@@ -51,6 +51,29 @@ fn serve(world: &mut World, log: &mut String) {
     }
 }
 
+#[test]
+fn a_narrow_batch_gets_short_pdus_and_the_data_are_whole() {
+    use base::transmit::Transmit;
+    let mut world = World::new();
+    let (conn, _) = world.login(&["MaxRecvDataSegmentLength=1048576", "MaxBurstLength=1048576"]);
+    let len = 300 << 10;
+    let read = world.read(conn, len);
+    let task = world.start(conn, &read, &[]).task;
+    let sent = pattern(0, 300 << 10);
+    world.engine.data_in(task, 0, Bytes::copied_from(&sent).into());
+    world.engine.finish(task, Finish::good(len.into()));
+    let (mut got, mut batches) = (Vec::new(), 0);
+    while got.len() < sent.len() {
+        let mut batch = Transmit::new();
+        batch.narrow();
+        world.engine.transmit(world.now, conn, &mut batch);
+        assert!(batch.len() <= Transmit::NARROW_BYTES + 48 && !batch.is_empty());
+        got.extend(batch.pieces().flatten().copied().collect::<Vec<u8>>().split_off(48));
+        batches += 1;
+    }
+    assert_eq!((batches, got == sent), (5, true));
+}
+
 /// Hands bytes over in some way.
 type Feed<'a> = dyn FnMut(&mut World, ConnId, &[u8], &mut String) + 'a;
 

@@ -8,7 +8,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test test-libiscsi test-guest test-qemu test-wireshark test-crash bench doc build tidy packages
+.PHONY: help demo test test-libiscsi test-guest test-qemu test-wireshark test-crash test-hostile bench doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test-wireshark: build packages  ## Wireshark's dissectors over captures of forei
 
 test-crash: build packages  ## the target killed while it writes
 	tests/foreign/crash/run --server $(SERVER)
+
+test-hostile: build  ## peers that mean harm, with the target's memory measured
+	tests/foreign/hostile/run
 
 bench: build packages  ## targe beside tgt and a bare TCP echo, as ratios
 	$(CARGO) build --release --locked --package targe-load

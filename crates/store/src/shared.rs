@@ -10,7 +10,8 @@ use alloc::sync::Arc;
 use crate::contract::{Failure, OpAction, Outcome, Profile};
 
 /// What to do with the result of one operation. Called exactly once, on whatever thread knows first, perhaps before
-/// [`SharedStore::submit`] returns; it must not block.
+/// [`SharedStore::submit`] returns; it must not block. It may submit further operations: a medium calls it while it holds
+/// no lock of its own.
 pub type Done = Box<dyn FnOnce(Result<Outcome, Failure>) + Send>;
 
 /// A medium that several threads use at once. The rules of [`crate::contract::Store`] hold: operations in flight

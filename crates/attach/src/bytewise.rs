@@ -1,0 +1,325 @@
+//! A medium that takes requests of any alignment and length, over one that is made of granules and has a longest
+//! transfer.
+//!
+//! What fits the medium passes through untouched. What does not is cut, and its ends are patched into the granules
+//! they lie in, alone in that range (`gate`).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::buffer::{Bytes, DataList};
+use store::contract::{Durability, Extent, Failure, Fault, OpAction, Outcome, Profile};
+use store::shared::{Done, SharedStore};
+
+use crate::gate::{Gate, Pass};
+use crate::sizes::{narrow, wide};
+
+/// A medium of single bytes. Clones are the same medium.
+#[derive(Clone)]
+pub struct Bytewise {
+    store: Arc<dyn SharedStore>,
+    gate: Arc<Gate>,
+}
+
+/// The granules that a range touches.
+#[derive(Clone, Copy)]
+struct Span {
+    granule: u64,
+    at: u64,
+    end: u64,
+}
+
+impl Span {
+    /// Where its first granule starts.
+    fn low(self) -> u64 {
+        self.at - self.at % self.granule
+    }
+
+    /// Where its last granule ends.
+    fn high(self) -> u64 {
+        self.end.div_ceil(self.granule).saturating_mul(self.granule)
+    }
+
+    /// Where its first granule that it covers whole starts, and where the last of those ends; the first is beyond
+    /// the second when it covers none.
+    fn whole(self) -> (u64, u64) {
+        (self.at.div_ceil(self.granule).saturating_mul(self.granule), self.end - self.end % self.granule)
+    }
+
+    fn is_whole(self) -> bool {
+        self.whole() == (self.at, self.end)
+    }
+
+    const fn len(self) -> u64 {
+        self.end - self.at
+    }
+}
+
+/// What a patching change puts in the middle.
+enum Filling {
+    Data(DataList),
+    Zeros { may_deallocate: bool },
+}
+
+/// What is done with the parts of several operations.
+type Gathered = Box<dyn FnOnce(Result<Vec<DataList>, Failure>) + Send>;
+
+impl Bytewise {
+    /// Makes requests of any range possible on `store`.
+    pub fn new(store: Arc<dyn SharedStore>) -> Self {
+        Self { store, gate: Arc::default() }
+    }
+
+    fn read(&self, span: Span, io_len_max: u64, done: Done) {
+        let reads = pieces(span.low(), span.high(), io_len_max)
+            .map(|(at, len)| OpAction::Read { at, len: narrow(len) })
+            .collect();
+        let skip = narrow(span.at - span.low());
+        let len = narrow(span.len());
+        let gathered = move |parts: Result<Vec<DataList>, Failure>| {
+            done(parts.map(|parts| Outcome::Data(joined(parts).slice(skip, skip.saturating_add(len)))));
+        };
+        gather(&self.store, reads, Box::new(gathered));
+    }
+
+    /// Lets a change through the gate and through to the medium.
+    fn change(&self, span: Span, action: OpAction, done: Done) {
+        let store = Arc::clone(&self.store);
+        let entrant = move |pass: Pass| store.submit(action, after(pass, done));
+        self.gate.enter(span.low()..span.high(), false, Box::new(entrant));
+    }
+
+    fn write_long(&self, span: Span, data: DataList, durability: Durability, io_len_max: u64, done: Done) {
+        let writes = writes(span.at, &data, durability, io_len_max);
+        let store = Arc::clone(&self.store);
+        let entrant = move |pass: Pass| gather(&store, writes, finish(after(pass, done)));
+        self.gate.enter(span.low()..span.high(), false, Box::new(entrant));
+    }
+
+    /// Changes a range whose ends lie inside granules: reads those, alone in the range, and writes them back.
+    fn patch(&self, span: Span, filling: Filling, durability: Durability, io_len_max: u64, done: Done) {
+        let store = Arc::clone(&self.store);
+        let entrant = move |pass: Pass| {
+            let (low, high, granule) = (span.low(), span.high(), span.granule);
+            let one = |at| OpAction::Read { at, len: narrow(granule) };
+            let mut edges = Vec::new();
+            if span.at > low {
+                edges.push(one(low));
+            }
+            if span.end < high && (edges.is_empty() || high - granule > low) {
+                edges.push(one(high - granule));
+            }
+            let done = after(pass, done);
+            let again = Arc::clone(&store);
+            let read = move |parts: Result<Vec<DataList>, Failure>| match parts {
+                Err(failure) => done(Err(failure)),
+                Ok(parts) => {
+                    let head = if span.at > low { parts.first() } else { None }
+                        .map(|block| block.slice(0, narrow(span.at - low)))
+                        .unwrap_or_default();
+                    let tail = if span.end < high { parts.last() } else { None }
+                        .map(|block| block.slice(narrow(span.end - (high - granule)), narrow(granule)))
+                        .unwrap_or_default();
+                    let actions = patched(span, filling, head, tail, durability, io_len_max);
+                    gather(&again, actions, finish(done));
+                }
+            };
+            gather(&store, edges, Box::new(read));
+        };
+        self.gate.enter(span.low()..span.high(), true, Box::new(entrant));
+    }
+
+    fn extents(&self, span: Span, count_max: usize, done: Done) {
+        let action = OpAction::Extents { at: span.low(), len: span.high() - span.low(), count_max };
+        let clip = move |extent: &Extent| {
+            let start = extent.at.max(span.at);
+            let end = extent.at.saturating_add(extent.len).min(span.end);
+            (start < end).then(|| Extent { at: start, len: end - start, state: extent.state })
+        };
+        let clipped = move |result: Result<Outcome, Failure>| {
+            done(result.map(|outcome| match outcome {
+                Outcome::Extents(list) => Outcome::Extents(list.iter().filter_map(clip).collect()),
+                other => other,
+            }));
+        };
+        self.store.submit(action, Box::new(clipped));
+    }
+}
+
+impl SharedStore for Bytewise {
+    /// The medium's own, less the part of a granule at its end. Its granule is what it likes best, not what it needs.
+    fn profile(&self) -> Profile {
+        let mut profile = self.store.profile();
+        profile.granule = profile.granule.max(1);
+        profile.len -= profile.len % u64::from(profile.granule);
+        profile
+    }
+
+    fn submit(&self, action: OpAction, done: Done) {
+        let profile = self.profile();
+        let (at, len) = action.range();
+        let Some(end) = at.checked_add(len).filter(|end| *end <= profile.len) else {
+            return done(Err(Failure { fault: Fault::OutOfRange, at: Some(at) }));
+        };
+        let span = Span { granule: profile.granule.into(), at, end };
+        let granule = narrow(span.granule);
+        let io_len_max = wide((profile.io_len_max - profile.io_len_max % granule).max(granule));
+        match action {
+            OpAction::Flush => self.store.submit(action, done),
+            _ if len == 0 => done(Ok(nothing(&action))),
+            OpAction::Read { .. } if span.is_whole() && len <= io_len_max => self.store.submit(action, done),
+            OpAction::Read { .. } => self.read(span, io_len_max, done),
+            OpAction::Write { data, durability, .. } if !span.is_whole() => {
+                self.patch(span, Filling::Data(data), durability, io_len_max, done);
+            }
+            OpAction::Write { data, durability, .. } if len > io_len_max => {
+                self.write_long(span, data, durability, io_len_max, done);
+            }
+            OpAction::WriteZeroes { may_deallocate, durability, .. } if !span.is_whole() => {
+                self.patch(span, Filling::Zeros { may_deallocate }, durability, io_len_max, done);
+            }
+            OpAction::Write { .. } | OpAction::WriteZeroes { .. } => self.change(span, action, done),
+            // A hint: what it covers only in part stays.
+            OpAction::Deallocate { .. } => match span.whole() {
+                (at, end) if at < end => {
+                    self.change(span, OpAction::Deallocate { at, len: end - at }, done);
+                }
+                _ => done(Ok(nothing(&action))),
+            },
+            OpAction::Extents { count_max, .. } => self.extents(span, count_max, done),
+        }
+    }
+}
+
+/// What comes of an operation on no bytes.
+fn nothing(action: &OpAction) -> Outcome {
+    match action {
+        OpAction::Read { .. } => Outcome::Data(DataList::new()),
+        OpAction::Extents { .. } => Outcome::Extents(Vec::new()),
+        _ => Outcome::Done(DataList::new()),
+    }
+}
+
+/// The operations that put `filling` between `head` and `tail`.
+fn patched(
+    span: Span,
+    filling: Filling,
+    head: DataList,
+    tail: DataList,
+    durability: Durability,
+    io_len_max: u64,
+) -> Vec<OpAction> {
+    let (middle_at, middle_end) = span.whole();
+    match filling {
+        Filling::Zeros { may_deallocate } if middle_at < middle_end => {
+            let mut actions = Vec::new();
+            if !head.is_empty() {
+                let data = joined([head, zeros(middle_at - span.at)]);
+                actions.push(OpAction::Write { at: span.low(), data, durability });
+            }
+            let len = middle_end - middle_at;
+            actions.push(OpAction::WriteZeroes { at: middle_at, len, may_deallocate, durability });
+            if !tail.is_empty() {
+                let data = joined([zeros(span.end - middle_end), tail]);
+                actions.push(OpAction::Write { at: middle_end, data, durability });
+            }
+            actions
+        }
+        Filling::Zeros { .. } => {
+            writes(span.low(), &joined([head, zeros(span.len()), tail]), durability, io_len_max)
+        }
+        Filling::Data(data) => writes(span.low(), &joined([head, data, tail]), durability, io_len_max),
+    }
+}
+
+/// Cuts a write into such as the medium takes.
+fn writes(at: u64, data: &DataList, durability: Durability, io_len_max: u64) -> Vec<OpAction> {
+    let end = at.saturating_add(wide(data.len()));
+    pieces(at, end, io_len_max)
+        .map(|(start, len)| {
+            let from = narrow(start - at);
+            let data = data.slice(from, from.saturating_add(narrow(len)));
+            OpAction::Write { at: start, data, durability }
+        })
+        .collect()
+}
+
+/// Cuts `at..end` into runs of at most `len_max` bytes: (start, length).
+fn pieces(at: u64, end: u64, len_max: u64) -> impl Iterator<Item = (u64, u64)> {
+    let starts = std::iter::successors(Some(at), move |start| start.checked_add(len_max));
+    starts.take_while(move |start| *start < end).map(move |start| (start, len_max.min(end - start)))
+}
+
+fn joined(lists: impl IntoIterator<Item = DataList>) -> DataList {
+    let mut whole = DataList::new();
+    for part in lists.into_iter().flat_map(DataList::into_parts) {
+        whole.push(part);
+    }
+    whole
+}
+
+/// Less than two granules of zeros.
+fn zeros(len: u64) -> DataList {
+    Bytes::copied_from(&vec![0; narrow(len)]).into()
+}
+
+/// Ends a pass before it tells the result.
+fn after(pass: Pass, done: Done) -> Done {
+    Box::new(move |result| {
+        drop(pass);
+        done(result);
+    })
+}
+
+/// Tells only whether all went well.
+fn finish(done: Done) -> Gathered {
+    Box::new(move |parts| done(parts.map(|_| Outcome::Done(DataList::new()))))
+}
+
+/// Runs `actions` together and hands over their data, in their order, once all are done; the failure of the first
+/// one that failed if any did.
+fn gather(store: &Arc<dyn SharedStore>, actions: Vec<OpAction>, done: Gathered) {
+    if actions.is_empty() {
+        return done(Ok(Vec::new()));
+    }
+    let parts = actions.iter().map(|_| Ok(DataList::new())).collect();
+    let rest = Rest { left: actions.len(), parts, done: Some(done) };
+    let rest = Arc::new(Mutex::new(rest));
+    for (index, action) in actions.into_iter().enumerate() {
+        let rest = Arc::clone(&rest);
+        store.submit(action, Box::new(move |result| Rest::arrived(&rest, index, result)));
+    }
+}
+
+/// What is still awaited of operations that run together.
+struct Rest {
+    left: usize,
+    parts: Vec<Result<DataList, Failure>>,
+    done: Option<Gathered>,
+}
+
+impl Rest {
+    fn arrived(rest: &Mutex<Self>, index: usize, result: Result<Outcome, Failure>) {
+        // Nobody panics while he holds it.
+        let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(part) = rest.parts.get_mut(index) {
+            *part = result.map(|outcome| match outcome {
+                Outcome::Data(data) => data,
+                Outcome::Done(_) | Outcome::Extents(_) => DataList::new(),
+            });
+        }
+        rest.left = rest.left.saturating_sub(1);
+        if rest.left > 0 {
+            return;
+        }
+        let parts = std::mem::take(&mut rest.parts);
+        let done = rest.done.take();
+        drop(rest);
+        if let Some(done) = done {
+            done(parts.into_iter().collect());
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
+mod tests;

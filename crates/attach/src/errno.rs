@@ -1,0 +1,13 @@
+//! What a failed operation is called where local programs look.
+
+use store::contract::Fault;
+
+/// Returns the error number that the kernel and its programs know for a fault.
+pub(crate) const fn of_fault(fault: Fault) -> i32 {
+    match fault {
+        Fault::Medium | Fault::Gone | Fault::Bug => libc::EIO,
+        Fault::NoSpace | Fault::OutOfRange => libc::ENOSPC,
+        Fault::ReadOnly => libc::EROFS,
+        Fault::Unsupported => libc::EOPNOTSUPP,
+    }
+}

@@ -1,0 +1,353 @@
+//! What each request of the kernel means for the medium. Owns no file and no medium.
+
+use base::buffer::DataList;
+use store::contract::{Durability, Extent, ExtentState, Failure, Fault, OpAction, Outcome, Profile};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::wire::{
+    Attr, AttrOut, Dirent, EntryOut, FATTR_FH, FATTR_GID, FATTR_MODE, FATTR_SIZE, FATTR_UID, FOPEN_DIRECT_IO,
+    FOPEN_PARALLEL_DIRECT_WRITES, FallocateIn, InHeader, InitIn, InitOut, LseekIn, MAJOR, MINOR, MINOR_MIN,
+    Opcode, OpenIn, OpenOut, SetattrIn, StatfsOut, TransferIn, WriteOut, init,
+};
+use crate::errno;
+use crate::sizes::{narrow, short, wide};
+
+/// The name of the file.
+pub(super) const FILE_NAME: &str = "disk";
+/// The longest read or write; the kernel cuts longer ones.
+pub(super) const TRANSFER_LEN_MAX: usize = 1 << 20;
+/// The same in pages.
+const TRANSFER_PAGES_MAX: u16 = 256;
+/// Asynchronous requests that the kernel hands out before we answered one.
+const BACKGROUND_MAX: u16 = 128;
+/// Extents asked for at once while looking for data or a hole.
+const EXTENTS_MAX: usize = 64;
+
+const ROOT: u64 = 1;
+const FILE: u64 = 2;
+
+/// The file system.
+#[derive(Debug)]
+pub(super) struct Machine {
+    uid: u32,
+    gid: u32,
+    /// When it was mounted, which is all we know of times.
+    since_s: u64,
+}
+
+/// What follows from a request, or from the medium's answer to it.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// It is answered.
+    Reply(Reply),
+    /// The medium is asked, and its answer handed to [`answer`].
+    Ask(OpAction, Question),
+    /// It wants no answer.
+    Silent,
+}
+
+/// The answer to a request.
+#[derive(Debug, Default)]
+pub(super) struct Reply {
+    /// An error number, or zero.
+    pub(super) errno: i32,
+    /// The fixed part.
+    pub(super) body: Vec<u8>,
+    /// Data of the medium.
+    pub(super) data: DataList,
+}
+
+/// Why the medium was asked.
+#[derive(Debug)]
+pub(super) enum Question {
+    /// The data are the answer.
+    Read,
+    /// So many bytes were written.
+    Write(u32),
+    /// Whether it went well is the answer.
+    Plain,
+    /// Where the next data (or the next hole) start, before `end`.
+    Seek { data: bool, end: u64 },
+}
+
+impl Reply {
+    pub(super) fn error(errno: i32) -> Self {
+        Self { errno, ..Self::default() }
+    }
+
+    fn of(body: impl IntoBytes + Immutable) -> Self {
+        Self { body: body.as_bytes().to_vec(), ..Self::default() }
+    }
+}
+
+fn refuse(errno: i32) -> Step {
+    Step::Reply(Reply::error(errno))
+}
+
+fn reply(body: impl IntoBytes + Immutable) -> Step {
+    Step::Reply(Reply::of(body))
+}
+
+fn done() -> Step {
+    Step::Reply(Reply::default())
+}
+
+impl Machine {
+    pub(super) const fn new(uid: u32, gid: u32, since_s: u64) -> Self {
+        Self { uid, gid, since_s }
+    }
+
+    /// Takes a request: its header, its fixed part, and the payload if it is a write.
+    pub(super) fn request(
+        &self,
+        header: &InHeader,
+        body: &[u8],
+        payload: DataList,
+        profile: &Profile,
+    ) -> Step {
+        let node = header.node;
+        match Opcode(header.opcode) {
+            Opcode::INIT => with(body, Self::init),
+            Opcode::FORGET | Opcode::BATCH_FORGET | Opcode::INTERRUPT => Step::Silent,
+            Opcode::LOOKUP => self.lookup(node, body, profile),
+            Opcode::GETATTR => self.attributes(node, profile),
+            Opcode::SETATTR => with(body, |asked| self.set_attributes(node, asked, profile)),
+            Opcode::STATFS => statfs(profile),
+            Opcode::OPEN => with(body, |asked| open(node, asked, profile)),
+            Opcode::OPENDIR => reply(OpenOut::default()),
+            Opcode::READDIR => with(body, read_directory),
+            Opcode::RELEASE | Opcode::RELEASEDIR | Opcode::FSYNCDIR | Opcode::DESTROY => done(),
+            Opcode::READ if node == FILE => with(body, |asked| read(asked, profile)),
+            Opcode::WRITE if node == FILE => with(body, |asked| write(asked, payload, profile)),
+            Opcode::READ | Opcode::WRITE => refuse(libc::EBADF),
+            Opcode::FSYNC => Step::Ask(OpAction::Flush, Question::Plain),
+            Opcode::FALLOCATE => with(body, |asked| fallocate(asked, profile)),
+            Opcode::LSEEK => with(body, |asked| seek(asked, profile)),
+            Opcode::CREATE
+            | Opcode::MKNOD
+            | Opcode::MKDIR
+            | Opcode::SYMLINK
+            | Opcode::LINK
+            | Opcode::UNLINK
+            | Opcode::RMDIR
+            | Opcode::RENAME
+            | Opcode::RENAME2 => refuse(libc::EPERM),
+            // The kernel does without, and asks no more.
+            _ => refuse(libc::ENOSYS),
+        }
+    }
+
+    fn init(asked: &InitIn) -> Step {
+        // A newer kernel asks again with our version.
+        if asked.major > MAJOR {
+            return reply(InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() });
+        }
+        if asked.major < MAJOR || asked.minor < MINOR_MIN {
+            return refuse(libc::EPROTO);
+        }
+        let wanted =
+            init::ASYNC_READ | init::BIG_WRITES | init::ASYNC_DIO | init::PARALLEL_DIROPS | init::MAX_PAGES;
+        reply(InitOut {
+            major: MAJOR,
+            minor: MINOR,
+            max_readahead: asked.max_readahead,
+            flags: asked.flags & wanted,
+            max_background: BACKGROUND_MAX,
+            congestion_threshold: BACKGROUND_MAX / 4 * 3,
+            max_write: short(wide(TRANSFER_LEN_MAX)),
+            time_granularity_ns: 1,
+            max_pages: TRANSFER_PAGES_MAX,
+            ..InitOut::default()
+        })
+    }
+
+    fn lookup(&self, node: u64, name: &[u8], profile: &Profile) -> Step {
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        if node != ROOT || name != FILE_NAME.as_bytes() {
+            return refuse(libc::ENOENT);
+        }
+        reply(EntryOut { node: FILE, attr: self.attr(FILE, profile), ..EntryOut::default() })
+    }
+
+    fn attributes(&self, node: u64, profile: &Profile) -> Step {
+        match node {
+            // Valid for no time at all: the disk may grow.
+            ROOT | FILE => reply(AttrOut { attr: self.attr(node, profile), ..AttrOut::default() }),
+            _ => refuse(libc::ENOENT),
+        }
+    }
+
+    /// The size is the disk's. To open for truncation changes nothing, as with a block device.
+    fn set_attributes(&self, node: u64, asked: &SetattrIn, profile: &Profile) -> Step {
+        if asked.valid & (FATTR_MODE | FATTR_UID | FATTR_GID) != 0 {
+            return refuse(libc::EPERM);
+        }
+        let by_open = asked.size == 0 && asked.valid & FATTR_FH == 0;
+        if asked.valid & FATTR_SIZE != 0 && asked.size != profile.len && !by_open {
+            return refuse(libc::EPERM);
+        }
+        self.attributes(node, profile)
+    }
+
+    fn attr(&self, node: u64, profile: &Profile) -> Attr {
+        let common = Attr {
+            ino: node,
+            times: [self.since_s; 3],
+            uid: self.uid,
+            gid: self.gid,
+            block_len: profile.preferred_granule.max(4096),
+            ..Attr::default()
+        };
+        if node == ROOT {
+            return Attr { mode: libc::S_IFDIR | 0o500, nlink: 2, ..common };
+        }
+        let mode = libc::S_IFREG | if profile.read_only { 0o400 } else { 0o600 };
+        Attr { mode, nlink: 1, size: profile.len, blocks: profile.len / 512, ..common }
+    }
+}
+
+/// Takes the medium's answer to a question.
+pub(super) fn answer(question: Question, result: Result<Outcome, Failure>) -> Step {
+    match (question, result) {
+        (Question::Read, Ok(Outcome::Data(data))) => Step::Reply(Reply { data, ..Reply::default() }),
+        (Question::Write(len), Ok(Outcome::Done(_))) => reply(WriteOut { len, padding: 0 }),
+        (Question::Plain, Ok(_)) => done(),
+        (Question::Seek { data, end }, Ok(Outcome::Extents(extents))) => found(data, end, &extents),
+        // A medium that cannot tell is all data.
+        (Question::Seek { data: false, end }, Err(Failure { fault: Fault::Unsupported, .. })) => reply(end),
+        (_, Err(failure)) => refuse(errno::of_fault(failure.fault)),
+        // The medium answered something else than it was asked.
+        (_, Ok(_)) => refuse(libc::EIO),
+    }
+}
+
+/// Reads the fixed part of a request; a kernel that sends less than that is none we know.
+fn with<T: FromBytes + KnownLayout + Immutable>(body: &[u8], then: impl FnOnce(&T) -> Step) -> Step {
+    match T::read_from_prefix(body) {
+        Ok((asked, _)) => then(&asked),
+        Err(_) => refuse(libc::EPROTO),
+    }
+}
+
+fn open(node: u64, asked: &OpenIn, profile: &Profile) -> Step {
+    let access = asked.flags & libc::O_ACCMODE.unsigned_abs();
+    if node != FILE {
+        return refuse(libc::EISDIR);
+    }
+    if profile.read_only && access != libc::O_RDONLY.unsigned_abs() {
+        return refuse(libc::EROFS);
+    }
+    reply(OpenOut { open_flags: FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES, ..OpenOut::default() })
+}
+
+/// Reads up to the end, as of a file.
+fn read(asked: &TransferIn, profile: &Profile) -> Step {
+    let len = u64::from(asked.len).min(profile.len.saturating_sub(asked.at));
+    Step::Ask(OpAction::Read { at: asked.at.min(profile.len), len: narrow(len) }, Question::Read)
+}
+
+/// Writes up to the end, as to a device.
+fn write(asked: &TransferIn, payload: DataList, profile: &Profile) -> Step {
+    if wide(payload.len()) != u64::from(asked.len) {
+        return refuse(libc::EPROTO);
+    }
+    let len = u64::from(asked.len).min(profile.len.saturating_sub(asked.at));
+    if len == 0 && asked.len > 0 {
+        return refuse(libc::ENOSPC);
+    }
+    let synchronous = asked.file_flags & (libc::O_SYNC | libc::O_DSYNC).unsigned_abs() != 0;
+    let durability = if synchronous { Durability::Stable } else { Durability::Cached };
+    let data = payload.slice(0, narrow(len));
+    Step::Ask(OpAction::Write { at: asked.at, data, durability }, Question::Write(short(len)))
+}
+
+fn fallocate(asked: &FallocateIn, profile: &Profile) -> Step {
+    let mode = asked.mode.cast_signed();
+    let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    let Some(end) = asked.at.checked_add(asked.len) else { return refuse(libc::EFBIG) };
+    if profile.read_only {
+        return refuse(libc::EROFS);
+    }
+    if end > profile.len && !keeps_size {
+        return refuse(libc::ENOSPC);
+    }
+    let at = asked.at.min(profile.len);
+    let len = end.min(profile.len) - at;
+    let may_deallocate = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        libc::FALLOC_FL_PUNCH_HOLE => true,
+        libc::FALLOC_FL_ZERO_RANGE => false,
+        // A disk that is not thin has room for all of itself.
+        0 if !profile.thin => return done(),
+        _ => return refuse(libc::EOPNOTSUPP),
+    };
+    // What is discarded through a file must read as zeros, so a mere hint to the medium does not do.
+    let durability = Durability::Cached;
+    Step::Ask(OpAction::WriteZeroes { at, len, may_deallocate, durability }, Question::Plain)
+}
+
+fn seek(asked: &LseekIn, profile: &Profile) -> Step {
+    let data = match asked.whence.cast_signed() {
+        libc::SEEK_DATA => true,
+        libc::SEEK_HOLE => false,
+        _ => return refuse(libc::EINVAL),
+    };
+    if asked.at >= profile.len {
+        return refuse(libc::ENXIO);
+    }
+    look(asked.at, data, profile.len)
+}
+
+/// Asks for the extents from `at` on.
+fn look(at: u64, data: bool, end: u64) -> Step {
+    let action = OpAction::Extents { at, len: end - at, count_max: EXTENTS_MAX };
+    Step::Ask(action, Question::Seek { data, end })
+}
+
+/// Answers a seek from extents, or asks for those that follow.
+fn found(data: bool, end: u64, extents: &[Extent]) -> Step {
+    let hit = extents.iter().find(|extent| (extent.state == ExtentState::Mapped) == data);
+    if let Some(extent) = hit {
+        return reply(extent.at);
+    }
+    match extents.last().map(|extent| extent.at.saturating_add(extent.len)) {
+        Some(next) if next < end => look(next, data, end),
+        Some(_) if data => refuse(libc::ENXIO),
+        Some(_) => reply(end),
+        None => refuse(libc::EIO),
+    }
+}
+
+fn statfs(profile: &Profile) -> Step {
+    let block_len = 4096;
+    reply(StatfsOut {
+        blocks: profile.len / u64::from(block_len),
+        files: 1,
+        block_len,
+        name_len: 255,
+        fragment_len: block_len,
+        ..StatfsOut::default()
+    })
+}
+
+/// Lists the entries from number `asked.at` on, as many as fit.
+fn read_directory(asked: &TransferIn) -> Step {
+    let entries: [(u64, u32, &str); 3] =
+        [(ROOT, libc::S_IFDIR, "."), (ROOT, libc::S_IFDIR, ".."), (FILE, libc::S_IFREG, FILE_NAME)];
+    let mut body = Vec::new();
+    for (index, (ino, mode, name)) in (0_u64..).zip(entries).skip(narrow(asked.at)) {
+        let name_len = short(wide(name.len()));
+        let entry = Dirent { ino, next: index + 1, name_len, kind: mode >> 12 };
+        let len = (size_of::<Dirent>() + name.len()).next_multiple_of(8);
+        if body.len() + len > narrow(asked.len.into()) {
+            break;
+        }
+        let end = body.len() + len;
+        body.extend_from_slice(entry.as_bytes());
+        body.extend_from_slice(name.as_bytes());
+        body.resize(end, 0);
+    }
+    Step::Reply(Reply { body, ..Reply::default() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! The directory that the file appears in: mounted, taken back from one who died there, given up.
+
+use std::ffi::{CString, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::StartError;
+use super::machine::TRANSFER_LEN_MAX;
+
+/// The type that `mount` and `/proc/self/mountinfo` show.
+const TYPE: &str = "fuse.targe";
+
+/// A directory that is mounted on.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) dir: PathBuf,
+}
+
+/// Mounts on `dir`; the kernel's requests come from the descriptor.
+pub(super) fn mount(dir: &Path, label: &str) -> Result<(OwnedFd, Place), StartError> {
+    let failed = |source: io::Error| StartError::Mount { dir: dir.to_owned(), source };
+    let dir_absolute = absolute(dir).map_err(failed)?;
+    take_back(dir, &dir_absolute)?;
+    if !fs::metadata(dir).map_err(failed)?.is_dir() {
+        return Err(StartError::NotADirectory(dir.to_owned()));
+    }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+        .map_err(|errno| StartError::NoFuse(errno.into()))?;
+    let options = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions,max_read={TRANSFER_LEN_MAX}",
+        device.as_fd().as_raw_fd(),
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    let options = CString::new(options).map_err(|error| failed(error.into()))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    match rustix::mount::mount(label, dir, TYPE, flags, Some(options.as_c_str())) {
+        Ok(()) => Ok((device, Place { dir: dir_absolute })),
+        Err(Errno::PERM) => Err(StartError::NotAllowed),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+impl Place {
+    /// Unmounts, unless somebody has the file open.
+    pub(super) fn unmount(&self) -> io::Result<()> {
+        Ok(rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW)?)
+    }
+
+    /// Takes the directory away at once; whoever has the file open keeps it.
+    pub(super) fn unmount_lazily(&self) -> io::Result<()> {
+        Ok(rustix::mount::unmount(&self.dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?)
+    }
+}
+
+/// Clears the mount of one of us that died without unmounting.
+fn take_back(dir: &Path, dir_absolute: &Path) -> Result<(), StartError> {
+    let failed = |source: io::Error| StartError::Mount { dir: dir.to_owned(), source };
+    let mounts = fs::read("/proc/self/mountinfo").map_err(failed)?;
+    if !is_ours(&mounts, dir_absolute) {
+        return Ok(());
+    }
+    match fs::metadata(dir_absolute) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            Ok(rustix::mount::unmount(dir_absolute, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+                .map_err(|errno| failed(errno.into()))?)
+        }
+        _ => Err(StartError::InUse(dir.to_owned())),
+    }
+}
+
+/// Returns whether the topmost mount on `dir` is of our type.
+fn is_ours(mountinfo: &[u8], dir: &Path) -> bool {
+    let mut ours = false;
+    for line in mountinfo.split(|byte| *byte == b'\n') {
+        let mut fields = line.split(|byte| *byte == b' ');
+        if fields.nth(4).map(unescaped).as_deref() == Some(dir) {
+            // After a field that is a lone hyphen comes the type.
+            ours = fields.skip_while(|field| *field != b"-").nth(1) == Some(TYPE.as_bytes());
+        }
+    }
+    ours
+}
+
+/// Undoes the octal escapes of white space and backslashes.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let mut out = Vec::new();
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let digits = (*first == b'\\').then(|| tail.get(..3)).flatten();
+        let code = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => {
+                out.push(code);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+/// The path from the root, without links. The last part is not looked at: behind it may be a dead mount.
+fn absolute(dir: &Path) -> io::Result<PathBuf> {
+    match fs::canonicalize(dir) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
+        other => return other,
+    }
+    let plain = std::path::absolute(dir)?;
+    match (plain.parent(), plain.file_name()) {
+        (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
+        _ => Ok(plain),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_topmost_mount_of_a_directory() {
+        let table = b"36 35 98:0 / /mnt/a\\040b rw,noatime master:1 - fuse.targe disk rw\n\
+            37 35 98:0 / /mnt/c rw - fuse.targe disk rw\n\
+            38 35 98:0 / /mnt/c rw shared:2 - ext4 /dev/x rw\n\
+            broken\n";
+        assert!(is_ours(table, Path::new("/mnt/a b")));
+        assert!(!is_ours(table, Path::new("/mnt/c")), "something else lies on top");
+        assert!(!is_ours(table, Path::new("/mnt")));
+    }
+
+    #[test]
+    fn undoes_escapes_and_nothing_else() {
+        for (field, path) in [("/a\\134b", "/a\\b"), ("/a\\9", "/a\\9"), ("/a\\", "/a\\"), ("/\\011", "/\t")]
+        {
+            assert_eq!(unescaped(field.as_bytes()), Path::new(path));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Who may change which bytes at the same time.
+//!
+//! A change that does not cover whole granules is made by reading, patching and writing back. Meanwhile nobody else
+//! may change those granules: what he writes, and is told to be written, would be put back to what it was. So each
+//! change passes the gate: those of whole granules side by side, a patching one alone in its range. Who waits is let
+//! in by order of arrival, so that nobody waits for ever.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What runs once its range is free.
+type Entrant = Box<dyn FnOnce(Pass) + Send>;
+
+/// The gate of one medium.
+#[derive(Default)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next_id: u64,
+    inside: Vec<Visit>,
+    waiting: VecDeque<(Visit, Entrant)>,
+}
+
+#[derive(Clone)]
+struct Visit {
+    id: u64,
+    range: Range<u64>,
+    alone: bool,
+}
+
+impl Visit {
+    fn excludes(&self, other: &Self) -> bool {
+        let overlap = self.range.start < other.range.end && other.range.start < self.range.end;
+        overlap && (self.alone || other.alone)
+    }
+}
+
+/// The right to change a range; ends when dropped.
+pub(crate) struct Pass {
+    gate: Arc<Gate>,
+    id: u64,
+}
+
+impl Gate {
+    /// Runs `entrant` as soon as `range` is free for it: now, or on the thread of whoever makes room.
+    pub(crate) fn enter(self: &Arc<Self>, range: Range<u64>, alone: bool, entrant: Entrant) {
+        let mut state = self.lock();
+        let visit = Visit { id: state.next_id, range, alone };
+        state.next_id += 1;
+        let blocked = |other: &Visit| other.excludes(&visit);
+        if state.inside.iter().any(blocked) || state.waiting.iter().any(|(other, _)| blocked(other)) {
+            state.waiting.push_back((visit, entrant));
+            return;
+        }
+        let pass = Pass { gate: Arc::clone(self), id: visit.id };
+        state.inside.push(visit);
+        drop(state);
+        entrant(pass);
+    }
+
+    fn leave(self: &Arc<Self>, id: u64) {
+        let mut free = Vec::new();
+        let mut state = self.lock();
+        state.inside.retain(|visit| visit.id != id);
+        let mut still = VecDeque::with_capacity(state.waiting.len());
+        for (visit, entrant) in std::mem::take(&mut state.waiting) {
+            let blocked = |other: &Visit| other.excludes(&visit);
+            if state.inside.iter().any(blocked) || still.iter().any(|(other, _)| blocked(other)) {
+                still.push_back((visit, entrant));
+            } else {
+                free.push((Pass { gate: Arc::clone(self), id: visit.id }, entrant));
+                state.inside.push(visit);
+            }
+        }
+        state.waiting = still;
+        drop(state);
+        for (pass, entrant) in free {
+            entrant(pass);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nobody panics while he holds it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.gate.leave(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets visitors in and notes who is inside, holding their passes.
+    struct House {
+        gate: Arc<Gate>,
+        inside: Arc<Mutex<Vec<(u32, Pass)>>>,
+    }
+
+    impl House {
+        fn new() -> Self {
+            Self { gate: Arc::default(), inside: Arc::default() }
+        }
+
+        fn visit(&self, name: u32, range: Range<u64>, alone: bool) {
+            let inside = Arc::clone(&self.inside);
+            self.gate.enter(range, alone, Box::new(move |pass| inside.lock().unwrap().push((name, pass))));
+        }
+
+        fn leave(&self, name: u32) {
+            let mut inside = self.inside.lock().unwrap();
+            let at = inside.iter().position(|(other, _)| *other == name).unwrap();
+            let pass = inside.remove(at);
+            drop(inside);
+            drop(pass);
+        }
+
+        fn names(&self) -> Vec<u32> {
+            self.inside.lock().unwrap().iter().map(|(name, _)| *name).collect()
+        }
+    }
+
+    #[test]
+    fn changes_of_whole_granules_go_side_by_side() {
+        let house = House::new();
+        house.visit(1, 0..10, false);
+        house.visit(2, 5..15, false);
+        assert_eq!(house.names(), [1, 2]);
+    }
+
+    #[test]
+    fn a_patching_change_is_alone_in_its_range_only() {
+        let house = House::new();
+        house.visit(1, 0..10, true);
+        house.visit(2, 5..15, false);
+        house.visit(3, 10..20, true);
+        assert_eq!(house.names(), [1], "3 waits behind 2, which came first");
+        house.visit(4, 20..30, true);
+        assert_eq!(house.names(), [1, 4]);
+        house.leave(1);
+        assert_eq!(house.names(), [4, 2]);
+        house.leave(2);
+        assert_eq!(house.names(), [4, 3]);
+    }
+
+    #[test]
+    fn a_waiting_patch_is_not_overtaken_by_a_stream_of_others() {
+        let house = House::new();
+        house.visit(1, 0..10, false);
+        house.visit(2, 0..10, true);
+        house.visit(3, 0..10, false);
+        assert_eq!(house.names(), [1]);
+        house.leave(1);
+        assert_eq!(house.names(), [2]);
+        house.leave(2);
+        assert_eq!(house.names(), [3]);
+    }
+}

@@ -1,0 +1,23 @@
+//! A logical unit as a local disk, over any [`store::shared::SharedStore`]: an NBD server on a Unix socket ([`nbd`])
+//! and a file in a FUSE mount that `losetup` takes ([`fuse`]).
+//!
+//! Both are two layers: a machine that speaks the protocol and does no I/O, and hands that move its bytes. Both serve
+//! requests of any alignment and length, whatever the medium's blocks ([`bytewise`]), keep a bounded number of them
+//! and of their bytes, and answer in the order in which the medium is done.
+//!
+//! **Invariant:** knows no transport and no SCSI: how the medium is reached, and how long a request may wait for it
+//! to come back, is the medium's business.
+#![forbid(unsafe_code)]
+
+pub mod bytewise;
+mod errno;
+mod flush;
+pub mod fuse;
+mod gate;
+pub mod nbd;
+pub mod notice;
+mod sizes;
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
+mod testing;
+mod waker;

@@ -1,0 +1,334 @@
+//! The hands: a thread that accepts, and one for each client, which sleeps in `poll` until its socket or the medium
+//! has something for it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use base::buffer::Pool;
+use base::transmit::Transmit;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, SocketFlags};
+use store::contract::{Failure, Outcome};
+use store::shared::SharedStore;
+use thiserror::Error;
+
+use super::Export;
+use super::session::{Session, Ticket};
+use super::socket::{SocketFile, listen};
+use crate::bytewise::Bytewise;
+use crate::flush::flush;
+use crate::notice::{Notice, Watch, submit};
+use crate::waker::Waker;
+
+/// Clients at a time. QEMU's and libnbd's tools open up to 16 connections to one disk; each may hold some 100 MiB at
+/// the very worst.
+const CLIENTS_MAX: usize = 32;
+/// What is received at once beside payloads.
+const RECEIVE_LEN: usize = 64 << 10;
+/// Unused buffers that each client's thread keeps.
+const POOL_KEPT_BYTES: usize = 8 << 20;
+/// How long to wait before accepting again, after the process ran out of descriptors or memory.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How long a client may take to read its last answers once the server stops.
+const LAST_ANSWERS: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// Why a disk is not served.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// Somebody serves there.
+    #[error("{}: another process listens on this socket", .0.display())]
+    InUse(PathBuf),
+    /// A file is in the way.
+    #[error("{}: there is a file that is no socket", .0.display())]
+    NotASocket(PathBuf),
+    /// The system has no room for such a path.
+    #[error("{}: a path of a socket has at most 107 bytes", .0.display())]
+    PathTooLong(PathBuf),
+    /// Anything else about the path.
+    #[error("cannot listen on {}", path.display())]
+    Listen {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No thread or descriptor is to be had.
+    #[error("cannot start to serve")]
+    Start(#[source] io::Error),
+}
+
+/// A disk that is served on a Unix socket. When dropped without [`Self::stop`], it goes on until the process ends.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+struct Shared {
+    disk: Bytewise,
+    export: Export,
+    watch: Watch,
+    stopping: AtomicBool,
+    waker: Waker,
+    clients: Mutex<Vec<Client>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("export", &self.export).finish_non_exhaustive()
+    }
+}
+
+struct Client {
+    inbox: Arc<Inbox>,
+    thread: JoinHandle<()>,
+}
+
+/// Results of operations, put in by whoever knows them first.
+struct Inbox {
+    results: Mutex<Vec<(Ticket, Result<Outcome, Failure>)>>,
+    waker: Waker,
+}
+
+impl Server {
+    /// Serves `disk` at `path`; when this returns, clients can connect.
+    ///
+    /// # Errors
+    /// When nobody could connect there.
+    pub fn start(
+        path: &Path,
+        disk: Arc<dyn SharedStore>,
+        export: Export,
+        watch: Watch,
+    ) -> Result<Self, StartError> {
+        let (socket, file) = listen(path)?;
+        let shared = Arc::new(Shared {
+            disk: Bytewise::new(disk),
+            export,
+            watch,
+            stopping: AtomicBool::new(false),
+            waker: Waker::new().map_err(StartError::Start)?,
+            clients: Mutex::default(),
+        });
+        let theirs = Arc::clone(&shared);
+        let accepting = std::thread::Builder::new()
+            .name("nbd".to_owned())
+            .spawn(move || accept_all(&theirs, &socket, file))
+            .map_err(StartError::Start)?;
+        Ok(Self { shared, accepting })
+    }
+
+    /// Takes no new clients, refuses new requests, answers those under way, hangs up, and makes all durable.
+    ///
+    /// # Errors
+    /// The medium's, when what was written is not durable.
+    pub fn stop(self) -> Result<(), Failure> {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.waker.wake();
+        // A thread that panicked has nothing left to wait for.
+        let _ = self.accepting.join();
+        let clients = std::mem::take(&mut *self.shared.clients());
+        clients.iter().for_each(|client| client.inbox.waker.wake());
+        for client in clients {
+            let _ = client.thread.join();
+        }
+        flush(&self.shared.disk)
+    }
+}
+
+impl Shared {
+    fn clients(&self) -> std::sync::MutexGuard<'_, Vec<Client>> {
+        // Nobody panics while he holds it.
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Gives a client its thread.
+    fn welcome(self: &Arc<Self>, socket: OwnedFd) -> io::Result<()> {
+        let mut clients = self.clients();
+        clients.retain(|client| !client.thread.is_finished());
+        if clients.len() >= CLIENTS_MAX {
+            (self.watch)(Notice::TooManyClients);
+            return Ok(());
+        }
+        let inbox = Arc::new(Inbox { results: Mutex::default(), waker: Waker::new()? });
+        let (shared, theirs) = (Arc::clone(self), Arc::clone(&inbox));
+        let thread = std::thread::Builder::new()
+            .name("nbd client".to_owned())
+            .spawn(move || Connection::new(&shared, theirs, socket).run())?;
+        clients.push(Client { inbox, thread });
+        Ok(())
+    }
+}
+
+/// Accepts clients until the server stops; then the socket and its file are gone.
+fn accept_all(shared: &Arc<Shared>, socket: &OwnedFd, file: SocketFile) {
+    while !shared.is_stopping() {
+        let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(&shared.waker, PollFlags::IN)];
+        // Interrupted, or out of memory: look again.
+        let _ = poll(&mut fds, None);
+        if shared.is_stopping() {
+            break;
+        }
+        let accepted = rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        match accepted.map_err(io::Error::from).and_then(|client| shared.welcome(client)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // The client was gone already, or we lack something that may come back.
+            Err(_) => std::thread::sleep(ACCEPT_AGAIN),
+        }
+    }
+    drop(file);
+}
+
+/// One client's socket and its session.
+struct Connection<'a> {
+    shared: &'a Arc<Shared>,
+    inbox: Arc<Inbox>,
+    socket: OwnedFd,
+    session: Session,
+    pool: Pool,
+    out: Transmit,
+    /// The socket takes no more for now.
+    congested: bool,
+}
+
+/// The connection is no longer of use.
+struct Broken;
+
+impl<'a> Connection<'a> {
+    fn new(shared: &'a Arc<Shared>, inbox: Arc<Inbox>, socket: OwnedFd) -> Self {
+        let pool = Pool::new(POOL_KEPT_BYTES);
+        let session = Session::new(shared.export.clone(), shared.disk.profile(), pool.clone());
+        Self { shared, inbox, socket, session, pool, out: Transmit::new(), congested: false }
+    }
+
+    fn run(mut self) {
+        let mut receive = vec![0; RECEIVE_LEN];
+        while self.turn(&mut receive).is_ok() && !self.is_over() {}
+        if let Some(why) = self.session.cut_off() {
+            (self.shared.watch)(Notice::Misbehaved(why));
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let stopped = self.shared.is_stopping() && self.session.is_idle();
+        self.out.is_empty() && (stopped || self.session.is_over())
+    }
+
+    /// Does all there is to do, then sleeps until there is more, then takes it in.
+    fn turn(&mut self, receive: &mut [u8]) -> Result<(), Broken> {
+        if self.shared.is_stopping() {
+            self.session.shut_down();
+        }
+        self.session.medium_is(self.shared.disk.profile());
+        let results = std::mem::take(&mut *self.inbox.results.lock().unwrap_or_else(PoisonError::into_inner));
+        for (ticket, result) in results {
+            self.session.completed(ticket, result);
+        }
+        while let Some((ticket, action)) = self.session.poll() {
+            let inbox = Arc::clone(&self.inbox);
+            let done = Box::new(move |result| inbox.put(ticket, result));
+            submit(&self.shared.disk, action, &self.shared.watch, done);
+        }
+        if self.out.is_empty() {
+            self.session.transmit(&mut self.out);
+        }
+        self.send()?;
+        if self.is_over() {
+            return Ok(());
+        }
+        if self.sleep()? { self.receive(receive) } else { Ok(()) }
+    }
+
+    /// Waits for the socket or the medium; returns whether the socket has something to read.
+    fn sleep(&mut self) -> Result<bool, Broken> {
+        let mut wanted = PollFlags::empty();
+        wanted.set(PollFlags::IN, self.session.wants_input());
+        wanted.set(PollFlags::OUT, self.congested);
+        // Even with nothing wanted, `poll` reports a peer that is gone, again and again.
+        let mut fds = [PollFd::new(&self.inbox.waker, PollFlags::IN), PollFd::new(&self.socket, wanted)];
+        let watched = if wanted.is_empty() { 1 } else { 2 };
+        let at_once = self.session.has_output() && !self.congested;
+        let last = self.congested && self.shared.is_stopping();
+        let timeout = if at_once { Some(Timespec::default()) } else { last.then_some(LAST_ANSWERS) };
+        // Interrupted, or out of memory: look again.
+        let woken = poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref());
+        if last && woken == Ok(0) {
+            return Err(Broken);
+        }
+        let [waker, socket] = fds.map(|fd| fd.revents());
+        if waker.contains(PollFlags::IN) {
+            self.inbox.waker.reset();
+        }
+        if socket.intersects(PollFlags::OUT | PollFlags::HUP | PollFlags::ERR) {
+            self.congested = false;
+        }
+        Ok(wanted.contains(PollFlags::IN) && !socket.is_empty())
+    }
+
+    fn send(&mut self) -> Result<(), Broken> {
+        while !self.out.is_empty() && !self.congested {
+            let slices: Vec<IoSlice<'_>> =
+                self.out.pieces().take(Transmit::BATCH_PIECES).map(IoSlice::new).collect();
+            let mut nothing = SendAncillaryBuffer::default();
+            match rustix::net::sendmsg(&self.socket, &slices, &mut nothing, SendFlags::NOSIGNAL) {
+                Ok(len) => self.out.sent(len, &self.pool),
+                Err(Errno::AGAIN) => self.congested = true,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Broken),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, receive: &mut [u8]) -> Result<(), Broken> {
+        let mut loan = self.session.lend();
+        let mut room = 0;
+        let result = if let Some(loan) = &mut loan {
+            let spare = loan.buf.spare_mut();
+            room = loan.want.min(spare.len());
+            let place = spare.get_mut(..room).unwrap_or_default();
+            rustix::io::readv(&self.socket, &mut [IoSliceMut::new(place), IoSliceMut::new(receive)])
+        } else {
+            rustix::io::readv(&self.socket, &mut [IoSliceMut::new(receive)])
+        };
+        let len = result.unwrap_or(0);
+        if let Some(mut loan) = loan {
+            loan.buf.advance(len.min(room));
+            self.session.repaid(loan);
+        }
+        match result {
+            Ok(0) => self.session.input_ended(),
+            Ok(_) => {
+                if let Some(rest) = receive.get(..len.saturating_sub(room)).filter(|rest| !rest.is_empty()) {
+                    self.session.received(rest);
+                }
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => return Err(Broken),
+        }
+        Ok(())
+    }
+}
+
+impl Inbox {
+    fn put(&self, ticket: Ticket, result: Result<Outcome, Failure>) {
+        self.results.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, result));
+        self.waker.wake();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
+mod tests;

@@ -1,0 +1,181 @@
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use store::contract::Fault;
+
+use super::*;
+use crate::testing::Medium;
+
+/// A directory of its own, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("targe-attach-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("socket")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn start(scratch: &Scratch, medium: &Arc<Medium>) -> Result<Server, StartError> {
+    let disk = Arc::clone(medium) as Arc<dyn SharedStore>;
+    Server::start(&scratch.socket(), disk, Export::default(), Arc::new(|_| ()))
+}
+
+fn medium() -> Arc<Medium> {
+    Medium::new(64 << 20, 512, 1 << 20)
+}
+
+/// A client that is ready to send requests.
+fn connect(scratch: &Scratch) -> UnixStream {
+    let mut stream = UnixStream::connect(scratch.socket()).unwrap();
+    stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    let mut heard = [0; 18 + 10];
+    stream.read_exact(&mut heard).unwrap();
+    stream
+}
+
+fn send(stream: &mut UnixStream, command: u16, at: u64, len: usize, payload: &[u8]) {
+    let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
+    bytes.extend([0, 0]);
+    bytes.extend(command.to_be_bytes());
+    bytes.extend(at.to_be_bytes());
+    bytes.extend(at.to_be_bytes());
+    bytes.extend((len as u32).to_be_bytes());
+    bytes.extend(payload);
+    stream.write_all(&bytes).unwrap();
+}
+
+/// Reads one simple reply: its cookie and error.
+fn reply(stream: &mut UnixStream) -> (u64, u32) {
+    let mut head = [0; 16];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(head[..4], 0x6744_6698_u32.to_be_bytes());
+    (u64::from_be_bytes(head[8..].try_into().unwrap()), u32::from_be_bytes(head[4..8].try_into().unwrap()))
+}
+
+#[test]
+fn serves_several_clients_and_stops_clean() {
+    let (scratch, medium) = (Scratch::new("several"), medium());
+    let server = start(&scratch, &medium).unwrap();
+    let mode = std::fs::metadata(scratch.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "only its owner may connect");
+    let (mut one, mut two) = (connect(&scratch), connect(&scratch));
+    let data: Vec<u8> = (0..9_000_000_u32).map(|n| (n >> 3) as u8).collect();
+    send(&mut one, 1, 512, data.len(), &data);
+    assert_eq!(reply(&mut one), (512, 0));
+    send(&mut two, 0, 512, data.len(), &[]);
+    assert_eq!(reply(&mut two), (512, 0));
+    let mut read = vec![0; data.len()];
+    two.read_exact(&mut read).unwrap();
+    assert!(read == data);
+    medium.log();
+    server.stop().unwrap();
+    assert_eq!(medium.log(), ["flush 0+0"]);
+    assert!(!scratch.socket().exists());
+    assert_eq!(one.read(&mut [0]).unwrap(), 0, "the server hung up");
+}
+
+#[test]
+fn stopping_answers_what_is_under_way() {
+    let (scratch, medium) = (Scratch::new("under-way"), medium());
+    let server = start(&scratch, &medium).unwrap();
+    let mut client = connect(&scratch);
+    medium.hold();
+    send(&mut client, 1, 4096, 512, &[5; 512]);
+    medium.await_held(1);
+    let stopping = std::thread::spawn(move || server.stop());
+    while scratch.socket().exists() {
+        std::thread::yield_now();
+    }
+    medium.release();
+    assert_eq!(reply(&mut client), (4096, 0));
+    stopping.join().unwrap().unwrap();
+    assert_eq!(medium.bytes(4096, 512), [5; 512]);
+}
+
+#[test]
+fn what_could_not_be_made_durable_is_told_at_the_end() {
+    let (scratch, medium) = (Scratch::new("not-durable"), medium());
+    let server = start(&scratch, &medium).unwrap();
+    medium.fail(Some(Fault::Gone.into()));
+    assert_eq!(server.stop().unwrap_err().fault, Fault::Gone);
+}
+
+#[test]
+fn a_client_may_go_at_any_time() {
+    let (scratch, medium) = (Scratch::new("gone"), medium());
+    let server = start(&scratch, &medium).unwrap();
+    medium.hold();
+    for _ in 0..3 * CLIENTS_MAX {
+        let mut client = connect(&scratch);
+        send(&mut client, 0, 0, 1 << 20, &[]);
+        send(&mut client, 1, 0, 4096, &[1; 100]);
+        drop(client);
+        // Its thread ends only once its read is done.
+        medium.await_held(1);
+        medium.release();
+        medium.hold();
+    }
+    medium.release();
+    let mut client = connect(&scratch);
+    send(&mut client, 3, 0, 0, &[]);
+    assert_eq!(reply(&mut client), (0, 0));
+    drop(client);
+    server.stop().unwrap();
+    assert!(!medium.log().iter().any(|line| line.starts_with("write")), "half a write is none");
+}
+
+#[test]
+fn a_client_that_reads_nothing_holds_up_nobody_else() {
+    let (scratch, medium) = (Scratch::new("deaf"), medium());
+    let server = start(&scratch, &medium).unwrap();
+    let mut deaf = connect(&scratch);
+    for _ in 0..100 {
+        send(&mut deaf, 0, 0, 1 << 20, &[]);
+    }
+    let mut client = connect(&scratch);
+    send(&mut client, 3, 0, 0, &[]);
+    assert_eq!(reply(&mut client), (0, 0));
+    drop(deaf);
+    server.stop().unwrap();
+}
+
+#[test]
+fn only_a_stale_socket_is_replaced() {
+    let (scratch, medium) = (Scratch::new("stale"), medium());
+    drop(UnixListener::bind(scratch.socket()).unwrap());
+    assert!(scratch.socket().exists());
+    let server = start(&scratch, &medium).unwrap();
+    assert!(matches!(start(&scratch, &medium), Err(StartError::InUse(_))));
+    connect(&scratch);
+    server.stop().unwrap();
+    std::fs::write(scratch.socket(), "precious").unwrap();
+    assert!(matches!(start(&scratch, &medium), Err(StartError::NotASocket(_))));
+    assert_eq!(std::fs::read(scratch.socket()).unwrap(), b"precious");
+    let long = scratch.0.join("x".repeat(120));
+    let disk = Arc::clone(&medium) as Arc<dyn SharedStore>;
+    let refused = Server::start(&long, disk, Export::default(), Arc::new(|_| ()));
+    assert!(matches!(refused, Err(StartError::PathTooLong(_))));
+}
+
+#[test]
+fn the_file_of_another_is_left_alone() {
+    let (scratch, medium) = (Scratch::new("another"), medium());
+    let server = start(&scratch, &medium).unwrap();
+    std::fs::remove_file(scratch.socket()).unwrap();
+    std::fs::write(scratch.socket(), "another's").unwrap();
+    server.stop().unwrap();
+    assert!(scratch.socket().exists());
+}

@@ -1,0 +1,608 @@
+//! One client, from the first byte to the last, as a value: bytes in, operations on the medium out, their results in,
+//! bytes out. It owns no socket and no medium.
+//!
+//! The hands call [`Session::received`] (or [`Session::lend`] and [`Session::repaid`]) and [`Session::completed`], then
+//! drain [`Session::poll`] and [`Session::transmit`]. They read from the socket only while [`Session::wants_input`].
+
+use std::collections::VecDeque;
+
+use base::buffer::{Buf, Bytes, DataList, Pool};
+use base::machine::Loan;
+use base::transmit::Transmit;
+use store::contract::{Durability, Extent, ExtentState, Failure, Fault, OpAction, Outcome, Profile};
+
+use super::Export;
+use super::handshake::{Negotiation, Next, Refusal};
+use super::wire::{
+    Cmd, Errno, FIXED_NEWSTYLE, FLAG_DF, FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, Head,
+    NO_ZEROES, Opt, OptionHeader, Rep, Request, STATE_HOLE, STATE_ZERO, Why, greeting,
+};
+use crate::sizes::{narrow, short, wide};
+
+/// The longest payload, as every client may expect without asking.
+pub(super) const PAYLOAD_LEN_MAX: usize = 32 << 20;
+/// Options carry names of at most 4 KiB and lists of them; a longer one is skipped and refused.
+const OPTION_LEN_MAX: u32 = 64 << 10;
+/// Requests of one client under way. QEMU keeps 16, the kernel 128 per connection.
+const REQUESTS_MAX: usize = 256;
+/// Bytes that requests of one client under way may hold before no further one is taken. With one more request that
+/// was taken just below and one answer being sent, a client holds at most three times this.
+const HELD_BYTES_MAX: usize = PAYLOAD_LEN_MAX;
+/// Payloads are received in blocks of this many bytes, as they arrive.
+const BLOCK_LEN: usize = 1 << 20;
+/// Descriptors in one block status.
+const EXTENTS_MAX: usize = 1024;
+
+/// Names an operation until it is completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(usize);
+
+/// One client.
+#[derive(Debug)]
+pub struct Session {
+    export: Export,
+    profile: Profile,
+    pool: Pool,
+    phase: Phase,
+    negotiation: Negotiation,
+    /// Received and not understood yet.
+    input: Vec<u8>,
+    shutting_down: bool,
+    cut_off: Option<Why>,
+    under_way: Vec<Option<UnderWay>>,
+    free: Vec<usize>,
+    held_bytes: usize,
+    operations: VecDeque<(Ticket, OpAction)>,
+    answers: VecDeque<Answer>,
+    answer_bytes: usize,
+}
+
+/// What the next bytes are.
+#[derive(Debug)]
+enum Phase {
+    ClientFlags,
+    Option,
+    OptionData(OptionHeader),
+    /// Data of an option that is too long, to be skipped.
+    OptionSkipped {
+        option: Opt,
+        left: u64,
+    },
+    Request,
+    Payload(Incoming),
+    /// The payload of a write that is refused.
+    PayloadSkipped {
+        left: u64,
+        cookie: u64,
+        error: Errno,
+    },
+    /// Nothing that matters.
+    End,
+}
+
+/// A write whose payload is arriving.
+#[derive(Debug)]
+struct Incoming {
+    request: Request,
+    durability: Durability,
+    data: DataList,
+    /// The block that is being filled; none while it is lent.
+    block: Option<Buf>,
+    /// How much was in it when it was lent.
+    lent_at: usize,
+    /// Bytes that are still to come.
+    left: usize,
+}
+
+/// A request that the medium works on.
+#[derive(Debug)]
+struct UnderWay {
+    cookie: u64,
+    held_bytes: usize,
+    kind: Kind,
+}
+
+/// How a request is answered.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// With the data.
+    Read { at: u64, len: u32 },
+    /// With the extents, up to so many bytes.
+    Status { at: u64, len: u32 },
+    /// With whether it went well.
+    Plain,
+    /// As `Plain`, but only once a flush went well too.
+    PlainThenFlush,
+}
+
+#[derive(Debug)]
+struct Answer {
+    head: Head,
+    data: DataList,
+}
+
+impl Session {
+    /// Starts with the server's greeting.
+    pub fn new(export: Export, profile: Profile, pool: Pool) -> Self {
+        let mut session = Self {
+            export,
+            profile,
+            pool,
+            phase: Phase::ClientFlags,
+            negotiation: Negotiation::default(),
+            input: Vec::new(),
+            shutting_down: false,
+            cut_off: None,
+            under_way: Vec::new(),
+            free: Vec::new(),
+            held_bytes: 0,
+            operations: VecDeque::new(),
+            answers: VecDeque::new(),
+            answer_bytes: 0,
+        };
+        session.say(&greeting());
+        session
+    }
+
+    /// Takes note of what the medium is now.
+    pub fn medium_is(&mut self, profile: Profile) {
+        self.profile = profile;
+    }
+
+    /// Returns whether more bytes are of use now.
+    pub fn wants_input(&self) -> bool {
+        match self.phase {
+            Phase::End => false,
+            Phase::Request => !self.is_full(),
+            _ => true,
+        }
+    }
+
+    /// Takes received bytes.
+    pub fn received(&mut self, bytes: &[u8]) {
+        if matches!(self.phase, Phase::End) {
+            return;
+        }
+        self.input.extend_from_slice(bytes);
+        self.digest();
+    }
+
+    /// Lends the buffer that the next bytes belong into, if they are payload.
+    pub fn lend(&mut self) -> Option<Loan> {
+        let Phase::Payload(incoming) = &mut self.phase else { return None };
+        let buf = incoming.block.take().unwrap_or_else(|| self.pool.take(incoming.left.min(BLOCK_LEN)));
+        incoming.lent_at = buf.len();
+        let want = incoming.left.min(buf.capacity() - buf.len());
+        Some(Loan { buf, want })
+    }
+
+    /// Takes a loan back, with what was received appended.
+    pub fn repaid(&mut self, loan: Loan) {
+        if let Phase::Payload(incoming) = &mut self.phase {
+            let received = loan.buf.len().saturating_sub(incoming.lent_at);
+            incoming.left = incoming.left.saturating_sub(received);
+            incoming.block = Some(loan.buf);
+        }
+        self.block_filled();
+    }
+
+    /// Takes note that the client sends no more. A write whose payload is not whole is forgotten.
+    pub fn input_ended(&mut self) {
+        self.phase = Phase::End;
+        self.input = Vec::new();
+    }
+
+    /// From now on refuses new requests; those under way are still answered.
+    pub fn shut_down(&mut self) {
+        self.shutting_down = true;
+    }
+
+    /// Returns the next operation for the medium.
+    pub fn poll(&mut self) -> Option<(Ticket, OpAction)> {
+        self.operations.pop_front()
+    }
+
+    /// Takes the result of an operation.
+    pub fn completed(&mut self, ticket: Ticket, result: Result<Outcome, Failure>) {
+        let Some(slot) = self.under_way.get_mut(ticket.0) else { return };
+        if let (Some(UnderWay { kind: kind @ Kind::PlainThenFlush, .. }), Ok(_)) = (&mut *slot, &result) {
+            *kind = Kind::Plain;
+            self.operations.push_back((ticket, OpAction::Flush));
+            return;
+        }
+        let Some(done) = slot.take() else { return };
+        self.free.push(ticket.0);
+        self.held_bytes = self.held_bytes.saturating_sub(done.held_bytes);
+        match (done.kind, result) {
+            (Kind::Read { at, len }, Ok(Outcome::Data(data))) if wide(data.len()) == u64::from(len) => {
+                let head = if self.negotiation.structured {
+                    Head::offset_data(done.cookie, at, len)
+                } else {
+                    Head::simple(done.cookie, None)
+                };
+                self.push(head, data);
+            }
+            (Kind::Status { at, len }, Ok(Outcome::Extents(extents))) => {
+                self.status(done.cookie, at, len, &extents);
+            }
+            // Whether a part has storage is a hint: none is as good as that it has.
+            (Kind::Status { at, len }, Err(Failure { fault: Fault::Unsupported, .. })) => {
+                self.status(done.cookie, at, len, &[]);
+            }
+            (Kind::Plain, Ok(outcome)) => {
+                if let Outcome::Done(data) | Outcome::Data(data) = outcome {
+                    data.into_parts().for_each(|part| self.pool.recycle(part));
+                }
+                self.answer(Head::simple(done.cookie, None));
+            }
+            (_, Err(failure)) => self.fail(done.cookie, Errno::of_fault(failure.fault), Some(failure)),
+            // The medium answered something else than it was asked.
+            (_, Ok(_)) => self.fail(done.cookie, Errno::IO, None),
+        }
+        self.digest();
+    }
+
+    /// Appends what is to be sent until `out` is full or nothing is left.
+    pub fn transmit(&mut self, out: &mut Transmit) {
+        while !out.is_full() {
+            let Some(answer) = self.answers.pop_front() else { break };
+            self.answer_bytes -= answer.data.len();
+            out.put(answer.head.bytes());
+            out.share_list(answer.data);
+        }
+        // There may be room for a request that waited.
+        self.digest();
+    }
+
+    /// Returns whether there are operations to poll, or something to transmit.
+    pub fn has_output(&self) -> bool {
+        !self.operations.is_empty() || !self.answers.is_empty()
+    }
+
+    /// Returns whether nothing is under way and nothing is to be sent.
+    pub fn is_idle(&self) -> bool {
+        self.under_way.len() == self.free.len() && !self.has_output()
+    }
+
+    /// Returns whether the session is over: the connection can be closed once what was transmitted is sent.
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::End) && self.is_idle()
+    }
+
+    /// Returns why the client was cut off, if it was.
+    pub const fn cut_off(&self) -> Option<Why> {
+        self.cut_off
+    }
+
+    /// Understands as much of the input as there is room for.
+    fn digest(&mut self) {
+        let input = std::mem::take(&mut self.input);
+        let mut at = 0;
+        while let Some(consumed) = self.step(input.get(at..).unwrap_or_default()) {
+            at += consumed;
+        }
+        if matches!(self.phase, Phase::End) {
+            return;
+        }
+        self.input = input;
+        self.input.drain(..at);
+    }
+
+    /// Understands the next thing in `input` and returns how long it was; `None` when it waits for more bytes or for
+    /// room.
+    fn step(&mut self, input: &[u8]) -> Option<usize> {
+        match &mut self.phase {
+            Phase::ClientFlags => {
+                let flags = u32::from_be_bytes(*input.first_chunk()?);
+                if flags & !(FIXED_NEWSTYLE | NO_ZEROES) != 0 {
+                    self.cut(Why::UnknownClientFlags);
+                } else {
+                    self.negotiation.no_zeroes = flags & NO_ZEROES != 0;
+                    self.phase = Phase::Option;
+                }
+                Some(4)
+            }
+            Phase::Option => {
+                match OptionHeader::parse(input)? {
+                    Err(why) => self.cut(why),
+                    Ok(header) if header.len > OPTION_LEN_MAX => {
+                        self.phase = Phase::OptionSkipped { option: header.option, left: header.len.into() };
+                    }
+                    Ok(header) => self.phase = Phase::OptionData(header),
+                }
+                Some(OptionHeader::LEN)
+            }
+            Phase::OptionData(header) => {
+                let (option, len) = (header.option, narrow(header.len.into()));
+                let data = input.get(..len)?;
+                self.option(option, data);
+                Some(len)
+            }
+            Phase::OptionSkipped { option, left } => {
+                let (option, skipped) = (*option, skip(left, input)?);
+                if skipped.ended {
+                    let mut out = Vec::new();
+                    Refusal(Rep::ERR_TOO_BIG, "this option is too long").reply(option, &mut out);
+                    self.say(&out);
+                    self.phase = Phase::Option;
+                }
+                Some(skipped.len)
+            }
+            Phase::Request => {
+                if self.is_full() {
+                    return None;
+                }
+                match Request::parse(input)? {
+                    Err(why) => self.cut(why),
+                    Ok(request) => self.request(request),
+                }
+                Some(Request::LEN)
+            }
+            Phase::Payload(incoming) => {
+                let pool = &self.pool;
+                let block = incoming.block.get_or_insert_with(|| pool.take(incoming.left.min(BLOCK_LEN)));
+                let want = incoming.left.min(input.len());
+                if want == 0 {
+                    return None;
+                }
+                let taken = block.append(input.get(..want)?);
+                incoming.left -= taken;
+                self.block_filled();
+                Some(taken)
+            }
+            Phase::PayloadSkipped { left, cookie, error } => {
+                let (cookie, error, skipped) = (*cookie, *error, skip(left, input)?);
+                if skipped.ended {
+                    self.phase = Phase::Request;
+                    self.fail(cookie, error, None);
+                }
+                Some(skipped.len)
+            }
+            Phase::End => None,
+        }
+    }
+
+    fn option(&mut self, option: Opt, data: &[u8]) {
+        let mut out = Vec::new();
+        let next = if self.shutting_down && option != Opt::ABORT {
+            Refusal(Rep::ERR_SHUTDOWN, "this server is shutting down").reply(option, &mut out);
+            Next::Option
+        } else {
+            self.negotiation.option(&self.export, &self.profile, option, data, &mut out)
+        };
+        self.say(&out);
+        self.phase = match next {
+            Next::Option => Phase::Option,
+            Next::Requests => Phase::Request,
+            Next::End => Phase::End,
+            Next::CutOff(why) => return self.cut(why),
+        };
+    }
+
+    /// Takes on a request, or refuses it.
+    fn request(&mut self, request: Request) {
+        if request.command == Cmd::DISC {
+            self.phase = Phase::End;
+            return;
+        }
+        let refusal = self.refusal(&request);
+        let durability = if request.flags & FLAG_FUA == 0 { Durability::Cached } else { Durability::Stable };
+        if request.command == Cmd::WRITE {
+            self.phase = match refusal {
+                Some(error) => {
+                    Phase::PayloadSkipped { left: request.len.into(), cookie: request.cookie, error }
+                }
+                None => {
+                    self.held_bytes += narrow(request.len.into());
+                    let left = narrow(request.len.into());
+                    let data = DataList::new();
+                    Phase::Payload(Incoming { request, durability, data, block: None, lent_at: 0, left })
+                }
+            };
+            // A payload of no bytes is complete.
+            if request.len == 0 {
+                match refusal {
+                    Some(error) => {
+                        self.phase = Phase::Request;
+                        self.fail(request.cookie, error, None);
+                    }
+                    None => self.block_filled(),
+                }
+            }
+            return;
+        }
+        if let Some(error) = refusal {
+            return self.fail(request.cookie, error, None);
+        }
+        let Request { at, len, .. } = request;
+        let has = |flag: u16| request.flags & flag != 0;
+        let (action, kind) = match request.command {
+            Cmd::READ => (OpAction::Read { at, len: narrow(len.into()) }, Kind::Read { at, len }),
+            // The medium may keep what was read at hand; nothing else is promised.
+            Cmd::CACHE => (OpAction::Read { at, len: narrow(len.into()) }, Kind::Plain),
+            Cmd::FLUSH => (OpAction::Flush, Kind::Plain),
+            Cmd::TRIM => {
+                let kind = if has(FLAG_FUA) { Kind::PlainThenFlush } else { Kind::Plain };
+                (OpAction::Deallocate { at, len: len.into() }, kind)
+            }
+            Cmd::WRITE_ZEROES => {
+                let may_deallocate = !has(FLAG_NO_HOLE);
+                (OpAction::WriteZeroes { at, len: len.into(), may_deallocate, durability }, Kind::Plain)
+            }
+            _ => {
+                let count_max = if has(FLAG_REQ_ONE) { 1 } else { EXTENTS_MAX };
+                (OpAction::Extents { at, len: len.into(), count_max }, Kind::Status { at, len })
+            }
+        };
+        let transfers = matches!(action, OpAction::Read { .. });
+        let held_bytes = if transfers { narrow(len.into()) } else { 0 };
+        self.held_bytes += held_bytes;
+        self.start(UnderWay { cookie: request.cookie, held_bytes, kind }, action);
+    }
+
+    /// Returns why a request is refused without asking the medium.
+    fn refusal(&self, request: &Request) -> Option<Errno> {
+        if self.shutting_down {
+            return Some(Errno::SHUTDOWN);
+        }
+        let (allowed, changes) = match request.command {
+            Cmd::READ if self.negotiation.structured => (FLAG_FUA | FLAG_DF, false),
+            Cmd::READ | Cmd::FLUSH | Cmd::CACHE => (FLAG_FUA, false),
+            Cmd::WRITE | Cmd::TRIM => (FLAG_FUA, true),
+            Cmd::WRITE_ZEROES => (FLAG_FUA | FLAG_NO_HOLE | FLAG_FAST_ZERO, true),
+            Cmd::BLOCK_STATUS if self.negotiation.block_status => (FLAG_FUA | FLAG_REQ_ONE, false),
+            _ => return Some(Errno::INVAL),
+        };
+        if request.flags & !allowed != 0 {
+            return Some(Errno::INVAL);
+        }
+        if changes && self.profile.read_only {
+            return Some(Errno::PERM);
+        }
+        let len = u64::from(request.len);
+        if request.command == Cmd::FLUSH {
+            return (request.at != 0 || len != 0).then_some(Errno::INVAL);
+        }
+        if request.at.checked_add(len).is_none_or(|end| end > self.profile.len) {
+            let grows = matches!(request.command, Cmd::WRITE | Cmd::WRITE_ZEROES);
+            return Some(if grows { Errno::NOSPC } else { Errno::INVAL });
+        }
+        match request.command {
+            Cmd::READ | Cmd::WRITE if len > wide(PAYLOAD_LEN_MAX) => Some(Errno::INVAL),
+            Cmd::CACHE if len > wide(PAYLOAD_LEN_MAX) => Some(Errno::OVERFLOW),
+            Cmd::BLOCK_STATUS if len == 0 => Some(Errno::INVAL),
+            Cmd::WRITE_ZEROES if request.flags & FLAG_FAST_ZERO != 0 && !self.zeroes_fast(request) => {
+                Some(Errno::NOTSUP)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether zeroing is known to be faster than writing: by giving storage back, of whole granules.
+    fn zeroes_fast(&self, request: &Request) -> bool {
+        let granule = u64::from(self.profile.granule.max(1));
+        let whole = request.at.is_multiple_of(granule) && u64::from(request.len).is_multiple_of(granule);
+        let holes = request.flags & FLAG_NO_HOLE == 0;
+        whole && holes && self.profile.thin && self.profile.deallocated_reads_zero
+    }
+
+    /// Puts a full block to the others, and starts the write when it was the last.
+    fn block_filled(&mut self) {
+        let Phase::Payload(incoming) = &mut self.phase else { return };
+        let complete = incoming.left == 0;
+        if let Some(block) = incoming.block.take_if(|block| complete || block.len() == block.capacity()) {
+            incoming.data.push(block.freeze());
+        }
+        if !complete {
+            return;
+        }
+        let Phase::Payload(incoming) = std::mem::replace(&mut self.phase, Phase::Request) else { return };
+        let Incoming { request, durability, data, .. } = incoming;
+        let held_bytes = narrow(request.len.into());
+        let under_way = UnderWay { cookie: request.cookie, held_bytes, kind: Kind::Plain };
+        self.start(under_way, OpAction::Write { at: request.at, data, durability });
+    }
+
+    fn start(&mut self, under_way: UnderWay, action: OpAction) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.under_way.push(None);
+            self.under_way.len() - 1
+        });
+        if let Some(slot) = self.under_way.get_mut(index) {
+            *slot = Some(under_way);
+        }
+        self.operations.push_back((Ticket(index), action));
+    }
+
+    fn is_full(&self) -> bool {
+        let count = self.under_way.len() - self.free.len() + self.answers.len();
+        count >= REQUESTS_MAX || self.held_bytes + self.answer_bytes >= HELD_BYTES_MAX
+    }
+
+    fn status(&mut self, cookie: u64, at: u64, len: u32, extents: &[Extent]) {
+        let descriptors = descriptors(at, len, extents);
+        let data = Bytes::copied_from(&descriptors);
+        let head = Head::block_status(cookie, short(wide(data.len())));
+        self.push(head, data.into());
+    }
+
+    /// Answers that a request failed, with words where the client takes them.
+    fn fail(&mut self, cookie: u64, error: Errno, failure: Option<Failure>) {
+        if !self.negotiation.structured {
+            return self.answer(Head::simple(cookie, Some(error)));
+        }
+        let mut tail = failure.map_or_else(String::new, |failure| failure.fault.to_string()).into_bytes();
+        let message_len = u16::try_from(tail.len()).unwrap_or(0);
+        let head = Head::error(cookie, error, message_len);
+        tail.truncate(message_len.into());
+        self.push(head, Bytes::copied_from(&tail).into());
+    }
+
+    fn answer(&mut self, head: Head) {
+        self.push(head, DataList::new());
+    }
+
+    fn push(&mut self, head: Head, data: DataList) {
+        self.answer_bytes += data.len();
+        self.answers.push_back(Answer { head, data });
+    }
+
+    /// Sends bytes that are no answer to a request.
+    fn say(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.push(Head::default(), Bytes::copied_from(bytes).into());
+        }
+    }
+
+    fn cut(&mut self, why: Why) {
+        self.cut_off = Some(why);
+        self.phase = Phase::End;
+    }
+}
+
+/// How much was skipped, and whether that was all.
+struct Skipped {
+    len: usize,
+    ended: bool,
+}
+
+fn skip(left: &mut u64, input: &[u8]) -> Option<Skipped> {
+    let len = narrow((*left).min(wide(input.len())));
+    *left -= wide(len);
+    let ended = *left == 0;
+    (len > 0 || ended).then_some(Skipped { len, ended })
+}
+
+/// The descriptors of a block status: at least one, together no longer than what was asked.
+fn descriptors(at: u64, len: u32, extents: &[Extent]) -> Vec<u8> {
+    let mut runs: Vec<(u64, u32)> = Vec::new();
+    let mut left = u64::from(len);
+    let mut expected = at;
+    for extent in extents {
+        // What is out of order says nothing of what follows.
+        if extent.at != expected || left == 0 {
+            break;
+        }
+        let run = extent.len.min(left);
+        let state = match extent.state {
+            ExtentState::Mapped => 0,
+            ExtentState::Hole => STATE_HOLE | STATE_ZERO,
+            ExtentState::Anchored => STATE_ZERO,
+        };
+        match runs.last_mut() {
+            Some((len, last)) if *last == state => *len += run,
+            _ if run > 0 => runs.push((run, state)),
+            _ => {}
+        }
+        left -= run;
+        expected = expected.saturating_add(run);
+    }
+    if runs.is_empty() {
+        runs.push((len.into(), 0));
+    }
+    runs.iter().flat_map(|(len, state)| [short(*len).to_be_bytes(), state.to_be_bytes()]).flatten().collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
+mod tests;

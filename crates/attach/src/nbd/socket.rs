@@ -1,0 +1,94 @@
+//! The socket file: made for its owner only, replaced only when nobody listens, removed when we are done.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::StartError;
+
+/// Clients that may knock before we answer.
+const BACKLOG: i32 = 64;
+
+/// A listening socket and its file.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode of the file that we made.
+    identity: (u64, u64),
+}
+
+/// Listens at `path`.
+pub(super) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile), StartError> {
+    let failed = |source: io::Error| StartError::Listen { path: path.to_owned(), source };
+    let address = SocketAddrUnix::new(path).map_err(|_| StartError::PathTooLong(path.to_owned()))?;
+    // Whoever replaces a stale socket does so alone, else two would each remove what the other just made.
+    let _alone = lock_directory(path).map_err(failed)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .map_err(|errno| failed(errno.into()))?;
+    // The file takes its mode from the socket as it is when bound: there is no moment when others can connect.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
+    match rustix::net::bind(&socket, &address) {
+        Err(rustix::io::Errno::ADDRINUSE) => {
+            remove_stale(path, &address)?;
+            rustix::net::bind(&socket, &address).map_err(|errno| failed(errno.into()))?;
+        }
+        other => other.map_err(|errno| failed(errno.into()))?,
+    }
+    rustix::net::listen(&socket, BACKLOG).map_err(|errno| failed(errno.into()))?;
+    let made = fs::symlink_metadata(path).map_err(failed)?;
+    Ok((socket, SocketFile { path: path.to_owned(), identity: (made.dev(), made.ino()) }))
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody may have put another file there meanwhile; that one stays.
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.identity);
+        if ours {
+            // If it cannot be removed, the next start finds nobody listening and replaces it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes the socket of a process that is gone.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), StartError> {
+    let failed = |source: io::Error| StartError::Listen { path: path.to_owned(), source };
+    if !fs::symlink_metadata(path).map_err(failed)?.file_type().is_socket() {
+        return Err(StartError::NotASocket(path.to_owned()));
+    }
+    let probe = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .map_err(|errno| failed(errno.into()))?;
+    match rustix::net::connect(&probe, address) {
+        Err(rustix::io::Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
+        // It took us in, or is too busy to: somebody listens.
+        Ok(()) | Err(rustix::io::Errno::AGAIN) => Err(StartError::InUse(path.to_owned())),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// Holds the directory that `path` is in until dropped.
+fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    rustix::fs::flock(&directory, FlockOperation::LockExclusive)?;
+    Ok(directory)
+}

@@ -1,0 +1,54 @@
+//! What whoever attached a disk should hear of.
+
+use std::sync::Arc;
+
+use store::contract::{Failure, OpAction};
+use store::shared::{Done, SharedStore};
+
+use crate::bytewise::Bytewise;
+use crate::nbd::Why;
+
+/// Something rare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The medium failed a request; the program that made it is told so too.
+    Failed {
+        /// What was asked.
+        what: &'static str,
+        /// Where.
+        at: u64,
+        /// Of how many bytes.
+        len: u64,
+        /// What the medium said.
+        failure: Failure,
+    },
+    /// A client was cut off.
+    Misbehaved(Why),
+    /// A client was turned away: there are too many.
+    TooManyClients,
+}
+
+/// Hears of them, on any thread; must not block.
+pub type Watch = Arc<dyn Fn(Notice) + Send + Sync>;
+
+/// Starts `action`, and tells `watch` if it fails.
+pub(crate) fn submit(disk: &Bytewise, action: OpAction, watch: &Watch, done: Done) {
+    let what = match action {
+        OpAction::Read { .. } => "read",
+        OpAction::Write { .. } => "write",
+        OpAction::Flush => "flush",
+        OpAction::Deallocate { .. } => "discard",
+        OpAction::WriteZeroes { .. } => "write zeroes",
+        // Whether a part is allocated is a question that may go unanswered.
+        OpAction::Extents { .. } => return disk.submit(action, done),
+    };
+    let (at, len) = action.range();
+    let watch = Arc::clone(watch);
+    let told = move |result| {
+        if let Err(failure) = &result {
+            watch(Notice::Failed { what, at, len, failure: *failure });
+        }
+        done(result);
+    };
+    disk.submit(action, Box::new(told));
+}

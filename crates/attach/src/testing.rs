@@ -1,0 +1,149 @@
+//! Media for the tests of this room.
+
+use std::sync::{Arc, Condvar, Mutex};
+
+use base::rng::Rng;
+use store::contract::{Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Store};
+use store::ram::Ram;
+use store::shared::{Done, SharedStore};
+
+/// A medium in memory that refuses what breaks the contract, and keeps operations until it is told to go on.
+pub(crate) struct Medium {
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+struct State {
+    ram: Ram,
+    profile: Profile,
+    holding: bool,
+    held: Vec<(OpAction, Done)>,
+    failing: Option<Failure>,
+    log: Vec<String>,
+}
+
+impl Medium {
+    /// Makes one of `len` bytes in granules of `granule`, taking transfers of up to `io_len_max`.
+    pub(crate) fn new(len: u64, granule: u32, io_len_max: usize) -> Arc<Self> {
+        let ram = Ram::new(len);
+        let profile = Profile { granule, io_len_max, volatile_cache: true, ..ram.profile() };
+        let state = State { ram, profile, holding: false, held: Vec::new(), failing: None, log: Vec::new() };
+        Arc::new(Self { state: Mutex::new(state), arrived: Condvar::new() })
+    }
+
+    pub(crate) fn change_profile(&self, change: impl FnOnce(&mut Profile)) {
+        let mut state = self.state.lock().unwrap();
+        change(&mut state.profile);
+        let len = state.profile.len;
+        state.ram.resize(len);
+    }
+
+    /// From now on operations wait for [`Self::release`].
+    pub(crate) fn hold(&self) {
+        self.state.lock().unwrap().holding = true;
+    }
+
+    /// From now on every operation fails.
+    pub(crate) fn fail(&self, failure: Option<Failure>) {
+        self.state.lock().unwrap().failing = failure;
+    }
+
+    /// Waits until `count` operations are held.
+    pub(crate) fn await_held(&self, count: usize) {
+        let state = self.state.lock().unwrap();
+        drop(self.arrived.wait_while(state, |state| state.held.len() < count).unwrap());
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.state.lock().unwrap().held.len()
+    }
+
+    /// Does one held operation, a random one, and returns whether there was any.
+    pub(crate) fn release_one(&self, rng: &mut Rng) -> bool {
+        let mut state = self.state.lock().unwrap();
+        if state.held.is_empty() {
+            return false;
+        }
+        let pick = rng.below(state.held.len() as u64) as usize;
+        let (action, done) = state.held.swap_remove(pick);
+        let result = state.perform(action);
+        drop(state);
+        done(result);
+        true
+    }
+
+    /// Does all that is held and holds no more.
+    pub(crate) fn release(&self) {
+        self.state.lock().unwrap().holding = false;
+        while self.release_one(&mut Rng::from_seed(0)) {}
+    }
+
+    /// Takes the list of what was done: `write 512+1024 stable`.
+    pub(crate) fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().log)
+    }
+
+    pub(crate) fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut state = self.state.lock().unwrap();
+        state.ram.submit(Op { id: OpId(0), action: OpAction::Read { at, len } });
+        let Ok(Outcome::Data(data)) = state.ram.poll().unwrap().result else { panic!("cannot read") };
+        let mut bytes = vec![0; len];
+        data.copy_to(0, &mut bytes);
+        bytes
+    }
+}
+
+impl State {
+    fn perform(&mut self, action: OpAction) -> Result<Outcome, Failure> {
+        let (at, len) = action.range();
+        let granule = u64::from(self.profile.granule);
+        let what = match &action {
+            OpAction::Read { .. } => "read".to_owned(),
+            OpAction::Write { durability, .. } => format!("write {durability:?}"),
+            OpAction::Flush => "flush".to_owned(),
+            OpAction::Deallocate { .. } => "deallocate".to_owned(),
+            OpAction::WriteZeroes { may_deallocate, durability, .. } => {
+                format!("zero {durability:?}{}", if *may_deallocate { " hole" } else { "" })
+            }
+            OpAction::Extents { .. } => "extents".to_owned(),
+        };
+        self.log.push(format!("{what} {at}+{len}"));
+        if let Some(failure) = self.failing {
+            return Err(failure);
+        }
+        if at % granule != 0 || len % granule != 0 {
+            return Err(Fault::Bug.into());
+        }
+        let transfer = matches!(action, OpAction::Read { .. } | OpAction::Write { .. });
+        if transfer && len > self.profile.io_len_max as u64 {
+            return Err(Fault::Bug.into());
+        }
+        self.ram.submit(Op { id: OpId(0), action });
+        self.ram.poll().unwrap().result
+    }
+}
+
+impl SharedStore for Medium {
+    fn profile(&self) -> Profile {
+        self.state.lock().unwrap().profile.clone()
+    }
+
+    fn submit(&self, action: OpAction, done: Done) {
+        let mut state = self.state.lock().unwrap();
+        if state.holding {
+            state.held.push((action, done));
+            self.arrived.notify_all();
+            return;
+        }
+        let result = state.perform(action);
+        drop(state);
+        done(result);
+    }
+}
+
+/// The seed of a random test: that of the environment, or a fixed one; printed, so that a failure can be run again.
+pub(crate) fn seed() -> u64 {
+    let seed = std::env::var("TARGE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_261_121);
+    println!("TARGE_SEED={seed}");
+    seed
+}

@@ -11,6 +11,7 @@ extern crate alloc;
 pub mod chap;
 pub mod digest;
 pub mod discovery;
+mod emit;
 pub mod initiator;
 pub mod keys;
 pub mod login;

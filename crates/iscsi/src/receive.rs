@@ -241,6 +241,11 @@ impl Receiver {
         len
     }
 
+    /// Gives up the present PDU and returns where its data was going.
+    pub fn abandon(&mut self) -> Landing {
+        mem::take(&mut self.landing)
+    }
+
     /// Reads a header. Returns nothing when the PDU is to be dropped: what follows is its data segment.
     fn header(&mut self, bytes: &mut &[u8]) -> Result<Option<Step>, Lost> {
         if self.staged.is_empty()

@@ -79,9 +79,6 @@ pub enum Why {
     /// More pieces of data lie scattered than a target in its senses makes.
     #[error("Data-In in too many separate pieces")]
     DataInScattered,
-    /// A sequence of Data-In longer than MaxBurstLength.
-    #[error("Data-In sequence longer than MaxBurstLength")]
-    DataInBeyondBurst,
     /// A status GOOD for a command whose data did not all come, beyond what the residual count admits.
     #[error("less Data-In than the status says")]
     DataInShort,
@@ -116,9 +113,6 @@ pub enum Why {
     /// The sense data is longer than its data segment, or than any.
     #[error("sense data longer than its segment")]
     BadSense,
-    /// A write or a command without data is answered with more numbered PDUs than came.
-    #[error("ExpDataSN in disagreement with what came")]
-    ExpDataSnMismatch,
 
     // The rest.
     /// A text conversation broke its rules.
@@ -136,12 +130,29 @@ pub enum Why {
     /// The target refused something without which the connection is of no use.
     #[error("a request was rejected: {0}")]
     Rejected(RejectText),
-    /// More than one connection was lost, or one cannot be recovered.
-    #[error("the session cannot be recovered")]
+    /// The target does not let a lost connection go, so that its tasks cannot move.
+    #[error("the target refused to clean up a lost connection")]
     NotRecoverable,
+    /// More answers to pings wait to be sent than a target in its senses lets pile up.
+    #[error("pings pile up, and their answers are not read")]
+    AnswersUnread,
     /// We are wrong: a state was reached that cannot be.
     #[error("internal error")]
     Bug,
+}
+
+impl Why {
+    /// Returns whether it may be damage on the way rather than a target that breaks rules.
+    pub(super) const fn is_damage(self) -> bool {
+        matches!(
+            self,
+            Self::HeaderDigestMismatch
+                | Self::DataDigestMismatch
+                | Self::PingUnanswered
+                | Self::NotRepaired
+                | Self::StatSnFarAhead
+        )
+    }
 }
 
 /// A Reject's reason, for people.

@@ -31,6 +31,11 @@ impl<T> Arena<T> {
         self.slots.len() - self.free.len()
     }
 
+    /// Returns how many indices were ever in use.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Puts a value in; `make` is given its key.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -64,6 +69,12 @@ impl<T> Arena<T> {
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(key.index);
         Some(value)
+    }
+
+    /// Returns the key of the value at an index.
+    pub(crate) fn key_at(&self, index: u32) -> Option<Key> {
+        let slot = self.slots.get(index as usize)?;
+        slot.value.as_ref().map(|_| Key { index, generation: slot.generation })
     }
 
     /// Returns the values in the order of their indices.

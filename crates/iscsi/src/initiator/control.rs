@@ -1,0 +1,396 @@
+//! Pings, Asynchronous Messages, Rejects and logouts (RFC 7143 §11.9, §11.14 to §11.19).
+
+use alloc::vec::Vec;
+
+use base::time::{Duration, Instant};
+
+use super::contract::{ConnectionDown, Down, End, Event, Notice, Slot};
+use super::manage::{Errand, Manage};
+use super::place::{Control, Output, Place, Removal, Stage, Timer};
+use super::session::{Phase, Session, TAG_MANAGE, TAG_TASK, find, tag};
+use super::task::Standing;
+use super::why::{RejectText, Why};
+use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
+use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
+use crate::pdu::nop_in::NopIn;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::snack::{Snack, SnackKind};
+use crate::pdu::tmf_request::TmfFunction;
+use crate::pdu::tmf_response::TmfResult;
+use crate::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Ttt};
+use crate::serial::{CmdSn, StatSn};
+
+/// How many small PDUs may wait to be sent on a connection: a target that asks for more and reads none is no peer.
+const MAX_CONTROLS: usize = 4096;
+
+impl Session {
+    pub(super) fn nop_in(&mut self, now: Instant, slot: Slot, pdu: &NopIn) -> Result<(), Why> {
+        if pdu.itt == Itt::NONE {
+            self.note_window(pdu.sn);
+            self.status_is_due(now, slot, pdu.sn.stat_sn);
+        } else {
+            if !self.take_status(now, slot, pdu.sn)? {
+                return Ok(());
+            }
+            let Some(link) = self.link_mut(slot) else { return Err(Why::Bug) };
+            match link.ping.take_if(|(itt, _)| *itt == pdu.itt) {
+                Some((_, sent)) => link.synced = sent,
+                None => return Err(Why::UnknownTask),
+            }
+        }
+        if pdu.ttt == Ttt::NONE {
+            return Ok(());
+        }
+        if self.link(slot).is_some_and(|link| link.controls >= MAX_CONTROLS) {
+            return Err(Why::AnswersUnread);
+        }
+        //= rfc7143#section-11.18.1
+        // The answer to a ping carries its transfer tag and LUN, is immediate, and wants no answer.
+        self.control(slot, Control::Nop(nop(Itt::NONE, pdu.ttt, pdu.lun)), Vec::new());
+        Ok(())
+    }
+
+    /// Looks at a connection on which nothing may have come for a while.
+    pub(super) fn silence(&mut self, now: Instant, slot: Slot) {
+        let limits = self.plan.limits;
+        let Some(link) = self.link(slot) else { return };
+        let next = match link.ping {
+            Some((_, sent)) if now.since(sent) >= limits.pong_within && link.heard <= sent => {
+                return self.misbehaved(now, slot, Why::PingUnanswered);
+            }
+            Some((_, sent)) => sent.max(link.heard).after(limits.pong_within),
+            None if now.since(link.heard) >= limits.ping_after => {
+                self.ping(now, slot);
+                now.after(limits.pong_within)
+            }
+            None => link.heard.after(limits.ping_after),
+        };
+        if let Some(place) = self.place_mut(slot) {
+            place.deadlines.set(Timer::Silence, next);
+        }
+    }
+
+    /// Sends a ping, unless one is on the way.
+    pub(super) fn ping(&mut self, now: Instant, slot: Slot) {
+        let itt = self.next_tag();
+        let Some(link) = self.link_mut(slot) else { return };
+        if link.ping.is_none() {
+            link.ping = Some((itt, now));
+            self.control(slot, Control::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
+        }
+    }
+
+    pub(super) fn async_message(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        message: AsyncMessage,
+        data: &[u8],
+    ) -> Result<(), Why> {
+        if !self.take_status(now, slot, message.sn)? {
+            return Ok(());
+        }
+        let is_scsi = message.event == AsyncEventCode::SCSI;
+        let sense = if is_scsi { super::data::sense_of(data)? } else { None };
+        let seconds = |count: u16| Duration::from_secs(count.into());
+        let lun = message.lun;
+        let (wait, retain) = (seconds(message.parameter2), seconds(message.parameter3));
+        self.events.push_back(Event::Notice(Notice { slot, message, sense }));
+        match message.event {
+            AsyncEventCode::LOGOUT_REQUEST => self.asked_to_leave(now, slot, retain),
+            AsyncEventCode::CONNECTION_DROP => {
+                let dropped = Slot(message.parameter1);
+                if self.place(dropped).is_some_and(|place| place.link.is_some()) {
+                    self.wait(dropped, wait);
+                    self.lose(now, dropped, ConnectionDown::Dropped);
+                }
+            }
+            AsyncEventCode::SESSION_DROP => {
+                if retain.is_zero() || !self.recovers() {
+                    self.wait(Slot(0), wait);
+                    self.lose_session(now, ConnectionDown::Dropped);
+                } else {
+                    for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot) {
+                        if self.link(slot).is_some() {
+                            self.wait(slot, wait);
+                            self.lose(now, slot, ConnectionDown::Dropped);
+                        }
+                    }
+                }
+            }
+            AsyncEventCode::NEGOTIATION_REQUEST => self.talk_of_nothing(),
+            AsyncEventCode::TASKS_TERMINATED => {
+                let ended = |standing| matches!(standing, Standing::Sent(_) | Standing::Orphan(_));
+                let keys =
+                    self.tasks.iter().filter(|(_, task)| ended(task.standing) && task.request.lun == lun);
+                for key in keys.map(|(key, _)| key).collect::<Vec<_>>() {
+                    self.finish(key, End::Aborted);
+                }
+                //= rfc7143#section-4.2.3.4
+                // The target waits until it is acknowledged.
+                self.control(slot, Control::Nop(nop(Itt::NONE, Ttt::NONE, 0)), Vec::new());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, slot: Slot, wait: Duration) {
+        if let Some(place) = self.place_mut(slot) {
+            place.wait = Some(wait);
+        }
+    }
+
+    /// Drains a connection that the target wants logged out, and logs it out in time whether it is empty or not.
+    fn asked_to_leave(&mut self, now: Instant, slot: Slot, within: Duration) {
+        let Some(place) = self.place_mut(slot) else { return };
+        if place.stage == Stage::Up {
+            place.stage = Stage::Draining;
+            place.deadlines.set(Timer::Drain, now.after(within.mul_f32(0.75)));
+        }
+    }
+
+    /// Drains connections that are not wanted any more, and logs out those that are empty.
+    pub(super) fn drain_places(&mut self, now: Instant) {
+        for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot) {
+            let unwanted = slot.0 >= self.wanted;
+            let Some(place) = self.place_mut(slot) else { return };
+            match place.stage {
+                Stage::Up if unwanted => place.stage = Stage::Draining,
+                Stage::Waiting if unwanted && place.removal == Removal::None => {
+                    place.stage = Stage::Idle;
+                    place.deadlines.clear(Timer::Retry);
+                }
+                _ => {}
+            }
+            let empty = place.link.as_ref().is_some_and(|link| link.tasks == 0 && link.adopting.is_empty());
+            if place.stage == Stage::Draining && empty && !self.is_used(slot) {
+                self.log_out_connection(now, slot);
+            }
+        }
+    }
+
+    /// Returns whether a connection carries requests other than tasks.
+    fn is_used(&self, slot: Slot) -> bool {
+        self.manages.iter().any(|(_, manage)| manage.slot == slot)
+            || self.talk.as_ref().is_some_and(|talk| talk.at.as_ref().is_some_and(|(at, _, _)| *at == slot))
+            || self
+                .places
+                .iter()
+                .any(|place| matches!(place.removal, Removal::Asked { by, .. } if by == slot))
+    }
+
+    /// Logs a connection out.
+    pub(super) fn log_out_connection(&mut self, now: Instant, slot: Slot) {
+        if !self.place(slot).is_some_and(Place::is_up) {
+            return;
+        }
+        let leaves_tasks = self.link(slot).is_some_and(|link| link.tasks > 0);
+        let reason = match leaves_tasks && self.recovers() {
+            true => LogoutReason::RemoveForRecovery,
+            false => LogoutReason::CloseConnection,
+        };
+        let itt = self.log_out(slot, reason, slot);
+        let within = now.after(self.plan.limits.logout_within);
+        if let Some(place) = self.place_mut(slot) {
+            place.stage = Stage::LoggingOut;
+            place.logout = Some(itt);
+            place.deadlines.clear(Timer::Drain);
+            place.deadlines.set(Timer::Logout, within);
+        }
+    }
+
+    /// Sends a Logout Request on `by`, about the connection at `about`.
+    pub(super) fn log_out(&mut self, by: Slot, reason: LogoutReason, about: Slot) -> Itt {
+        let itt = self.next_tag();
+        let request = LogoutRequest {
+            immediate: true,
+            reason,
+            itt,
+            cid: about.0,
+            cmd_sn: CmdSn(0),
+            exp_stat_sn: StatSn(0),
+        };
+        self.control(by, Control::Logout(request), Vec::new());
+        itt
+    }
+
+    /// Takes no more requests and, once all that are open have ended, logs out. [`Event::Down`] follows.
+    pub fn logout(&mut self, now: Instant) {
+        self.leaving = true;
+        self.dispatch(now);
+    }
+
+    /// Logs the session out if nothing is open any more.
+    pub(super) fn take_leave(&mut self, now: Instant) {
+        let busy = self.tasks.len() > 0 || self.manages.len() > 0 || self.talk.is_some();
+        if self.phase == Phase::Down || busy || self.farewell.is_some() {
+            return;
+        }
+        match self.any_up(None) {
+            Some(slot) => {
+                let itt = self.log_out(slot, LogoutReason::CloseSession, slot);
+                self.farewell = Some((itt, now.after(self.plan.limits.logout_within)));
+            }
+            None if self.places.iter().any(|place| place.stage == Stage::LoggingOut) => {}
+            None => self.end(Down::LoggedOut),
+        }
+    }
+
+    pub(super) fn logout_response(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        pdu: &LogoutResponse,
+    ) -> Result<(), Why> {
+        if !self.take_status(now, slot, pdu.sn)? {
+            return Ok(());
+        }
+        if self.farewell.is_some_and(|(itt, _)| itt == pdu.itt) {
+            self.end(Down::LoggedOut);
+            return Ok(());
+        }
+        let wait = Duration::from_secs(pdu.time2wait.into());
+        if self.place(slot).is_some_and(|place| place.logout == Some(pdu.itt)) {
+            self.wait(slot, wait);
+            self.lose(now, slot, ConnectionDown::LoggedOut);
+            return Ok(());
+        }
+        let asked = |place: &Place| matches!(place.removal, Removal::Asked { by, itt } if by == slot && itt == pdu.itt);
+        let Some(place) = self.places.iter_mut().find(|place| asked(place)) else {
+            return Err(Why::UnknownTask);
+        };
+        place.deadlines.clear(Timer::Logout);
+        if matches!(pdu.response, LogoutResult::CLOSED | LogoutResult::NO_CID) {
+            place.removal = Removal::Waits;
+            place.deadlines.set(Timer::Adopt, now.after(wait));
+        } else {
+            self.lose_session(now, ConnectionDown::Misbehaved(Why::NotRecoverable));
+        }
+        Ok(())
+    }
+
+    pub(super) fn logout_too_slow(&mut self, now: Instant, slot: Slot) {
+        let Some(place) = self.place_mut(slot) else { return };
+        if place.logout.is_some() {
+            return self.lose(now, slot, ConnectionDown::LoggedOut);
+        }
+        if let Removal::Asked { .. } = place.removal {
+            place.removal = Removal::None;
+            self.free_orphans(now);
+        }
+    }
+
+    pub(super) fn reject(&mut self, now: Instant, slot: Slot, pdu: &Reject, data: &[u8]) -> Result<(), Why> {
+        if !self.take_status(now, slot, pdu.sn)? {
+            return Ok(());
+        }
+        self.stats.rejects += 1;
+        let bhs = data.first_chunk::<BHS_LEN>().ok_or(Why::RejectWithoutHeader)?;
+        let bhs = Bhs::from_bytes(*bhs);
+        match bhs.opcode() {
+            Opcode::SCSI_COMMAND => self.command_rejected(slot, &bhs, pdu.reason),
+            Opcode::TMF_REQUEST => self.manage_rejected(now, slot, &bhs, pdu.reason),
+            Opcode::TEXT_REQUEST => {
+                self.text_refused(bhs.itt());
+                Ok(())
+            }
+            Opcode::NOP_OUT => {
+                // Refused, but somebody is there.
+                if let Some(link) = self.link_mut(slot) {
+                    link.ping.take_if(|(itt, _)| *itt == bhs.itt());
+                }
+                Ok(())
+            }
+            Opcode::SNACK => self.snack_rejected(slot, &Snack::decode(&bhs)?, pdu.reason),
+            // The target asks for the data again, or ends the task.
+            Opcode::DATA_OUT => Ok(()),
+            Opcode::LOGOUT_REQUEST if self.farewell.is_some_and(|(itt, _)| itt == bhs.itt()) => {
+                self.end(Down::LoggedOut);
+                Ok(())
+            }
+            _ => Err(Why::Rejected(RejectText(pdu.reason))),
+        }
+    }
+
+    fn command_rejected(&mut self, slot: Slot, bhs: &Bhs, reason: RejectReason) -> Result<(), Why> {
+        let Some(key) = find(&self.tasks, TAG_TASK, bhs.itt()) else { return Ok(()) };
+        let Some(task) = self.tasks.get(key).filter(|task| task.standing == Standing::Sent(slot)) else {
+            return Ok(());
+        };
+        let (numbered, cmd_sn, lun) = (task.numbered, task.cmd_sn, task.request.lun);
+        let acknowledged = numbered && cmd_sn.before(self.exp_cmd_sn);
+        if reason == RejectReason::DATA_DIGEST_ERROR && !acknowledged {
+            if !self.repairs() {
+                return Err(Why::Rejected(RejectText(reason)));
+            }
+            self.stats.retries += 1;
+            self.queue(slot, Output::Command(key));
+            return Ok(());
+        }
+        self.finish(key, End::Rejected(reason));
+        if numbered && !acknowledged {
+            //= rfc7143#section-11.17.1
+            // The number counts as not received; the gap is plugged by aborting what it belonged to.
+            let manage = Manage {
+                lun,
+                referenced: (tag(TAG_TASK, key), cmd_sn),
+                ..Manage::new(Errand::Plug, TmfFunction::ABORT_TASK, slot)
+            };
+            let key = self.manages.insert_with(|_| manage);
+            self.queue(slot, Output::Manage(key));
+        }
+        Ok(())
+    }
+
+    fn manage_rejected(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        bhs: &Bhs,
+        reason: RejectReason,
+    ) -> Result<(), Why> {
+        let Some(key) = find(&self.manages, TAG_MANAGE, bhs.itt()) else { return Ok(()) };
+        let Some(manage) = self.manages.get(key).filter(|manage| manage.slot == slot) else { return Ok(()) };
+        if manage.errand == Errand::Plug {
+            return Err(Why::Rejected(RejectText(reason)));
+        }
+        // For a task on the move, try again later: the target has too many of these at a time.
+        let result = match (manage.errand, reason) {
+            (Errand::Reassign, RejectReason::TOO_MANY_IMMEDIATE) => TmfResult::STILL_ALLEGIANT,
+            _ => TmfResult::REJECTED,
+        };
+        self.managed(now, key, result);
+        Ok(())
+    }
+
+    fn snack_rejected(&mut self, slot: Slot, snack: &Snack, reason: RejectReason) -> Result<(), Why> {
+        match snack.kind {
+            SnackKind::STATUS
+                if self.link(slot).is_some_and(|link| link.missing_statuses(None).is_some()) =>
+            {
+                Err(Why::Rejected(RejectText(reason)))
+            }
+            SnackKind::DATA_OR_R2T | SnackKind::R_DATA => {
+                // The target ends the task with an error; a GOOD status would be a lie.
+                if let Some(key) = find(&self.tasks, TAG_TASK, snack.itt)
+                    && let Some(task) = self.tasks.get_mut(key)
+                {
+                    task.unrepairable = true;
+                    if task.ending.as_ref().is_some_and(|ending| ending.status == 0) {
+                        return Err(Why::NotRepaired);
+                    }
+                    return self.conclude(key);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+const fn nop(itt: Itt, ttt: Ttt, lun: u64) -> NopOut {
+    NopOut { immediate: true, lun, itt, ttt, cmd_sn: CmdSn(0), exp_stat_sn: StatSn(0) }
+}

@@ -1,0 +1,361 @@
+//! The data of commands and their ends: Data-In, R2T and SCSI Response (RFC 7143 §4.2.4, §11.4, §11.7, §11.8).
+//!
+//! Nothing that a target says moves a byte outside the buffer of the command that it names: offset and length of each
+//! Data-In are checked before a byte of it is read, those of each R2T before a byte is sent.
+
+use core::ops::Range;
+
+use base::time::Instant;
+
+use super::contract::{End, Ending, Slot};
+use super::place::{Incoming, Output, Timer};
+use super::session::{Session, TAG_TASK, find};
+use super::task::{Burst, Number, Standing};
+use super::why::Why;
+use crate::pdu::data_in::DataIn;
+use crate::pdu::r2t::R2t;
+use crate::pdu::scsi_response::{ScsiResponse, ServiceResponse};
+use crate::pdu::snack::{Snack, SnackKind};
+use crate::pdu::{Bhs, Itt, Message, Ttt};
+use crate::receive::{Landing, Segment};
+use crate::serial::{DataSn, StatSn};
+use crate::target::arena::Key;
+
+impl Session {
+    /// Finds the task of a PDU that came on a connection. `None`: it is gone, and that is in order.
+    pub(super) fn task_of(&self, slot: Slot, itt: Itt) -> Result<Option<Key>, Why> {
+        let Some(key) = find(&self.tasks, TAG_TASK, itt) else {
+            // What was aborted may still be on its way on another connection, and what was asked for twice comes
+            // twice.
+            let old = self.ghosts.contains(&itt) || (self.repairs() && self.was_task(itt));
+            return if old { Ok(None) } else { Err(Why::UnknownTask) };
+        };
+        match self.tasks.get(key).map(|task| task.standing) {
+            Some(Standing::Sent(at)) if at == slot => Ok(Some(key)),
+            Some(Standing::Sent(_)) => Err(Why::OtherConnection),
+            _ => Err(Why::UnknownTask),
+        }
+    }
+
+    /// Returns whether a tag may once have named a task.
+    fn was_task(&self, itt: Itt) -> bool {
+        itt.0 >> 30 == TAG_TASK
+            && usize::try_from(itt.0 & 0xffff).is_ok_and(|index| index < self.tasks.slots())
+    }
+
+    pub(super) fn begin_data_in(&mut self, slot: Slot, bhs: &Bhs) -> Result<Landing, Why> {
+        let pdu = DataIn::decode(bhs)?;
+        let key = self.task_of(slot, pdu.itt)?;
+        let (repairs, parameters) = (self.repairs(), self.parameters);
+        let incoming = match key.and_then(|key| Some((key, self.tasks.get_mut(key)?))) {
+            None => Incoming::Stray,
+            Some((key, task)) => {
+                if task.request.data_in_len == 0 {
+                    return Err(Why::DataInNotExpected);
+                }
+                if pdu.acknowledge && !repairs {
+                    return Err(Why::AckWithoutRecovery);
+                }
+                let in_order = parameters.data_pdu_in_order && parameters.data_sequence_in_order && !repairs;
+                task.inn.check(pdu.buffer_offset, bhs.data_len(), !repairs, in_order)?;
+                match task.numbers.judge(pdu.data_sn.0) {
+                    Number::Seen if repairs => Incoming::Stray,
+                    Number::Ahead | Number::Missing if repairs => Incoming::Data(key),
+                    Number::Next => Incoming::Data(key),
+                    _ => return Err(Why::DataSnOutOfOrder),
+                }
+            }
+        };
+        let landing = match incoming {
+            Incoming::Data(key) if bhs.data_len() > 0 => self
+                .tasks
+                .get_mut(key)
+                .map_or(Landing::Discard, |task| task.inn.land(&self.pool, pdu.buffer_offset)),
+            _ => Landing::Discard,
+        };
+        if let Some(link) = self.link_mut(slot) {
+            link.incoming = incoming;
+        }
+        Ok(landing)
+    }
+
+    /// Gives a task its buffer back without the piece that was being read.
+    pub(super) fn give_back(&mut self, incoming: Incoming, landing: Landing) {
+        match incoming {
+            Incoming::Data(key) if self.tasks.get(key).is_some() => {
+                if let Some(task) = self.tasks.get_mut(key) {
+                    task.inn.restore(&self.pool, landing);
+                }
+            }
+            _ => {
+                if let Landing::Append(buf) | Landing::Place { buf, .. } = landing {
+                    self.pool.recycle_buf(buf);
+                }
+            }
+        }
+    }
+
+    pub(super) fn end_data_in(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        incoming: Incoming,
+        segment: Segment,
+    ) -> Result<(), Why> {
+        let Segment { bhs, landing, intact } = segment;
+        let pdu = DataIn::decode(&bhs)?;
+        let key = match incoming {
+            Incoming::Data(key) if self.tasks.get(key).is_some() => key,
+            _ => {
+                self.give_back(incoming, landing);
+                if !intact {
+                    self.stats.data_digest_errors += 1;
+                    return Ok(());
+                }
+                // The data came before, or nobody wants it; the status has its number all the same.
+                let key = self.task_of(slot, pdu.itt)?;
+                self.data_in_status(now, slot, key, &pdu)?;
+                return key.map_or(Ok(()), |key| self.conclude(key));
+            }
+        };
+        let sn = pdu.data_sn.0;
+        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
+        let known = task.numbers.next;
+        if !intact {
+            self.stats.data_digest_errors += 1;
+            task.inn.restore(&self.pool, landing);
+            if !self.repairs() {
+                return Err(Why::DataDigestMismatch);
+            }
+            let end = sn.checked_add(1).ok_or(Why::DataSnOutOfOrder)?;
+            if let Some(task) = self.tasks.get_mut(key) {
+                task.numbers.expect_up_to(end)?;
+            }
+            self.ask_for_data(now, slot, key, known.min(sn)..end);
+            return Ok(());
+        }
+        let len = bhs.data_len();
+        task.numbers.take(sn)?;
+        if len > 0 {
+            task.inn.took(&self.pool, landing, pdu.buffer_offset, len);
+        }
+        self.stats.data_in_bytes += u64::from(len);
+        self.data_in_status(now, slot, Some(key), &pdu)?;
+        if pdu.acknowledge
+            && let Some(task) = self.tasks.get_mut(key)
+        {
+            task.ack = Some((pdu.lun, pdu.ttt));
+        }
+        if sn > known {
+            self.ask_for_data(now, slot, key, known..sn);
+        }
+        self.acknowledge_data(slot, key);
+        self.conclude(key)
+    }
+
+    /// Takes the status that rides on a piece of data, if there is one.
+    fn data_in_status(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        key: Option<Key>,
+        pdu: &DataIn,
+    ) -> Result<(), Why> {
+        let Some(status) = pdu.status else {
+            self.note_window(pdu.sn);
+            return Ok(());
+        };
+        if self.take_status(now, slot, pdu.sn)?
+            && let Some(task) = key.and_then(|key| self.tasks.get_mut(key))
+        {
+            let ending = Ending { status: status.status, residual: status.residual, ..Ending::default() };
+            task.ending = Some(ending);
+        }
+        Ok(())
+    }
+
+    /// Sends the acknowledgement that a target waits for, once all before it is here (RFC 7143 §11.7.2).
+    fn acknowledge_data(&mut self, slot: Slot, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if !task.numbers.missing.is_empty() {
+            return;
+        }
+        let Some((lun, ttt)) = task.ack.take() else { return };
+        let snack = Snack {
+            kind: SnackKind::DATA_ACK,
+            lun,
+            itt: Itt::NONE,
+            tag: ttt.0,
+            exp_stat_sn: StatSn(0),
+            beg_run: task.numbers.next,
+            run_length: 0,
+        };
+        self.stats.data_acks += 1;
+        self.control(slot, super::place::Control::Snack(snack), alloc::vec::Vec::new());
+    }
+
+    pub(super) fn r2t(&mut self, now: Instant, slot: Slot, pdu: &R2t) -> Result<(), Why> {
+        self.note_window(pdu.sn);
+        self.status_is_due(now, slot, pdu.sn.stat_sn);
+        let (repairs, parameters) = (self.repairs(), self.parameters);
+        let Some(key) = self.task_of(slot, pdu.itt)? else { return Ok(()) };
+        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
+        if task.data_out_len == 0 {
+            return Err(Why::R2tNotExpected);
+        }
+        if pdu.ttt == Ttt::NONE {
+            return Err(Why::R2tReservedTag);
+        }
+        let (offset, len) = (pdu.buffer_offset, pdu.desired_data_transfer_length);
+        //= rfc7143#section-11.8
+        // Beyond the command's data there is nothing to send, whatever the sum wraps to.
+        let end =
+            offset.checked_add(len).filter(|end| *end <= task.data_out_len).ok_or(Why::R2tBeyondData)?;
+        if len > parameters.max_burst_length {
+            return Err(Why::R2tBeyondBurst);
+        }
+        let number = task.numbers.judge(pdu.r2t_sn.0);
+        if !repairs && number != Number::Next {
+            return Err(Why::R2tSnOutOfOrder);
+        }
+        if number == Number::Seen {
+            return Ok(());
+        }
+        if !repairs && parameters.data_sequence_in_order && offset != task.out.asked {
+            return Err(Why::R2tOffset);
+        }
+        // Recovery R2Ts come on top.
+        let most = usize::from(parameters.max_outstanding_r2t) * if repairs { 2 } else { 1 };
+        if task.out.bursts.len() >= most {
+            return Err(Why::TooManyR2ts);
+        }
+        let known = task.numbers.next;
+        task.numbers.take(pdu.r2t_sn.0)?;
+        task.out.asked = task.out.asked.max(end);
+        task.out.bursts.push(Burst {
+            r2t_sn: pdu.r2t_sn.0,
+            ttt: pdu.ttt,
+            lun: pdu.lun,
+            at: offset,
+            end,
+            data_sn: DataSn(0),
+        });
+        self.queue(slot, Output::Burst(key, pdu.r2t_sn.0));
+        if number == Number::Ahead {
+            self.ask_for_data(now, slot, key, known..pdu.r2t_sn.0);
+        }
+        Ok(())
+    }
+
+    pub(super) fn response(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        pdu: &ScsiResponse,
+        data: &[u8],
+    ) -> Result<(), Why> {
+        if !self.take_status(now, slot, pdu.sn)? {
+            return Ok(());
+        }
+        let Some(key) = self.task_of(slot, pdu.itt)? else { return Ok(()) };
+        let sense = sense_of(data)?;
+        if pdu.response != ServiceResponse::COMPLETED {
+            self.finish(key, End::Failed(pdu.response));
+            return Ok(());
+        }
+        let repairs = self.repairs();
+        let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
+        task.ending = Some(Ending {
+            status: pdu.status,
+            qualifier: pdu.status_qualifier,
+            residual: pdu.residual,
+            read_residual: pdu.bidirectional_read_residual,
+            sense,
+        });
+        if repairs {
+            // Only R2Ts of a command that only writes can be missing for good: its data is where it belongs, or the
+            // status would say otherwise.
+            if task.request.data_in_len == 0 {
+                task.numbers.missing.clear();
+            } else {
+                let known = task.numbers.next;
+                task.numbers.expect_up_to(pdu.exp_data_sn.0)?;
+                self.ask_for_data(now, slot, key, known..pdu.exp_data_sn.0);
+            }
+        }
+        self.conclude(key)
+    }
+
+    /// Asks for those Data-In and R2T PDUs of a task that did not come, of the numbers in `among` (RFC 7143 §11.16.3).
+    pub(super) fn ask_for_data(&mut self, now: Instant, slot: Slot, key: Key, among: Range<u32>) {
+        let Some(task) = self.tasks.get(key) else { return };
+        let itt = super::session::tag(TAG_TASK, key);
+        let runs: smallvec::SmallVec<[(u32, u32); 1]> = task.numbers.missing.clone();
+        for (from, to) in runs {
+            let (from, to) = (from.max(among.start), to.min(among.end));
+            if from >= to {
+                continue;
+            }
+            let snack = Snack {
+                kind: SnackKind::DATA_OR_R2T,
+                lun: 0,
+                itt,
+                tag: Ttt::NONE.0,
+                exp_stat_sn: StatSn(0),
+                beg_run: from,
+                run_length: to.wrapping_sub(from),
+            };
+            self.stats.data_snacks += 1;
+            self.control(slot, super::place::Control::Snack(snack), alloc::vec::Vec::new());
+        }
+        self.watch(now, slot);
+    }
+
+    /// Asks for the statuses that did not come (RFC 7143 §11.16.3).
+    pub(super) fn ask_for_statuses(&mut self, now: Instant, slot: Slot, next: Option<StatSn>) {
+        let Some(link) = self.link_mut(slot) else { return };
+        let Some((from, count)) = link.missing_statuses(next) else { return };
+        let end = from.plus(count);
+        if !end.after(link.statuses_asked) {
+            return;
+        }
+        link.statuses_asked = end;
+        let snack = Snack {
+            kind: SnackKind::STATUS,
+            lun: 0,
+            itt: Itt::NONE,
+            tag: Ttt::NONE.0,
+            exp_stat_sn: StatSn(0),
+            beg_run: from.0,
+            run_length: count,
+        };
+        self.stats.status_snacks += 1;
+        self.control(slot, super::place::Control::Snack(snack), alloc::vec::Vec::new());
+        self.watch(now, slot);
+    }
+
+    /// Makes sure that somebody looks after what is missing.
+    pub(super) fn watch(&mut self, now: Instant, slot: Slot) {
+        let at = now.after(self.plan.limits.repair_after);
+        if let Some(place) = self.place_mut(slot)
+            && !place.deadlines.is_set(Timer::Repair)
+        {
+            place.deadlines.set(Timer::Repair, at);
+        }
+    }
+}
+
+/// Reads the data segment of a SCSI Response: a length and that much sense data, then perhaps response data, which no
+/// standard uses (RFC 7143 §11.4.7).
+pub(super) fn sense_of(data: &[u8]) -> Result<Option<alloc::boxed::Box<[u8]>>, Why> {
+    let Some((len, rest)) = data.split_first_chunk::<2>() else {
+        return if data.is_empty() { Ok(None) } else { Err(Why::BadSense) };
+    };
+    let len = usize::from(u16::from_be_bytes(*len));
+    let sense = rest.get(..len).ok_or(Why::BadSense)?;
+    // SPC-5 §4.5: 252 bytes at most; what is longer says nothing more that anybody knows.
+    let sense = sense.get(..MAX_SENSE).unwrap_or(sense);
+    Ok((!sense.is_empty()).then(|| sense.into()))
+}
+
+const MAX_SENSE: usize = 252;

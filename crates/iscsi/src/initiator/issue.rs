@@ -1,0 +1,167 @@
+//! Requests from the owner: taken, queued while the command window is full, spread over connections, and reported
+//! once they end (RFC 7143 §4.2.2.1).
+
+use base::time::Instant;
+
+use super::contract::{End, Event, Outcome, Purpose, Refusal, Request, Slot, TaskId};
+use super::place::Output;
+use super::session::{MAX_GHOSTS, Phase, Session, TAG_TASK, tag};
+use super::task::{Standing, Task};
+use super::why::Why;
+use crate::pdu::TargetSn;
+use crate::target::arena::Key;
+
+impl Session {
+    /// Takes a command. It goes out at once if a connection is up and the target's command window is open, else as
+    /// soon as that is so.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub fn submit(&mut self, now: Instant, request: Request) -> Result<TaskId, Refusal> {
+        if self.phase == Phase::Down || self.leaving {
+            return Err(Refusal::Down);
+        }
+        if self.plan.purpose == Purpose::Discovery {
+            return Err(Refusal::NotPossible);
+        }
+        if self.tasks.len() >= self.plan.limits.tasks_max {
+            return Err(Refusal::Full);
+        }
+        let data_out_len = u32::try_from(request.data_out.len()).map_err(|_| Refusal::TooLong)?;
+        let immediate = request.immediate;
+        let key = self.tasks.insert_with(|_| Task::new(request, data_out_len));
+        if immediate {
+            self.waiting.push_front(key);
+        } else {
+            self.waiting.push_back(key);
+        }
+        self.stats.tasks += 1;
+        self.dispatch(now);
+        Ok(TaskId(key))
+    }
+
+    /// Puts waiting tasks on connections as far as the command window allows, and does what waits for tasks to end.
+    pub(super) fn dispatch(&mut self, now: Instant) {
+        if self.phase == Phase::Up {
+            while let Some(key) = self.waiting.front().copied() {
+                let Some(task) = self.tasks.get(key) else {
+                    self.waiting.pop_front();
+                    continue;
+                };
+                if !task.request.immediate && !task.numbered && !self.window_is_open() {
+                    break;
+                }
+                let Some(slot) = self.best(None) else { break };
+                self.waiting.pop_front();
+                self.assign(slot, key);
+            }
+            self.go_on_talking(now);
+        }
+        self.drain_places(now);
+        if self.leaving {
+            self.take_leave(now);
+        }
+    }
+
+    /// Puts a task into the queue of a connection.
+    pub(super) fn assign(&mut self, slot: Slot, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let (weight, counts) = (task.weight(), !task.request.immediate && !task.numbered);
+        task.standing = Standing::Assigned(slot);
+        self.unnumbered += u32::from(counts);
+        if let Some(link) = self.link_mut(slot) {
+            link.tasks += 1;
+            link.weight += weight;
+        }
+        self.queue(slot, Output::Command(key));
+    }
+
+    /// Takes a task off its connection.
+    pub(super) fn unassign(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let (weight, slot) = (task.weight(), task.slot());
+        if matches!(task.standing, Standing::Assigned(_)) && !task.request.immediate && !task.numbered {
+            self.unnumbered = self.unnumbered.saturating_sub(1);
+        }
+        if let Some(link) = slot.and_then(|slot| self.link_mut(slot)) {
+            link.tasks = link.tasks.saturating_sub(1);
+            link.weight = link.weight.saturating_sub(weight);
+        }
+    }
+
+    /// Returns whether another command may get a number.
+    pub(super) fn window_is_open(&self) -> bool {
+        //= rfc7143#section-4.2.2.1
+        // The initiator must not send a non-immediate command with a CmdSN beyond MaxCmdSN.
+        self.cmd_sn.plus(self.unnumbered).within(self.exp_cmd_sn, self.max_cmd_sn)
+    }
+
+    /// Takes note of the command window that a PDU shows.
+    pub(super) fn note_window(&mut self, sn: TargetSn) {
+        let (exp, max) = (sn.exp_cmd_sn, sn.max_cmd_sn);
+        //= rfc7143#section-4.2.2.1
+        // A MaxCmdSN before ExpCmdSN - 1 makes both void; older values than those known are passed over.
+        if max.before(exp.minus(1)) {
+            return;
+        }
+        // What was not sent cannot have arrived.
+        if exp.after(self.exp_cmd_sn) && !exp.after(self.cmd_sn) {
+            self.exp_cmd_sn = exp;
+        }
+        if max.after(self.max_cmd_sn) {
+            self.max_cmd_sn = max;
+        }
+    }
+
+    /// Queues something to send.
+    pub(super) fn queue(&mut self, slot: Slot, output: Output) {
+        let Some(link) = self.link_mut(slot) else { return };
+        link.out.push_back(output);
+        self.ask(slot);
+    }
+
+    /// Tells the driver that a connection has something to send.
+    pub(super) fn ask(&mut self, slot: Slot) {
+        let Some(link) = self.link_mut(slot) else { return };
+        if !link.asked {
+            link.asked = true;
+            let conn = link.conn;
+            self.actions.push_back(base::machine::Action::Transmit(conn));
+        }
+    }
+
+    /// Ends a task whose status came, if all its data did too.
+    pub(super) fn conclude(&mut self, key: Key) -> Result<(), Why> {
+        let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+        let whole = task.numbers.missing.is_empty();
+        let Some(ending) = task.ending.take_if(|ending| whole || (task.unrepairable && ending.status != 0))
+        else {
+            return Ok(());
+        };
+        task.check_end(&ending)?;
+        self.finish(key, End::Status(ending));
+        Ok(())
+    }
+
+    /// Ends a task and reports it.
+    pub(super) fn finish(&mut self, key: Key, end: End) {
+        self.unassign(key);
+        let Some(mut task) = self.tasks.remove(key) else { return self.bug() };
+        if task.is_out() && !matches!(end, End::Status(_) | End::Failed(_)) {
+            if self.ghosts.len() >= MAX_GHOSTS {
+                self.ghosts.pop_front();
+            }
+            self.ghosts.push_back(tag(TAG_TASK, key));
+        }
+        let data_in = match &end {
+            End::Status(_) => task.inn.finish(),
+            _ => None,
+        };
+        task.inn.clear(&self.pool);
+        for part in task.request.data_out.into_parts() {
+            self.pool.recycle(part);
+        }
+        self.stats.done += 1;
+        self.events.push_back(Event::Done { task: TaskId(key), outcome: Outcome { end, data_in } });
+    }
+}

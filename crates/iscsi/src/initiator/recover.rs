@@ -1,0 +1,606 @@
+//! What becomes of connections, sessions and tasks when something is lost (RFC 7143 §7): repairs within a connection,
+//! tasks that move to another connection, sessions built anew.
+//!
+//! A connection whose target *breaks a rule* takes its session with it at any level: whoever lies once is not asked
+//! to go on from where it was. Only damage (digest errors, silence, a lost transport) is recovered from.
+
+use alloc::vec::Vec;
+
+use base::machine::Action;
+use base::time::{Duration, Instant};
+
+use super::contract::{ConnectionDown, Down, End, Event, MAX_CONNECTIONS, Slot};
+use super::manage::{Errand, Manage};
+use super::place::{Control, Incoming, Link, Output, Place, Removal, Stage, Timer};
+use super::session::{Phase, Session, TAG_TASK, tag};
+use super::task::Standing;
+use super::why::Why;
+use crate::login::Status;
+use crate::pdu::logout_request::LogoutReason;
+use crate::pdu::snack::{Snack, SnackKind};
+use crate::pdu::tmf_request::TmfFunction;
+use crate::pdu::tmf_response::TmfResult;
+use crate::pdu::Ttt;
+use crate::serial::StatSn;
+use crate::target::arena::Key;
+
+/// How often a task may be carried out again, or its move be tried again. A target under which it is lost each time
+/// is not asked forever.
+const MAX_REPLAYS: u8 = 8;
+
+/// How many tasks are moved at a time: targets bound their immediate requests.
+const MAX_MOVING: u32 = 8;
+
+impl Session {
+    /// Ends a connection whose target broke a rule, or that is damaged beyond repair.
+    pub(super) fn misbehaved(&mut self, now: Instant, slot: Slot, why: Why) {
+        if why == Why::Bug {
+            self.stats.bugs += 1;
+        }
+        let up = self
+            .place(slot)
+            .is_some_and(|place| place.link.as_ref().is_some_and(|link| link.login.is_none()));
+        if up && !why.is_damage() {
+            self.end_link(slot, ConnectionDown::Misbehaved(why));
+            self.lose_session(now, ConnectionDown::Misbehaved(why));
+        } else {
+            self.lose(now, slot, ConnectionDown::Misbehaved(why));
+        }
+    }
+
+    /// Takes the connection out of a place, and says so. Its tasks stay as they are.
+    fn end_link(&mut self, slot: Slot, why: ConnectionDown) -> Option<Link> {
+        let place = self.place_mut(slot)?;
+        place.deadlines.clear_all();
+        place.logout = None;
+        place.stage = Stage::Idle;
+        let link = place.link.take().map(|link| *link);
+        if let Some(link) = &link {
+            if !link.gone {
+                let close = why == ConnectionDown::LoggedOut;
+                let action = if close { Action::Close(link.conn) } else { Action::Abort(link.conn) };
+                self.actions.push_back(action);
+            }
+            match link.login {
+                None if why != ConnectionDown::LoggedOut => self.stats.connections_lost += 1,
+                Some(_) => self.stats.logins_failed += 1,
+                None => {}
+            }
+        }
+        self.events.push_back(Event::ConnectionDown { slot, why });
+        // What this connection was to clean up for others is to be asked for again.
+        for place in &mut self.places {
+            if matches!(place.removal, Removal::Asked { by, .. } if by == slot) {
+                place.removal = Removal::None;
+                place.deadlines.clear(Timer::Logout);
+            }
+        }
+        link
+    }
+
+    /// Takes note that a connection, or an attempt to have one, came to its end.
+    pub(super) fn lose(&mut self, now: Instant, slot: Slot, why: ConnectionDown) {
+        let stage = self.stage(slot);
+        if matches!(stage, Stage::Idle | Stage::Waiting) || self.phase == Phase::Down {
+            return;
+        }
+        let wait = self.place_mut(slot).and_then(|place| place.wait.take());
+        let link = self.end_link(slot, why);
+        let was_up = link.as_ref().is_some_and(|link| link.login.is_none());
+        let logged_out = why == ConnectionDown::LoggedOut;
+        if !was_up {
+            return self.attempt_failed(now, slot, why);
+        }
+        let others = self.any_up(None).is_some();
+        if !self.recovers() && !logged_out {
+            self.reset_place(slot);
+            return self.lose_session(now, why);
+        }
+        if let Some(link) = link {
+            self.orphan(slot, link);
+        }
+        if logged_out && !self.recovers() {
+            self.lose_orphans(slot);
+        }
+        if self.farewell.is_some() && !others {
+            return self.end(Down::LoggedOut);
+        }
+        if !others && logged_out && !self.has_orphans(slot) {
+            // The last connection was closed in order, and the session with it.
+            self.lose_session(now, why);
+            return;
+        }
+        let span = |seconds: u16| Duration::from_secs(seconds.into());
+        let wait = wait.unwrap_or(span(self.parameters.default_time2wait));
+        if !others {
+            self.phase = Phase::Away;
+            self.events.push_back(Event::Recovering);
+            self.retain = Some(now.after(wait).after(span(self.parameters.default_time2retain)));
+        }
+        let has_orphans = self.has_orphans(slot);
+        if others && has_orphans {
+            if let Some(place) = self.place_mut(slot) {
+                place.stage = Stage::Waiting;
+                if logged_out {
+                    place.removal = Removal::Waits;
+                    place.deadlines.set(Timer::Adopt, now.after(wait));
+                }
+            }
+            self.free_orphans(now);
+        } else if slot.0 < self.wanted {
+            let wait = if others { Duration::ZERO } else { wait };
+            self.try_again(now, slot, why, true, wait);
+        }
+        if !others {
+            self.free_orphans(now);
+        }
+    }
+
+    /// Plans what follows an attempt that failed.
+    fn attempt_failed(&mut self, now: Instant, slot: Slot, why: ConnectionDown) {
+        let unknown = why == ConnectionDown::Refused(Status::SESSION_DOES_NOT_EXIST);
+        if unknown && self.phase != Phase::Up && self.tsih.is_some() {
+            return self.lose_session(now, why);
+        }
+        if self.has_orphans(slot) && self.any_up(None).is_some() {
+            if let Some(place) = self.place_mut(slot) {
+                place.stage = Stage::Waiting;
+            }
+            return self.free_orphans(now);
+        }
+        if slot.0 < self.wanted || self.has_orphans(slot) {
+            self.try_again(now, slot, why, false, Duration::ZERO);
+        }
+    }
+
+    fn reset_place(&mut self, slot: Slot) {
+        if let Some(place) = self.place_mut(slot) {
+            place.deadlines.clear_all();
+            place.removal = Removal::None;
+            place.logout = None;
+            place.stage = Stage::Idle;
+        }
+    }
+
+    fn has_orphans(&self, slot: Slot) -> bool {
+        self.tasks.iter().any(|(_, task)| task.standing == Standing::Orphan(slot))
+    }
+
+    /// Takes the tasks off a lost connection: those that never left wait again, the others are orphans.
+    fn orphan(&mut self, slot: Slot, mut link: Link) {
+        if let (Some(receiver), Incoming::Data(key)) = (link.receiver.as_mut(), link.incoming) {
+            let landing = receiver.abandon();
+            self.give_back(Incoming::Data(key), landing);
+        } else if let Some(receiver) = link.receiver.take() {
+            self.abandon(slot, receiver);
+        }
+        let mut unsent = Vec::new();
+        for output in &link.out {
+            if let Output::Command(key) = output
+                && let Some(task) = self.tasks.get_mut(*key)
+                && task.standing == Standing::Assigned(slot)
+            {
+                if !task.request.immediate && !task.numbered {
+                    self.unnumbered = self.unnumbered.saturating_sub(1);
+                }
+                task.standing = Standing::Waiting;
+                unsent.push(*key);
+            }
+        }
+        for key in unsent.into_iter().rev() {
+            self.waiting.push_front(key);
+        }
+        for key in link.adopting {
+            if let Some(task) = self.tasks.get_mut(key) {
+                task.standing = Standing::Orphan(slot);
+            }
+        }
+        let sent = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Sent(slot));
+        for key in sent.map(|(key, _)| key).collect::<Vec<_>>() {
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            task.standing = Standing::Orphan(slot);
+            task.out.unsolicited = None;
+            task.out.bursts.clear();
+            task.ack = None;
+            if task.inn.lost_buffer() {
+                task.inn.clear(&self.pool);
+                task.numbers = super::task::Numbers::default();
+            }
+        }
+        self.lose_manages(Some(slot));
+        self.lose_talk(Some(slot));
+    }
+
+    /// Gives up the orphans of a connection: nobody can know what became of them.
+    fn lose_orphans(&mut self, slot: Slot) {
+        let orphans = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Orphan(slot));
+        let mut keys: Vec<_> = orphans.map(|(key, task)| (task.order, key)).collect();
+        keys.sort_unstable();
+        for (_, key) in keys.into_iter().rev() {
+            self.replay_or_lose(key);
+        }
+    }
+
+    /// Carries a task out again whose fate is not known, if its owner allowed that; else gives it up.
+    fn replay_or_lose(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if task.request.replay && task.replays < MAX_REPLAYS {
+            task.replays += 1;
+            task.start_over(&self.pool);
+            self.stats.replays += 1;
+            self.waiting.push_front(key);
+        } else {
+            self.finish(key, End::Lost);
+        }
+    }
+
+    /// Gives the session up and starts to build it anew (RFC 7143 §7.1.4.4: session recovery).
+    pub(super) fn lose_session(&mut self, now: Instant, why: ConnectionDown) {
+        if self.phase == Phase::Down {
+            return;
+        }
+        let wait = self.place_mut(Slot(0)).and_then(|place| place.wait.take());
+        for slot in (0..MAX_CONNECTIONS).map(Slot) {
+            if self.stage(slot) == Stage::Connecting {
+                self.events.push_back(Event::Forget { slot });
+            }
+            if self.link(slot).is_some()
+                && let Some(link) = self.end_link(slot, ConnectionDown::SessionEnded)
+            {
+                self.orphan(slot, link);
+            }
+            self.reset_place(slot);
+        }
+        self.tsih = None;
+        (self.retain, self.unnumbered) = (None, 0);
+        // What waits keeps its place behind what was sent.
+        let mut out: Vec<_> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.is_out())
+            .map(|(key, task)| (task.order, key))
+            .collect();
+        out.sort_unstable();
+        for (_, key) in out.into_iter().rev() {
+            self.replay_or_lose(key);
+        }
+        self.lose_manages(None);
+        self.lose_talk(None);
+        if self.farewell.is_some() {
+            return self.end(Down::LoggedOut);
+        }
+        if self.phase == Phase::Up {
+            self.phase = Phase::Away;
+            self.events.push_back(Event::Recovering);
+        }
+        self.try_again(now, Slot(0), why, true, wait.unwrap_or_default());
+    }
+
+    /// Ends the session for good.
+    pub(super) fn end(&mut self, down: Down) {
+        if self.phase == Phase::Down {
+            return;
+        }
+        let why =
+            if down == Down::LoggedOut { ConnectionDown::LoggedOut } else { ConnectionDown::SessionEnded };
+        for slot in (0..MAX_CONNECTIONS).map(Slot) {
+            if self.stage(slot) == Stage::Connecting {
+                self.events.push_back(Event::Forget { slot });
+            }
+            if self.link(slot).is_some()
+                && let Some(link) = self.end_link(slot, why)
+            {
+                self.orphan(slot, link);
+            }
+            self.reset_place(slot);
+        }
+        self.phase = Phase::Down;
+        self.tsih = None;
+        (self.patience, self.retain, self.farewell) = (None, None, None);
+        for (key, is_out) in self.tasks.iter().map(|(key, task)| (key, task.is_out())).collect::<Vec<_>>() {
+            self.finish(key, if is_out { End::Lost } else { End::NotSent });
+        }
+        self.waiting.clear();
+        self.lose_manages(None);
+        if self.talk.take().is_some() {
+            self.events.push_back(Event::TextFailed);
+        }
+        self.events.push_back(Event::Down(down));
+    }
+
+    /// Has connections cleaned up that are lost for good, so that their tasks can move (RFC 7143 §7.2.2): by an
+    /// explicit logout on another connection if there is one; else the same place logs in again.
+    pub(super) fn free_orphans(&mut self, now: Instant) {
+        for slot in (0..MAX_CONNECTIONS).map(Slot) {
+            let idle = self.place(slot).is_some_and(|place| {
+                matches!(place.stage, Stage::Waiting | Stage::Idle) && place.removal == Removal::None
+            });
+            if !idle || !self.has_orphans(slot) {
+                continue;
+            }
+            match self.any_up(Some(slot)) {
+                Some(by) => {
+                    let itt = self.log_out(by, LogoutReason::RemoveForRecovery, slot);
+                    let within = now.after(self.plan.limits.logout_within);
+                    if let Some(place) = self.place_mut(slot) {
+                        place.stage = Stage::Waiting;
+                        place.removal = Removal::Asked { by, itt };
+                        place.deadlines.clear(Timer::Retry);
+                        place.deadlines.set(Timer::Logout, within);
+                    }
+                }
+                None => {
+                    let wait = Duration::from_secs(self.parameters.default_time2wait.into());
+                    if self.place(slot).is_some_and(|place| !place.deadlines.is_set(Timer::Retry))
+                        && let Some(place) = self.place_mut(slot)
+                    {
+                        place.stage = Stage::Waiting;
+                        place.deadlines.set(Timer::Retry, now.after(wait));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves the orphans of a place, whose connection the target let go, to the best connection there is.
+    pub(super) fn adopt_anywhere(&mut self, now: Instant, slot: Slot) {
+        if let Some(place) = self.place_mut(slot) {
+            place.removal = Removal::None;
+        }
+        match self.best(None).or_else(|| self.any_up(None)) {
+            Some(to) => {
+                self.adopt(now, slot, to);
+                if slot.0 < self.wanted && self.stage(slot) == Stage::Waiting {
+                    self.attempt(now, slot);
+                }
+            }
+            None => self.free_orphans(now),
+        }
+    }
+
+    /// Moves the orphans of a place to its own new connection, which took the place of the old one.
+    pub(super) fn adopt_own(&mut self, now: Instant, slot: Slot) {
+        if let Some(place) = self.place_mut(slot) {
+            place.removal = Removal::None;
+        }
+        self.adopt(now, slot, slot);
+    }
+
+    fn adopt(&mut self, now: Instant, from: Slot, to: Slot) {
+        let orphans = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Orphan(from));
+        let mut keys: Vec<_> = orphans.map(|(key, task)| (task.order, key)).collect();
+        keys.sort_unstable();
+        for (_, key) in keys {
+            let exp_cmd_sn = self.exp_cmd_sn;
+            let Some(task) = self.tasks.get_mut(key) else { continue };
+            if task.numbered && !task.cmd_sn.before(exp_cmd_sn) {
+                //= rfc7143#section-7.2.1
+                // It never arrived: the same command under the same number fills the gap.
+                task.numbers = super::task::Numbers::default();
+                task.inn.clear(&self.pool);
+                self.allot(to, key);
+                self.stats.retries += 1;
+                self.queue(to, Output::Command(key));
+            } else {
+                // From now on it shares the fate of the connection that it moves to.
+                task.standing = Standing::Orphan(to);
+                if let Some(link) = self.link_mut(to) {
+                    link.adopting.push_back(key);
+                }
+            }
+        }
+        self.move_on(now, to);
+    }
+
+    /// Makes a task allegiant to a connection.
+    fn allot(&mut self, slot: Slot, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        task.standing = Standing::Sent(slot);
+        let weight = task.weight();
+        if let Some(link) = self.link_mut(slot) {
+            link.tasks += 1;
+            link.weight += weight;
+        }
+    }
+
+    /// Asks for the next tasks to be moved to a connection.
+    fn move_on(&mut self, _now: Instant, slot: Slot) {
+        while let Some(link) = self.link_mut(slot).filter(|link| link.moving < MAX_MOVING) {
+            let Some(key) = link.adopting.pop_front() else { return };
+            let Some(task) = self.tasks.get(key) else { continue };
+            let manage = Manage {
+                lun: task.request.lun,
+                task: Some(key),
+                referenced: (tag(TAG_TASK, key), crate::serial::CmdSn(0)),
+                ..Manage::new(Errand::Reassign, TmfFunction::TASK_REASSIGN, slot)
+            };
+            self.allot(slot, key);
+            if let Some(link) = self.link_mut(slot) {
+                link.moving += 1;
+            }
+            let manage = self.manages.insert_with(|_| manage);
+            self.queue(slot, Output::Manage(manage));
+        }
+    }
+
+    /// Acts on the answer to a reassignment.
+    pub(super) fn reassigned(&mut self, now: Instant, manage: &Manage, key: Key, result: TmfResult) {
+        let slot = manage.slot;
+        if let Some(link) = self.link_mut(slot) {
+            link.moving = link.moving.saturating_sub(1);
+        }
+        if let Some(task) = self.tasks.get_mut(key) {
+            match result {
+                TmfResult::COMPLETE => self.stats.reassigns += 1,
+                // It was asked twice, and had moved the first time.
+                TmfResult::STILL_ALLEGIANT if manage.again => self.stats.reassigns += 1,
+                TmfResult::STILL_ALLEGIANT if task.replays < MAX_REPLAYS => {
+                    task.replays += 1;
+                    self.unassign(key);
+                    if let Some(task) = self.tasks.get_mut(key) {
+                        task.standing = Standing::Orphan(slot);
+                    }
+                    if let Some(link) = self.link_mut(slot) {
+                        link.adopting.push_back(key);
+                    }
+                    return self.watch(now, slot);
+                }
+                _ => {
+                    self.unassign(key);
+                    if let Some(task) = self.tasks.get_mut(key) {
+                        task.standing = Standing::Orphan(slot);
+                    }
+                    self.replay_or_lose(key);
+                }
+            }
+        }
+        self.move_on(now, slot);
+    }
+
+    /// Takes note that a PDU was lost whose header cannot be trusted.
+    pub(super) fn damaged_header(&mut self, now: Instant, slot: Slot) {
+        self.stats.header_digest_errors += 1;
+        if let Some(link) = self.link_mut(slot) {
+            link.damaged = true;
+        }
+        // The answer tells which statuses are missing, and those tell which data.
+        self.ping(now, slot);
+        self.watch(now, slot);
+    }
+
+    /// Looks for what did not come on a connection, and asks for it again (ErrorRecoveryLevel 1 and up).
+    pub(super) fn repair(&mut self, now: Instant, slot: Slot) {
+        if !self.repairs() || !self.place(slot).is_some_and(Place::is_up) {
+            return;
+        }
+        let limits = self.plan.limits;
+        let mut missing = false;
+        if let Some(link) = self.link_mut(slot) {
+            link.statuses_asked = link.exp_stat_sn;
+            missing = link.ahead != 0;
+        }
+        if missing {
+            self.ask_for_statuses(now, slot, None);
+        }
+        missing |= self.repair_tasks(now, slot);
+        self.repair_requests(now, slot);
+        let Some(link) = self.link_mut(slot) else { return };
+        let unanswered = link.ping.is_some_and(|(_, sent)| now.since(sent) >= limits.repair_after);
+        if unanswered && link.damaged {
+            // The ping may be what was lost.
+            link.ping = None;
+            missing = true;
+        } else if link.ping.is_none() && !missing {
+            link.damaged = false;
+        }
+        link.repairs = if missing { link.repairs + 1 } else { 0 };
+        let (again, idle) = (link.damaged && link.ping.is_none(), link.tasks == 0 && link.moving == 0);
+        if link.repairs > limits.repairs_max {
+            return self.misbehaved(now, slot, Why::NotRepaired);
+        }
+        let unacknowledged = self.oldest_unacknowledged(now, slot).is_some();
+        if again || unacknowledged {
+            self.ping(now, slot);
+        }
+        self.move_on(now, slot);
+        if !idle || missing || again || self.manages.len() > 0 {
+            self.watch(now, slot);
+        }
+    }
+
+    /// Asks again for data that is missing; returns whether there was any.
+    fn repair_tasks(&mut self, now: Instant, slot: Slot) -> bool {
+        let damaged = self.link(slot).is_some_and(|link| link.damaged);
+        let after = self.plan.limits.repair_after;
+        let mine = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Sent(slot));
+        let (mut gaps, mut stalled) = (Vec::new(), Vec::new());
+        for (key, task) in mine {
+            if !task.numbers.missing.is_empty() {
+                gaps.push(key);
+            } else if damaged
+                && task.out.asked < task.data_out_len
+                && task.out.bursts.is_empty()
+                && now.since(task.sent_at) >= after
+            {
+                stalled.push(key);
+            }
+        }
+        for key in &gaps {
+            self.ask_for_data(now, slot, *key, 0..u32::MAX);
+        }
+        for key in stalled {
+            // An R2T may be what was lost: ask for all that are not acknowledged (RFC 7143 §11.16.7).
+            let snack = Snack {
+                kind: SnackKind::DATA_OR_R2T,
+                lun: 0,
+                itt: tag(TAG_TASK, key),
+                tag: Ttt::NONE.0,
+                exp_stat_sn: StatSn(0),
+                beg_run: 0,
+                run_length: 0,
+            };
+            self.stats.data_snacks += 1;
+            self.control(slot, Control::Snack(snack), Vec::new());
+        }
+        !gaps.is_empty()
+    }
+
+    /// Sends requests again that certainly did not arrive.
+    fn repair_requests(&mut self, now: Instant, slot: Slot) {
+        let synced = self.link(slot).map_or(Instant::ORIGIN, |link| link.synced);
+        match self.oldest_unacknowledged(now, slot) {
+            Some((Oldest::Task(key), sent_at)) if synced > sent_at => {
+                if let Some(task) = self.tasks.get_mut(key) {
+                    task.sent_at = now;
+                }
+                self.stats.retries += 1;
+                self.queue(slot, Output::Command(key));
+            }
+            Some((Oldest::Manage(key), sent_at)) if synced > sent_at => self.send_again(now, slot, key),
+            _ => {}
+        }
+        // A move is immediate, and has no number that could be missed.
+        let lost = |manage: &Manage| {
+            manage.errand != Errand::Owner && manage.slot == slot && manage.sent && synced > manage.sent_at
+        };
+        let keys: Vec<_> =
+            self.manages.iter().filter(|(_, manage)| lost(manage)).map(|(key, _)| key).collect();
+        for key in keys {
+            self.send_again(now, slot, key);
+        }
+    }
+
+    fn send_again(&mut self, now: Instant, slot: Slot, key: Key) {
+        if let Some(manage) = self.manages.get_mut(key) {
+            (manage.again, manage.sent_at) = (true, now);
+            self.stats.retries += 1;
+            self.queue(slot, Output::Manage(key));
+        }
+    }
+
+    /// Returns the request whose number is the one that the target waits for, if it went out on this connection long
+    /// enough ago.
+    fn oldest_unacknowledged(&self, now: Instant, slot: Slot) -> Option<(Oldest, Instant)> {
+        if self.exp_cmd_sn == self.cmd_sn {
+            return None;
+        }
+        let after = self.plan.limits.repair_after;
+        let task = self.tasks.iter().find(|(_, task)| {
+            task.standing == Standing::Sent(slot) && task.numbered && task.cmd_sn == self.exp_cmd_sn
+        });
+        let manage = self
+            .manages
+            .iter()
+            .find(|(_, manage)| manage.slot == slot && manage.numbered && manage.cmd_sn == self.exp_cmd_sn);
+        let task = task.map(|(key, task)| (Oldest::Task(key), task.sent_at));
+        let manage = manage.map(|(key, manage)| (Oldest::Manage(key), manage.sent_at));
+        task.or(manage).filter(|(_, sent_at)| now.since(*sent_at) >= after)
+    }
+}
+
+/// A request that has a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Oldest {
+    Task(Key),
+    Manage(Key),
+}

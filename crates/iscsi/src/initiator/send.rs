@@ -1,0 +1,228 @@
+//! What leaves: commands with their unsolicited data, answers to R2Ts, and the small PDUs, built when the driver has
+//! room for them (RFC 7143 §4.2.4.2, §11.3, §11.7).
+//!
+//! Nothing is built ahead: the queue of a connection holds names, and every PDU gets its numbers when it leaves, so
+//! that the commands of a session are numbered in the order in which they go out, whatever connection they take.
+
+use alloc::vec::Vec;
+
+use base::machine::ConnId;
+use base::time::Instant;
+use base::transmit::Transmit;
+
+use super::contract::Slot;
+use super::place::{Control, Output};
+use super::session::{Session, TAG_TASK, tag};
+use super::task::{Burst, Standing, to_u32, to_usize};
+use crate::pdu::ahs::Ahs;
+use crate::pdu::data_out::DataOut;
+use crate::pdu::login_request::LoginRequest;
+use crate::pdu::logout_request::LogoutRequest;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::snack::Snack;
+use crate::pdu::text_request::TextRequest;
+use crate::pdu::{Bhs, Message, Ttt};
+use crate::serial::{CmdSn, DataSn, StatSn};
+use crate::target::arena::Key;
+
+impl Session {
+    /// Appends what a connection has to send until `out` is full or nothing is left.
+    pub fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
+        let Some(slot) = self.slot_of(conn) else { return };
+        if let Some(link) = self.link_mut(slot) {
+            link.asked = false;
+        }
+        while !out.is_full() {
+            let Some(output) = self.link_mut(slot).and_then(|link| link.out.pop_front()) else { return };
+            match output {
+                Output::Command(key) => self.send_command(now, slot, key, out),
+                Output::Unsolicited(key) => self.send_unsolicited(slot, key, out),
+                Output::Burst(key, r2t_sn) => self.send_burst(slot, key, r2t_sn, out),
+                Output::Manage(key) => self.send_manage(now, slot, key, out),
+                Output::Control(control) => {
+                    let (control, data) = *control;
+                    self.send_control(slot, control, &data, out);
+                }
+            }
+        }
+        // More is left than fits: the driver comes again when it has room, as `is_full` tells it.
+        if let Some(link) = self.link_mut(slot) {
+            link.asked = !link.out.is_empty();
+        }
+    }
+
+    fn send_command(&mut self, now: Instant, slot: Slot, key: Key, out: &mut Transmit) {
+        let (parameters, cmd_sn, order) = (self.parameters, self.cmd_sn, self.order);
+        let Some(link) = self.places.get(usize::from(slot.0)).and_then(|place| place.link.as_deref()) else {
+            return;
+        };
+        let (digests, max_recv, exp_stat_sn) =
+            (link.digests(), link.parameters.target_max_recv, link.exp_stat_sn);
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if !matches!(task.standing, Standing::Assigned(at) | Standing::Sent(at) if at == slot) {
+            return;
+        }
+        let (len, read_len) = (task.data_out_len, task.request.data_in_len);
+        let first = parameters.first_burst_length.min(len);
+        let immediate_len = if parameters.immediate_data { first.min(max_recv) } else { 0 };
+        let unsolicited = !parameters.initial_r2t && first > immediate_len;
+        let takes_number = !task.request.immediate && !task.numbered;
+        if !task.numbered {
+            task.cmd_sn = cmd_sn;
+        }
+        task.numbered = !task.request.immediate;
+        (task.standing, task.order, task.sent_at) = (Standing::Sent(slot), order, now);
+        let cdb = &task.request.cdb;
+        let mut head = [0; 16];
+        for (to, from) in head.iter_mut().zip(cdb.iter()) {
+            *to = *from;
+        }
+        let command = ScsiCommand {
+            immediate: task.request.immediate,
+            is_final: !unsolicited,
+            read: read_len > 0,
+            write: len > 0,
+            attribute: task.request.attribute,
+            priority: if parameters.protocol_level >= 2 { task.request.priority & 0x0f } else { 0 },
+            lun: task.request.lun,
+            itt: tag(TAG_TASK, key),
+            expected_data_transfer_length: if len > 0 { len } else { read_len },
+            cmd_sn: task.cmd_sn,
+            exp_stat_sn,
+            cdb: head,
+        };
+        let ahs = Ahs {
+            extended_cdb: cdb.get(16..).filter(|rest| !rest.is_empty()),
+            bidirectional_read_length: (len > 0 && read_len > 0).then_some(read_len),
+        };
+        let bhs = command.encode().with_data_len(to_usize(immediate_len));
+        if ahs == Ahs::default() {
+            digests.header(&bhs, out);
+        } else {
+            let ahs = ahs.to_bytes();
+            digests.long_header(&bhs.with_ahs_len(ahs.len()), &ahs, out);
+        }
+        if immediate_len > 0 {
+            digests.shared(task.request.data_out.slice(0, to_usize(immediate_len)).into_parts(), out);
+        }
+        task.out.asked = if unsolicited { first } else { immediate_len };
+        task.out.unsolicited = unsolicited.then_some(Burst {
+            r2t_sn: 0,
+            ttt: Ttt::NONE,
+            lun: 0,
+            at: immediate_len,
+            end: first,
+            data_sn: DataSn(0),
+        });
+        self.order += 1;
+        if takes_number {
+            self.cmd_sn = cmd_sn.next();
+            self.unnumbered = self.unnumbered.saturating_sub(1);
+        }
+        self.stats.pdus_out += 1;
+        self.stats.data_out_bytes += u64::from(immediate_len);
+        if unsolicited {
+            // Unsolicited data follows in the order of the commands (RFC 7143 §4.2.4.2).
+            self.send_unsolicited(slot, key, out);
+        }
+    }
+
+    fn send_unsolicited(&mut self, slot: Slot, key: Key, out: &mut Transmit) {
+        let Some(task) = self.tasks.get(key).filter(|task| task.standing == Standing::Sent(slot)) else {
+            return;
+        };
+        let Some(mut burst) = task.out.unsolicited else { return };
+        let done = self.send_run(slot, key, &mut burst, out);
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.out.unsolicited = (!done).then_some(burst);
+        }
+        if !done && let Some(link) = self.link_mut(slot) {
+            link.out.push_front(Output::Unsolicited(key));
+        }
+    }
+
+    fn send_burst(&mut self, slot: Slot, key: Key, r2t_sn: u32, out: &mut Transmit) {
+        let Some(task) = self.tasks.get(key).filter(|task| task.standing == Standing::Sent(slot)) else {
+            return;
+        };
+        let Some(at) = task.out.bursts.iter().position(|burst| burst.r2t_sn == r2t_sn) else { return };
+        let Some(mut burst) = task.out.bursts.get(at).copied() else { return };
+        let done = self.send_run(slot, key, &mut burst, out);
+        if let Some(task) = self.tasks.get_mut(key) {
+            if done {
+                task.out.bursts.remove(at);
+            } else if let Some(place) = task.out.bursts.get_mut(at) {
+                *place = burst;
+            }
+        }
+        if !done && let Some(link) = self.link_mut(slot) {
+            link.out.push_front(Output::Burst(key, r2t_sn));
+        }
+    }
+
+    /// Sends Data-Out of a run until it is whole or there is no room; returns whether it is whole.
+    fn send_run(&mut self, slot: Slot, key: Key, burst: &mut Burst, out: &mut Transmit) -> bool {
+        let Some(link) = self.link(slot) else { return true };
+        let (digests, max_recv, exp_stat_sn) =
+            (link.digests(), link.parameters.target_max_recv, link.exp_stat_sn);
+        let Some(task) = self.tasks.get(key) else { return true };
+        let (mut pdus, mut bytes) = (0, 0);
+        while burst.at < burst.end && !out.is_full() {
+            let next = burst.at.saturating_add(max_recv.max(1)).min(burst.end);
+            let header = DataOut {
+                is_final: next == burst.end,
+                lun: burst.lun,
+                itt: tag(TAG_TASK, key),
+                ttt: burst.ttt,
+                exp_stat_sn,
+                data_sn: burst.data_sn,
+                buffer_offset: burst.at,
+            };
+            let len = to_usize(next - burst.at);
+            digests.header(&header.encode().with_data_len(len), out);
+            digests.shared(task.request.data_out.slice(to_usize(burst.at), to_usize(next)).into_parts(), out);
+            pdus += 1;
+            bytes += u64::from(next - burst.at);
+            burst.at = next;
+            burst.data_sn = burst.data_sn.next();
+        }
+        self.stats.pdus_out += pdus;
+        self.stats.data_out_bytes += bytes;
+        burst.at >= burst.end
+    }
+
+    fn send_control(&mut self, slot: Slot, control: Control, data: &[u8], out: &mut Transmit) {
+        let cmd_sn = self.cmd_sn;
+        let Some(link) = self.link_mut(slot) else { return };
+        link.controls = link.controls.saturating_sub(1);
+        let bhs = control.encode(cmd_sn, link.exp_stat_sn).with_data_len(data.len());
+        let digests = link.digests();
+        digests.header(&bhs, out);
+        digests.copied(data, out);
+        self.order += 1;
+        self.stats.pdus_out += 1;
+    }
+
+    /// Queues a small PDU.
+    pub(super) fn control(&mut self, slot: Slot, control: Control, data: Vec<u8>) {
+        debug_assert!(to_u32(data.len()) <= crate::pdu::MAX_DATA_SEGMENT, "small PDUs are small");
+        if let Some(link) = self.link_mut(slot) {
+            link.controls += 1;
+            self.queue(slot, Output::Control(alloc::boxed::Box::new((control, data))));
+        }
+    }
+}
+
+impl Control {
+    /// Puts the counters in and returns the header.
+    fn encode(self, cmd_sn: CmdSn, exp_stat_sn: StatSn) -> Bhs {
+        match self {
+            Self::Nop(pdu) => NopOut { cmd_sn, exp_stat_sn, ..pdu }.encode(),
+            Self::Text(pdu) => TextRequest { cmd_sn, exp_stat_sn, ..pdu }.encode(),
+            Self::Logout(pdu) => LogoutRequest { cmd_sn, exp_stat_sn, ..pdu }.encode(),
+            Self::Login(pdu) => LoginRequest { cmd_sn, exp_stat_sn, ..pdu }.encode(),
+            Self::Snack(pdu) => Snack { exp_stat_sn, ..pdu }.encode(),
+        }
+    }
+}

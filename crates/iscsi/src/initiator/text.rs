@@ -1,0 +1,227 @@
+//! Conversations in text: SendTargets, and what can be negotiated in full feature phase (RFC 7143 §6.4, appendix C).
+//! One at a time.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use base::time::Instant;
+
+use super::contract::{Event, Refusal, Slot};
+use super::place::Control;
+use super::session::{Phase, Session};
+use super::why::Why;
+use crate::discovery::TargetList;
+use crate::keys::Key;
+use crate::name::IscsiName;
+use crate::negotiate::full_feature::{Agreed, InitiatorText, TextCall, TextReply};
+use crate::pdu::text_request::TextRequest;
+use crate::pdu::text_response::TextResponse;
+use crate::pdu::{Itt, Ttt};
+use crate::serial::{CmdSn, StatSn};
+use crate::text::value::number_in;
+use crate::text::{BadText, MAX_TEXT, TextOut, parse};
+
+/// A conversation.
+#[derive(Debug)]
+pub(super) struct Talk {
+    /// What is to be said, until it begins.
+    text: Option<TextOut>,
+    /// Once it has begun: where, under which tag, and how far it is.
+    pub(super) at: Option<(Slot, Itt, InitiatorText)>,
+    topic: Topic,
+}
+
+/// What it is about.
+#[derive(Debug)]
+enum Topic {
+    /// A list of targets.
+    Targets(TargetList),
+    /// Keys, with the answer so far, and the longest data segment that we declare in it.
+    Keys { answer: Vec<u8>, max_recv: Option<u32> },
+    /// Nothing: the target wanted to be asked.
+    Nothing,
+}
+
+/// The longest data segment that can be declared: any above is no legal value.
+const MAX_RECV: core::ops::RangeInclusive<u32> = 512..=crate::pdu::MAX_DATA_SEGMENT;
+
+impl Session {
+    /// Asks for all targets (in a discovery session), or for what the target says of this one.
+    ///
+    /// # Errors
+    /// Why that is not possible now. It may wait for the session to come up.
+    pub fn send_targets(&mut self, now: Instant, only: Option<&IscsiName>) -> Result<(), Refusal> {
+        let mut text = TextOut::new();
+        text.put(Key::SendTargets.name(), only.map_or("All", IscsiName::as_str));
+        self.talk_about(now, text, Topic::Targets(TargetList::new()))
+    }
+
+    /// Sends keys in full feature phase and reports the answer.
+    ///
+    /// # Errors
+    /// Why that is not possible now.
+    pub fn send_text(&mut self, now: Instant, text: TextOut) -> Result<(), Refusal> {
+        if text.has_overflowed() {
+            return Err(Refusal::TooLong);
+        }
+        let bytes = text.clone().into_bytes();
+        let pairs = parse(&bytes).map_err(|_| Refusal::NotPossible)?;
+        let max_recv = pairs
+            .iter()
+            .find(|pair| pair.name == Key::MaxRecvDataSegmentLength.name())
+            .map(|pair| number_in(pair.value, MAX_RECV).map_err(|_| Refusal::NotPossible))
+            .transpose()?;
+        self.talk_about(now, text, Topic::Keys { answer: Vec::new(), max_recv })
+    }
+
+    fn talk_about(&mut self, now: Instant, text: TextOut, topic: Topic) -> Result<(), Refusal> {
+        if self.phase == Phase::Down || self.leaving {
+            return Err(Refusal::Down);
+        }
+        if self.talk.is_some() {
+            return Err(Refusal::Full);
+        }
+        self.talk = Some(Box::new(Talk { text: Some(text), at: None, topic }));
+        self.dispatch(now);
+        Ok(())
+    }
+
+    /// Answers a target that wants to be asked something (RFC 7143 §11.9.1, event 4).
+    pub(super) fn talk_of_nothing(&mut self) {
+        if self.talk.is_none() {
+            self.talk = Some(Box::new(Talk { text: Some(TextOut::new()), at: None, topic: Topic::Nothing }));
+        }
+    }
+
+    /// Begins the conversation that waits for a connection.
+    pub(super) fn go_on_talking(&mut self, _now: Instant) {
+        if self.talk.as_ref().is_none_or(|talk| talk.at.is_some()) {
+            return;
+        }
+        let Some(slot) = self.any_up(None) else { return };
+        let itt = self.next_tag();
+        let Some(link) = self.places.get_mut(usize::from(slot.0)).and_then(|place| place.link.as_deref_mut())
+        else {
+            return;
+        };
+        let Some(talk) = self.talk.as_mut() else { return };
+        let Some(text) = talk.text.take() else { return };
+        if let Topic::Keys { max_recv: Some(max_recv), .. } = talk.topic {
+            // The target may use it from its last answer on; until then what held before holds too.
+            link.framing.data_len_max = link.framing.data_len_max.max(max_recv);
+        }
+        let piece_max = usize::try_from(link.parameters.target_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
+        let mut conversation = InitiatorText::new(itt.0, text, piece_max);
+        let call = conversation.start();
+        talk.at = Some((slot, itt, conversation));
+        self.say(slot, call, 0);
+    }
+
+    fn say(&mut self, slot: Slot, call: TextCall, lun: u64) {
+        let request = TextRequest {
+            immediate: true,
+            is_final: call.is_final,
+            continues: call.cont,
+            lun,
+            itt: Itt(call.itt),
+            ttt: Ttt(call.ttt),
+            cmd_sn: CmdSn(0),
+            exp_stat_sn: StatSn(0),
+        };
+        self.control(slot, Control::Text(request), call.data);
+    }
+
+    pub(super) fn text_response(
+        &mut self,
+        now: Instant,
+        slot: Slot,
+        pdu: &TextResponse,
+        data: &[u8],
+    ) -> Result<(), Why> {
+        if !self.take_status(now, slot, pdu.sn)? {
+            return Ok(());
+        }
+        let Some(talk) = self.talk.as_mut() else { return Err(Why::TextNotExpected) };
+        let Some((at, itt, conversation)) = talk.at.as_mut() else { return Err(Why::TextNotExpected) };
+        if (*at, *itt) != (slot, pdu.itt) {
+            return Err(Why::TextNotExpected);
+        }
+        match &mut talk.topic {
+            Topic::Targets(list) => list.add(data).map_err(Why::Text)?,
+            Topic::Keys { answer, .. } => {
+                if answer.len().saturating_add(data.len()) > MAX_TEXT {
+                    return Err(Why::Text(BadText::TooLong));
+                }
+                answer.extend_from_slice(data);
+            }
+            Topic::Nothing => {}
+        }
+        let reply = TextReply {
+            is_final: pdu.is_final,
+            cont: pdu.continues,
+            ttt: pdu.ttt.0,
+            data: data.to_vec(),
+            agreed: Agreed::default(),
+        };
+        match conversation.handle(&reply).map_err(Why::Talk)? {
+            Some(call) => self.say(slot, call, pdu.lun),
+            None => self.end_talk(slot)?,
+        }
+        Ok(())
+    }
+
+    fn end_talk(&mut self, slot: Slot) -> Result<(), Why> {
+        let Some(talk) = self.talk.take() else { return Ok(()) };
+        match talk.topic {
+            Topic::Targets(list) => {
+                let ignored = list.ignored();
+                let targets = list.finish().map_err(|why| {
+                    self.events.push_back(Event::TextFailed);
+                    Why::Text(why)
+                })?;
+                self.events.push_back(Event::Targets { targets, ignored });
+            }
+            Topic::Keys { answer, max_recv } => {
+                self.settle(slot, &answer, max_recv);
+                self.events.push_back(Event::TextDone { answer });
+            }
+            Topic::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// Puts what was agreed on into force.
+    fn settle(&mut self, slot: Slot, answer: &[u8], max_recv: Option<u32>) {
+        let Some(link) = self.link_mut(slot) else { return };
+        let pairs = parse(answer).unwrap_or_default();
+        let told = pairs.iter().find(|pair| pair.name == Key::MaxRecvDataSegmentLength.name());
+        if let Some(target_max) = told.and_then(|pair| number_in(pair.value, MAX_RECV).ok()) {
+            link.parameters.target_max_recv = target_max;
+        }
+        let refused = told.is_some_and(|pair| !pair.value.first().is_some_and(u8::is_ascii_digit));
+        if let Some(max_recv) = max_recv.filter(|_| !refused) {
+            link.parameters.initiator_max_recv = max_recv;
+        }
+    }
+
+    /// Gives a conversation up whose connection is lost.
+    pub(super) fn lose_talk(&mut self, slot: Option<Slot>) {
+        let lost = |talk: &mut Box<Talk>| match (&talk.at, slot) {
+            (Some((at, _, _)), Some(slot)) => *at == slot,
+            (at, None) => at.is_some(),
+            (None, Some(_)) => false,
+        };
+        if let Some(talk) = self.talk.take_if(lost)
+            && !matches!(talk.topic, Topic::Nothing)
+        {
+            self.events.push_back(Event::TextFailed);
+        }
+    }
+
+    /// Takes note that a text was refused.
+    pub(super) fn text_refused(&mut self, itt: Itt) {
+        if self.talk.as_ref().is_some_and(|talk| talk.at.as_ref().is_some_and(|(_, at, _)| *at == itt)) {
+            self.lose_talk(None);
+        }
+    }
+}

@@ -16,11 +16,11 @@ use super::session::{Phase, Session, TAG_TASK, tag};
 use super::task::Standing;
 use super::why::Why;
 use crate::login::Status;
+use crate::pdu::Ttt;
 use crate::pdu::logout_request::LogoutReason;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::tmf_request::TmfFunction;
 use crate::pdu::tmf_response::TmfResult;
-use crate::pdu::Ttt;
 use crate::serial::StatSn;
 use crate::target::arena::Key;
 

@@ -8,7 +8,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test test-libiscsi test-guest test-qemu test-wireshark test-crash test-hostile bench doc build tidy packages
+.PHONY: help demo test sim test-libiscsi test-guest test-qemu test-wireshark test-crash test-hostile bench doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ demo: build  ## build and serve the default disk; prints the lines to paste
 
 test: packages  ## everything CI runs
 	tests/everything
+
+sim:  ## worlds from seeds: SEEDS=2000 runs so many, SEED=7 replays one and prints all of it
+	$(CARGO) run --profile sim --locked --quiet --package targe-sim
 
 test-libiscsi: build packages  ## libiscsi's suite on every configuration
 	tests/foreign/libiscsi/run --server $(SERVER)

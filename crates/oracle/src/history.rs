@@ -259,7 +259,7 @@ impl History {
             self.reads.insert(ReadId(begin), (source, from, change.blocks));
             self.copies.insert(op, ReadId(begin));
         }
-        for (key, content) in self.contents(&change, begin, begin) {
+        for (key, (content, broken)) in self.contents(&change, begin, begin) {
             let block = self.block(key);
             block.generation += 1;
             block.versions.push(Version {
@@ -269,7 +269,7 @@ impl History {
                 over: None,
                 dead: None,
                 done: false,
-                broken: false,
+                broken,
                 void: false,
                 optional: change.optional,
                 stable: change.stable,
@@ -290,9 +290,10 @@ impl History {
         for (number, key) in (0..).zip(keys(&change)) {
             let Some(block) = self.blocks.get_mut(&key) else { continue };
             if let (Some(version), Some(copied)) = (block.find(op.0), &copied)
-                && let Some((_, content)) = copied.get(number)
+                && let Some((_, (content, broken))) = copied.get(number)
             {
                 version.content = content.clone();
+                version.broken |= broken;
             }
             match end {
                 End::Done => block.done(op.0, now),
@@ -449,8 +450,9 @@ impl History {
         }
     }
 
-    /// Returns what a change leaves in each of its blocks, as far as that is known; a copy reads from `from` to `to`.
-    fn contents(&self, change: &Change, begin: Tick, to: Tick) -> Vec<((DeviceId, Lba), Known)> {
+    /// Returns what a change leaves in each of its blocks, as far as that is known, and whether that may be torn; a copy
+    /// reads from `begin` to `to`.
+    fn contents(&self, change: &Change, begin: Tick, to: Tick) -> Vec<((DeviceId, Lba), (Known, bool))> {
         let Change { device, lba: first, .. } = *change;
         let at = |(device, lba): (DeviceId, Lba)| {
             let content = match change.content {
@@ -461,30 +463,32 @@ impl History {
                     Known::Exactly(Content::Signed(Mark { device, lba, writer, sequence }))
                 }
                 Planned::CopyOf(source, from) => {
-                    let lba = Lba(from.0.saturating_add(lba.0.saturating_sub(first.0)));
-                    self.copy_of((source, lba), begin, to)
+                    let from = Lba(from.0.saturating_add(lba.0.saturating_sub(first.0)));
+                    return ((device, lba), self.copy_of((source, from), begin, to));
                 }
             };
-            ((device, lba), content)
+            ((device, lba), (content, false))
         };
         keys_of(device, first, change.blocks).map(at).collect()
     }
 
-    fn copy_of(&self, source: (DeviceId, Lba), from: Tick, to: Tick) -> Known {
-        let Some(block) = self.blocks.get(&source) else { return self.initial() };
+    fn copy_of(&self, source: (DeviceId, Lba), from: Tick, to: Tick) -> (Known, bool) {
+        let Some(block) = self.blocks.get(&source) else { return (self.initial(), false) };
         let mut contents = Vec::new();
+        let mut broken = false;
         for version in block.readable(from, to) {
+            broken |= version.broken;
             match &version.content {
                 Known::Exactly(content) => contents.push(*content),
                 Known::OneOf(own) => contents.extend_from_slice(own),
-                Known::Anything => return Known::Anything,
+                Known::Anything => return (Known::Anything, broken),
             }
         }
         contents.sort_unstable();
         contents.dedup();
         match contents.as_slice() {
-            [only] => Known::Exactly(*only),
-            _ => Known::OneOf(contents),
+            [only] => (Known::Exactly(*only), broken),
+            _ => (Known::OneOf(contents), broken),
         }
     }
 

@@ -1,0 +1,157 @@
+//! What lies between initiators and logical units: the only part of a world that knows a transport.
+//!
+//! The world above it speaks SCSI: it submits [`Order`]s in the name of initiators and hears of [`Happening`]s. A fabric owns
+//! the machines of both ends and everything between them, and is moved through time by [`Fabric::advance`]. HyperSCSI
+//! will be one more.
+
+pub mod direct;
+
+use base::time::Instant;
+
+/// A command to be sent.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The logical unit.
+    pub unit: u16,
+    /// The command descriptor block.
+    pub cdb: Vec<u8>,
+    /// The data to send.
+    pub data_out: Vec<u8>,
+    /// How many bytes are expected.
+    pub data_in_len: u32,
+    /// Its place in the task set.
+    pub attribute: Attribute,
+    /// Whether it goes ahead of others.
+    pub immediate: bool,
+    /// Whether the machine may carry it out again by itself in a new nexus.
+    pub replay: bool,
+}
+
+/// Task attributes (SAM-5 §8.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    /// In any order.
+    Simple,
+    /// After everything before it, and before everything after it.
+    Ordered,
+    /// First.
+    HeadOfQueue,
+}
+
+/// Names an order or a management request; chosen by the world, never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// How an order ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With a SCSI status.
+    Status {
+        /// The status.
+        status: u8,
+        /// Sense data, if there is any.
+        sense: Vec<u8>,
+        /// The data that came.
+        data: Vec<u8>,
+    },
+    /// The transport says that the target failed to carry it out, in whole or in part.
+    Failed,
+    /// A task management function ended it.
+    Aborted,
+    /// It was refused and not carried out.
+    Refused,
+    /// Nobody knows.
+    Lost,
+}
+
+/// A task management function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manage {
+    /// ABORT TASK.
+    AbortTask(Ticket),
+    /// ABORT TASK SET.
+    AbortTaskSet(u16),
+    /// CLEAR TASK SET.
+    ClearTaskSet(u16),
+    /// LOGICAL UNIT RESET.
+    UnitReset(u16),
+    /// TARGET WARM RESET.
+    WarmReset,
+    /// TARGET COLD RESET.
+    ColdReset,
+    /// QUERY TASK.
+    QueryTask(Ticket),
+}
+
+/// What a fabric reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// An order ended; reported once for each that was accepted.
+    Ended {
+        /// Whose.
+        initiator: usize,
+        /// Which.
+        ticket: Ticket,
+        /// How.
+        ended: Ended,
+    },
+    /// A management request ended; reported once for each that was accepted.
+    Managed {
+        /// Whose.
+        initiator: usize,
+        /// Which.
+        ticket: Ticket,
+        /// Whether it was answered, and with success.
+        answer: Option<bool>,
+    },
+    /// An initiator reaches its units.
+    Up {
+        /// Which.
+        initiator: usize,
+        /// Whether all that the target knew of it before is gone, so that nothing lost can be carried out any more.
+        fresh: bool,
+    },
+    /// An initiator does not reach its units; with `last`, it has given up for good.
+    Down {
+        /// Which.
+        initiator: usize,
+        /// Whether it has given up.
+        last: bool,
+    },
+}
+
+/// Everything between initiators and logical units.
+pub trait Fabric {
+    /// Sends a command. Returns whether the machine took it.
+    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: Order) -> bool;
+
+    /// Asks for task management. Returns whether the machine took it.
+    fn manage(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: Manage) -> bool;
+
+    /// Returns the next thing that happened.
+    fn poll(&mut self) -> Option<Happening>;
+
+    /// Returns when something happens by itself.
+    fn next(&self) -> Option<Instant>;
+
+    /// Lets everything happen that is due; also after media have completions.
+    fn advance(&mut self, now: Instant);
+
+    /// Throws no dice from now on.
+    fn heal(&mut self, now: Instant);
+
+    /// Has every initiator leave in order.
+    fn close(&mut self, now: Instant);
+
+    /// The target loses its power: machine, nexuses, everything. It comes back at once on what its media kept.
+    fn crash(&mut self, now: Instant);
+
+    /// Returns what of the target still holds something for somebody, in words; `None` when it is idle.
+    fn holds(&self) -> Option<String>;
+
+    /// Returns how often a machine found itself in a state that cannot be.
+    fn bugs(&self) -> u64;
+
+    /// Returns what the run did, in words.
+    fn tally(&self) -> String;
+}

@@ -1,0 +1,434 @@
+//! No transport at all: initiators call the units. What goes wrong here is not a protocol's fault.
+//!
+//! Commands and data take a while, nexuses are lost by dice, and third-party copies reach every unit.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use base::buffer::Pool;
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+use device::contract::{
+    Access, Command, Event, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId, PeerCaller, PeerFault,
+    PeerUnit, RelativePort, TaskKey,
+};
+use device::unit::LogicalUnit;
+use netem::odds::Span;
+use scsi::cdb::Cdb;
+use scsi::lun::Lun;
+use scsi::status::TaskAttribute;
+
+use super::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
+use crate::house;
+use crate::media::{Medium, scattered};
+use crate::scenario::Scenario;
+use crate::trace::Trace;
+
+/// Units, and who calls them.
+pub struct Direct {
+    scenario: Scenario,
+    media: Vec<Medium>,
+    units: Vec<LogicalUnit>,
+    pool: Pool,
+    trace: Trace,
+    rng: Rng,
+    hosts: Vec<Host>,
+    tasks: BTreeMap<Ticket, Task>,
+    manages: BTreeMap<Ticket, Managing>,
+    saved: Vec<Option<Vec<u8>>>,
+    /// What is on its way, in order of arrival.
+    queue: BTreeMap<(Instant, u64), Step>,
+    number: u64,
+    happenings: VecDeque<Happening>,
+    next_nexus: u32,
+    commands: u64,
+}
+
+struct Host {
+    nexus: Option<NexusId>,
+    closed: bool,
+}
+
+struct Task {
+    initiator: usize,
+    order: Order,
+    data_in: Vec<u8>,
+    /// It has reached its unit.
+    begun: bool,
+}
+
+struct Managing {
+    initiator: usize,
+    /// Units that have not answered.
+    left: usize,
+    good: bool,
+}
+
+enum Step {
+    Execute(Ticket),
+    DataOut(Ticket, u32, u32),
+    Manage(Ticket, NexusId, Manage),
+    Saved(usize, u64),
+    Lose(usize),
+    Return(usize),
+}
+
+impl Direct {
+    /// Makes the units of a scenario and brings every initiator up.
+    pub fn new(scenario: &Scenario, media: Vec<Medium>, trace: Trace, now: Instant, seed: u64) -> Self {
+        let mut direct = Self {
+            scenario: scenario.clone(),
+            saved: vec![None; media.len()],
+            media,
+            units: Vec::new(),
+            pool: Pool::new(8 << 20),
+            trace,
+            rng: Rng::from_seed(seed),
+            hosts: (0..scenario.initiators).map(|_| Host { nexus: None, closed: false }).collect(),
+            tasks: BTreeMap::new(),
+            manages: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            number: 0,
+            happenings: VecDeque::new(),
+            next_nexus: 1,
+            commands: 0,
+        };
+        direct.build();
+        for host in 0..scenario.initiators {
+            direct.come(now, host);
+        }
+        for _ in 0..scenario.nexus_losses {
+            let host = usize::try_from(direct.rng.below(direct.hosts.len() as u64)).unwrap();
+            let at =
+                now.after(Span::between(Duration::ZERO, Duration::from_millis(400)).pick(&mut direct.rng));
+            direct.plan(at, Step::Lose(host));
+        }
+        direct
+    }
+
+    fn build(&mut self) {
+        self.units = (0..)
+            .zip(&self.media)
+            .zip(&self.saved)
+            .map(|((number, medium), saved)| {
+                house::unit(number, self.scenario.block_size, medium, saved.as_deref(), &self.pool)
+            })
+            .collect();
+    }
+
+    fn plan(&mut self, at: Instant, step: Step) {
+        self.number += 1;
+        self.queue.insert((at, self.number), step);
+    }
+
+    fn soon(&mut self, now: Instant) -> Instant {
+        let span = Span::between(Duration::from_micros(1), Duration::from_micros(200));
+        now.after(span.pick(&mut self.rng))
+    }
+
+    fn come(&mut self, now: Instant, host: usize) {
+        let id = NexusId(self.next_nexus);
+        self.next_nexus += 1;
+        self.hosts[host].nexus = Some(id);
+        let luns: Rc<[Lun]> = (0..self.scenario.units).map(|number| Lun(u64::from(number) << 48)).collect();
+        for unit in &mut self.units {
+            let name = format!("iqn.2026-11.org.example:host{host}");
+            let mut port = vec![0x45, 0, 0, 0];
+            port.extend(format!("{name},i,0x{host:012x}\0").bytes());
+            port.resize(port.len().next_multiple_of(4), 0);
+            let len = u16::try_from(port.len() - 4).unwrap().to_be_bytes();
+            port[2..4].copy_from_slice(&len);
+            unit.nexus_established(
+                now,
+                Nexus {
+                    id,
+                    initiator_port: port.into(),
+                    initiator_name: name.into(),
+                    target_port: RelativePort(1),
+                    access: Access::ReadWrite,
+                    luns: Rc::clone(&luns),
+                },
+            );
+        }
+        self.happenings.push_back(Happening::Up { initiator: host, fresh: true });
+    }
+
+    /// Everything of a nexus is gone; its tasks are lost.
+    fn lose(&mut self, now: Instant, host: usize) {
+        let Some(id) = self.hosts[host].nexus.take() else { return };
+        self.trace.say(|| format!("initiator {host} loses its nexus"));
+        for unit in 0..self.units.len() {
+            self.units[unit].nexus_lost(now, id);
+            self.settle(now);
+        }
+        let lost: Vec<Ticket> =
+            self.tasks.iter().filter(|(_, task)| task.initiator == host).map(|(ticket, _)| *ticket).collect();
+        for ticket in lost {
+            let begun = self.tasks.get(&ticket).is_some_and(|task| task.begun);
+            self.end(ticket, if begun { Ended::Lost } else { Ended::Refused });
+        }
+        let manages: Vec<Ticket> = self
+            .manages
+            .iter()
+            .filter(|(_, open)| open.initiator == host)
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        for ticket in manages {
+            self.manages.remove(&ticket);
+            self.happenings.push_back(Happening::Managed { initiator: host, ticket, answer: None });
+        }
+        self.happenings.push_back(Happening::Down { initiator: host, last: self.hosts[host].closed });
+    }
+
+    fn end(&mut self, ticket: Ticket, ended: Ended) {
+        if let Some(task) = self.tasks.remove(&ticket) {
+            self.happenings.push_back(Happening::Ended { initiator: task.initiator, ticket, ended });
+        }
+    }
+
+    fn step(&mut self, now: Instant, step: Step) {
+        match step {
+            Step::Execute(ticket) => self.execute(now, ticket),
+            Step::DataOut(ticket, offset, len) => {
+                let Some(task) = self.tasks.get(&ticket) else { return };
+                let from = usize::try_from(offset).unwrap();
+                let part = &task.order.data_out[from..from + usize::try_from(len).unwrap()];
+                let data = scattered(&mut self.rng, part);
+                let unit = usize::from(task.order.unit);
+                self.units[unit].data_out(now, TaskKey(ticket.0), offset, Ok(data));
+            }
+            Step::Manage(ticket, nexus, function) => self.start_manage(now, ticket, nexus, function),
+            Step::Saved(unit, ticket) => self.units[unit].saved(now, ticket, true),
+            Step::Lose(host) => {
+                self.lose(now, host);
+                if !self.hosts[host].closed {
+                    let at = now.after(Duration::from_millis(self.rng.below(20)));
+                    self.plan(at, Step::Return(host));
+                }
+            }
+            Step::Return(host) if self.hosts[host].nexus.is_none() => self.come(now, host),
+            Step::Return(_) => {}
+        }
+    }
+
+    fn execute(&mut self, now: Instant, ticket: Ticket) {
+        let Some(task) = self.tasks.get_mut(&ticket) else { return };
+        let Some(nexus) = self.hosts[task.initiator].nexus else { return };
+        task.begun = true;
+        self.commands += 1;
+        let order = &task.order;
+        let attribute = match order.attribute {
+            Attribute::Simple => TaskAttribute::Simple,
+            Attribute::Ordered => TaskAttribute::Ordered,
+            Attribute::HeadOfQueue => TaskAttribute::HeadOfQueue,
+        };
+        let command = Command {
+            nexus,
+            key: TaskKey(ticket.0),
+            attribute,
+            priority: 0,
+            cdb: Cdb::from_bytes(&order.cdb).unwrap(),
+            data_in_len: order.data_in_len,
+            data_out_len: u32::try_from(order.data_out.len()).unwrap(),
+        };
+        self.units[usize::from(order.unit)].execute(now, command);
+    }
+
+    fn start_manage(&mut self, now: Instant, ticket: Ticket, nexus: NexusId, function: Manage) {
+        if !self.manages.contains_key(&ticket) {
+            return;
+        }
+        let all: Vec<usize> = (0..self.units.len()).collect();
+        let (units, function) = match function {
+            Manage::AbortTask(task) | Manage::QueryTask(task) => {
+                let unit = self.tasks.get(&task).filter(|task| task.begun).map(|task| task.order.unit.into());
+                let key = TaskKey(task.0);
+                let query = matches!(function, Manage::QueryTask(_));
+                let function =
+                    if query { ManageFunction::QueryTask(key) } else { ManageFunction::AbortTask(key) };
+                (unit.into_iter().collect(), function)
+            }
+            Manage::AbortTaskSet(unit) => (vec![unit.into()], ManageFunction::AbortTaskSet),
+            Manage::ClearTaskSet(unit) => (vec![unit.into()], ManageFunction::ClearTaskSet),
+            Manage::UnitReset(unit) => (vec![unit.into()], ManageFunction::LogicalUnitReset),
+            Manage::WarmReset | Manage::ColdReset => (all, ManageFunction::LogicalUnitReset),
+        };
+        if let Some(open) = self.manages.get_mut(&ticket) {
+            open.left = units.len();
+        }
+        for unit in &units {
+            self.units[*unit].manage(now, nexus, ManageKey(ticket.0), function);
+        }
+        if units.is_empty() {
+            self.managed(ticket, false, 0);
+        }
+    }
+
+    fn managed(&mut self, ticket: Ticket, good: bool, answers: usize) {
+        let Some(open) = self.manages.get_mut(&ticket) else { return };
+        open.left -= answers;
+        open.good &= good;
+        if open.left == 0 {
+            let (initiator, answer) = (open.initiator, Some(open.good));
+            self.manages.remove(&ticket);
+            self.happenings.push_back(Happening::Managed { initiator, ticket, answer });
+        }
+    }
+
+    /// Collects what the units say until none says anything.
+    fn settle(&mut self, now: Instant) {
+        let mut quiet = 0;
+        while quiet < self.units.len() {
+            quiet = 0;
+            for unit in 0..self.units.len() {
+                let mut said = false;
+                while let Some(event) = self.units[unit].poll() {
+                    said = true;
+                    self.event(now, unit, event);
+                }
+                quiet += usize::from(!said);
+            }
+        }
+    }
+
+    fn event(&mut self, now: Instant, unit: usize, event: Event) {
+        match event {
+            Event::Fetch { key, offset, len } => {
+                let at = self.soon(now);
+                self.plan(at, Step::DataOut(Ticket(key.0), offset, len));
+            }
+            Event::DataIn { key, offset, data } => {
+                let task = self.tasks.get_mut(&Ticket(key.0)).expect("data of a task that is not open");
+                assert_eq!(task.data_in.len(), usize::try_from(offset).unwrap(), "data in order");
+                let start = task.data_in.len();
+                task.data_in.resize(start + data.len(), 0);
+                data.copy_to(0, &mut task.data_in[start..]);
+                assert!(
+                    task.data_in.len() <= usize::try_from(task.order.data_in_len).unwrap(),
+                    "data beyond the buffer"
+                );
+            }
+            Event::Finish { key, status, sense, .. } => {
+                let ticket = Ticket(key.0);
+                let data = self.tasks.get_mut(&ticket).map(|task| std::mem::take(&mut task.data_in));
+                let sense = sense.map(|sense| sense.bytes().to_vec()).unwrap_or_default();
+                self.end(ticket, Ended::Status { status: status.0, sense, data: data.unwrap_or_default() });
+            }
+            Event::Managed { key, outcome } => {
+                let good = matches!(
+                    outcome,
+                    ManageOutcome::Complete | ManageOutcome::Succeeded | ManageOutcome::SucceededWith(_)
+                );
+                self.managed(Ticket(key.0), good, 1);
+            }
+            Event::Aborted { key } => self.end(Ticket(key.0), Ended::Aborted),
+            Event::Save { ticket, state } => {
+                self.saved[unit] = Some(state);
+                let at = self.soon(now);
+                self.plan(at, Step::Saved(unit, ticket));
+            }
+            Event::Peer(call) => {
+                let caller = PeerCaller { unit: u32::try_from(unit).unwrap(), call: call.call };
+                let named = match &call.unit {
+                    PeerUnit::Lun(lun) => {
+                        usize::try_from(lun.0 >> 48).ok().filter(|at| *at < self.units.len())
+                    }
+                    PeerUnit::Designator { code_set, kind, designator } => {
+                        self.units.iter().position(|unit| unit.is_designated_by(*code_set, *kind, designator))
+                    }
+                };
+                match named {
+                    Some(other) => self.units[other].serve_peer(now, caller, call.nexus, call.request),
+                    None => self.units[unit].peer_answer(now, call.call, Err(PeerFault::NotReachable)),
+                }
+            }
+            Event::PeerDone { caller, result } => {
+                self.units[usize::try_from(caller.unit).unwrap()].peer_answer(now, caller.call, result);
+            }
+        }
+    }
+}
+
+impl Fabric for Direct {
+    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: Order) -> bool {
+        if self.hosts[initiator].nexus.is_none() {
+            return false;
+        }
+        self.tasks.insert(ticket, Task { initiator, order, data_in: Vec::new(), begun: false });
+        let at = self.soon(now);
+        self.plan(at, Step::Execute(ticket));
+        true
+    }
+
+    fn manage(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: Manage) -> bool {
+        let Some(nexus) = self.hosts[initiator].nexus else { return false };
+        self.manages.insert(ticket, Managing { initiator, left: 0, good: true });
+        let at = self.soon(now);
+        self.plan(at, Step::Manage(ticket, nexus, function));
+        true
+    }
+
+    fn poll(&mut self) -> Option<Happening> {
+        self.happenings.pop_front()
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
+        self.units.iter().filter_map(LogicalUnit::poll_timeout).chain(queued).min()
+    }
+
+    fn advance(&mut self, now: Instant) {
+        for unit in 0..self.units.len() {
+            if self.media[unit].next().is_some_and(|at| at <= now) {
+                self.units[unit].store_ready(now);
+            }
+            if self.units[unit].poll_timeout().is_some_and(|at| at <= now) {
+                self.units[unit].handle_timeout(now);
+            }
+        }
+        self.settle(now);
+        while self.queue.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
+            if let Some((_, step)) = self.queue.pop_first() {
+                self.step(now, step);
+                self.settle(now);
+            }
+        }
+    }
+
+    fn heal(&mut self, _now: Instant) {
+        self.queue.retain(|_, step| !matches!(step, Step::Lose(_)));
+    }
+
+    fn close(&mut self, now: Instant) {
+        for host in 0..self.hosts.len() {
+            self.hosts[host].closed = true;
+            self.lose(now, host);
+        }
+        self.settle(now);
+    }
+
+    fn crash(&mut self, now: Instant) {
+        for host in 0..self.hosts.len() {
+            self.lose(now, host);
+        }
+        self.queue.retain(|_, step| matches!(step, Step::Lose(_)));
+        self.build();
+        for host in 0..self.hosts.len() {
+            let at = self.soon(now);
+            self.plan(at, Step::Return(host));
+        }
+    }
+
+    fn holds(&self) -> Option<String> {
+        let tasks: u64 = self.units.iter().map(|unit| unit.stats().tasks).sum();
+        (tasks > 0).then(|| format!("{tasks} tasks in the units"))
+    }
+
+    fn bugs(&self) -> u64 {
+        0
+    }
+
+    fn tally(&self) -> String {
+        format!("{} commands, {} nexuses", self.commands, self.next_nexus - 1)
+    }
+}

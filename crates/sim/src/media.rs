@@ -1,0 +1,267 @@
+//! The media under the units: they take their time, complete out of order, fail by dice, lose what was not flushed when the
+//! power is cut, and count how often each signed block was written to them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use base::buffer::DataList;
+use base::rng::Rng;
+use base::time::Instant;
+use netem::odds::Span;
+use oracle::reading::Reading;
+use store::Store;
+use store::contract::{Completion, Fault, Op, OpAction, OpId, Outcome, Profile};
+use store::faulty::{Faults, Faulty, Kind, Rule};
+use store::powercut::Power;
+use store::ram::Ram;
+
+/// The time of the world, for those that are called without it.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Rc<Cell<u64>>);
+
+impl Clock {
+    /// Returns the time.
+    pub fn now(&self) -> Instant {
+        Instant(self.0.get())
+    }
+
+    /// Sets the time.
+    pub fn set(&self, now: Instant) {
+        self.0.set(now.0);
+    }
+}
+
+/// What a medium is like.
+#[derive(Clone, Copy, Debug)]
+pub struct MediumPlan {
+    /// How long it is, in bytes.
+    pub len: u64,
+    /// Whether it has a volatile cache and its power can be cut.
+    pub volatile: bool,
+    /// From the submission of an operation to its effect.
+    pub effect: Span,
+    /// From its effect to its completion.
+    pub answer: Span,
+    /// One operation in so many fails; zero for none.
+    pub fails_one_in: u64,
+    /// Length of a logical block, for those that look into writes.
+    pub block_len: usize,
+}
+
+/// A medium, for the world. Clones share it.
+#[derive(Clone)]
+pub struct Medium(Rc<RefCell<State>>);
+
+/// A medium, for a unit.
+struct Plugged(Rc<RefCell<State>>, u64);
+
+struct State {
+    plan: MediumPlan,
+    clock: Clock,
+    rng: Rng,
+    power: Option<Power>,
+    inner: Box<dyn Store>,
+    faults: Faults,
+    /// Operations without effect yet, by the moment of their effect; then in order of submission.
+    waiting: BTreeMap<(Instant, u64), Op>,
+    /// Completions that nobody may see yet.
+    ready: BTreeMap<(Instant, u64), Completion>,
+    number: u64,
+    /// Which plug is in: a unit that was thrown away in a crash is not heard any more.
+    plug: u64,
+    executions: BTreeMap<(u32, u64, u64), u32>,
+    twice: Vec<String>,
+}
+
+impl Medium {
+    /// Makes a medium of zeros.
+    pub fn new(plan: MediumPlan, clock: Clock, seed: u64) -> Self {
+        let mut rng = Rng::from_seed(seed);
+        let power = plan.volatile.then(|| Power::new(plan.len));
+        let (inner, faults) = wired(&plan, power.as_ref(), rng.next_u64());
+        Self(Rc::new(RefCell::new(State {
+            plan,
+            clock,
+            power,
+            inner,
+            faults,
+            waiting: BTreeMap::new(),
+            ready: BTreeMap::new(),
+            number: 0,
+            plug: 0,
+            executions: BTreeMap::new(),
+            twice: Vec::new(),
+            rng,
+        })))
+    }
+
+    /// Plugs it into a unit; the one before is cut off.
+    pub fn plug(&self) -> Box<dyn Store> {
+        let mut state = self.0.borrow_mut();
+        state.plug += 1;
+        Box::new(Plugged(Rc::clone(&self.0), state.plug))
+    }
+
+    /// Returns when an operation takes effect or a completion can be seen.
+    pub fn next(&self) -> Option<Instant> {
+        let state = self.0.borrow();
+        let effect = state.waiting.first_key_value().map(|((at, _), _)| *at);
+        let answer = state.ready.first_key_value().map(|((at, _), _)| *at);
+        [effect, answer].into_iter().flatten().min()
+    }
+
+    /// Lets operations take effect that are due. Returns whether there are completions to collect.
+    pub fn advance(&self, now: Instant) -> bool {
+        let mut state = self.0.borrow_mut();
+        while state.waiting.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
+            if let Some(((at, number), op)) = state.waiting.pop_first() {
+                state.perform(at, number, op);
+            }
+        }
+        state.ready.first_key_value().is_some_and(|((at, _), _)| *at <= now)
+    }
+
+    /// Cuts the power: what was not begun may have been begun, what was not flushed may be lost, nothing is answered.
+    pub fn cut(&self, seed: u64) {
+        let mut state = self.0.borrow_mut();
+        let waiting = std::mem::take(&mut state.waiting);
+        state.ready.clear();
+        state.plug += 1;
+        if let Some(power) = state.power.clone() {
+            power.hold();
+            let mut store = power.store();
+            for (_, op) in waiting {
+                store.submit(op);
+            }
+            power.cut(seed);
+        }
+        if state.power.is_some() {
+            (state.inner, state.faults) = wired(&state.plan, state.power.as_ref(), seed);
+        }
+    }
+
+    /// Heals it: nothing fails any more.
+    pub fn heal(&self) {
+        self.0.borrow().faults.clear();
+    }
+
+    /// Returns whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        let state = self.0.borrow();
+        state.waiting.is_empty() && state.ready.is_empty()
+    }
+
+    /// Reads it past everything: what it holds now.
+    pub fn contents(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut state = self.0.borrow_mut();
+        let id = OpId(u64::MAX);
+        state.inner.submit(Op { id, action: OpAction::Read { at, len } });
+        let mut bytes = vec![0; len];
+        if let Some(Completion { result: Ok(Outcome::Data(data)), .. }) = state.inner.poll() {
+            data.copy_to(0, &mut bytes);
+        }
+        bytes
+    }
+
+    /// Returns the writes that were executed more often than they were sent.
+    pub fn executed_twice(&self) -> Vec<String> {
+        self.0.borrow().twice.clone()
+    }
+}
+
+impl State {
+    fn perform(&mut self, at: Instant, number: u64, op: Op) {
+        self.note(&op);
+        self.inner.submit(op);
+        while let Some(completion) = self.inner.poll() {
+            let answer = at.after(self.plan.answer.pick(&mut self.rng));
+            self.ready.insert((answer, number), completion);
+        }
+    }
+
+    /// Counts the signed blocks of a write, each where it belongs: what a copy or a WRITE SAME puts elsewhere may be there
+    /// many times.
+    fn note(&mut self, op: &Op) {
+        let OpAction::Write { at, data, .. } = &op.action else { return };
+        let block_len = self.plan.block_len;
+        let mut bytes = vec![0; data.len()];
+        data.copy_to(0, &mut bytes);
+        let first = at / u64::try_from(block_len).unwrap_or(1);
+        for (lba, block) in (first..).zip(bytes.chunks(block_len)) {
+            let Reading::Signed(stamp) = Reading::of(block) else { continue };
+            if stamp.lba.0 != lba {
+                continue;
+            }
+            let count = self.executions.entry((stamp.writer.0, stamp.sequence.0, lba)).or_default();
+            *count += 1;
+            if *count == 2 {
+                self.twice.push(format!("{stamp} was written to the medium twice"));
+            }
+        }
+    }
+}
+
+/// Puts the filters around the medium itself.
+fn wired(plan: &MediumPlan, power: Option<&Power>, seed: u64) -> (Box<dyn Store>, Faults) {
+    let medium: Box<dyn Store> = match power {
+        Some(power) => Box::new(power.store()),
+        None => Box::new(Ram::new(plan.len)),
+    };
+    let (faulty, faults) = Faulty::new(medium, seed);
+    if plan.fails_one_in > 0 {
+        for kind in [Kind::Read, Kind::Write, Kind::Flush, Kind::Deallocate, Kind::WriteZeroes] {
+            let chance = (1, plan.fails_one_in);
+            faults.add(Rule { chance, ..Rule::always(kind, 0, plan.len, Fault::Medium) });
+        }
+    }
+    (Box::new(faulty), faults)
+}
+
+impl Store for Plugged {
+    fn profile(&self) -> Profile {
+        self.0.borrow().inner.profile()
+    }
+
+    fn submit(&mut self, op: Op) {
+        let mut state = self.0.borrow_mut();
+        if state.plug != self.1 {
+            return;
+        }
+        let at = state.clock.now();
+        state.number += 1;
+        let number = state.number;
+        let plan = state.plan;
+        if plan.effect == Span::ZERO && plan.answer == Span::ZERO {
+            state.perform(at, number, op);
+        } else {
+            let effect = at.after(plan.effect.pick(&mut state.rng));
+            state.waiting.insert((effect, number), op);
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut state = self.0.borrow_mut();
+        let now = state.clock.now();
+        let due =
+            state.plug == self.1 && state.ready.first_key_value().is_some_and(|((at, _), _)| *at <= now);
+        due.then(|| state.ready.pop_first().map(|(_, completion)| completion)).flatten()
+    }
+}
+
+/// Puts bytes into a list of shares, cut at random places, as a receive path does.
+pub fn scattered(rng: &mut Rng, bytes: &[u8]) -> DataList {
+    let mut list = DataList::new();
+    let mut rest: VecDeque<&[u8]> = VecDeque::from([bytes]);
+    while let Some(part) = rest.pop_front() {
+        if part.len() > 512 && rng.chance(1, 3) {
+            let at = usize::try_from(rng.below(u64::try_from(part.len()).unwrap_or(1))).unwrap_or(0);
+            let (head, tail) = part.split_at(at);
+            rest.push_front(tail);
+            rest.push_front(head);
+        } else if !part.is_empty() {
+            list.push(base::buffer::Bytes::copied_from(part));
+        }
+    }
+    list
+}

@@ -1,0 +1,382 @@
+//! What initiators ask for: random commands, each with what it means to the blocks.
+
+use std::collections::BTreeMap;
+
+use base::rng::Rng;
+use base::units::Lba;
+use oracle::history::{Change, Content, Mark, Planned};
+use oracle::pattern::Pattern;
+use oracle::stamp::{Generation, Sequence, Stamp, WriterId};
+use scsi::copy::ListId;
+use scsi::copy::cscd::{Cscd, CscdId};
+use scsi::copy::list::{CopyList, Format, ListIdUsage};
+use scsi::copy::segment::SegmentAction;
+
+use crate::desk::{Desk, Meaning};
+use crate::fabric::{Attribute, Order};
+use crate::house;
+use crate::scenario::{Scenario, pick};
+
+/// One initiator's part.
+#[derive(Debug)]
+pub struct Workload {
+    writer: WriterId,
+    sequence: u64,
+    rng: Rng,
+    block_len: usize,
+    units: u16,
+    blocks: u64,
+    transfer_max: u64,
+    reserves_one_in: u64,
+    pattern: Pattern,
+    /// Whether the media keep writes only until the power is cut.
+    volatile: bool,
+    /// The generation of each own block, so that it can be made again.
+    generations: BTreeMap<Mark, Generation>,
+}
+
+/// A run of blocks of one unit.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    unit: u16,
+    lba: Lba,
+    blocks: u64,
+}
+
+impl Workload {
+    /// Starts an initiator's part.
+    pub fn new(scenario: &Scenario, initiator: usize, seed: u64) -> Self {
+        let mut rng = Rng::from_seed(seed);
+        Self {
+            writer: WriterId(u32::try_from(initiator + 1).unwrap()),
+            sequence: 0,
+            block_len: scenario.medium.block_len,
+            units: scenario.units,
+            blocks: scenario.blocks,
+            transfer_max: scenario.transfer_max,
+            reserves_one_in: scenario.reserves_one_in,
+            pattern: *pick(&mut rng, &Pattern::ALL),
+            volatile: scenario.medium.volatile,
+            generations: BTreeMap::new(),
+            rng,
+        }
+    }
+
+    /// Makes the next order.
+    pub fn next(&mut self, desk: &Desk) -> (Order, Meaning) {
+        if self.reserves_one_in > 0 && self.rng.chance(1, self.reserves_one_in) {
+            return (self.reservation(), Meaning::Nothing);
+        }
+        let at = self.extent();
+        let (mut order, meaning) = match self.rng.below(100) {
+            0..34 => self.read(at),
+            34..68 => self.write(desk, at),
+            68..74 => self.flush(at),
+            74..80 => self.write_same(desk, at),
+            80..84 => self.unmap(desk, at),
+            84..89 => self.compare_and_write(desk, at),
+            89..92 => self.verify(desk, at),
+            92..95 => self.copy(desk, at),
+            _ => self.question(at),
+        };
+        order.attribute = *pick(
+            &mut self.rng,
+            &[
+                Attribute::Simple,
+                Attribute::Simple,
+                Attribute::Simple,
+                Attribute::Ordered,
+                Attribute::HeadOfQueue,
+            ],
+        );
+        order.immediate = self.rng.chance(1, 40);
+        (order, meaning)
+    }
+
+    fn extent(&mut self) -> Extent {
+        // Half of all accesses go to the first few blocks.
+        let blocks = if self.rng.chance(1, 2) { self.blocks.min(12) } else { self.blocks };
+        let len = (1 + self.rng.below(self.transfer_max)).min(blocks);
+        let lba = Lba(self.rng.below(blocks - len + 1));
+        Extent { unit: u16::try_from(self.rng.below(self.units.into())).unwrap(), lba, blocks: len }
+    }
+
+    fn read(&mut self, at: Extent) -> (Order, Meaning) {
+        let fua = u8::from(self.rng.chance(1, 8)) << 3;
+        let cdb = self.transfer([0x08, 0x28, 0xa8, 0x88], fua, at);
+        let mut order = order(at.unit, &cdb, Vec::new(), self.bytes(at.blocks));
+        order.replay = self.rng.chance(1, 2);
+        let Extent { unit, lba, blocks } = at;
+        (order, Meaning::Read { unit, lba, blocks })
+    }
+
+    fn write(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+        let fua = self.rng.chance(1, 4);
+        let verify = self.rng.chance(1, 12);
+        let opcodes = if verify { [0x2e, 0x2e, 0xae, 0x8e] } else { [0x0a, 0x2a, 0xaa, 0x8a] };
+        let mut cdb = self.transfer(opcodes, if verify { 0 } else { u8::from(fua) << 3 }, at);
+        // The six-byte form has no FUA.
+        let fua = fua && !verify && cdb[0] != 0x0a;
+        if verify && self.rng.chance(1, 2) {
+            cdb[1] |= 2;
+        }
+        let data = self.signed(desk, at);
+        let content = Planned::Signed(self.writer, Sequence(self.sequence));
+        let change = self.change(desk, at, content, fua);
+        (order(at.unit, &cdb, data, 0), Meaning::Change(vec![change]))
+    }
+
+    fn flush(&mut self, at: Extent) -> (Order, Meaning) {
+        let opcode = *pick(&mut self.rng, &[0x35, 0x91]);
+        let mut cdb = vec![0; if opcode == 0x35 { 10 } else { 16 }];
+        cdb[0] = opcode;
+        (order(at.unit, &cdb, Vec::new(), 0), Meaning::Flush(at.unit))
+    }
+
+    fn write_same(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+        let long = self.rng.chance(1, 2);
+        let mut cdb = if long { long_cdb(0x93, at) } else { medium_cdb(0x41, at) };
+        let no_data = long && self.rng.chance(1, 3);
+        let zeros = no_data || self.rng.chance(1, 3);
+        cdb[1] |= u8::from(no_data) | u8::from(zeros && self.rng.chance(1, 2)) << 3;
+        let one = Extent { blocks: 1, ..at };
+        let (data, content) = if zeros {
+            (vec![0; if no_data { 0 } else { self.block_len }], Planned::Zero)
+        } else {
+            let data = self.signed(desk, one);
+            let (device, sequence) = (desk.device(at.unit), Sequence(self.sequence));
+            (data, Planned::Same(Mark { device, lba: at.lba, writer: self.writer, sequence }))
+        };
+        let change = self.change(desk, at, content, false);
+        (order(at.unit, &cdb, data, 0), Meaning::Change(vec![change]))
+    }
+
+    fn unmap(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+        let mut list = vec![0, 22, 0, 16, 0, 0, 0, 0];
+        list.extend(at.lba.0.to_be_bytes());
+        list.extend(u32::try_from(at.blocks).unwrap().to_be_bytes());
+        list.extend([0; 4]);
+        let change = Change { optional: true, ..self.change(desk, at, Planned::Zero, false) };
+        let cdb = [0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0];
+        (order(at.unit, &cdb, list, 0), Meaning::Change(vec![change]))
+    }
+
+    fn compare_and_write(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+        let at = Extent { blocks: at.blocks.min(4), ..at };
+        let (mut data, expected) = self.guess(desk, at);
+        data.extend(self.signed(desk, at));
+        let fua = self.rng.chance(1, 4);
+        let mut cdb = long_cdb(0x89, at);
+        cdb[1] |= u8::from(fua) << 3;
+        cdb[10..14].copy_from_slice(&[0, 0, 0, u8::try_from(at.blocks).unwrap()]);
+        let content = Planned::Signed(self.writer, Sequence(self.sequence));
+        let change = self.change(desk, at, content, fua);
+        (order(at.unit, &cdb, data, 0), Meaning::CompareAndWrite(change, expected))
+    }
+
+    fn verify(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+        let at = Extent { blocks: at.blocks.min(4), ..at };
+        let (data, expected) = self.guess(desk, at);
+        let mut cdb = long_cdb(0x8f, at);
+        cdb[1] |= 2;
+        let Extent { unit, lba, .. } = at;
+        (order(unit, &cdb, data, 0), Meaning::Verify { unit, lba, expected })
+    }
+
+    fn copy(&mut self, desk: &Desk, at: Extent) -> (Order, Meaning) {
+        // From the lower half to the upper one: what is copied is never copied back, so that a block that is found where it
+        // was written was written there.
+        let half = self.blocks / 2;
+        let blocks = at.blocks.min(half);
+        let at = Extent { lba: Lba(self.rng.below(half - blocks + 1)), blocks, ..at };
+        let to = Extent {
+            unit: u16::try_from(self.rng.below(self.units.into())).unwrap(),
+            lba: Lba(half + self.rng.below(self.blocks - half - blocks + 1)),
+            blocks,
+        };
+        let cscd = |unit: u16| Cscd {
+            device_type: 0,
+            code_set: 1,
+            kind: 3,
+            association: 0,
+            designator: house::naa(unit),
+            pad: false,
+            block_len: u32::try_from(self.block_len).unwrap(),
+        };
+        let mut list = CopyList {
+            format: Format::Lid1,
+            list_id: ListId(0),
+            usage: ListIdUsage::Unnamed,
+            priority: 0,
+            cscds: vec![cscd(at.unit), cscd(to.unit)],
+            segments: Vec::new(),
+            inline: Vec::new(),
+        };
+        list.push(SegmentAction::Blocks {
+            counts_destination: true,
+            keep_residual: false,
+            source: CscdId(0),
+            destination: CscdId(1),
+            count: u16::try_from(at.blocks).unwrap(),
+            source_lba: at.lba,
+            destination_lba: to.lba,
+        });
+        let data = list.to_bytes();
+        let mut cdb = [0; 16];
+        cdb[0] = 0x83;
+        cdb[10..14].copy_from_slice(&u32::try_from(data.len()).unwrap().to_be_bytes());
+        let content = Planned::CopyOf(desk.device(at.unit), at.lba);
+        let change = self.change(desk, to, content, false);
+        (order(at.unit, &cdb, data, 0), Meaning::Change(vec![change]))
+    }
+
+    /// Commands that touch no block.
+    fn question(&mut self, at: Extent) -> (Order, Meaning) {
+        let (cdb, len): (&[u8], u32) = *pick(
+            &mut self.rng,
+            &[
+                (&[0x00, 0, 0, 0, 0, 0][..], 0),
+                (&[0x12, 0, 0, 0, 96, 0], 96),
+                (&[0x12, 1, 0x83, 1, 0, 0], 256),
+                (&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8),
+                (&[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0], 32),
+                (&[0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 200, 0, 0], 200),
+                (&[0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0], 64),
+                (&[0x1a, 0, 0x3f, 0, 255, 0], 255),
+                (&[0x5e, 0, 0, 0, 0, 0, 0, 1, 0, 0], 256),
+                (&[0xff, 0, 0, 0, 0, 0], 16),
+            ],
+        );
+        (order(at.unit, cdb, Vec::new(), len), Meaning::Nothing)
+    }
+
+    fn reservation(&mut self) -> Order {
+        let unit = u16::try_from(self.rng.below(self.units.into())).unwrap();
+        let key = |writer: WriterId| u64::from(writer.0) * 0x0101;
+        let mut list = vec![0; 24];
+        let own = key(self.writer).to_be_bytes();
+        let other = key(WriterId(1 + u32::try_from(self.rng.below(3)).unwrap())).to_be_bytes();
+        let (action, scope_type) = match self.rng.below(10) {
+            0 => return order(unit, &[0x16, 0, 0, 0, 0, 0], Vec::new(), 0),
+            1 | 2 => return order(unit, &[0x17, 0, 0, 0, 0, 0], Vec::new(), 0),
+            3 | 4 => {
+                list[8..16].copy_from_slice(&own);
+                (6, 0)
+            }
+            5 => {
+                list[..8].copy_from_slice(&own);
+                (1, *pick(&mut self.rng, &[1, 3, 5, 6]))
+            }
+            6 | 7 => {
+                list[..8].copy_from_slice(&own);
+                (2, *pick(&mut self.rng, &[1, 3, 5, 6]))
+            }
+            8 => {
+                list[..8].copy_from_slice(&own);
+                (3, 0)
+            }
+            _ => {
+                list[..8].copy_from_slice(&own);
+                list[8..16].copy_from_slice(&other);
+                (*pick(&mut self.rng, &[4, 5]), 5)
+            }
+        };
+        list[20] = u8::from(self.rng.chance(1, 3));
+        order(unit, &[0x5f, action, scope_type, 0, 0, 0, 0, 0, 24, 0], list, 0)
+    }
+
+    /// Guesses what blocks hold, and mostly rightly: the bytes, and what they stand for.
+    fn guess(&mut self, desk: &Desk, at: Extent) -> (Vec<u8>, Vec<Content>) {
+        let mut data = Vec::new();
+        let mut contents = Vec::new();
+        for lba in at.lba.0..at.lba.0 + at.blocks {
+            // Only zeros and own blocks can be made again; the others are guessed wrongly.
+            let one = Extent { lba: Lba(lba), blocks: 1, ..at };
+            let likely = desk.history().expectation(desk.device(at.unit), Lba(lba));
+            if likely.contains(&Content::Zero) || self.rng.chance(1, 2) {
+                data.resize(data.len() + self.block_len, 0);
+                contents.push(Content::Zero);
+            } else {
+                let block = likely.first().and_then(|content| self.remake(desk, at.unit, *content));
+                let (block, content) = block.unwrap_or_else(|| {
+                    let block = self.signed(desk, one);
+                    let (device, sequence) = (desk.device(at.unit), Sequence(self.sequence));
+                    (block, Content::Signed(Mark { device, lba: Lba(lba), writer: self.writer, sequence }))
+                });
+                data.extend(block);
+                contents.push(content);
+            }
+        }
+        (data, contents)
+    }
+
+    /// Signs the same block again. Everything in a stamp follows from its mark, so that this can be done.
+    fn remake(&self, desk: &Desk, unit: u16, content: Content) -> Option<(Vec<u8>, Content)> {
+        let Content::Signed(mark) = content else { return None };
+        (mark.device == desk.device(unit) && mark.writer == self.writer).then(|| {
+            let mut block = vec![0; self.block_len];
+            self.stamp(mark, *self.generations.get(&mark)?).sign(&mut block).unwrap();
+            Some((block, content))
+        })?
+    }
+
+    fn signed(&mut self, desk: &Desk, at: Extent) -> Vec<u8> {
+        self.sequence += 1;
+        let mut data = vec![0; self.block_len * usize::try_from(at.blocks).unwrap()];
+        for (lba, block) in (at.lba.0..).zip(data.chunks_mut(self.block_len)) {
+            let device = desk.device(at.unit);
+            let (lba, sequence) = (Lba(lba), Sequence(self.sequence));
+            let mark = Mark { device, lba, writer: self.writer, sequence };
+            let generation = desk.history().next_generation(device, lba);
+            self.generations.insert(mark, generation);
+            self.stamp(mark, generation).sign(block).unwrap();
+        }
+        data
+    }
+
+    const fn stamp(&self, mark: Mark, generation: Generation) -> Stamp {
+        let Mark { device, lba, writer, sequence } = mark;
+        let (time_ns, seed, pattern) = (0, writer.0, self.pattern);
+        Stamp { device, lba, generation, writer, sequence, time_ns, seed, pattern }
+    }
+
+    fn change(&self, desk: &Desk, at: Extent, content: Planned, fua: bool) -> Change {
+        let device = desk.device(at.unit);
+        let stable = fua || !self.volatile;
+        Change { device, lba: at.lba, blocks: at.blocks, content, stable, optional: false }
+    }
+
+    fn bytes(&self, blocks: u64) -> u32 {
+        u32::try_from(blocks).unwrap() * u32::try_from(self.block_len).unwrap()
+    }
+
+    /// One of the four lengths of a READ or WRITE.
+    fn transfer(&mut self, opcodes: [u8; 4], flags: u8, at: Extent) -> Vec<u8> {
+        let which = usize::try_from(self.rng.below(4)).unwrap();
+        let lba = u32::try_from(at.lba.0).unwrap().to_be_bytes();
+        let blocks = u32::try_from(at.blocks).unwrap().to_be_bytes();
+        let opcode = opcodes[which];
+        match opcode >> 5 {
+            0 => vec![opcode, lba[1] & 0x1f, lba[2], lba[3], blocks[3], 0],
+            1 => vec![opcode, flags, lba[0], lba[1], lba[2], lba[3], 0, blocks[2], blocks[3], 0],
+            5 => [&[opcode, flags][..], &lba, &blocks, &[0, 0]].concat(),
+            _ => [&[opcode, flags][..], &[0; 4], &lba, &blocks, &[0, 0]].concat(),
+        }
+    }
+}
+
+fn order(unit: u16, cdb: &[u8], data_out: Vec<u8>, data_in_len: u32) -> Order {
+    let attribute = Attribute::Simple;
+    Order { unit, cdb: cdb.to_vec(), data_out, data_in_len, attribute, immediate: false, replay: false }
+}
+
+fn long_cdb(opcode: u8, at: Extent) -> Vec<u8> {
+    let blocks = u32::try_from(at.blocks).unwrap().to_be_bytes();
+    [&[opcode, 0][..], &at.lba.0.to_be_bytes(), &blocks, &[0, 0]].concat()
+}
+
+fn medium_cdb(opcode: u8, at: Extent) -> Vec<u8> {
+    let lba = u32::try_from(at.lba.0).unwrap().to_be_bytes();
+    let blocks = u16::try_from(at.blocks).unwrap().to_be_bytes();
+    [&[opcode, 0][..], &lba, &[0], &blocks, &[0]].concat()
+}

@@ -1,0 +1,445 @@
+//! A run: the loop, the deadlines, the verdict.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+use base::units::Lba;
+use oracle::stamp::DeviceId;
+
+use crate::desk::{Desk, Meaning};
+use crate::fabric::direct::Direct;
+use crate::fabric::{Ended, Fabric, Happening, Manage, Ticket};
+use crate::media::{Clock, Medium};
+use crate::scenario::{Scenario, Transport, pick};
+use crate::trace::Trace;
+use crate::workload::Workload;
+
+/// After this long an initiator loses patience with an order and aborts it, as block layers do.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// After this long without an end, an order hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(600);
+
+/// How long the end of a run may take once nothing fails any more.
+const SETTLES_WITHIN: Duration = Duration::from_secs(1200);
+
+/// What went wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// What it is, one line each.
+    pub what: Vec<String>,
+    /// When.
+    pub at: Instant,
+    /// What happened before, the last lines of it.
+    pub trace: Vec<String>,
+}
+
+/// What a run did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The hash of everything that happened.
+    pub hash: u64,
+    /// How orders ended: done, failed, refused, unknown.
+    pub ends: [u64; 4],
+    /// How many blocks were judged.
+    pub judged: u64,
+    /// How long it took, in the world.
+    pub took: Duration,
+    /// What the fabric did.
+    pub tally: String,
+}
+
+/// A world.
+pub struct World {
+    scenario: Scenario,
+    clock: Clock,
+    media: Vec<Medium>,
+    fabric: Box<dyn Fabric>,
+    desk: Desk,
+    actors: Vec<Actor>,
+    open: BTreeMap<Ticket, Open>,
+    managing: BTreeMap<Ticket, Instant>,
+    next_ticket: u64,
+    rng: Rng,
+    trace: Trace,
+    crashes: Vec<Instant>,
+    failures: Vec<String>,
+}
+
+/// An initiator, as the world sees it.
+struct Actor {
+    workload: Workload,
+    orders_left: u64,
+    open: usize,
+    up: bool,
+    gone: bool,
+    /// When it sends next.
+    next: Instant,
+}
+
+struct Open {
+    initiator: usize,
+    unit: u16,
+    since: Instant,
+    aborted: bool,
+}
+
+/// Runs the world of a scenario.
+///
+/// # Errors
+/// What went wrong, if anything did.
+pub fn run(scenario: &Scenario, trace: &Trace) -> Result<Report, Failure> {
+    World::new(scenario, trace).run()
+}
+
+impl World {
+    fn new(scenario: &Scenario, trace: &Trace) -> Self {
+        let mut rng = Rng::from_seed(scenario.seed);
+        let clock = Clock::default();
+        let start = Instant(1_000_000_000);
+        clock.set(start);
+        let media: Vec<Medium> = (0..scenario.units)
+            .map(|_| Medium::new(scenario.medium, clock.clone(), rng.next_u64()))
+            .collect();
+        let devices = (0..scenario.units).map(|_| DeviceId(rng.next_u64())).collect();
+        let fabric: Box<dyn Fabric> = match scenario.transport {
+            Transport::Direct => {
+                Box::new(Direct::new(scenario, media.clone(), trace.clone(), start, rng.next_u64()))
+            }
+        };
+        let actor = |initiator| Actor {
+            workload: Workload::new(scenario, initiator, scenario.seed.wrapping_add(17 + initiator as u64)),
+            orders_left: scenario.orders,
+            open: 0,
+            up: false,
+            gone: false,
+            next: start,
+        };
+        let span = Duration::from_millis(300);
+        let mut crashes: Vec<Instant> = (0..scenario.crashes)
+            .map(|_| start.after(netem::odds::Span::between(Duration::ZERO, span).pick(&mut rng)))
+            .collect();
+        crashes.sort_unstable_by(|a, b| b.cmp(a));
+        let tears = scenario.medium.volatile && scenario.medium.block_len > oracle::stamp::SECTOR;
+        Self {
+            desk: Desk::new(devices, scenario.medium.block_len, tears),
+            actors: (0..scenario.initiators).map(actor).collect(),
+            scenario: scenario.clone(),
+            clock,
+            media,
+            fabric,
+            open: BTreeMap::new(),
+            managing: BTreeMap::new(),
+            next_ticket: 0,
+            rng,
+            trace: trace.clone(),
+            crashes,
+            failures: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<Report, Failure> {
+        let start = self.clock.now();
+        self.settle();
+        while self.failures.is_empty() && self.is_busy() {
+            self.step();
+        }
+        self.trace.say(|| "nothing fails from now on".into());
+        self.fabric.heal(self.clock.now());
+        self.media.iter().for_each(Medium::heal);
+        let limit = self.clock.now().after(SETTLES_WITHIN);
+        while self.failures.is_empty() && !self.open.is_empty() {
+            self.step();
+            self.bound(limit, "orders are still open long after everything was healed");
+        }
+        self.leave();
+        if self.failures.is_empty() {
+            self.inspect();
+        }
+        self.verdict(start)
+    }
+
+    fn is_busy(&self) -> bool {
+        self.actors.iter().any(|actor| !actor.gone && actor.orders_left > 0)
+    }
+
+    /// Moves time to the next thing that happens.
+    fn step(&mut self) {
+        let now = self.clock.now();
+        let sends = self.actors.iter().filter(|actor| self.may_send(actor)).map(|actor| actor.next);
+        let oldest = self.open.values().filter(|open| !open.aborted).map(|open| open.since).min();
+        let hangs = self.open.values().map(|open| open.since).chain(self.managing.values().copied()).min();
+        let next = (self.media.iter().filter_map(Medium::next))
+            .chain(self.fabric.next())
+            .chain(sends)
+            .chain(self.crashes.last().copied())
+            .chain(oldest.map(|since| since.after(PATIENCE)))
+            .chain(hangs.map(|since| since.after(HANGS_AFTER)))
+            .min();
+        let Some(next) = next else {
+            return self.fail("nothing will ever happen again".into());
+        };
+        let now = next.max(now);
+        self.clock.set(now);
+        self.trace.at(now);
+        if self.crashes.last().is_some_and(|at| *at <= now) {
+            self.crashes.pop();
+            self.crash(now);
+        }
+        for medium in &self.media {
+            medium.advance(now);
+        }
+        self.fabric.advance(now);
+        self.settle();
+        for initiator in 0..self.actors.len() {
+            if self.may_send(&self.actors[initiator]) && self.actors[initiator].next <= now {
+                self.send(now, initiator);
+            }
+        }
+        self.watch(now);
+        self.settle();
+    }
+
+    fn may_send(&self, actor: &Actor) -> bool {
+        actor.up && actor.orders_left > 0 && actor.open < self.scenario.depth
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+
+    fn send(&mut self, now: Instant, initiator: usize) {
+        let think = self.scenario.think.pick(&mut self.rng);
+        let actor = &mut self.actors[initiator];
+        actor.next = now.after(think);
+        actor.orders_left -= 1;
+        let manages = self.scenario.manages_one_in;
+        if manages > 0 && self.rng.chance(1, manages) {
+            let function = self.some_management(initiator);
+            return self.manage(now, initiator, function);
+        }
+        let (order, meaning) = self.actors[initiator].workload.next(&self.desk);
+        let ticket = self.ticket();
+        self.trace.say(|| describe(initiator, ticket, &order.cdb, &meaning));
+        self.trace.mix_bytes(&order.cdb);
+        let unit = order.unit;
+        self.desk.submitted(ticket, meaning);
+        if self.fabric.submit(now, initiator, ticket, order) {
+            self.actors[initiator].open += 1;
+            self.open.insert(ticket, Open { initiator, unit, since: now, aborted: false });
+        } else {
+            self.desk.ended(initiator, ticket, &Ended::Refused);
+        }
+    }
+
+    fn some_management(&mut self, initiator: usize) -> Manage {
+        let own: Vec<Ticket> = self
+            .open
+            .iter()
+            .filter(|(_, open)| open.initiator == initiator)
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        let unit = u16::try_from(self.rng.below(self.scenario.units.into())).unwrap();
+        match self.rng.below(12) {
+            0..5 if !own.is_empty() => Manage::AbortTask(*pick(&mut self.rng, &own)),
+            5 if !own.is_empty() => Manage::QueryTask(*pick(&mut self.rng, &own)),
+            6 | 7 => Manage::ClearTaskSet(unit),
+            8 | 9 => Manage::UnitReset(unit),
+            10 => Manage::WarmReset,
+            11 => Manage::ColdReset,
+            _ => Manage::AbortTaskSet(unit),
+        }
+    }
+
+    fn manage(&mut self, now: Instant, initiator: usize, function: Manage) {
+        let ticket = self.ticket();
+        self.trace.say(|| format!("initiator {initiator} asks {function:?} as {}", ticket.0));
+        if self.fabric.manage(now, initiator, ticket, function) {
+            self.managing.insert(ticket, now);
+        }
+    }
+
+    /// Aborts what takes too long, and notices what hangs.
+    fn watch(&mut self, now: Instant) {
+        let late: Vec<Ticket> = (self.open.iter())
+            .filter(|(_, open)| !open.aborted && now >= open.since.after(PATIENCE))
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        for ticket in late {
+            let Some(open) = self.open.get_mut(&ticket) else { continue };
+            open.aborted = true;
+            let (initiator, unit) = (open.initiator, open.unit);
+            self.trace
+                .say(|| format!("initiator {initiator} waits too long for {} on unit {unit}", ticket.0));
+            self.manage(now, initiator, Manage::AbortTask(ticket));
+        }
+        if let Some((ticket, open)) = self.open.iter().find(|(_, open)| now >= open.since.after(HANGS_AFTER))
+        {
+            let line = format!("order {} of initiator {} never ended", ticket.0, open.initiator);
+            self.fail(line);
+        }
+        if let Some((ticket, _)) = self.managing.iter().find(|(_, since)| now >= since.after(HANGS_AFTER)) {
+            let line = format!("management request {} was never answered", ticket.0);
+            self.fail(line);
+        }
+    }
+
+    /// Takes note of everything that the fabric reports.
+    fn settle(&mut self) {
+        while let Some(happening) = self.fabric.poll() {
+            self.trace.say(|| summary(&happening));
+            match happening {
+                Happening::Ended { initiator, ticket, ended } => {
+                    self.trace.mix(ticket.0);
+                    match &ended {
+                        Ended::Status { status, data, .. } => {
+                            self.trace.mix((*status).into());
+                            self.trace.mix_bytes(data);
+                        }
+                        _ => self.trace.mix(0x100),
+                    }
+                    if self.open.remove(&ticket).is_none() {
+                        self.fail(format!("order {} ended twice", ticket.0));
+                    }
+                    self.actors[initiator].open -= 1;
+                    self.desk.ended(initiator, ticket, &ended);
+                }
+                Happening::Managed { ticket, .. } => {
+                    if self.managing.remove(&ticket).is_none() {
+                        self.fail(format!("management request {} ended twice", ticket.0));
+                    }
+                }
+                Happening::Up { initiator, fresh } => {
+                    self.actors[initiator].up = true;
+                    if fresh {
+                        self.desk.lost_is_gone(initiator);
+                    }
+                }
+                Happening::Down { initiator, last } => {
+                    self.actors[initiator].up = false;
+                    self.actors[initiator].gone |= last;
+                }
+            }
+        }
+        for finding in self.desk.take_findings() {
+            self.fail(finding.to_string());
+        }
+        let twice: Vec<String> = self.media.iter().flat_map(Medium::executed_twice).collect();
+        for line in twice {
+            self.fail(line);
+        }
+        let bugs = self.fabric.bugs();
+        if bugs > 0 {
+            self.fail(format!("{bugs} times a machine was in a state that cannot be"));
+        }
+    }
+
+    fn crash(&mut self, now: Instant) {
+        self.trace.say(|| "the target loses its power".into());
+        for medium in &self.media {
+            medium.cut(self.rng.next_u64());
+        }
+        self.desk.crashed();
+        self.fabric.crash(now);
+        // What is reported as lost now was lost with the power.
+        self.settle();
+        for initiator in 0..self.actors.len() {
+            self.desk.lost_is_gone(initiator);
+        }
+    }
+
+    /// Everybody leaves, and nothing may be left behind.
+    fn leave(&mut self) {
+        let now = self.clock.now();
+        self.fabric.close(now);
+        self.settle();
+        let limit = now.after(SETTLES_WITHIN);
+        let idle = |world: &Self| {
+            world.fabric.holds().is_none()
+                && world.media.iter().all(Medium::is_idle)
+                && world.managing.is_empty()
+                && world.actors.iter().all(|actor| !actor.up)
+        };
+        while self.failures.is_empty() && !idle(self) {
+            self.step();
+            if self.clock.now() > limit {
+                let held = self.fabric.holds().unwrap_or_else(|| "a medium or an initiator is busy".into());
+                self.fail(format!("something is left after everybody left: {held}"));
+            }
+        }
+        for initiator in 0..self.actors.len() {
+            self.desk.lost_is_gone(initiator);
+        }
+    }
+
+    /// Judges every block of every medium.
+    fn inspect(&mut self) {
+        for (unit, medium) in (0..).zip(self.media.clone()) {
+            let len = usize::try_from(self.scenario.medium.len).unwrap();
+            let bytes = medium.contents(0, len);
+            self.desk.inspect(unit, Lba(0), &bytes);
+        }
+        self.settle();
+    }
+
+    fn bound(&mut self, limit: Instant, what: &str) {
+        if self.clock.now() > limit && self.failures.is_empty() {
+            self.fail(what.into());
+        }
+    }
+
+    fn fail(&mut self, what: String) {
+        self.trace.say(|| format!("WRONG: {what}"));
+        // One is enough; a handful helps.
+        if self.failures.len() < 8 && !self.failures.contains(&what) {
+            self.failures.push(what);
+        }
+    }
+
+    fn verdict(self, start: Instant) -> Result<Report, Failure> {
+        let at = self.clock.now();
+        if !self.failures.is_empty() {
+            let trace = self.trace.lines();
+            return Err(Failure { seed: self.scenario.seed, what: self.failures, at, trace });
+        }
+        let (ends, judged) = self.desk.tally();
+        let (hash, tally) = (self.trace.hash(), self.fabric.tally());
+        Ok(Report { hash, ends, judged, took: at.since(start), tally })
+    }
+}
+
+fn describe(initiator: usize, ticket: Ticket, cdb: &[u8], meaning: &Meaning) -> String {
+    let bytes: String = cdb.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("initiator {initiator} sends {} {bytes} {meaning:?}", ticket.0)
+}
+
+fn summary(happening: &Happening) -> String {
+    match happening {
+        Happening::Ended { initiator, ticket, ended } => {
+            let how = match ended {
+                Ended::Status { status, sense, data } => {
+                    let sense: String = sense.iter().map(|byte| format!("{byte:02x}")).collect();
+                    format!("status {status:#04x} {sense} {} bytes", data.len())
+                }
+                other => format!("{other:?}"),
+            };
+            format!("initiator {initiator} ends {}: {how}", ticket.0)
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.trace {
+            writeln!(f, "  {line}")?;
+        }
+        writeln!(f, "seed {} at {:?} of its world:", self.seed, Duration::from_nanos(self.at.0))?;
+        self.what.iter().try_for_each(|line| writeln!(f, "  {line}"))
+    }
+}

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
@@ -234,6 +235,64 @@ class Targe(Server):
         self.process.send_signal(signal.SIGHUP)
 
 
+class Lio(Server):
+    """The Linux kernel's target, in a QEMU guest (software emulation) whose memory holds the media."""
+
+    every_medium_is_a_file = False
+    guest = None
+
+    def start(self, fresh=True):
+        sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest"))
+        import image
+        import machine
+        if self.port is None:
+            self.port = free_port()
+        kernel, initramfs = image.prepare(os.path.join(OUT, "guest"))
+        forwards = [(host, self.port, 3260) for host in ("127.0.0.1", "127.0.0.2")]
+        self.guest = machine.Guest(kernel, initramfs, self.folder, forwards)
+        for command in self.commands():
+            self.guest.run(command)
+
+    def commands(self):
+        yield from ("modprobe virtio_pci", "modprobe virtio_net", "sleep 0.5", "ifconfig lo 127.0.0.1 up",
+                    "ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up", "route add default gw 10.0.2.2")
+        yield from ("mount -t configfs none /sys/kernel/config || modprobe configfs && mount -t configfs none /sys/kernel/config",
+                    "modprobe target_core_mod", "modprobe target_core_file", "modprobe iscsi_target_mod")
+        core, group = "/sys/kernel/config/target/core/fileio_0", f"/sys/kernel/config/target/iscsi/{self.iqn}/tpgt_1"
+        yield from (f"mkdir -p {core}", f"mkdir -p {group}/np/0.0.0.0:3260")
+        for unit, lun in enumerate(self.export.luns):
+            disk, path = f"{core}/d{unit}", f"/tmp/lun{unit}.img"
+            yield from (f"truncate -s {lun.size} {path}", f"mkdir {disk}",
+                        f"echo fd_dev_name={path},fd_dev_size={lun.size} > {disk}/control",
+                        f"echo {lun.block} > {disk}/attrib/block_size || true", f"echo 1 > {disk}/enable",
+                        f"echo targe-d{unit} > {disk}/wwn/vpd_unit_serial",
+                        f"echo 1 > {disk}/attrib/emulate_tpu || true", f"echo 1 > {disk}/attrib/emulate_tpws || true",
+                        f"mkdir -p {group}/lun/lun_{unit}", f"ln -s {disk} {group}/lun/lun_{unit}/d{unit}")
+        for attribute, value in (("generate_node_acls", 1), ("demo_mode_write_protect", 0), ("cache_dynamic_acls", 1),
+                                 ("authentication", int(bool(self.export.incoming))), ("default_erl", 2)):
+            yield f"echo {value} > {group}/attrib/{attribute}"
+        for account, suffix in ((self.export.incoming, ""), (self.export.outgoing, "_mutual")):
+            if account:
+                yield f"printf %s '{account[0]}' > {group}/auth/userid{suffix}"
+                yield f"printf %s '{account[1]}' > {group}/auth/password{suffix}"
+        for key, policy in zip(("HeaderDigest", "DataDigest"), DIGEST_POLICIES[self.export.digests]):
+            yield f"echo {'CRC32C,None' if policy == 'offer' else 'CRC32C'} > {group}/param/{key}"
+        yield f"echo 2 > {group}/param/ErrorRecoveryLevel"
+        yield f"echo 1 > {group}/enable"
+
+    def alive(self):
+        return self.guest is not None and self.guest.process.poll() is None
+
+    def stop(self):
+        self.kill()
+        return 0
+
+    def kill(self):
+        if self.guest is not None:
+            self.guest.off()
+            self.guest = None
+
+
 def toml(flag):
     return "true" if flag else "false"
 
@@ -274,4 +333,4 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
-KINDS = {"targe": Targe, "tgt": Tgt}
+KINDS = {"targe": Targe, "tgt": Tgt, "lio": Lio}

@@ -18,7 +18,10 @@ PROGRAMS = [
 ]
 # Modules of the kernel package; what they depend on comes along.
 MODULES = ["virtio_pci", "virtio_net", "iscsi_tcp", "sd_mod", "ext4", "crc32c_generic", "crc32c_intel"]
-FOLDERS = ["bin", "sbin", "usr/bin", "usr/sbin", "etc/iscsi", "proc", "sys", "dev", "run/lock/iscsi", "tmp", "mnt", "var/lib"]
+# The kernel's own target.
+MODULES += ["configfs", "target_core_mod", "target_core_file", "iscsi_target_mod"]
+FOLDERS = ["bin", "sbin", "usr/bin", "usr/sbin", "etc/iscsi", "proc", "sys", "dev", "run/lock/iscsi", "tmp", "mnt", "var/lib",
+           "etc/target/pr", "etc/target/alua", "var/target/pr", "var/target/alua"]
 FILES = {
     "etc/passwd": "root:x:0:0:root:/:/bin/sh\n",
     "etc/group": "root:x:0:\n",

@@ -20,7 +20,8 @@ class CommandFailed(Exception):
 class Guest:
     """`run` gives a command to the guest's shell and returns what it printed."""
 
-    def __init__(self, kernel, initramfs, folder):
+    def __init__(self, kernel, initramfs, folder, forwards=()):
+        """`forwards` are (host address, host port, guest port)."""
         self.console = os.path.join(folder, "console.log")
         self.transcript = open(os.path.join(folder, "transcript.log"), "w")
         self.lines = queue.Queue()
@@ -30,7 +31,8 @@ class Guest:
              "-kernel", kernel, "-initrd", initramfs,
              "-append", "console=ttyS0 quiet loglevel=5 panic=-1 mitigations=off nokaslr tsc=reliable",
              "-serial", f"file:{self.console}", "-serial", "stdio",
-             "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="],
+             "-netdev", ",".join(["user", "id=net", *(f"hostfwd=tcp:{host}:{port}-:{guest}" for host, port, guest in forwards)]),
+             "-device", "virtio-net-pci,netdev=net,romfile="],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
         threading.Thread(target=self.read_lines, daemon=True).start()
         try:

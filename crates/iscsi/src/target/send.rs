@@ -168,7 +168,8 @@ impl Engine {
         let Some(connection) = self.conn(conn) else { return Pace::All };
         let digests = Digests::of(connection);
         let segment_max = connection.parameters.initiator_max_recv.min(MAX_DATA_SEGMENT);
-        let segment_max = to_usize(segment_max).min(out.segment_max());
+        // §11.7: segments are filled with whole words until the last of a sequence.
+        let segment_max = to_usize(segment_max).min(out.segment_max()) & !3;
         let Some(task) = self.tasks.get_mut(key) else { return Pace::All };
         let Some(state) = self.sessions.get_mut(task.session) else { return Pace::All };
         let burst_max = to_usize(state.parameters.max_burst_length);

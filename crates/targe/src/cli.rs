@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Luns(AskArgs),
     /// Run experiments, and the instruments they are made of
     Lab(crate::lab::LabArgs),
+    /// Test whether a target or an initiator keeps to RFC 7143, whoever made it
+    Conform(crate::conform::ConformArgs),
 }
 
 #[derive(Debug, Args)]

@@ -7,6 +7,7 @@
 mod ask;
 mod check;
 mod cli;
+mod conform;
 mod lab;
 mod serve;
 mod tables;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Sessions(args) => ask::sessions(&args),
         Command::Luns(args) => ask::luns(&args),
         Command::Lab(args) => lab::run(&args),
+        Command::Conform(args) => conform::run(args),
     };
     let (code, message) = match done {
         Ok(()) => return ExitCode::SUCCESS,

@@ -1,0 +1,1 @@
+//! Tests of an initiator: we are a scripted target.

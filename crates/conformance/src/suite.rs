@@ -1,0 +1,187 @@
+//! Tables of cases: choosing some, and adding up what they came to.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use crate::record::Record;
+use crate::verdict::{Outcome, Stop, Verdict};
+
+/// A case, which works on a `C`.
+pub(crate) struct Case<C: ?Sized> {
+    /// Names it for ever.
+    pub(crate) id: &'static str,
+    /// The clause of RFC 7143, or of another document, that it judges by.
+    pub(crate) clause: &'static str,
+    pub(crate) title: &'static str,
+    /// Whether it overwrites blocks of the unit.
+    pub(crate) writes: bool,
+    pub(crate) run: fn(&mut C) -> Outcome,
+}
+
+/// A case that leaves the unit as it is.
+pub(crate) const fn case<C: ?Sized>(
+    id: &'static str,
+    clause: &'static str,
+    title: &'static str,
+    run: fn(&mut C) -> Outcome,
+) -> Case<C> {
+    Case { id, clause, title, writes: false, run }
+}
+
+/// A case that overwrites blocks of the unit.
+pub(crate) const fn writing<C: ?Sized>(
+    id: &'static str,
+    clause: &'static str,
+    title: &'static str,
+    run: fn(&mut C) -> Outcome,
+) -> Case<C> {
+    Case { id, clause, title, writes: true, run }
+}
+
+/// What a case is, without its code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Names the case for ever.
+    pub id: &'static str,
+    /// The clause that it judges by.
+    pub clause: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+}
+
+impl<C: ?Sized> Case<C> {
+    pub(crate) const fn entry(&self) -> Entry {
+        Entry { id: self.id, clause: self.clause, title: self.title }
+    }
+}
+
+/// Which cases to run: all, or those that one of the patterns names. `*` stands for any characters, `?` for one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    patterns: Vec<String>,
+}
+
+impl Selection {
+    /// Selects what these patterns name; none selects all.
+    pub fn new(patterns: &[String]) -> Self {
+        let patterns = patterns.iter().flat_map(|pattern| pattern.split(',')).map(str::to_owned).collect();
+        Self { patterns }
+    }
+
+    /// Returns whether a case is selected.
+    pub fn takes(&self, id: &str) -> bool {
+        self.patterns.is_empty()
+            || self.patterns.iter().any(|pattern| matches(pattern.as_bytes(), id.as_bytes()))
+    }
+
+    /// Returns the first pattern that names none of `ids`: most likely a slip.
+    pub fn idle<'a>(&'a self, ids: &[Entry]) -> Option<&'a str> {
+        let names_one =
+            |pattern: &&String| ids.iter().any(|entry| matches(pattern.as_bytes(), entry.id.as_bytes()));
+        self.patterns.iter().find(|pattern| !names_one(pattern)).map(String::as_str)
+    }
+}
+
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    match (pattern.split_first(), text.split_first()) {
+        (None, None) => true,
+        (Some((b'*', rest)), _) => {
+            matches(rest, text) || text.split_first().is_some_and(|(_, text)| matches(pattern, text))
+        }
+        (Some((b'?', pattern)), Some((_, text))) => matches(pattern, text),
+        (Some((expected, pattern)), Some((byte, text))) => expected == byte && matches(pattern, text),
+        _ => false,
+    }
+}
+
+/// What one case came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaseResult {
+    /// Which case.
+    pub entry: Entry,
+    /// What it came to.
+    pub verdict: Verdict,
+    /// Why it failed or was skipped; for a pass, what is worth knowing.
+    pub why: String,
+    /// What was sent and what came.
+    pub record: Vec<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl CaseResult {
+    /// Judges what a case returned.
+    pub(crate) fn of(entry: Entry, outcome: Outcome, record: &Record, began: Instant) -> Self {
+        let (verdict, why) = match outcome {
+            Ok(()) => (Verdict::Pass, record.take_remark().unwrap_or_default()),
+            Err(Stop::Fail(why)) => (Verdict::Fail, why),
+            Err(Stop::Skip(why)) => (Verdict::Skip, why),
+        };
+        Self { entry, verdict, why, record: record.lines(), took: began.elapsed() }
+    }
+
+    /// Returns the case in one line: verdict, id, title, clause, and why.
+    pub fn line(&self) -> String {
+        let Entry { id, clause, title } = self.entry;
+        let mut line = format!("{} {id}: {title} [{clause}]", self.verdict.word().to_uppercase());
+        if !self.why.is_empty() {
+            // Writing to a string does not fail.
+            let _ = write!(line, ": {}", self.why);
+        }
+        line
+    }
+}
+
+/// How many cases came to what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// How many passed.
+    pub passed: usize,
+    /// How many failed.
+    pub failed: usize,
+    /// How many were skipped.
+    pub skipped: usize,
+}
+
+impl Summary {
+    /// Adds up.
+    pub fn of(results: &[CaseResult]) -> Self {
+        let count = |verdict| results.iter().filter(|result| result.verdict == verdict).count();
+        Self { passed: count(Verdict::Pass), failed: count(Verdict::Fail), skipped: count(Verdict::Skip) }
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_name_cases() {
+        for (pattern, id, named) in [
+            ("ffp-t-1.1", "ffp-t-1.1", true),
+            ("ffp-t-1.1", "ffp-t-11.1", false),
+            ("ffp-t-16.*", "ffp-t-16.3.1", true),
+            ("*chap*", "login-chap", true),
+            ("chap-?", "chap-1", true),
+            ("chap-?", "chap-12", false),
+            ("", "x", false),
+            ("a,b*", "bcd", true),
+        ] {
+            assert_eq!(Selection::new(&[pattern.to_owned()]).takes(id), named, "{pattern} {id}");
+        }
+        assert!(Selection::new(&[]).takes("anything"));
+    }
+
+    #[test]
+    fn a_pattern_that_names_nothing_is_found() {
+        let entries = [Entry { id: "a-1", clause: "", title: "" }];
+        assert_eq!(Selection::new(&["a-*,b-*".to_owned()]).idle(&entries), Some("b-*"));
+        assert_eq!(Selection::new(&["a-?".to_owned()]).idle(&entries), None);
+    }
+}

@@ -1,0 +1,307 @@
+//! CHAP (RFC 7143 §12.1, §9.2; RFC 1994): cases written from their MUSTs.
+
+use iscsi::chap::{Algorithm, Credentials, Response, Secret};
+use iscsi::text::value::{to_base64, to_hex};
+
+use crate::suite::case;
+use crate::text::Keys;
+use crate::verdict::Outcome;
+
+use super::Test;
+use super::login::{Challenged, Entry, OPERATIONAL, Plan, Reply, SECURITY, Talk};
+use super::station::Station;
+
+const CHAP: &str = "RFC 7143 §12.1.3";
+
+pub(super) const CASES: &[Test] = &[
+    case("chap-login", CHAP, "who knows the secret gets in", knows_the_secret),
+    case("chap-algorithms", CHAP, "each algorithm works or is refused", algorithms),
+    case("chap-order", CHAP, "the first algorithm that the target knows is chosen", algorithm_order),
+    case("chap-unknown-algorithm", CHAP, "an unknown algorithm is refused", unknown_algorithm),
+    case("chap-secret", STATUS, "a wrong secret is refused with 0201", wrong_secret),
+    case("chap-user", STATUS, "an unknown user is refused with 0201", wrong_user),
+    case("chap-none", STATUS, "a login that offers no authentication is refused", no_authentication),
+    case("chap-skip", "RFC 7143 §6.3", "the security stage cannot be skipped", skip_security),
+    case("chap-leave", "RFC 7143 §6.3", "the security stage cannot be left before the proof", leave_early),
+    case("chap-base64", "RFC 7143 §6.1", "a response may be in base64", base64_response),
+    case("chap-length", CHAP, "a response of the wrong length is refused", wrong_length),
+    case("chap-fresh", "RFC 7143 §9.2.1", "no challenge comes twice", challenges_differ),
+    case(
+        "chap-identifier",
+        "RFC 1994 §4.1",
+        "identifier and challenge are well-formed",
+        challenge_is_well_formed,
+    ),
+    case("chap-mutual", CHAP, "the target proves who it is", mutual),
+    case("chap-reflection", "RFC 7143 §9.2.1", "the target does not answer its own challenge", reflection),
+];
+
+const STATUS: &str = "RFC 7143 §11.13.5, §12.1.3";
+
+fn user(station: &Station) -> Outcome<Credentials> {
+    match &station.auth.user {
+        Some(user) => Ok(user.clone()),
+        None => Err(crate::verdict::Stop::Skip("no --user was given".to_owned())),
+    }
+}
+
+fn knows_the_secret(station: &mut Station) -> Outcome {
+    user(station)?;
+    station.start(&[])?;
+    Ok(())
+}
+
+/// Asks for CHAP and offers these algorithms; returns the talk and what the target says.
+fn begin(station: &mut Station, plan: &Plan, algorithms: &str) -> Outcome<(Talk, Reply)> {
+    let mut talk = Talk::open(station, 0)?;
+    let mut keys = plan.names.clone();
+    keys.push("AuthMethod", "CHAP");
+    let request = plan.request(SECURITY, None);
+    talk.send(request, &keys);
+    match talk.reply(request)? {
+        Reply::Response(response, keys) if response.status == 0 => {
+            let method = keys.value("AuthMethod");
+            need!(method == Some("CHAP"), "the target answers AuthMethod={method:?}: it wants no CHAP");
+        }
+        _ => fail!("AuthMethod=CHAP is refused"),
+    }
+    talk.send(request, &Keys::of(&[("CHAP_A", algorithms)]));
+    let reply = talk.reply(request)?;
+    Ok((talk, reply))
+}
+
+/// As [`begin`], with the challenge read.
+fn challenged(station: &mut Station, plan: &Plan, algorithms: &str) -> Outcome<(Talk, Challenged)> {
+    match begin(station, plan, algorithms)? {
+        (talk, Reply::Response(response, keys)) if response.status == 0 => {
+            Ok((talk, Challenged::read(&keys)?))
+        }
+        (_, Reply::Response(response, _)) => {
+            fail!("CHAP_A={algorithms} is refused with {:04x}", response.status)
+        }
+        (_, Reply::Other(pdu)) => fail!("expected a Login Response, came {}", pdu.shown()),
+        (_, Reply::Closed) => fail!("expected a challenge; the connection was closed"),
+    }
+}
+
+/// Sends a proof and says how the login went on.
+fn prove(talk: &mut Talk, plan: &Plan, keys: &Keys) -> Outcome<Result<Keys, Option<u16>>> {
+    let request = plan.request(SECURITY, Some(OPERATIONAL));
+    talk.send(request, keys);
+    Ok(match talk.reply(request)? {
+        Reply::Response(response, keys) if response.status == 0 => Ok(keys),
+        Reply::Response(response, _) => Err(Some(response.status)),
+        Reply::Closed => Err(None),
+        Reply::Other(pdu) => fail!("expected a Login Response, came {}", pdu.shown()),
+    })
+}
+
+fn refused(ending: Result<Keys, Option<u16>>, what: &str) -> Outcome {
+    match ending {
+        Err(Some(0x0201)) => Ok(()),
+        Err(Some(status)) => fail!("{what}: expected status 0201, came {status:04x}"),
+        Err(None) => fail!("{what}: expected status 0201; the connection was closed"),
+        Ok(_) => fail!("{what}: the login goes on"),
+    }
+}
+
+fn proof(user: &Credentials, to: &Challenged) -> Response {
+    Response::compute(to.algorithm, to.id, &user.secret, &to.bytes)
+}
+
+fn algorithms(station: &mut Station) -> Outcome {
+    let user = user(station)?;
+    let mut known = 0;
+    for algorithm in Algorithm::ALL {
+        let plan = Plan::normal(station);
+        let number = algorithm.number().to_string();
+        let (mut talk, keys) = match begin(station, &plan, &number)? {
+            (talk, Reply::Response(response, keys))
+                if response.status == 0 && keys.value("CHAP_A") == Some(&number) =>
+            {
+                (talk, keys)
+            }
+            _ => continue,
+        };
+        known += 1;
+        let challenge = Challenged::read(&keys)?;
+        let keys =
+            Keys::of(&[("CHAP_N", &user.name), ("CHAP_R", &to_hex(proof(&user, &challenge).as_bytes()))]);
+        if let Err(status) = prove(&mut talk, &plan, &keys)? {
+            fail!("with algorithm {number} the right response is refused with {status:04x?}");
+        }
+    }
+    require!(known > 0, "no algorithm is accepted; MD5 is mandatory");
+    station.record.remark(format!("{known} of {} algorithms are accepted", Algorithm::ALL.len()));
+    Ok(())
+}
+
+fn algorithm_order(station: &mut Station) -> Outcome {
+    user(station)?;
+    let plan = Plan::normal(station);
+    let (_, keys) = match begin(station, &plan, "99,5,8,7,6")? {
+        (talk, Reply::Response(response, keys)) if response.status == 0 => (talk, keys),
+        _ => fail!("a list with an unknown algorithm in front is refused"),
+    };
+    let chosen = keys.value("CHAP_A");
+    require!(chosen == Some("5"), "of 99,5,8,7,6 the target chooses {chosen:?}; MD5 is mandatory");
+    Ok(())
+}
+
+fn unknown_algorithm(station: &mut Station) -> Outcome {
+    user(station)?;
+    let plan = Plan::normal(station);
+    match begin(station, &plan, "99")?.1 {
+        Reply::Response(response, _) if response.status != 0 => Ok(()),
+        Reply::Response(_, keys) => {
+            require!(keys.value("CHAP_C").is_none(), "CHAP_A=99 is answered with a challenge");
+            Ok(())
+        }
+        Reply::Closed | Reply::Other(_) => Ok(()),
+    }
+}
+
+fn wrong_secret(station: &mut Station) -> Outcome {
+    let user = user(station)?;
+    let Ok(secret) = Secret::new(b"certainly-not-the-secret") else { fail!("the case has no secret") };
+    let wrong = Credentials { name: user.name, secret };
+    let plan = Plan::normal(station);
+    let (mut talk, challenge) = challenged(station, &plan, "5")?;
+    let keys =
+        Keys::of(&[("CHAP_N", &wrong.name), ("CHAP_R", &to_hex(proof(&wrong, &challenge).as_bytes()))]);
+    refused(prove(&mut talk, &plan, &keys)?, "a wrong secret")
+}
+
+fn wrong_user(station: &mut Station) -> Outcome {
+    let user = user(station)?;
+    let plan = Plan::normal(station);
+    let (mut talk, challenge) = challenged(station, &plan, "5")?;
+    let response = to_hex(proof(&user, &challenge).as_bytes());
+    let keys = Keys::of(&[("CHAP_N", "there-is-no-such-user"), ("CHAP_R", &response)]);
+    refused(prove(&mut talk, &plan, &keys)?, "an unknown user")
+}
+
+fn no_authentication(station: &mut Station) -> Outcome {
+    user(station)?;
+    station.auth.user = None;
+    match station.try_login(&Plan::normal(station))? {
+        Entry::Refused(status) => {
+            require!(status == 0x0201, "expected status 0201, came {status:04x}");
+            Ok(())
+        }
+        Entry::Closed => Ok(()),
+        Entry::In(_) => fail!("the login succeeds without authentication"),
+    }
+}
+
+/// Sends a request that must not get past the security stage.
+fn must_not_pass(station: &mut Station, plan: &Plan, csg: u8, nsg: u8, keys: &Keys) -> Outcome {
+    let mut talk = Talk::open(station, 0)?;
+    let request = plan.request(csg, Some(nsg));
+    talk.send(request, keys);
+    match talk.reply(request)? {
+        Reply::Response(response, _) if response.status == 0 => {
+            require!(!response.transit, "the target agrees to stage {} without a proof", response.nsg);
+            Ok(())
+        }
+        Reply::Response(..) | Reply::Closed | Reply::Other(_) => Ok(()),
+    }
+}
+
+fn skip_security(station: &mut Station) -> Outcome {
+    user(station)?;
+    let plan = Plan::normal(station);
+    let mut keys = plan.names.clone();
+    keys.append(plan.keys.clone());
+    must_not_pass(station, &plan, OPERATIONAL, 3, &keys)
+}
+
+fn leave_early(station: &mut Station) -> Outcome {
+    user(station)?;
+    let plan = Plan::normal(station);
+    let mut keys = plan.names.clone();
+    keys.push("AuthMethod", "CHAP");
+    must_not_pass(station, &plan, SECURITY, OPERATIONAL, &keys)
+}
+
+fn base64_response(station: &mut Station) -> Outcome {
+    let user = user(station)?;
+    let plan = Plan::normal(station);
+    let (mut talk, challenge) = challenged(station, &plan, "5")?;
+    let response = to_base64(proof(&user, &challenge).as_bytes());
+    let keys = Keys::of(&[("CHAP_N", &user.name), ("CHAP_R", &response)]);
+    match prove(&mut talk, &plan, &keys)? {
+        Ok(_) => Ok(()),
+        Err(status) => fail!("the right response in base64 is refused with {status:04x?}"),
+    }
+}
+
+fn wrong_length(station: &mut Station) -> Outcome {
+    let user = user(station)?;
+    for len in [1, 15, 17, 64, 1024] {
+        let plan = Plan::normal(station);
+        let (mut talk, challenge) = challenged(station, &plan, "5")?;
+        let mut bytes = proof(&user, &challenge).as_bytes().to_vec();
+        bytes.resize(len, 0);
+        let keys = Keys::of(&[("CHAP_N", &user.name), ("CHAP_R", &to_hex(&bytes))]);
+        if prove(&mut talk, &plan, &keys)?.is_ok() {
+            fail!("a response of {len} bytes is taken for right");
+        }
+    }
+    Ok(())
+}
+
+fn challenges_differ(station: &mut Station) -> Outcome {
+    user(station)?;
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let plan = Plan::normal(station);
+        let (_, challenge) = challenged(station, &plan, "5")?;
+        require!(
+            !seen.contains(&challenge.bytes),
+            "a challenge comes twice within {} logins",
+            seen.len() + 1
+        );
+        seen.push(challenge.bytes);
+    }
+    Ok(())
+}
+
+fn challenge_is_well_formed(station: &mut Station) -> Outcome {
+    user(station)?;
+    let plan = Plan::normal(station);
+    let (_, challenge) = challenged(station, &plan, "5")?;
+    require!(
+        challenge.bytes.len() >= 16,
+        "a challenge of {} bytes is shorter than the response",
+        challenge.bytes.len()
+    );
+    Ok(())
+}
+
+fn mutual(station: &mut Station) -> Outcome {
+    user(station)?;
+    need!(station.auth.mutual.is_some(), "no --mutual-user was given");
+    station.start(&[])?;
+    Ok(())
+}
+
+fn reflection(station: &mut Station) -> Outcome {
+    let user = user(station)?;
+    need!(station.auth.mutual.is_some(), "no --mutual-user was given");
+    let plan = Plan::normal(station);
+    let (mut talk, challenge) = challenged(station, &plan, "5")?;
+    let keys = Keys::of(&[
+        ("CHAP_N", &user.name),
+        ("CHAP_R", &to_hex(proof(&user, &challenge).as_bytes())),
+        ("CHAP_I", &challenge.id.to_string()),
+        ("CHAP_C", &to_hex(&challenge.bytes)),
+    ]);
+    match prove(&mut talk, &plan, &keys)? {
+        Ok(keys) => {
+            require!(keys.value("CHAP_R").is_none(), "the target answers the challenge that it had set");
+            Ok(())
+        }
+        Err(_) => Ok(()),
+    }
+}

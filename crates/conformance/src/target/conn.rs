@@ -1,0 +1,521 @@
+//! A connection in the full feature phase, with its session's counters: the vocabulary of the cases.
+//!
+//! A case makes a value with one of the builders ([`Conn::command`], [`Conn::ping`], …), changes what it wants wrong, and
+//! sends it. Numbers advance as an honest initiator's do unless the case says otherwise.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use iscsi::pdu::data_out::DataOut;
+use iscsi::pdu::login_response::LoginResponse;
+use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
+use iscsi::pdu::nop_in::NopIn;
+use iscsi::pdu::nop_out::NopOut;
+use iscsi::pdu::r2t::R2t;
+use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use iscsi::pdu::snack::{Snack, SnackKind};
+use iscsi::pdu::text_request::TextRequest;
+use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
+use iscsi::pdu::{Itt, Message, Opcode, Ttt};
+use iscsi::serial::{CmdSn, DataSn, StatSn};
+
+use crate::cdb::Cdb;
+use crate::text::Keys;
+use crate::verdict::Outcome;
+use crate::wire::{Came, Damage, Line, Pdu};
+
+use super::login::Plan;
+use super::station::{Station, Unit};
+
+/// What the connections of a session share.
+#[derive(Debug)]
+pub(crate) struct Nexus {
+    pub(crate) isid: [u8; 6],
+    pub(crate) tsih: u16,
+    /// The next command number.
+    pub(crate) cmd_sn: u32,
+    next_itt: u32,
+    /// The latest of both, as the target told them.
+    pub(crate) exp_cmd_sn: u32,
+    pub(crate) max_cmd_sn: u32,
+    pub(crate) params: Params,
+}
+
+impl Nexus {
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self {
+            isid: plan.isid,
+            tsih: plan.tsih,
+            cmd_sn: plan.cmd_sn,
+            next_itt: 1,
+            exp_cmd_sn: plan.cmd_sn,
+            max_cmd_sn: plan.cmd_sn,
+            params: Params::default(),
+        }
+    }
+
+    /// Takes the window that a PDU announces, unless it is older than what is known (§4.2.2.1).
+    pub(super) fn heard(&mut self, exp: u32, max: u32) {
+        if !CmdSn(exp).before(CmdSn(self.exp_cmd_sn)) {
+            self.exp_cmd_sn = exp;
+        }
+        if !CmdSn(max).before(CmdSn(self.max_cmd_sn)) {
+            self.max_cmd_sn = max;
+        }
+    }
+
+    /// Returns a tag that no task of this session has had.
+    pub(crate) fn itt(&mut self) -> Itt {
+        let itt = Itt(self.next_itt);
+        self.next_itt += 1;
+        itt
+    }
+}
+
+/// What was negotiated.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Params {
+    pub(crate) header_digest: bool,
+    pub(crate) data_digest: bool,
+    pub(crate) max_connections: u32,
+    pub(crate) initial_r2t: bool,
+    pub(crate) immediate_data: bool,
+    /// The longest data segment that the target takes.
+    pub(crate) send_max: usize,
+    pub(crate) max_burst: u32,
+    pub(crate) first_burst: u32,
+    pub(crate) max_outstanding_r2t: u32,
+    pub(crate) time2wait: u32,
+    pub(crate) time2retain: u32,
+    pub(crate) erl: u32,
+    pub(crate) protocol_level: u32,
+    pub(crate) task_reporting: String,
+}
+
+impl Params {
+    /// Works out what holds, from what we offered, what the target said, and what held for the session before.
+    pub(super) fn settle(offered: &Keys, said: &Keys, session: Option<Self>) -> Self {
+        let number = |name: &str, default: u32| said.number(name).unwrap_or(default);
+        let yes = |name: &str, default: bool| said.value(name).map_or(default, |value| value == "Yes");
+        let digest = |name: &str| said.value(name) == Some("CRC32C");
+        let send_max = usize::try_from(number("MaxRecvDataSegmentLength", 8192)).unwrap_or(8192);
+        let own = Self {
+            header_digest: digest("HeaderDigest"),
+            data_digest: digest("DataDigest"),
+            send_max,
+            ..Self::default()
+        };
+        if let Some(session) = session {
+            return Self {
+                header_digest: own.header_digest,
+                data_digest: own.data_digest,
+                send_max,
+                ..session
+            };
+        }
+        Self {
+            max_connections: number("MaxConnections", 1),
+            initial_r2t: yes("InitialR2T", true),
+            immediate_data: yes("ImmediateData", offered.value("ImmediateData") != Some("No")),
+            max_burst: number("MaxBurstLength", 262_144),
+            first_burst: number("FirstBurstLength", 65_536),
+            max_outstanding_r2t: number("MaxOutstandingR2T", 1),
+            time2wait: number("DefaultTime2Wait", 2),
+            time2retain: number("DefaultTime2Retain", 20),
+            erl: number("ErrorRecoveryLevel", 0),
+            protocol_level: number("iSCSIProtocolLevel", 1),
+            task_reporting: said.value("TaskReporting").unwrap_or("RFC3720").to_owned(),
+            ..own
+        }
+    }
+}
+
+/// Which way the data of a command goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    None,
+    Read,
+    Write,
+}
+
+/// A connection in the full feature phase.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) line: Line,
+    pub(crate) nexus: Rc<RefCell<Nexus>>,
+    pub(crate) cid: u16,
+    pub(crate) unit: Unit,
+    pub(crate) exp_stat_sn: u32,
+    pub(crate) params: Params,
+    /// What the target said during the login.
+    pub(crate) said: Keys,
+    pub(crate) responses: Vec<LoginResponse>,
+    /// Everything that came since the login.
+    pub(crate) seen: Vec<Pdu>,
+    pub(crate) patience: Duration,
+    inbox: VecDeque<Pdu>,
+    /// Whether pings of the target are answered as they come.
+    pub(crate) answers_pings: bool,
+    /// Whether a Reject does not disturb who waits for the PDUs of a task.
+    pub(crate) passes_rejects: bool,
+}
+
+impl Conn {
+    #[allow(clippy::too_many_arguments, reason = "the one caller has them all at hand")]
+    pub(super) fn new(
+        station: &Station,
+        line: Line,
+        nexus: Rc<RefCell<Nexus>>,
+        cid: u16,
+        exp_stat_sn: u32,
+        params: Params,
+        said: Keys,
+        responses: Vec<LoginResponse>,
+    ) -> Self {
+        Self {
+            line,
+            nexus,
+            cid,
+            unit: station.unit,
+            exp_stat_sn,
+            params,
+            said,
+            responses,
+            seen: Vec::new(),
+            patience: station.options.patience,
+            inbox: VecDeque::new(),
+            answers_pings: true,
+            passes_rejects: false,
+        }
+    }
+
+    // --- builders -------------------------------------------------------------------------------------------------
+
+    /// Takes the next command number.
+    pub(crate) fn next_cmd_sn(&mut self) -> CmdSn {
+        let mut nexus = self.nexus.borrow_mut();
+        let sn = CmdSn(nexus.cmd_sn);
+        nexus.cmd_sn = sn.next().0;
+        sn
+    }
+
+    /// Returns the command number that comes next, as an immediate request carries it.
+    pub(crate) fn this_cmd_sn(&self) -> CmdSn {
+        CmdSn(self.nexus.borrow().cmd_sn)
+    }
+
+    pub(crate) fn itt(&mut self) -> Itt {
+        self.nexus.borrow_mut().itt()
+    }
+
+    /// Makes a command; its number is used up.
+    pub(crate) fn command(&mut self, cdb: Cdb, flow: Flow, len: u32) -> ScsiCommand {
+        ScsiCommand {
+            immediate: false,
+            is_final: true,
+            read: flow == Flow::Read,
+            write: flow == Flow::Write,
+            attribute: TaskAttribute::SIMPLE,
+            priority: 0,
+            lun: self.unit.lun,
+            itt: self.itt(),
+            expected_data_transfer_length: len,
+            cmd_sn: self.next_cmd_sn(),
+            exp_stat_sn: StatSn(self.exp_stat_sn),
+            cdb,
+        }
+    }
+
+    /// Makes a command that writes `blocks` blocks from the start of the unit.
+    pub(crate) fn write(&mut self, blocks: u16) -> ScsiCommand {
+        let len = u32::from(blocks) * self.unit.block;
+        self.command(crate::cdb::write(0, blocks), Flow::Write, len)
+    }
+
+    /// Makes a command that reads `blocks` blocks from the start of the unit.
+    pub(crate) fn read(&mut self, blocks: u16) -> ScsiCommand {
+        let len = u32::from(blocks) * self.unit.block;
+        self.command(crate::cdb::read(0, blocks), Flow::Read, len)
+    }
+
+    /// Makes a ping. If it is not immediate, its number is used up.
+    pub(crate) fn ping(&mut self, immediate: bool) -> NopOut {
+        let cmd_sn = if immediate { self.this_cmd_sn() } else { self.next_cmd_sn() };
+        let (itt, exp_stat_sn) = (self.itt(), StatSn(self.exp_stat_sn));
+        NopOut { immediate, lun: 0, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn }
+    }
+
+    /// Makes an immediate task management request on the unit.
+    pub(crate) fn manage(&mut self, function: TmfFunction) -> TmfRequest {
+        TmfRequest {
+            immediate: true,
+            function,
+            lun: self.unit.lun,
+            itt: self.itt(),
+            referenced_task_tag: Itt::NONE,
+            cmd_sn: self.this_cmd_sn(),
+            exp_stat_sn: StatSn(self.exp_stat_sn),
+            ref_cmd_sn: CmdSn(0),
+            exp_data_sn: DataSn(0),
+        }
+    }
+
+    /// Makes a request that names a task.
+    pub(crate) fn manage_task(&mut self, function: TmfFunction, task: &ScsiCommand) -> TmfRequest {
+        let request = self.manage(function);
+        // §11.5.3: functions that do not address a logical unit have no LUN.
+        let lun = if function == TmfFunction::TASK_REASSIGN { 0 } else { task.lun };
+        TmfRequest { referenced_task_tag: task.itt, ref_cmd_sn: task.cmd_sn, lun, ..request }
+    }
+
+    /// Makes a text request, not immediate; its number is used up.
+    pub(crate) fn text(&mut self, is_final: bool) -> TextRequest {
+        TextRequest {
+            immediate: false,
+            is_final,
+            continues: false,
+            lun: 0,
+            itt: self.itt(),
+            ttt: Ttt::NONE,
+            cmd_sn: self.next_cmd_sn(),
+            exp_stat_sn: StatSn(self.exp_stat_sn),
+        }
+    }
+
+    /// Makes the next request of a conversation: same tags, next number.
+    pub(crate) fn text_on(&mut self, before: &TextRequest, reply: &Pdu, is_final: bool) -> TextRequest {
+        TextRequest {
+            is_final,
+            continues: false,
+            lun: reply.bhs.lun(),
+            ttt: Ttt(reply.word(20)),
+            cmd_sn: self.next_cmd_sn(),
+            exp_stat_sn: StatSn(self.exp_stat_sn),
+            ..*before
+        }
+    }
+
+    /// Makes a logout, not immediate.
+    pub(crate) fn logout(&mut self, reason: LogoutReason, cid: u16) -> LogoutRequest {
+        let (itt, cmd_sn) = (self.itt(), self.next_cmd_sn());
+        LogoutRequest { immediate: false, reason, itt, cid, cmd_sn, exp_stat_sn: StatSn(self.exp_stat_sn) }
+    }
+
+    /// Makes a SNACK for data or R2Ts of a task.
+    pub(crate) fn snack(&self, kind: SnackKind, itt: Itt, beg_run: u32, run_length: u32) -> Snack {
+        Snack {
+            kind,
+            lun: self.unit.lun,
+            itt,
+            tag: u32::MAX,
+            exp_stat_sn: StatSn(self.exp_stat_sn),
+            beg_run,
+            run_length,
+        }
+    }
+
+    /// Makes a data PDU that answers an R2T.
+    pub(crate) fn data_out(&self, r2t: &R2t, data_sn: u32, offset: u32, is_final: bool) -> DataOut {
+        DataOut {
+            is_final,
+            lun: r2t.lun,
+            itt: r2t.itt,
+            ttt: r2t.ttt,
+            exp_stat_sn: StatSn(self.exp_stat_sn),
+            data_sn: DataSn(data_sn),
+            buffer_offset: offset,
+        }
+    }
+
+    /// Makes an unsolicited data PDU.
+    pub(crate) fn unsolicited(
+        &self,
+        task: &ScsiCommand,
+        data_sn: u32,
+        offset: u32,
+        is_final: bool,
+    ) -> DataOut {
+        DataOut {
+            is_final,
+            lun: task.lun,
+            itt: task.itt,
+            ttt: Ttt::NONE,
+            exp_stat_sn: StatSn(self.exp_stat_sn),
+            data_sn: DataSn(data_sn),
+            buffer_offset: offset,
+        }
+    }
+
+    // --- sending --------------------------------------------------------------------------------------------------
+
+    pub(crate) fn send<M: Message>(&mut self, message: &M, data: &[u8]) {
+        self.line.send(message.encode(), &[], data, Damage::None);
+    }
+
+    pub(crate) fn send_damaged<M: Message>(&mut self, message: &M, data: &[u8], damage: Damage) {
+        self.line.send(message.encode(), &[], data, damage);
+    }
+
+    /// Sends `data` as the answer to an R2T, in as many PDUs as the target's limit asks for.
+    pub(crate) fn answer(&mut self, r2t: &R2t, data: &[u8]) {
+        let mut offset = r2t.buffer_offset;
+        let pieces: Vec<&[u8]> = data.chunks(self.params.send_max.max(1)).collect();
+        let last = pieces.len().saturating_sub(1);
+        for (sn, piece) in (0u32..).zip(&pieces) {
+            let is_final = usize::try_from(sn).is_ok_and(|sn| sn == last);
+            let head = self.data_out(r2t, sn, offset, is_final);
+            self.send(&head, piece);
+            offset = offset.wrapping_add(u32::try_from(piece.len()).unwrap_or_default());
+        }
+    }
+
+    // --- receiving ------------------------------------------------------------------------------------------------
+
+    /// Waits for whatever comes next, and keeps the counters.
+    pub(crate) fn arrive(&mut self, wait: Duration) -> Outcome<Came> {
+        let until = Instant::now() + wait;
+        loop {
+            let came = self.line.receive(until.saturating_duration_since(Instant::now()))?;
+            let Came::Pdu(pdu) = &came else { return Ok(came) };
+            self.count(pdu);
+            self.seen.push(pdu.clone());
+            if self.answers_pings && is_unasked_nop(pdu) {
+                self.answer_ping(pdu);
+                continue;
+            }
+            return Ok(came);
+        }
+    }
+
+    fn count(&mut self, pdu: &Pdu) {
+        self.nexus.borrow_mut().heard(pdu.word(28), pdu.word(32));
+        if consumes_stat_sn(pdu) && pdu.word(24) == self.exp_stat_sn {
+            self.exp_stat_sn = self.exp_stat_sn.wrapping_add(1);
+        }
+    }
+
+    /// Answers a NOP-In that asks for it.
+    pub(crate) fn answer_ping(&mut self, pdu: &Pdu) {
+        let ttt = Ttt(pdu.word(20));
+        if ttt == Ttt::NONE {
+            return;
+        }
+        let pong = NopOut {
+            immediate: true,
+            lun: pdu.bhs.lun(),
+            itt: Itt::NONE,
+            ttt,
+            cmd_sn: self.this_cmd_sn(),
+            exp_stat_sn: StatSn(self.exp_stat_sn),
+        };
+        self.send(&pong, &[]);
+    }
+
+    /// Returns the next PDU, one that was put aside first.
+    pub(crate) fn next(&mut self, what: &str) -> Outcome<Pdu> {
+        if let Some(pdu) = self.inbox.pop_front() {
+            return Ok(pdu);
+        }
+        self.fresh(what)
+    }
+
+    fn fresh(&mut self, what: &str) -> Outcome<Pdu> {
+        match self.arrive(self.patience)? {
+            Came::Pdu(pdu) => Ok(pdu),
+            Came::Closed => fail!("expected {what}; the connection was closed"),
+            Came::Nothing => fail!("expected {what}; nothing came within {:?}", self.patience),
+        }
+    }
+
+    /// Returns the next PDU of a task; those of others are put aside.
+    pub(crate) fn next_of(&mut self, itt: Itt, what: &str) -> Outcome<Pdu> {
+        if let Some(at) = self.inbox.iter().position(|pdu| pdu.itt() == itt)
+            && let Some(pdu) = self.inbox.remove(at)
+        {
+            return Ok(pdu);
+        }
+        loop {
+            let pdu = self.fresh(what)?;
+            let disturbs = pdu.opcode() == Opcode::ASYNC_MESSAGE
+                || (pdu.opcode() == Opcode::REJECT && !self.passes_rejects);
+            if pdu.itt() == itt || disturbs {
+                return Ok(pdu);
+            }
+            self.inbox.push_back(pdu);
+        }
+    }
+
+    /// Waits for a PDU of this kind that belongs to `itt`; any other that belongs to it fails the case.
+    pub(crate) fn expect<M: Message>(&mut self, itt: Itt) -> Outcome<(M, Pdu)> {
+        let what = format!("{:?} for task {:x}", M::OPCODE, itt.0);
+        let pdu = self.next_of(itt, &what)?;
+        require!(pdu.opcode() == M::OPCODE, "expected {what}; came {}", pdu.shown());
+        Ok((pdu.read()?, pdu))
+    }
+
+    /// Returns what comes within `wait`, put aside or new; nothing and the end are no failure.
+    pub(crate) fn perhaps(&mut self, wait: Duration) -> Outcome<Came> {
+        match self.inbox.pop_front() {
+            Some(pdu) => Ok(Came::Pdu(pdu)),
+            None => self.arrive(wait),
+        }
+    }
+
+    /// After a Reject: the next command takes the number of the rejected one, if the target says that it did not take it
+    /// for received (§7.3).
+    pub(crate) fn plug_gap(&mut self, reject: &Pdu) {
+        self.nexus.borrow_mut().cmd_sn = reject.word(28);
+    }
+
+    /// Fails if anything new comes within `wait`; what was put aside came before.
+    pub(crate) fn hush(&mut self, wait: Duration, why: &str) -> Outcome {
+        match self.arrive(wait)? {
+            Came::Nothing => Ok(()),
+            Came::Closed => fail!("{why}; the connection was closed"),
+            Came::Pdu(pdu) => fail!("{why}; came {}", pdu.shown()),
+        }
+    }
+
+    /// Puts a PDU aside for whoever waits for it next.
+    pub(crate) fn put_back(&mut self, pdu: Pdu) {
+        self.inbox.push_back(pdu);
+    }
+
+    /// Fails if anything comes within `wait`.
+    pub(crate) fn quiet(&mut self, wait: Duration, why: &str) -> Outcome {
+        match self.perhaps(wait)? {
+            Came::Nothing => Ok(()),
+            Came::Closed => fail!("{why}; the connection was closed"),
+            Came::Pdu(pdu) => fail!("{why}; came {}", pdu.shown()),
+        }
+    }
+
+    /// Waits for the target to close the connection; what comes before that is passed over.
+    pub(crate) fn closes(&mut self, wait: Duration) -> Outcome<bool> {
+        let until = Instant::now() + wait;
+        loop {
+            match self.arrive(until.saturating_duration_since(Instant::now()))? {
+                Came::Closed => return Ok(true),
+                Came::Nothing => return Ok(false),
+                Came::Pdu(_) => {}
+            }
+        }
+    }
+}
+
+/// A NOP-In that answers nothing.
+fn is_unasked_nop(pdu: &Pdu) -> bool {
+    pdu.opcode() == NopIn::OPCODE && pdu.itt() == Itt::NONE
+}
+
+/// Whether a PDU uses up a status number (§4.2.2.2).
+pub(crate) fn consumes_stat_sn(pdu: &Pdu) -> bool {
+    match pdu.opcode() {
+        Opcode::DATA_IN => pdu.flags() & 1 != 0,
+        Opcode::R2T => false,
+        Opcode::NOP_IN => pdu.itt() != Itt::NONE,
+        _ => true,
+    }
+}

@@ -1,0 +1,492 @@
+//! The login phase (RFC 7143 §6, §11.12, §11.13, §13): cases written from its MUSTs.
+
+use iscsi::pdu::login_request::LoginRequest;
+use iscsi::pdu::login_response::LoginResponse;
+use iscsi::pdu::nop_in::NopIn;
+use iscsi::pdu::nop_out::NopOut;
+use iscsi::pdu::{Itt, Message, Opcode, Ttt};
+use iscsi::serial::{CmdSn, StatSn};
+
+use crate::suite::case;
+use crate::text::Keys;
+use crate::verdict::Outcome;
+use crate::wire::{Came, Damage};
+
+use super::Test;
+use super::conn::Conn;
+use super::login::{Entry, FIRST_CMD_SN, OPERATIONAL, Plan, Reply, SECURITY, Talk};
+use super::station::Station;
+
+const STATUS: &str = "RFC 7143 §11.13.5";
+const STAGES: &str = "RFC 7143 §6.3, §11.12";
+const KEYS: &str = "RFC 7143 §6.2";
+
+pub(super) const CASES: &[Test] = &[
+    case("login-version", STATUS, "a version that is not supported is refused with 0205", bad_version),
+    case("login-session", STATUS, "a session that does not exist is refused with 020a", no_session),
+    case("login-target", STATUS, "a target that does not exist is refused with 0203", no_target),
+    case("login-no-initiator", STATUS, "a login without InitiatorName is refused with 0207", |s| {
+        without(s, "InitiatorName")
+    }),
+    case("login-no-target", STATUS, "a normal login without TargetName is refused with 0207", |s| {
+        without(s, "TargetName")
+    }),
+    case(
+        "login-session-type",
+        "RFC 7143 §11.13.5, §13.21",
+        "an unknown SessionType is refused",
+        bad_session_type,
+    ),
+    case(
+        "login-default-type",
+        "RFC 7143 §13.21",
+        "a login without SessionType is a normal one",
+        default_type,
+    ),
+    case("login-first", "RFC 7143 §6.3", "a connection that does not begin with a login ends", not_a_login),
+    case("login-again", "RFC 7143 §6.3, §11.12", "a login in the full feature phase is refused", login_again),
+    case("login-stage-reserved", STAGES, "the reserved stage is refused", |s| bad_stages(s, 2, Some(3))),
+    case("login-stage-same", STAGES, "a transit to the same stage is refused", |s| bad_stages(s, 1, Some(1))),
+    case("login-stage-back", STAGES, "a transit backwards is refused", |s| bad_stages(s, 1, Some(0))),
+    case("login-stage-return", STAGES, "a stage that was left is not entered again", stage_again),
+    case("login-t-and-c", "RFC 7143 §11.12.2", "T and C together are refused", transit_and_continue),
+    case(
+        "login-c",
+        "RFC 7143 §6.2, §11.12.2",
+        "a text over two requests is one text, and the first answer is empty",
+        over_two_requests,
+    ),
+    case(
+        "login-numbers",
+        "RFC 7143 §11.13",
+        "responses carry the tags and numbers of their requests",
+        numbers,
+    ),
+    case("login-tpgt", "RFC 7143 §13.9", "the first response names the portal group", portal_group),
+    case("login-key-twice", "RFC 7143 §6.3", "a key that is offered twice is refused", key_twice),
+    case("login-unknown-key", KEYS, "an unknown key is NotUnderstood", unknown_key),
+    case(
+        "login-list-order",
+        "RFC 7143 §6.2.1",
+        "the first value of a list that the target takes is chosen",
+        list_order,
+    ),
+    case("login-list-unknown", "RFC 7143 §6.2.1", "an unknown value of a list is passed over", list_unknown),
+    case("login-list-none", "RFC 7143 §6.2.1", "a list without a value that is known is refused", |s| {
+        refuses_value(s, "HeaderDigest", "X-com.example.none")
+    }),
+    case("login-range", "RFC 7143 §6.2.2", "a number out of range is refused", |s| {
+        refuses_value(s, "MaxBurstLength", "511")
+    }),
+    case("login-boolean", "RFC 7143 §6.2.2", "what is neither Yes nor No is refused", |s| {
+        refuses_value(s, "ImmediateData", "Perhaps")
+    }),
+    case("login-min", "RFC 7143 §6.2.2, §13", "minimum functions do not exceed what was offered", minimums),
+    case(
+        "login-max",
+        "RFC 7143 §6.2.2, §13.15",
+        "maximum functions do not fall below what was offered",
+        maximum,
+    ),
+    case("login-or", "RFC 7143 §6.2.2, §13", "OR and AND functions keep what we decide alone", booleans),
+    case("login-hex", "RFC 7143 §6.1", "a number may be hexadecimal", hexadecimal),
+    case("login-markers", "RFC 7143 §13.25", "obsolete marker keys are refused, but not as unknown", markers),
+    case("login-irrelevant", "RFC 7143 §13", "keys without meaning in discovery do no harm", irrelevant),
+    case(
+        "login-reinstatement",
+        "RFC 7143 §6.3.5",
+        "a login with the same ISID replaces the session",
+        reinstatement,
+    ),
+    case("login-same-cid", "RFC 7143 §6.3.4", "a login with the same CID replaces the connection", same_cid),
+];
+
+/// Ends a login attempt that must not succeed.
+fn refused(station: &mut Station, plan: &Plan, statuses: &[u16]) -> Outcome {
+    match station.try_login(plan)? {
+        Entry::Refused(status) => {
+            let listed = statuses.is_empty() || statuses.contains(&status);
+            require!(listed, "expected status {}, came {status:04x}", shown(statuses));
+            Ok(())
+        }
+        Entry::Closed => {
+            station.record.remark("the target ends the connection without a Login Response");
+            require!(statuses.is_empty(), "expected status {}; the connection was closed", shown(statuses));
+            Ok(())
+        }
+        Entry::In(_) => fail!("the login succeeds"),
+    }
+}
+
+fn shown(statuses: &[u16]) -> String {
+    let words: Vec<String> = statuses.iter().map(|status| format!("{status:04x}")).collect();
+    words.join(" or ")
+}
+
+/// Sends one request and fails unless it is refused. A Login Response of class 2, a Reject, and the end of the
+/// connection all refuse.
+fn refuses(talk: &mut Talk, request: LoginRequest, text: &[u8], what: &str) -> Outcome {
+    talk.send_text(request, text);
+    match talk.reply(request)? {
+        Reply::Response(response, _) => {
+            require!(
+                response.status >> 8 == 2,
+                "{what}: expected a status of class 02, came {:04x}",
+                response.status
+            );
+            Ok(())
+        }
+        Reply::Other(pdu) => {
+            require!(pdu.opcode() == Opcode::REJECT, "{what}: expected a refusal, came {}", pdu.shown());
+            Ok(())
+        }
+        Reply::Closed => Ok(()),
+    }
+}
+
+fn first_text(plan: &Plan) -> Keys {
+    let mut keys = plan.names.clone();
+    keys.push("AuthMethod", "None");
+    keys
+}
+
+fn bad_version(station: &mut Station) -> Outcome {
+    let plan = Plan::normal(station);
+    let mut talk = Talk::open(station, 0)?;
+    let request =
+        LoginRequest { version_min: 0x7f, version_max: 0x7f, ..plan.request(SECURITY, Some(OPERATIONAL)) };
+    talk.send(request, &first_text(&plan));
+    match talk.reply(request)? {
+        Reply::Response(response, _) => {
+            require!(response.status == 0x0205, "expected status 0205, came {:04x}", response.status);
+            Ok(())
+        }
+        Reply::Closed => fail!("expected status 0205; the connection was closed"),
+        Reply::Other(pdu) => fail!("expected status 0205, came {}", pdu.shown()),
+    }
+}
+
+fn no_session(station: &mut Station) -> Outcome {
+    let plan = Plan { tsih: 0x7eee, ..Plan::normal(station) };
+    refused(station, &plan, &[0x020a])
+}
+
+fn no_target(station: &mut Station) -> Outcome {
+    let mut plan = Plan::normal(station);
+    plan.names.set("TargetName", "iqn.2026-11.example.targe:there-is-no-such-target");
+    refused(station, &plan, &[0x0203])
+}
+
+fn without(station: &mut Station, name: &str) -> Outcome {
+    let mut plan = Plan::normal(station);
+    plan.names.remove(name);
+    refused(station, &plan, &[0x0207])
+}
+
+fn bad_session_type(station: &mut Station) -> Outcome {
+    let mut plan = Plan::normal(station);
+    plan.names.set("SessionType", "Holiday");
+    refused(station, &plan, &[0x0209, 0x0200])
+}
+
+fn default_type(station: &mut Station) -> Outcome {
+    let mut plan = Plan::normal(station);
+    plan.names.remove("SessionType");
+    station.login(&plan)?.warm_up()
+}
+
+fn not_a_login(station: &mut Station) -> Outcome {
+    let mut talk = Talk::open(station, 0)?;
+    let ping = NopOut {
+        immediate: true,
+        lun: 0,
+        itt: Itt(1),
+        ttt: Ttt::NONE,
+        cmd_sn: CmdSn(FIRST_CMD_SN),
+        exp_stat_sn: StatSn(0),
+    };
+    talk.line.send(ping.encode(), &[], &[], Damage::None);
+    loop {
+        match talk.line.receive(station.options.patience)? {
+            Came::Closed => return Ok(()),
+            Came::Nothing => fail!("the connection goes on although it did not begin with a login"),
+            Came::Pdu(pdu) => {
+                require!(
+                    pdu.opcode() != NopIn::OPCODE,
+                    "a ping before the login is answered: {}",
+                    pdu.shown()
+                );
+            }
+        }
+    }
+}
+
+fn login_again(station: &mut Station) -> Outcome {
+    let mut conn = station.start(&[])?;
+    let plan = Plan::normal(station);
+    let request = plan.request(SECURITY, Some(OPERATIONAL));
+    conn.line.send(request.encode(), &[], &first_text(&plan).to_bytes(), Damage::None);
+    match conn.perhaps(conn.patience)? {
+        Came::Closed => Ok(()),
+        Came::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => Ok(()),
+        Came::Pdu(pdu) if pdu.opcode() == Opcode::LOGIN_RESPONSE && pdu.byte(36) != 0 => Ok(()),
+        Came::Pdu(pdu) => fail!("expected Reject or the end of the connection, came {}", pdu.shown()),
+        Came::Nothing => fail!("expected Reject or the end of the connection; nothing came"),
+    }
+}
+
+fn bad_stages(station: &mut Station, csg: u8, nsg: Option<u8>) -> Outcome {
+    let plan = Plan::normal(station);
+    let mut talk = Talk::open(station, 0)?;
+    refuses(&mut talk, plan.request(csg, nsg), &first_text(&plan).to_bytes(), "these stages")
+}
+
+fn stage_again(station: &mut Station) -> Outcome {
+    need!(station.auth.user.is_none(), "with CHAP, the second request belongs to the first stage anyway");
+    let plan = Plan::normal(station);
+    let mut talk = Talk::open(station, 0)?;
+    let request = plan.request(SECURITY, Some(OPERATIONAL));
+    talk.send(request, &first_text(&plan));
+    match talk.reply(request)? {
+        Reply::Response(response, _) if response.status == 0 && response.transit => {}
+        _ => fail!("the first stage does not end"),
+    }
+    let again = plan.request(SECURITY, Some(OPERATIONAL));
+    refuses(&mut talk, again, &Keys::of(&[("AuthMethod", "None")]).to_bytes(), "the stage that was left")
+}
+
+fn transit_and_continue(station: &mut Station) -> Outcome {
+    let plan = Plan::normal(station);
+    let mut talk = Talk::open(station, 0)?;
+    let request = LoginRequest { continues: true, ..plan.request(SECURITY, Some(OPERATIONAL)) };
+    refuses(&mut talk, request, &first_text(&plan).to_bytes(), "T and C together")
+}
+
+fn over_two_requests(station: &mut Station) -> Outcome {
+    need!(station.auth.user.is_none(), "the case speaks no CHAP");
+    let plan = Plan::normal(station);
+    let mut talk = Talk::open(station, 0)?;
+    let mut keys = first_text(&plan);
+    keys.push("X-com.example.cut", "value");
+    let text = keys.to_bytes();
+    let (head, tail) = text.split_at(text.len() - 12);
+    let first = LoginRequest { continues: true, ..plan.request(SECURITY, None) };
+    talk.send_text(first, head);
+    match talk.reply(first)? {
+        Reply::Response(response, keys) => {
+            require!(response.status == 0, "the first part is refused with {:04x}", response.status);
+            require!(!response.transit, "T answers a request without T");
+            require!(keys.is_empty(), "the text goes on, but is answered already");
+        }
+        Reply::Other(pdu) => fail!("expected a Login Response, came {}", pdu.shown()),
+        Reply::Closed => fail!("expected a Login Response; the connection was closed"),
+    }
+    let last = plan.request(SECURITY, Some(OPERATIONAL));
+    talk.send_text(last, tail);
+    match talk.reply(last)? {
+        Reply::Response(response, keys) => {
+            require!(response.status == 0, "the whole is refused with {:04x}", response.status);
+            let answer = keys.value("X-com.example.cut");
+            require!(
+                answer == Some("NotUnderstood"),
+                "expected NotUnderstood for the key that was cut, came {answer:?}"
+            );
+            Ok(())
+        }
+        Reply::Other(pdu) => fail!("expected a Login Response, came {}", pdu.shown()),
+        Reply::Closed => fail!("expected a Login Response; the connection was closed"),
+    }
+}
+
+fn numbers(station: &mut Station) -> Outcome {
+    let plan = Plan::normal(station);
+    let conn = station.login(&plan)?;
+    let request = plan.request(SECURITY, None);
+    let Some((last, before)) = conn.responses.split_last() else { fail!("no Login Response came") };
+    let both = |response: &LoginResponse| response.itt == request.itt && response.isid == request.isid;
+    require!(
+        conn.responses.iter().all(both),
+        "a Login Response has another task tag or ISID than its request"
+    );
+    require!(
+        before.iter().all(|response| response.tsih == 0),
+        "a TSIH is given before the last Login Response"
+    );
+    require!(last.tsih != 0, "the last Login Response carries no TSIH");
+    let exp = last.sn.exp_cmd_sn.0;
+    require!(exp == FIRST_CMD_SN, "the last Login Response expects CmdSN {exp:x}, expected {FIRST_CMD_SN:x}");
+    require!(last.version_active == 0, "version {:02x} is active, 00 was asked for", last.version_active);
+    Ok(())
+}
+
+fn portal_group(station: &mut Station) -> Outcome {
+    let conn = station.login(&Plan::normal(station))?;
+    let tag = conn.said.number("TargetPortalGroupTag");
+    require!(tag.is_some_and(|tag| tag <= 0xffff), "TargetPortalGroupTag is {tag:?}");
+    Ok(())
+}
+
+fn key_twice(station: &mut Station) -> Outcome {
+    let mut plan = Plan::normal(station);
+    plan.keys.push("MaxBurstLength", "65536");
+    refused(station, &plan, &[])
+}
+
+/// Logs in with a key changed and returns what the target says to it.
+fn answer(station: &mut Station, name: &str, value: &str) -> Outcome<Option<String>> {
+    let conn = station.login(&Plan::normal(station).with(&[(name, value)]))?;
+    Ok(conn.said.value(name).map(str::to_owned))
+}
+
+fn unknown_key(station: &mut Station) -> Outcome {
+    let said = answer(station, "X-com.example.unknown", "1")?;
+    require!(said.as_deref() == Some("NotUnderstood"), "expected NotUnderstood, came {said:?}");
+    Ok(())
+}
+
+fn list_order(station: &mut Station) -> Outcome {
+    for (only, list) in [("None", "None,CRC32C"), ("CRC32C", "CRC32C,None")] {
+        let plan = Plan::normal(station).with(&[("HeaderDigest", only)]);
+        let Entry::In(conn) = station.try_login(&plan)? else { continue };
+        if conn.said.value("HeaderDigest") != Some(only) {
+            continue;
+        }
+        let said = answer(station, "HeaderDigest", list)?;
+        require!(
+            said.as_deref() == Some(only),
+            "the target takes {only} alone, but of {list} it chooses {said:?}"
+        );
+    }
+    Ok(())
+}
+
+fn list_unknown(station: &mut Station) -> Outcome {
+    let said = answer(station, "HeaderDigest", "X-com.example.none,None,CRC32C")?;
+    let known = matches!(said.as_deref(), Some("None" | "CRC32C"));
+    require!(known, "expected a value of the list that is known, came {said:?}");
+    Ok(())
+}
+
+/// A value that cannot be accepted: `Reject` for the key, or the end of the login.
+fn refuses_value(station: &mut Station, name: &str, value: &str) -> Outcome {
+    let plan = Plan::normal(station).with(&[(name, value)]);
+    match station.try_login(&plan)? {
+        Entry::Refused(_) | Entry::Closed => Ok(()),
+        Entry::In(conn) => {
+            let said = conn.said.value(name);
+            require!(said == Some("Reject"), "{name}={value} is answered {said:?}, and the login succeeds");
+            Ok(())
+        }
+    }
+}
+
+fn minimums(station: &mut Station) -> Outcome {
+    let keys = [
+        ("MaxConnections", "2"),
+        ("MaxBurstLength", "65536"),
+        ("FirstBurstLength", "4096"),
+        ("DefaultTime2Retain", "5"),
+        ("MaxOutstandingR2T", "2"),
+        ("ErrorRecoveryLevel", "1"),
+    ];
+    let conn = station.login(&Plan::normal(station).with(&keys))?;
+    let params = &conn.params;
+    let outcomes = [
+        (params.max_connections, 1, 2),
+        (params.max_burst, 512, 65_536),
+        (params.first_burst, 512, 4096),
+        (params.time2retain, 0, 5),
+        (params.max_outstanding_r2t, 1, 2),
+        (params.erl, 0, 1),
+    ];
+    for ((name, offered), (outcome, min, max)) in keys.iter().zip(outcomes) {
+        require!((min..=max).contains(&outcome), "{name}={offered} was offered and becomes {outcome}");
+        require!(conn.said.value(name).is_some(), "{name}={offered} is not answered");
+    }
+    Ok(())
+}
+
+fn maximum(station: &mut Station) -> Outcome {
+    let conn = station.login(&Plan::normal(station).with(&[("DefaultTime2Wait", "7")]))?;
+    let wait = conn.params.time2wait;
+    require!((7..=3600).contains(&wait), "DefaultTime2Wait=7 was offered and becomes {wait}");
+    Ok(())
+}
+
+fn booleans(station: &mut Station) -> Outcome {
+    // One value of each of these settles the outcome whatever the other side wants.
+    for (name, value) in [
+        ("InitialR2T", "Yes"),
+        ("ImmediateData", "No"),
+        ("DataPDUInOrder", "Yes"),
+        ("DataSequenceInOrder", "Yes"),
+    ] {
+        let said = answer(station, name, value)?;
+        require!(said.as_deref().is_none_or(|said| said == value), "{name}={value} becomes {said:?}");
+    }
+    Ok(())
+}
+
+fn hexadecimal(station: &mut Station) -> Outcome {
+    let conn = station.login(
+        &Plan::normal(station).with(&[("MaxBurstLength", "0x8000"), ("FirstBurstLength", "0x1000")]),
+    )?;
+    let burst = conn.params.max_burst;
+    require!((512..=0x8000).contains(&burst), "MaxBurstLength=0x8000 becomes {burst}");
+    Ok(())
+}
+
+fn markers(station: &mut Station) -> Outcome {
+    for (name, value, alternative) in [
+        ("IFMarker", "Yes", "No"),
+        ("OFMarker", "Yes", "No"),
+        ("IFMarkInt", "2048~8192", "Reject"),
+        ("OFMarkInt", "2048~8192", "Reject"),
+    ] {
+        let said = answer(station, name, value)?;
+        let right = said.as_deref().is_some_and(|said| said == "Reject" || said == alternative);
+        require!(right, "{name}={value}: expected Reject, came {said:?}");
+    }
+    Ok(())
+}
+
+fn irrelevant(station: &mut Station) -> Outcome {
+    let plan = Plan::discovery(station).with(&[("MaxBurstLength", "65536"), ("InitialR2T", "Yes")]);
+    let mut conn = station.login(&plan)?;
+    for name in ["MaxBurstLength", "InitialR2T"] {
+        let said = conn.said.value(name);
+        let right = said.is_none_or(|said| matches!(said, "Irrelevant" | "65536" | "Yes" | "Reject"));
+        require!(right, "{name} in discovery is answered {said:?}");
+    }
+    pings(&mut conn).or(Ok(()))
+}
+
+fn pings(conn: &mut Conn) -> Outcome {
+    let ping = conn.ping(true);
+    conn.send(&ping, &[]);
+    conn.expect::<NopIn>(ping.itt)?;
+    Ok(())
+}
+
+fn reinstatement(station: &mut Station) -> Outcome {
+    let plan = Plan::normal(station);
+    let mut old = station.login(&plan)?;
+    old.warm_up()?;
+    let mut new = station.login(&plan)?;
+    require!(old.closes(old.patience)?, "the connection of the session that was replaced stays open");
+    new.warm_up()
+}
+
+fn same_cid(station: &mut Station) -> Outcome {
+    let mut old = station.start(&[])?;
+    let plan = station.join_plan(&old, old.cid);
+    let nexus = std::rc::Rc::clone(&old.nexus);
+    match station.try_join(&plan, nexus)? {
+        Entry::In(mut new) => {
+            require!(old.closes(old.patience)?, "the connection that was replaced stays open");
+            new.warm_up()
+        }
+        Entry::Refused(status) => fail!("the login is refused with status {status:04x}"),
+        Entry::Closed => fail!("the connection was closed during the login"),
+    }
+}

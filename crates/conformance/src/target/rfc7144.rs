@@ -1,0 +1,250 @@
+//! The protocol level of RFC 7144 and the task reporting of RFC 7143 §13.23.
+
+use iscsi::pdu::r2t::R2t;
+use iscsi::pdu::scsi_command::ScsiCommand;
+use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
+use iscsi::pdu::tmf_response::{TmfResponse, TmfResult};
+use iscsi::pdu::{Itt, Opcode};
+use iscsi::serial::CmdSn;
+
+use crate::entropy::pattern;
+use crate::suite::{case, writing};
+use crate::verdict::Outcome;
+use crate::wire::Came;
+
+use super::Test;
+use super::conn::Conn;
+use super::login::Plan;
+use super::management::response;
+use super::numbering::HUSH;
+use super::station::Station;
+use super::task::piece;
+
+pub(super) const CASES: &[Test] = &[
+    case("rfc7144-level", "RFC 7144 §7.1", "the protocol level is negotiated downwards", level),
+    case("rfc7144-range", "RFC 7144 §7.1", "a protocol level out of range is refused", out_of_range),
+    case("rfc7144-not-agreed", "RFC 7144 §4.2", "the new functions need level 2", not_agreed),
+    writing("rfc7144-query-task", "RFC 7144 §4.2", "QUERY TASK finds a task, and misses none", query_task),
+    writing(
+        "rfc7144-query-task-set",
+        "RFC 7144 §4.2",
+        "QUERY TASK SET tells whether there are tasks",
+        query_task_set,
+    ),
+    case("rfc7144-query-async", "RFC 7144 §4.2", "QUERY ASYNCHRONOUS EVENT is answered", query_async),
+    writing(
+        "rfc7144-nexus-reset",
+        "RFC 7144 §4.2",
+        "I_T NEXUS RESET ends the tasks of this nexus",
+        nexus_reset,
+    ),
+    case("rfc7144-priority", "RFC 7144 §4.1", "a command with a priority is executed", priority),
+    case(
+        "task-reporting",
+        "RFC 7143 §13.23",
+        "TaskReporting is answered with a value of the list",
+        task_reporting,
+    ),
+    writing("task-fast-abort", "RFC 7143 §4.2.3.4", "FastAbort ends tasks without their data", fast_abort),
+    writing(
+        "task-response-fence",
+        "RFC 7143 §4.2.3.3",
+        "nothing of an aborted task follows the answer",
+        response_fence,
+    ),
+];
+
+fn level_2(station: &mut Station) -> Outcome<Conn> {
+    let conn = station.start(&[("iSCSIProtocolLevel", "2")])?;
+    need!(
+        conn.params.protocol_level == 2,
+        "the target stays at protocol level {}",
+        conn.params.protocol_level
+    );
+    Ok(conn)
+}
+
+fn level(station: &mut Station) -> Outcome {
+    for offered in ["0", "1", "2", "31"] {
+        let conn = station.login(&Plan::normal(station).with(&[("iSCSIProtocolLevel", offered)]))?;
+        let said = conn.said.value("iSCSIProtocolLevel");
+        if matches!(said, Some("NotUnderstood" | "Reject")) {
+            need!(false, "the target does not know the key, as a target of RFC 7143 alone may not");
+        }
+        let highest: u32 = offered.parse().unwrap_or_default();
+        let answer = conn.said.number("iSCSIProtocolLevel");
+        require!(answer.is_some_and(|level| level <= highest), "level {offered} is answered {said:?}");
+    }
+    Ok(())
+}
+
+fn out_of_range(station: &mut Station) -> Outcome {
+    let plan = Plan::normal(station).with(&[("iSCSIProtocolLevel", "32")]);
+    match station.try_login(&plan)? {
+        super::login::Entry::In(conn) => {
+            let said = conn.said.value("iSCSIProtocolLevel");
+            let right = matches!(said, Some("Reject" | "NotUnderstood"));
+            require!(right, "level 32 is answered {said:?}; 31 is the highest there is");
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn not_agreed(station: &mut Station) -> Outcome {
+    let mut conn = station.start(&[])?;
+    for function in [TmfFunction::QUERY_TASK, TmfFunction::QUERY_TASK_SET, TmfFunction::I_T_NEXUS_RESET] {
+        let request = conn.manage(function);
+        conn.send(&request, &[]);
+        let result = match conn.perhaps(conn.patience)? {
+            Came::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => continue,
+            Came::Pdu(pdu) => pdu.read::<TmfResponse>()?.response,
+            Came::Closed => fail!("the connection ends because of function {}", function.0),
+            Came::Nothing => fail!("function {} is not answered", function.0),
+        };
+        let refused = matches!(result, TmfResult::NOT_SUPPORTED | TmfResult::REJECTED);
+        require!(
+            refused,
+            "function {} is answered {:02x} although level 2 was not agreed on",
+            function.0,
+            result.0
+        );
+    }
+    Ok(())
+}
+
+/// Begins a write and leaves it without its data.
+fn held_write(conn: &mut Conn) -> Outcome<(ScsiCommand, R2t)> {
+    let task = conn.write(2);
+    conn.send(&task, &[]);
+    let (r2t, _) = conn.expect::<R2t>(task.itt)?;
+    Ok((task, r2t))
+}
+
+fn ask(conn: &mut Conn, request: &TmfRequest, expected: TmfResult) -> Outcome {
+    conn.send(request, &[]);
+    let result = response(conn, request)?;
+    require!(
+        result == expected,
+        "function {}: expected {:02x}, came {:02x}",
+        request.function.0,
+        expected.0,
+        result.0
+    );
+    Ok(())
+}
+
+fn query_task(station: &mut Station) -> Outcome {
+    let mut conn = level_2(station)?;
+    let (task, r2t) = held_write(&mut conn)?;
+    let query = conn.manage_task(TmfFunction::QUERY_TASK, &task);
+    ask(&mut conn, &query, TmfResult::SUCCEEDED)?;
+    let data = pattern(90, 2 * conn.block());
+    conn.answer(&r2t, piece(&data, &r2t)?);
+    conn.finish(&task, &data)?.good("the task that was asked for")?;
+    let gone = conn.manage_task(TmfFunction::QUERY_TASK, &task);
+    conn.send(&gone, &[]);
+    let result = response(&mut conn, &gone)?;
+    let absent = matches!(result, TmfResult::COMPLETE | TmfResult::NO_TASK);
+    require!(absent, "a task that has ended: expected 00 or 01, came {:02x}", result.0);
+    Ok(())
+}
+
+fn query_task_set(station: &mut Station) -> Outcome {
+    let mut conn = level_2(station)?;
+    let query = conn.manage(TmfFunction::QUERY_TASK_SET);
+    ask(&mut conn, &query, TmfResult::COMPLETE)?;
+    let (task, r2t) = held_write(&mut conn)?;
+    let query = conn.manage(TmfFunction::QUERY_TASK_SET);
+    ask(&mut conn, &query, TmfResult::SUCCEEDED)?;
+    let data = pattern(91, 2 * conn.block());
+    conn.answer(&r2t, piece(&data, &r2t)?);
+    conn.finish(&task, &data)?.good("the task that was asked for")?;
+    Ok(())
+}
+
+fn query_async(station: &mut Station) -> Outcome {
+    let mut conn = level_2(station)?;
+    let query = conn.manage(TmfFunction::QUERY_ASYNCHRONOUS_EVENT);
+    conn.send(&query, &[]);
+    let result = response(&mut conn, &query)?;
+    let known = matches!(result, TmfResult::COMPLETE | TmfResult::SUCCEEDED | TmfResult::NOT_SUPPORTED);
+    require!(known, "expected 00, 05 or 07, came {:02x}", result.0);
+    Ok(())
+}
+
+fn nexus_reset(station: &mut Station) -> Outcome {
+    let mut conn = level_2(station)?;
+    let (task, r2t) = held_write(&mut conn)?;
+    let reset = TmfRequest { lun: 0, ..conn.manage(TmfFunction::I_T_NEXUS_RESET) };
+    conn.send(&reset, &[]);
+    let data = pattern(92, 2 * conn.block());
+    conn.answer(&r2t, piece(&data, &r2t)?);
+    let result = response(&mut conn, &reset)?;
+    if matches!(result, TmfResult::NOT_SUPPORTED | TmfResult::NOT_AUTHORIZED) {
+        station.record.remark("the target does not support the function, as it may");
+        return Ok(());
+    }
+    require!(result == TmfResult::COMPLETE, "expected 00, came {:02x}", result.0);
+    gone(&mut conn, task.itt)?;
+    conn.warm_up()
+}
+
+/// Fails if anything comes of a task that was ended.
+fn gone(conn: &mut Conn, itt: Itt) -> Outcome {
+    match conn.arrive(HUSH)? {
+        Came::Pdu(pdu) if pdu.itt() == itt => fail!("a task goes on that was ended: {}", pdu.shown()),
+        Came::Closed => fail!("the connection ends"),
+        Came::Pdu(_) | Came::Nothing => Ok(()),
+    }
+}
+
+fn priority(station: &mut Station) -> Outcome {
+    let mut conn = level_2(station)?;
+    let task = ScsiCommand { priority: 9, ..conn.read(1) };
+    conn.send(&task, &[]);
+    conn.finish(&task, &[])?.good("READ with a priority")?;
+    Ok(())
+}
+
+fn task_reporting(station: &mut Station) -> Outcome {
+    for list in ["FastAbort,ResponseFence,RFC3720", "RFC3720", "ResponseFence,RFC3720"] {
+        let conn = station.login(&Plan::normal(station).with(&[("TaskReporting", list)]))?;
+        let said = conn.said.value("TaskReporting");
+        if said == Some("NotUnderstood") {
+            need!(false, "the target does not know the key, as a target of RFC 3720 may not");
+        }
+        require!(
+            said.is_some_and(|said| list.split(',').any(|one| one == said)),
+            "of {list}, {said:?} is chosen"
+        );
+    }
+    Ok(())
+}
+
+fn fast_abort(station: &mut Station) -> Outcome {
+    let mut conn = station.start(&[("TaskReporting", "FastAbort,RFC3720")])?;
+    need!(
+        conn.params.task_reporting == "FastAbort",
+        "the target agrees to {} only",
+        conn.params.task_reporting
+    );
+    let (task, _) = held_write(&mut conn)?;
+    // The R2T stays unanswered: FastAbort does not wait for its data.
+    let request = conn.manage(TmfFunction::ABORT_TASK_SET);
+    ask(&mut conn, &request, TmfResult::COMPLETE)?;
+    gone(&mut conn, task.itt)
+}
+
+fn response_fence(station: &mut Station) -> Outcome {
+    let mut conn = station.start(&[("MaxRecvDataSegmentLength", "512")])?;
+    let task = conn.read(64);
+    conn.send(&task, &[]);
+    let abort =
+        TmfRequest { ref_cmd_sn: CmdSn(task.cmd_sn.0), ..conn.manage_task(TmfFunction::ABORT_TASK, &task) };
+    conn.send(&abort, &[]);
+    let result = response(&mut conn, &abort)?;
+    let known = matches!(result, TmfResult::COMPLETE | TmfResult::NO_TASK);
+    require!(known, "expected 00 or 01, came {:02x}", result.0);
+    gone(&mut conn, task.itt)
+}

@@ -1,0 +1,173 @@
+//! A command from its first PDU to its status.
+
+use iscsi::pdu::data_in::DataIn;
+use iscsi::pdu::r2t::R2t;
+use iscsi::pdu::scsi_command::ScsiCommand;
+use iscsi::pdu::scsi_response::ScsiResponse;
+use iscsi::pdu::{Opcode, Residual};
+
+use crate::cdb::{self, Cdb};
+use crate::verdict::Outcome;
+use crate::wire::Pdu;
+
+use super::conn::{Conn, Flow};
+
+/// How a command ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Done {
+    /// The iSCSI service response; 0 is "completed at target".
+    pub(crate) response: u8,
+    pub(crate) status: u8,
+    pub(crate) sense: Vec<u8>,
+    pub(crate) residual: Residual,
+    /// What was read.
+    pub(crate) data: Vec<u8>,
+    /// The status number.
+    pub(crate) stat_sn: u32,
+    /// The last PDU.
+    pub(crate) last: Pdu,
+}
+
+impl std::fmt::Debug for Pdu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
+pub(crate) const GOOD: u8 = 0;
+pub(crate) const CHECK_CONDITION: u8 = 2;
+
+impl Done {
+    pub(crate) fn is_good(&self) -> bool {
+        self.response == 0 && self.status == GOOD
+    }
+
+    /// Returns sense key and additional sense code.
+    pub(crate) fn sense_code(&self) -> Option<(u8, u16)> {
+        cdb::sense(&self.sense)
+    }
+
+    /// Returns the ending in words.
+    pub(crate) fn shown(&self) -> String {
+        let sense = match self.sense_code() {
+            Some((key, code)) => format!(", sense {key:x}/{code:04x}"),
+            None => String::new(),
+        };
+        format!("response {:02x} status {:02x}{sense}", self.response, self.status)
+    }
+
+    /// Fails unless the command ended well.
+    pub(crate) fn good(self, what: &str) -> Outcome<Self> {
+        require!(self.is_good(), "{what}: expected GOOD, came {}", self.shown());
+        Ok(self)
+    }
+}
+
+impl Conn {
+    /// Follows a command that was sent to its status, answering every R2T out of `out`.
+    pub(crate) fn finish(&mut self, task: &ScsiCommand, out: &[u8]) -> Outcome<Done> {
+        let mut data = Vec::new();
+        loop {
+            let pdu = self.next_of(task.itt, "the answer to a command")?;
+            match pdu.opcode() {
+                Opcode::R2T => {
+                    let r2t: R2t = pdu.read()?;
+                    self.answer(&r2t, piece(out, &r2t)?);
+                }
+                Opcode::DATA_IN => {
+                    let head: DataIn = pdu.read()?;
+                    store(&mut data, head.buffer_offset, &pdu.data, task.expected_data_transfer_length)?;
+                    if let Some(status) = head.status {
+                        return Ok(Done {
+                            response: 0,
+                            status: status.status,
+                            sense: Vec::new(),
+                            residual: status.residual,
+                            data,
+                            stat_sn: pdu.word(24),
+                            last: pdu,
+                        });
+                    }
+                }
+                Opcode::SCSI_RESPONSE => {
+                    let head: ScsiResponse = pdu.read()?;
+                    let sense = pdu.data.get(2..).unwrap_or_default().to_vec();
+                    let (response, status, residual) = (head.response.0, head.status, head.residual);
+                    let stat_sn = pdu.word(24);
+                    return Ok(Done { response, status, sense, residual, data, stat_sn, last: pdu });
+                }
+                _ => fail!("in the middle of a command came {}", pdu.shown()),
+            }
+        }
+    }
+
+    /// Sends a command and follows it.
+    pub(crate) fn run(&mut self, cdb: Cdb, flow: Flow, len: u32, out: &[u8]) -> Outcome<Done> {
+        let task = self.command(cdb, flow, len);
+        self.send(&task, &[]);
+        self.finish(&task, out)
+    }
+
+    /// Writes `data` over the first blocks.
+    pub(crate) fn write_blocks(&mut self, data: &[u8]) -> Outcome<Done> {
+        let blocks = u16::try_from(data.len() / self.block()).unwrap_or(u16::MAX);
+        let task = self.write(blocks);
+        self.send(&task, &[]);
+        self.finish(&task, data)?.good("WRITE")
+    }
+
+    /// Reads the first blocks.
+    pub(crate) fn read_blocks(&mut self, blocks: u16) -> Outcome<Done> {
+        let task = self.read(blocks);
+        self.send(&task, &[]);
+        self.finish(&task, &[])?.good("READ")
+    }
+
+    /// Returns the length of a block.
+    pub(crate) fn block(&self) -> usize {
+        usize::try_from(self.unit.block).unwrap_or(512)
+    }
+
+    /// INQUIRY, TEST UNIT READY until unit attentions are told, READ CAPACITY: what every initiator does first.
+    pub(crate) fn warm_up(&mut self) -> Outcome {
+        self.run(cdb::inquiry(36), Flow::Read, 36, &[])?.good("INQUIRY")?;
+        for _ in 0..MAX_ATTENTIONS {
+            let done = self.run(cdb::test_unit_ready(), Flow::None, 0, &[])?;
+            if done.sense_code().is_none_or(|(key, _)| key != UNIT_ATTENTION) {
+                done.good("TEST UNIT READY")?;
+                self.run(cdb::read_capacity(), Flow::Read, 8, &[])?.good("READ CAPACITY")?;
+                return Ok(());
+            }
+        }
+        fail!("TEST UNIT READY tells of {MAX_ATTENTIONS} unit attentions and more")
+    }
+}
+
+/// The most unit attentions that a unit may tell one after the other.
+const MAX_ATTENTIONS: usize = 8;
+const UNIT_ATTENTION: u8 = 6;
+
+/// Returns what an R2T asks for.
+pub(crate) fn piece<'a>(out: &'a [u8], r2t: &R2t) -> Outcome<&'a [u8]> {
+    let begin = usize::try_from(r2t.buffer_offset).unwrap_or(usize::MAX);
+    let len = usize::try_from(r2t.desired_data_transfer_length).unwrap_or(usize::MAX);
+    match out.get(begin..begin.saturating_add(len)) {
+        Some(piece) => Ok(piece),
+        None => fail!("an R2T asks for {len} bytes at {begin}, beyond the {} of the command", out.len()),
+    }
+}
+
+/// Puts data where its offset says, within what the command expects.
+fn store(data: &mut Vec<u8>, offset: u32, bytes: &[u8], expected: u32) -> Outcome {
+    let begin = usize::try_from(offset).unwrap_or(usize::MAX);
+    let end = begin.saturating_add(bytes.len());
+    let expected = usize::try_from(expected).unwrap_or(usize::MAX);
+    require!(end <= expected, "Data-In ends at {end}, beyond the {expected} that the command expects");
+    if data.len() < end {
+        data.resize(end, 0);
+    }
+    if let Some(place) = data.get_mut(begin..end) {
+        place.copy_from_slice(bytes);
+    }
+    Ok(())
+}

@@ -4,13 +4,14 @@
 //! What fits the medium passes through untouched. What does not is cut, and its ends are patched into the granules
 //! they lie in, alone in that range (`gate`).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::buffer::{Bytes, DataList};
 use store::contract::{Durability, Extent, Failure, Fault, OpAction, Outcome, Profile};
 use store::shared::{Done, SharedStore};
 
 use crate::gate::{Gate, Pass};
+use crate::gather::{data, finish, gather, joined};
 use crate::sizes::{narrow, wide};
 
 /// A medium of single bytes. Clones are the same medium.
@@ -60,9 +61,6 @@ enum Filling {
     Zeros { may_deallocate: bool },
 }
 
-/// What is done with the parts of several operations.
-type Gathered = Box<dyn FnOnce(Result<Vec<DataList>, Failure>) + Send>;
-
 impl Bytewise {
     /// Makes requests of any range possible on `store`.
     pub fn new(store: Arc<dyn SharedStore>) -> Self {
@@ -75,10 +73,11 @@ impl Bytewise {
             .collect();
         let skip = narrow(span.at - span.low());
         let len = narrow(span.len());
-        let gathered = move |parts: Result<Vec<DataList>, Failure>| {
-            done(parts.map(|parts| Outcome::Data(joined(parts).slice(skip, skip.saturating_add(len)))));
+        let gathered = move |parts: Result<Vec<Outcome>, Failure>| {
+            let whole = parts.map(|parts| joined(parts.into_iter().map(data)));
+            done(whole.map(|whole| Outcome::Data(whole.slice(skip, skip.saturating_add(len)))));
         };
-        gather(&self.store, reads, Box::new(gathered));
+        gather(on(&self.store, reads), Box::new(gathered));
     }
 
     /// Lets a change through the gate and through to the medium.
@@ -91,7 +90,7 @@ impl Bytewise {
     fn write_long(&self, span: Span, data: DataList, durability: Durability, io_len_max: u64, done: Done) {
         let writes = writes(span.at, &data, durability, io_len_max);
         let store = Arc::clone(&self.store);
-        let entrant = move |pass: Pass| gather(&store, writes, finish(after(pass, done)));
+        let entrant = move |pass: Pass| gather(on(&store, writes), finish(after(pass, done)));
         self.gate.enter(span.low()..span.high(), false, Box::new(entrant));
     }
 
@@ -110,9 +109,10 @@ impl Bytewise {
             }
             let done = after(pass, done);
             let again = Arc::clone(&store);
-            let read = move |parts: Result<Vec<DataList>, Failure>| match parts {
+            let read = move |parts: Result<Vec<Outcome>, Failure>| match parts {
                 Err(failure) => done(Err(failure)),
                 Ok(parts) => {
+                    let parts: Vec<DataList> = parts.into_iter().map(data).collect();
                     let head = if span.at > low { parts.first() } else { None }
                         .map(|block| block.slice(0, narrow(span.at - low)))
                         .unwrap_or_default();
@@ -120,10 +120,10 @@ impl Bytewise {
                         .map(|block| block.slice(narrow(span.end - (high - granule)), narrow(granule)))
                         .unwrap_or_default();
                     let actions = patched(span, filling, head, tail, durability, io_len_max);
-                    gather(&again, actions, finish(done));
+                    gather(on(&again, actions), finish(done));
                 }
             };
-            gather(&store, edges, Box::new(read));
+            gather(on(&store, edges), Box::new(read));
         };
         self.gate.enter(span.low()..span.high(), true, Box::new(entrant));
     }
@@ -249,17 +249,17 @@ fn pieces(at: u64, end: u64, len_max: u64) -> impl Iterator<Item = (u64, u64)> {
     starts.take_while(move |start| *start < end).map(move |start| (start, len_max.min(end - start)))
 }
 
-fn joined(lists: impl IntoIterator<Item = DataList>) -> DataList {
-    let mut whole = DataList::new();
-    for part in lists.into_iter().flat_map(DataList::into_parts) {
-        whole.push(part);
-    }
-    whole
-}
-
 /// Less than two granules of zeros.
 fn zeros(len: u64) -> DataList {
     Bytes::copied_from(&vec![0; narrow(len)]).into()
+}
+
+/// Operations on one medium.
+fn on(
+    store: &Arc<dyn SharedStore>,
+    actions: Vec<OpAction>,
+) -> impl ExactSizeIterator<Item = (Arc<dyn SharedStore>, OpAction)> {
+    actions.into_iter().map(|action| (Arc::clone(store), action))
 }
 
 /// Ends a pass before it tells the result.
@@ -268,56 +268,6 @@ fn after(pass: Pass, done: Done) -> Done {
         drop(pass);
         done(result);
     })
-}
-
-/// Tells only whether all went well.
-fn finish(done: Done) -> Gathered {
-    Box::new(move |parts| done(parts.map(|_| Outcome::Done(DataList::new()))))
-}
-
-/// Runs `actions` together and hands over their data, in their order, once all are done; the failure of the first
-/// one that failed if any did.
-fn gather(store: &Arc<dyn SharedStore>, actions: Vec<OpAction>, done: Gathered) {
-    if actions.is_empty() {
-        return done(Ok(Vec::new()));
-    }
-    let parts = actions.iter().map(|_| Ok(DataList::new())).collect();
-    let rest = Rest { left: actions.len(), parts, done: Some(done) };
-    let rest = Arc::new(Mutex::new(rest));
-    for (index, action) in actions.into_iter().enumerate() {
-        let rest = Arc::clone(&rest);
-        store.submit(action, Box::new(move |result| Rest::arrived(&rest, index, result)));
-    }
-}
-
-/// What is still awaited of operations that run together.
-struct Rest {
-    left: usize,
-    parts: Vec<Result<DataList, Failure>>,
-    done: Option<Gathered>,
-}
-
-impl Rest {
-    fn arrived(rest: &Mutex<Self>, index: usize, result: Result<Outcome, Failure>) {
-        // Nobody panics while he holds it.
-        let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(part) = rest.parts.get_mut(index) {
-            *part = result.map(|outcome| match outcome {
-                Outcome::Data(data) => data,
-                Outcome::Done(_) | Outcome::Extents(_) => DataList::new(),
-            });
-        }
-        rest.left = rest.left.saturating_sub(1);
-        if rest.left > 0 {
-            return;
-        }
-        let parts = std::mem::take(&mut rest.parts);
-        let done = rest.done.take();
-        drop(rest);
-        if let Some(done) = done {
-            done(parts.into_iter().collect());
-        }
-    }
 }
 
 #[cfg(test)]

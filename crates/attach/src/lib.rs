@@ -14,9 +14,11 @@ mod errno;
 mod flush;
 pub mod fuse;
 mod gate;
+mod gather;
 pub mod nbd;
 pub mod notice;
 mod sizes;
+pub mod stripe;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 mod testing;

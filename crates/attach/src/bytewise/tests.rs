@@ -1,3 +1,5 @@
+use std::sync::Mutex;
+
 use super::*;
 use crate::testing::{Medium, seed};
 use base::rng::Rng;

@@ -8,6 +8,7 @@ mod handshake;
 mod server;
 mod session;
 mod socket;
+mod status;
 mod wire;
 
 pub use server::{Server, StartError};

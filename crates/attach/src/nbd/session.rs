@@ -9,13 +9,14 @@ use std::collections::VecDeque;
 use base::buffer::{Buf, Bytes, DataList, Pool};
 use base::machine::Loan;
 use base::transmit::Transmit;
-use store::contract::{Durability, Extent, ExtentState, Failure, Fault, OpAction, Outcome, Profile};
+use store::contract::{Durability, Extent, Failure, Fault, OpAction, Outcome, Profile};
 
 use super::Export;
 use super::handshake::{Negotiation, Next, Refusal};
+use super::status::descriptors;
 use super::wire::{
     Cmd, Errno, FIXED_NEWSTYLE, FLAG_DF, FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, Head,
-    NO_ZEROES, Opt, OptionHeader, Rep, Request, STATE_HOLE, STATE_ZERO, Why, greeting,
+    NO_ZEROES, Opt, OptionHeader, Rep, Request, Why, greeting,
 };
 use crate::sizes::{narrow, short, wide};
 
@@ -571,36 +572,6 @@ fn skip(left: &mut u64, input: &[u8]) -> Option<Skipped> {
     *left -= wide(len);
     let ended = *left == 0;
     (len > 0 || ended).then_some(Skipped { len, ended })
-}
-
-/// The descriptors of a block status: at least one, together no longer than what was asked.
-fn descriptors(at: u64, len: u32, extents: &[Extent]) -> Vec<u8> {
-    let mut runs: Vec<(u64, u32)> = Vec::new();
-    let mut left = u64::from(len);
-    let mut expected = at;
-    for extent in extents {
-        // What is out of order says nothing of what follows.
-        if extent.at != expected || left == 0 {
-            break;
-        }
-        let run = extent.len.min(left);
-        let state = match extent.state {
-            ExtentState::Mapped => 0,
-            ExtentState::Hole => STATE_HOLE | STATE_ZERO,
-            ExtentState::Anchored => STATE_ZERO,
-        };
-        match runs.last_mut() {
-            Some((len, last)) if *last == state => *len += run,
-            _ if run > 0 => runs.push((run, state)),
-            _ => {}
-        }
-        left -= run;
-        expected = expected.saturating_add(run);
-    }
-    if runs.is_empty() {
-        runs.push((len.into(), 0));
-    }
-    runs.iter().flat_map(|(len, state)| [short(*len).to_be_bytes(), state.to_be_bytes()]).flatten().collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,77 @@
+//! Several operations as one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::buffer::DataList;
+use store::contract::{Failure, OpAction, Outcome};
+use store::shared::{Done, SharedStore};
+
+/// What is done with what came of several operations, in their order; the failure of the first that failed, if any.
+pub(crate) type Gathered = Box<dyn FnOnce(Result<Vec<Outcome>, Failure>) + Send>;
+
+/// Starts all `operations` and hands over what came of them once all are done.
+pub(crate) fn gather(
+    operations: impl ExactSizeIterator<Item = (Arc<dyn SharedStore>, OpAction)>,
+    done: Gathered,
+) {
+    let count = operations.len();
+    if count == 0 {
+        return done(Ok(Vec::new()));
+    }
+    let mut results = Vec::new();
+    results.resize_with(count, || Ok(Outcome::Done(DataList::new())));
+    let rest = Arc::new(Mutex::new(Rest { left: count, results, done: Some(done) }));
+    for (index, (store, action)) in operations.enumerate() {
+        let rest = Arc::clone(&rest);
+        store.submit(action, Box::new(move |result| Rest::arrived(&rest, index, result)));
+    }
+}
+
+/// Tells only whether all went well.
+pub(crate) fn finish(done: Done) -> Gathered {
+    Box::new(move |results| done(results.map(|_| Outcome::Done(DataList::new()))))
+}
+
+/// Puts runs of bytes behind each other.
+pub(crate) fn joined(lists: impl IntoIterator<Item = DataList>) -> DataList {
+    let mut whole = DataList::new();
+    for part in lists.into_iter().flat_map(DataList::into_parts) {
+        whole.push(part);
+    }
+    whole
+}
+
+/// Takes the data of a read.
+pub(crate) fn data(outcome: Outcome) -> DataList {
+    match outcome {
+        Outcome::Data(data) => data,
+        Outcome::Done(_) | Outcome::Extents(_) => DataList::new(),
+    }
+}
+
+/// What is still awaited.
+struct Rest {
+    left: usize,
+    results: Vec<Result<Outcome, Failure>>,
+    done: Option<Gathered>,
+}
+
+impl Rest {
+    fn arrived(rest: &Mutex<Self>, index: usize, result: Result<Outcome, Failure>) {
+        // Nobody panics while he holds it.
+        let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = rest.results.get_mut(index) {
+            *slot = result;
+        }
+        rest.left = rest.left.saturating_sub(1);
+        if rest.left > 0 {
+            return;
+        }
+        let results = std::mem::take(&mut rest.results);
+        let done = rest.done.take();
+        drop(rest);
+        if let Some(done) = done {
+            done(results.into_iter().collect());
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What a client is told of which parts of the disk have storage.
+
+use store::contract::{Extent, ExtentState};
+
+use super::wire::{STATE_HOLE, STATE_ZERO};
+use crate::sizes::short;
+
+/// The descriptors of a block status: at least one, together no longer than what was asked.
+pub(super) fn descriptors(at: u64, len: u32, extents: &[Extent]) -> Vec<u8> {
+    let mut runs: Vec<(u64, u32)> = Vec::new();
+    let mut left = u64::from(len);
+    let mut expected = at;
+    for extent in extents {
+        // What is out of order says nothing of what follows.
+        if extent.at != expected || left == 0 {
+            break;
+        }
+        let run = extent.len.min(left);
+        let state = match extent.state {
+            ExtentState::Mapped => 0,
+            ExtentState::Hole => STATE_HOLE | STATE_ZERO,
+            ExtentState::Anchored => STATE_ZERO,
+        };
+        match runs.last_mut() {
+            Some((len, last)) if *last == state => *len += run,
+            _ if run > 0 => runs.push((run, state)),
+            _ => {}
+        }
+        left -= run;
+        expected = expected.saturating_add(run);
+    }
+    if runs.is_empty() {
+        runs.push((len.into(), 0));
+    }
+    runs.iter().flat_map(|(len, state)| [short(*len).to_be_bytes(), state.to_be_bytes()]).flatten().collect()
+}

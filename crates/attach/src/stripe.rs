@@ -1,0 +1,320 @@
+//! Several media as one, in turn (RAID 0): chunk 0 lies on the first, chunk 1 on the second, and so on around.
+//!
+//! Nothing is written about it anywhere: the same media in the same order with the same chunk are the same disk, any
+//! others are not. The loss of one is the loss of all.
+
+use std::sync::Arc;
+
+use base::buffer::DataList;
+use store::contract::{Extent, Failure, Fault, OpAction, Outcome, Profile};
+use store::shared::{Done, SharedStore};
+use thiserror::Error;
+
+use crate::gather::{data, finish, gather, joined};
+use crate::sizes::{narrow, wide};
+
+/// The chunk that is taken when none is asked for.
+pub const CHUNK_DEFAULT: u64 = 128 << 10;
+/// Chunks that one list of extents looks at: with the default chunk, half a gigabyte.
+const CHUNKS_LISTED_MAX: u64 = 4096;
+
+/// Why media do not make one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Mismatch {
+    /// There are none.
+    #[error("there is nothing to stripe")]
+    Nothing,
+    /// The chunk is no such number.
+    #[error("a stripe of {0} bytes is none: it is a power of two, from 4K to 1G")]
+    Chunk(u64),
+    /// The chunk cuts the blocks of a medium.
+    #[error("a stripe of {chunk} bytes cuts the blocks of {granule} bytes of a disk")]
+    Blocks {
+        /// The chunk.
+        chunk: u64,
+        /// The blocks of the medium.
+        granule: u32,
+    },
+    /// A medium has no room for a chunk.
+    #[error("disk {0} is smaller than a stripe")]
+    Small(usize),
+}
+
+/// Media in turn.
+pub struct Stripe {
+    members: Arc<[Arc<dyn SharedStore>]>,
+    layout: Layout,
+}
+
+/// Where what lies.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    chunk: u64,
+    members: u64,
+}
+
+/// A run of bytes on one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    member: usize,
+    at: u64,
+    len: u64,
+}
+
+impl Layout {
+    /// Cuts a range at the ends of chunks: where each piece lies.
+    fn pieces(self, at: u64, end: u64) -> impl Iterator<Item = Share> {
+        let mut at = at;
+        std::iter::from_fn(move || {
+            let (number, within) = (at / self.chunk, at % self.chunk);
+            let len = (self.chunk - within).min(end.saturating_sub(at));
+            at += len;
+            (len > 0).then_some(Share {
+                member: narrow(number % self.members),
+                at: number / self.members * self.chunk + within,
+                len,
+            })
+        })
+    }
+
+    /// Returns the share of each member that a range touches: its pieces there lie behind each other.
+    fn shares(self, at: u64, end: u64) -> Vec<Share> {
+        // After one row of chunks every member has its first piece; after that only the ends grow.
+        let row = self.chunk.saturating_mul(self.members);
+        let mut shares: Vec<Share> = self.pieces(at, end.min(at.saturating_add(row))).collect();
+        shares.sort_by_key(|share| (share.member, share.at));
+        shares.dedup_by(|next, first| {
+            let same = next.member == first.member;
+            first.len += if same { next.len } else { 0 };
+            same
+        });
+        for share in &mut shares {
+            share.len = self.below(end, share.member) - share.at;
+        }
+        shares
+    }
+
+    /// Returns how many bytes of a member lie before `end`.
+    fn below(self, end: u64, member: usize) -> u64 {
+        let (row, within) = (end / (self.chunk * self.members), end % (self.chunk * self.members));
+        let before = wide(member) * self.chunk;
+        row * self.chunk + within.saturating_sub(before).min(self.chunk)
+    }
+
+    /// Returns where a byte of a member lies in the whole.
+    fn whole(self, member: usize, at: u64) -> u64 {
+        (at / self.chunk * self.members + wide(member)) * self.chunk + at % self.chunk
+    }
+}
+
+impl Stripe {
+    /// Joins `members`, in this order.
+    ///
+    /// # Errors
+    /// [`Mismatch`]
+    pub fn new(members: Vec<Arc<dyn SharedStore>>, chunk: u64) -> Result<Self, Mismatch> {
+        if !chunk.is_power_of_two() || !(4096..=1 << 30).contains(&chunk) {
+            return Err(Mismatch::Chunk(chunk));
+        }
+        for (number, member) in members.iter().enumerate() {
+            let profile = member.profile();
+            if !chunk.is_multiple_of(profile.granule.max(1).into()) {
+                return Err(Mismatch::Blocks { chunk, granule: profile.granule });
+            }
+            if profile.len < chunk {
+                return Err(Mismatch::Small(number));
+            }
+        }
+        if members.is_empty() {
+            return Err(Mismatch::Nothing);
+        }
+        let layout = Layout { chunk, members: wide(members.len()) };
+        Ok(Self { members: members.into(), layout })
+    }
+
+    /// An operation on each member that the range touches.
+    fn each(&self, shares: &[Share], action: impl Fn(&Share) -> OpAction, done: Done) {
+        gather(self.operations(shares, action).into_iter(), finish(done));
+    }
+
+    fn operations(
+        &self,
+        shares: &[Share],
+        action: impl Fn(&Share) -> OpAction,
+    ) -> Vec<(Arc<dyn SharedStore>, OpAction)> {
+        let member = |share: &Share| -> Option<Arc<dyn SharedStore>> {
+            let store = Arc::clone(self.members.get(share.member)?);
+            Some(Arc::new(Member { store, number: share.member, layout: self.layout }))
+        };
+        shares.iter().filter_map(|share| Some((member(share)?, action(share)))).collect()
+    }
+
+    fn read(&self, at: u64, end: u64, done: Done) {
+        let (layout, shares) = (self.layout, self.layout.shares(at, end));
+        let reads = self.operations(&shares, |share| OpAction::Read { at: share.at, len: narrow(share.len) });
+        let put_together = move |results: Result<Vec<Outcome>, Failure>| {
+            done(results.map(|results| {
+                let parts: Vec<DataList> = results.into_iter().map(data).collect();
+                let piece = |piece: Share| {
+                    let index = shares.iter().position(|share| share.member == piece.member)?;
+                    let start = narrow(piece.at - shares.get(index)?.at);
+                    Some(parts.get(index)?.slice(start, start + narrow(piece.len)))
+                };
+                Outcome::Data(joined(layout.pieces(at, end).filter_map(piece)))
+            }));
+        };
+        gather(reads.into_iter(), Box::new(put_together));
+    }
+
+    /// The bytes of `data`, which start at `at`, that lie on the member of `share`.
+    fn portion(&self, at: u64, data: &DataList, share: &Share) -> DataList {
+        let mut from = 0;
+        let mut portion = Vec::new();
+        for piece in self.layout.pieces(at, at.saturating_add(wide(data.len()))) {
+            let to = from + narrow(piece.len);
+            if piece.member == share.member {
+                portion.push(data.slice(from, to));
+            }
+            from = to;
+        }
+        joined(portion)
+    }
+
+    fn extents(&self, at: u64, end: u64, count_max: usize, done: Done) {
+        let end = end.min(at.saturating_add(self.layout.chunk * CHUNKS_LISTED_MAX));
+        let (layout, shares) = (self.layout, self.layout.shares(at, end));
+        let ask = |share: &Share| OpAction::Extents { at: share.at, len: share.len, count_max };
+        let asked = self.operations(&shares, ask);
+        let put_together = move |results: Result<Vec<Outcome>, Failure>| {
+            done(results.map(|results| {
+                let lists: Vec<(usize, Vec<Extent>)> =
+                    shares.iter().map(|share| share.member).zip(results.into_iter().map(list)).collect();
+                Outcome::Extents(interleaved(layout, at, end, &lists, count_max))
+            }));
+        };
+        gather(asked.into_iter(), Box::new(put_together));
+    }
+}
+
+/// A member, with failures told by where they are in the whole.
+struct Member {
+    store: Arc<dyn SharedStore>,
+    number: usize,
+    layout: Layout,
+}
+
+impl SharedStore for Member {
+    fn profile(&self) -> Profile {
+        self.store.profile()
+    }
+
+    fn submit(&self, action: OpAction, done: Done) {
+        let (number, layout) = (self.number, self.layout);
+        let told = move |result: Result<Outcome, Failure>| {
+            done(result.map_err(|failure| {
+                let at = failure.at.map(|at| layout.whole(number, at));
+                Failure { at, ..failure }
+            }));
+        };
+        self.store.submit(action, Box::new(told));
+    }
+}
+
+impl SharedStore for Stripe {
+    fn profile(&self) -> Profile {
+        let all: Vec<Profile> = self.members.iter().map(SharedStore::profile).collect();
+        let least = |field: fn(&Profile) -> u64| all.iter().map(field).min().unwrap_or(0);
+        let most = |field: fn(&Profile) -> u32| all.iter().map(field).max().unwrap_or(1);
+        let chunks = least(|member| member.len) / self.layout.chunk;
+        Profile {
+            len: chunks.saturating_mul(self.layout.chunk).saturating_mul(self.layout.members),
+            granule: most(|member| member.granule),
+            preferred_granule: most(|member| member.preferred_granule),
+            io_len_max: narrow(least(|member| wide(member.io_len_max))),
+            // A write over the end of a chunk goes to two of them.
+            atomic_len_max: 0,
+            read_only: all.iter().any(|member| member.read_only),
+            volatile_cache: all.iter().any(|member| member.volatile_cache),
+            thin: all.iter().all(|member| member.thin),
+            deallocated_reads_zero: all.iter().all(|member| member.deallocated_reads_zero),
+            rotational: all.iter().any(|member| member.rotational),
+        }
+    }
+
+    fn submit(&self, action: OpAction, done: Done) {
+        let (at, len) = action.range();
+        let Some(end) = at.checked_add(len).filter(|end| *end <= self.profile().len) else {
+            return done(Err(Failure { fault: Fault::OutOfRange, at: Some(at) }));
+        };
+        let shares = self.layout.shares(at, end);
+        match action {
+            OpAction::Read { .. } => self.read(at, end, done),
+            OpAction::Extents { count_max, .. } => self.extents(at, end, count_max, done),
+            OpAction::Flush => {
+                let all: Vec<Share> =
+                    (0..self.members.len()).map(|member| Share { member, at: 0, len: 0 }).collect();
+                self.each(&all, |_| OpAction::Flush, done);
+            }
+            OpAction::Write { data, durability, .. } => {
+                let write = |share: &Share| {
+                    let data = self.portion(at, &data, share);
+                    OpAction::Write { at: share.at, data, durability }
+                };
+                self.each(&shares, write, done);
+            }
+            OpAction::Deallocate { .. } => {
+                self.each(&shares, |share| OpAction::Deallocate { at: share.at, len: share.len }, done);
+            }
+            OpAction::WriteZeroes { may_deallocate, durability, .. } => {
+                let zero = |share: &Share| {
+                    let (at, len) = (share.at, share.len);
+                    OpAction::WriteZeroes { at, len, may_deallocate, durability }
+                };
+                self.each(&shares, zero, done);
+            }
+        }
+    }
+}
+
+fn list(outcome: Outcome) -> Vec<Extent> {
+    match outcome {
+        Outcome::Extents(extents) => extents,
+        Outcome::Data(_) | Outcome::Done(_) => Vec::new(),
+    }
+}
+
+/// The extents of the whole, from those of the members, as far as all of them go.
+fn interleaved(
+    layout: Layout,
+    at: u64,
+    end: u64,
+    lists: &[(usize, Vec<Extent>)],
+    count_max: usize,
+) -> Vec<Extent> {
+    let mut whole: Vec<Extent> = Vec::new();
+    let mut at = at;
+    for piece in layout.pieces(at, end) {
+        let of_member = lists.iter().find(|(member, _)| *member == piece.member);
+        let Some((_, extents)) = of_member else { return whole };
+        let mut place = piece.at;
+        let piece_end = piece.at + piece.len;
+        while place < piece_end {
+            let here = |extent: &&Extent| extent.at <= place && place - extent.at < extent.len;
+            let Some(extent) = extents.iter().find(here) else { return whole };
+            let len = (extent.len - (place - extent.at)).min(piece_end - place);
+            let full = whole.len() >= count_max;
+            match whole.last_mut() {
+                Some(last) if last.state == extent.state => last.len += len,
+                _ if full => return whole,
+                _ => whole.push(Extent { at, len, state: extent.state }),
+            }
+            place += len;
+            at += len;
+        }
+    }
+    whole
+}
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
+mod tests;

@@ -8,6 +8,7 @@
 
 pub mod erl0;
 pub mod erl1;
+pub mod erl2;
 
 use crate::pdu::reject::RejectReason;
 use crate::target::why::Why;

@@ -6,6 +6,7 @@
 //! * `dispatch` reads PDUs and gives each to whom it concerns, in the order of its CmdSN (`window`).
 //! * `enter`, `logout` begin and end sessions; `converse` is text after the login; `ping` keeps connections alive.
 //! * `command` makes tasks of SCSI commands and ends them; `data_out` fetches their data, `send` sends what leaves.
+//! * `reassign` keeps tasks whose connection is gone and gives them another; `fence` orders answers over connections.
 //! * `retain` keeps what was sent until it is acknowledged, `snack` sends it again, `repair` asks for Data-Out again.
 //! * `budget` shares memory for data among sessions.
 //! * `management` decides when a task management function may pass.
@@ -24,9 +25,11 @@ mod data_out;
 mod dispatch;
 pub mod engine;
 mod enter;
+mod fence;
 mod logout;
 mod management;
 mod ping;
+mod reassign;
 mod repair;
 mod retain;
 mod run;
@@ -43,7 +46,7 @@ mod window;
 mod tests;
 
 /// The highest ErrorRecoveryLevel that this role serves; no more is agreed to, whatever a key policy allows.
-pub const MAX_ERROR_RECOVERY_LEVEL: u8 = 1;
+pub const MAX_ERROR_RECOVERY_LEVEL: u8 = 2;
 
 /// The most connections in a session that this role serves; no more are agreed to, whatever a key policy allows.
-pub const MAX_CONNECTIONS: u16 = 1;
+pub const MAX_CONNECTIONS: u16 = 16;

@@ -1,6 +1,6 @@
 //! `targe status`, `sessions` and `luns`: questions to the running daemon.
 
-use daemon::admin::api::{Luns, Method, Sessions, Status};
+use daemon::admin::api::{Luns, Method, Repairs, Session, Sessions, Status};
 use daemon::admin::client::ask;
 use daemon::config::{Surroundings, show_size};
 use serde_json::Value;
@@ -25,26 +25,60 @@ pub(crate) fn sessions(args: &AskArgs) -> Result<(), Failure> {
         "FROM",
         "ISID",
         "CONNECTIONS",
+        "ERL",
         "TASKS",
         "COMMANDS",
         "SENT",
         "RECEIVED",
+        "REPAIRED",
     ]);
     for session in &sessions {
         table.row(&[
             session.target.as_deref().unwrap_or("(discovery)"),
             &session.initiator,
-            session.peer.as_deref().unwrap_or("-"),
+            &from(session),
             &session.isid,
-            &session.connections.to_string(),
+            &connections(session),
+            &session.error_recovery_level.to_string(),
             &session.tasks.to_string(),
             &session.commands.to_string(),
             &session.data_in_bytes.to_string(),
             &session.data_out_bytes.to_string(),
+            &repaired(&session.repairs),
         ]);
     }
     print(&table.to_string());
     Ok(())
+}
+
+/// Where a session's connections come from.
+fn from(session: &Session) -> String {
+    let peers: Vec<&str> = session.members.iter().map(|member| &*member.peer).collect();
+    if peers.is_empty() { "-".to_owned() } else { peers.join(" ") }
+}
+
+/// How many connections a session has, and how many it lost and may replace.
+fn connections(session: &Session) -> String {
+    match session.lost_connections {
+        0 => session.connections.to_string(),
+        lost => format!("{} ({lost} lost)", session.connections),
+    }
+}
+
+/// What was repaired in a session, in few words.
+fn repaired(repairs: &Repairs) -> String {
+    let counts = [
+        (repairs.header_digest_errors + repairs.data_digest_errors, "damaged"),
+        (repairs.snacks, "sent again"),
+        (repairs.recovery_r2ts, "asked again"),
+        (repairs.reassigns, "moved"),
+    ];
+    let words: Vec<String> = counts
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
 
 pub(crate) fn luns(args: &AskArgs) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 use base::time::{Duration, Instant};
 use device::contract::UnitConfig;
 use device::unit::{LogicalUnit, UnitStats};
-use iscsi::target::contract::{AsyncEvent, SessionId, Traffic};
+use iscsi::target::contract::{AsyncEvent, ConnectionView, Repairs, SessionId, Traffic};
 
 use crate::config::{ShardConfig, UnitId};
 use crate::shard::Shard;
@@ -39,6 +39,10 @@ pub struct SessionReport {
     pub peer: Option<SocketAddr>,
     /// How many connections it has.
     pub connections: usize,
+    /// What each of them is, the leading one first.
+    pub members: Vec<ConnectionView>,
+    /// How many connections were lost whose tasks wait for another.
+    pub lost: usize,
     /// How many tasks are open.
     pub tasks: u32,
     /// How many bytes of answers wait for the initiator to read them, or are asked for.
@@ -47,6 +51,8 @@ pub struct SessionReport {
     pub error_recovery_level: u8,
     /// What it did so far.
     pub traffic: Traffic,
+    /// What was repaired in it so far.
+    pub repairs: Repairs,
 }
 
 /// A logical unit, for people.
@@ -187,10 +193,13 @@ impl Shard {
             tsih: view.tsih.0,
             peer: view.peer,
             connections: view.connections,
+            members: view.members,
+            lost: view.lost,
             tasks: view.tasks,
             unsent_bytes: view.unsent_bytes,
             error_recovery_level: view.parameters.error_recovery_level,
             traffic: view.traffic,
+            repairs: view.repairs,
         };
         self.engine.sessions().map(report).collect()
     }

@@ -313,6 +313,44 @@ object! {
         data_in_bytes: u64,
         /// Bytes received from the initiator as data so far.
         data_out_bytes: u64,
+        /// Its connections, the first one first.
+        members: Vec<Connection>,
+        /// How many of its connections were lost and have tasks that wait for another.
+        lost_connections: u64,
+        /// What was repaired so far.
+        repairs: Repairs,
+    }
+}
+
+object! {
+    /// A connection of a session.
+    Connection {
+        /// Its number in the session (CID).
+        cid: u16,
+        /// The address that it comes from.
+        peer: String,
+        /// Whether headers carry a digest.
+        header_digest: bool,
+        /// Whether data carries a digest.
+        data_digest: bool,
+        /// How many answers the initiator has not acknowledged; always 0 at error recovery level 0.
+        unacknowledged: u64,
+    }
+}
+
+object! {
+    /// What was lost or damaged on the way and repaired without the initiator's SCSI layer noticing.
+    Repairs {
+        /// PDUs with a wrong header digest that were passed over.
+        header_digest_errors: u64,
+        /// PDUs with a wrong data digest.
+        data_digest_errors: u64,
+        /// Requests of the initiator to send something again (SNACK).
+        snacks: u64,
+        /// Requests to the initiator to send data again (recovery R2T).
+        recovery_r2ts: u64,
+        /// Tasks that moved from a lost connection to another.
+        reassigns: u64,
     }
 }
 

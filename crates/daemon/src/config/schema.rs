@@ -356,22 +356,28 @@ pub(crate) static SESSION: Section = Section {
         key("data_sequence_in_order", Switch, Value("true"), "`DataSequenceInOrder`."),
         key(
             "max_connections",
-            Count { min: 1, max: 65_535 },
-            Value("1"),
+            Count { min: 1, max: iscsi::target::MAX_CONNECTIONS as u64 },
+            Value("8"),
             "The most connections of one session (`MaxConnections`).",
         ),
-        key("error_recovery_level", Count { min: 0, max: 2 }, Value("0"), "`ErrorRecoveryLevel`."),
+        key(
+            "error_recovery_level",
+            Count { min: 0, max: iscsi::target::MAX_ERROR_RECOVERY_LEVEL as u64 },
+            Value("2"),
+            "`ErrorRecoveryLevel`: 0 ends a session at the first damaged PDU, 1 repairs within a connection, 2 also moves \
+             tasks from a lost connection to another. The initiator may want less.",
+        ),
         key(
             "time2wait",
             Span { min_ms: 0, max_ms: 3_600_000 },
             Value("2s"),
-            "`DefaultTime2Wait`, in whole seconds.",
+            "`DefaultTime2Wait`, in whole seconds: how long an initiator waits before it comes back.",
         ),
         key(
             "time2retain",
             Span { min_ms: 0, max_ms: 3_600_000 },
             Value("20s"),
-            "`DefaultTime2Retain`, in whole seconds.",
+            "`DefaultTime2Retain`, in whole seconds: how long, at level 2, tasks of a lost connection are kept after that.",
         ),
     ],
 };

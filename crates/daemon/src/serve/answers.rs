@@ -6,6 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use drivers::mailbox::Handle;
+use iscsi::negotiate::Digest;
+use iscsi::target::contract::ConnectionView;
 use serde::Serialize;
 use serde_json::Value;
 use target::control::SessionReport;
@@ -14,8 +16,8 @@ use super::blueprint::Blueprint;
 use super::member::{Member, UnitView};
 use super::reactors::{Facts, Running};
 use crate::admin::api::{
-    ErrorKind, Failure, Lun, Luns, Method, Portal, Reactor, Reload, Session, Sessions, Status, Target,
-    VERSION,
+    Connection, ErrorKind, Failure, Lun, Luns, Method, Portal, Reactor, Reload, Repairs, Session, Sessions,
+    Status, Target, VERSION,
 };
 use crate::admin::server::Answers;
 use crate::config::Flags;
@@ -212,6 +214,25 @@ fn session(report: SessionReport) -> Session {
         commands: report.traffic.commands,
         data_in_bytes: report.traffic.data_in_bytes,
         data_out_bytes: report.traffic.data_out_bytes,
+        members: report.members.iter().map(connection).collect(),
+        lost_connections: u64::try_from(report.lost).unwrap_or(u64::MAX),
+        repairs: Repairs {
+            header_digest_errors: report.repairs.header_digest_errors,
+            data_digest_errors: report.repairs.data_digest_errors,
+            snacks: report.repairs.snacks,
+            recovery_r2ts: report.repairs.recovery_r2ts,
+            reassigns: report.repairs.reassigns,
+        },
+    }
+}
+
+fn connection(view: &ConnectionView) -> Connection {
+    Connection {
+        cid: view.cid,
+        peer: view.peer.to_string(),
+        header_digest: view.parameters.header_digest != Digest::None,
+        data_digest: view.parameters.data_digest != Digest::None,
+        unacknowledged: u64::try_from(view.unacknowledged).unwrap_or(u64::MAX),
     }
 }
 

@@ -420,17 +420,7 @@ impl Engine {
                 self.events.push_back(Event::TaskGone { task: TaskRef(key) });
             }
         }
-        let tmfs: alloc::vec::Vec<Key> = self
-            .sessions
-            .get(session)
-            .map(|state| state.tmfs.iter().copied())
-            .into_iter()
-            .flatten()
-            .filter(|tmf| self.tmfs.get(*tmf).is_some_and(|tmf| of.is_none_or(|conn| tmf.conn == conn)))
-            .collect();
-        for tmf in tmfs {
-            self.drop_tmf(tmf);
-        }
+        self.end_requests(session, of);
     }
 
     /// Ends a session with everything in it.
@@ -438,10 +428,11 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return };
         // What waits must not be handed up while the tasks are ended one by one.
         state.ready.clear();
-        // At level 0 nothing is kept for a session that lost its connections, so nobody can continue it.
+        // Below level 2 nothing is kept for a session that lost its connections, so nobody can continue it.
         state.state = match down {
             Down::ConnectionLost => {
-                state.state.on(SessionEvent::ConnectionsLost).and_then(|lost| lost.on(SessionEvent::TimedOut))
+                let lost = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
+                lost.on(SessionEvent::TimedOut)
             }
             _ => state.state.on(SessionEvent::Closed),
         }

@@ -9,6 +9,7 @@ use base::machine::{Arrival, ConnId};
 use base::time::Instant;
 
 use super::arena::Key;
+use super::contract::ConnectionView;
 use super::retain::Unacked;
 use super::states;
 use super::timer::Deadlines;
@@ -111,6 +112,8 @@ pub(crate) enum Output {
     Again(Key),
     /// What is to be sent again of the statuses.
     StatusAgain,
+    /// Nothing: where this comes to the front, all that was queued before it has left.
+    Mark(u32),
     /// Anything else.
     Control(Box<(Control, Body)>),
 }
@@ -217,6 +220,16 @@ impl Connection {
     pub(crate) fn on(&mut self, event: states::ConnectionEvent) -> Result<(), Why> {
         self.state = self.state.on(event).ok_or(Why::Bug)?;
         Ok(())
+    }
+
+    /// Returns what those who watch see of it.
+    pub(crate) fn view(&self) -> ConnectionView {
+        ConnectionView {
+            cid: self.cid,
+            peer: self.via.peer,
+            parameters: self.parameters,
+            unacknowledged: self.unacked.len(),
+        }
     }
 
     /// Returns the next status number and uses it up.

@@ -2,6 +2,7 @@
 //! of sessions. None of it knows what a logical unit is.
 
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use base::buffer::DataList;
@@ -10,7 +11,7 @@ use base::time::Duration;
 
 use crate::login::directory::TargetId;
 use crate::name::{IscsiName, Isid, PortalGroupTag, Tsih};
-use crate::negotiate::SessionParameters;
+use crate::negotiate::{ConnectionParameters, SessionParameters};
 use crate::pdu::ahs::Cdb;
 use crate::pdu::scsi_command::TaskAttribute;
 use crate::pdu::tmf_request::TmfFunction;
@@ -225,8 +226,21 @@ pub enum Down {
     Closed,
 }
 
+/// A connection of a session, for those who watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionView {
+    /// Its number in the session.
+    pub cid: u16,
+    /// Where it comes from.
+    pub peer: SocketAddr,
+    /// What was agreed on for it.
+    pub parameters: ConnectionParameters,
+    /// How many answers the initiator has not acknowledged.
+    pub unacknowledged: usize,
+}
+
 /// A session, for those who watch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SessionView<'a> {
     /// Its name.
     pub session: SessionId,
@@ -244,6 +258,10 @@ pub struct SessionView<'a> {
     pub peer: Option<SocketAddr>,
     /// How many connections it has now.
     pub connections: usize,
+    /// What each of them is, the leading one first.
+    pub members: Vec<ConnectionView>,
+    /// How many connections are gone whose tasks wait for another.
+    pub lost: usize,
     /// How many tasks are open.
     pub tasks: u32,
     /// How many bytes of answers wait for the initiator to read them.

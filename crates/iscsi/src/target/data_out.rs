@@ -479,7 +479,7 @@ impl Engine {
     }
 
     /// Takes the answer to an R2T as complete.
-    fn close_run(&mut self, key: Key, ttt: Ttt) {
+    pub(super) fn close_run(&mut self, key: Key, ttt: Ttt) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(at) = task.out.runs.iter().position(|run| run.ttt == ttt) else { return };
         let run = task.out.runs.remove(at);

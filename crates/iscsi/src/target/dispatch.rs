@@ -8,7 +8,7 @@ use base::machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;
-use super::connection::{Body, Connection, Control, Incoming, Output, index};
+use super::connection::{Body, Control, Incoming, Output, index};
 use super::contract::Down;
 use super::engine::{CONTROL_COST, Engine, MAX_CONTROL_BYTES, MAX_CONTROL_QUEUED};
 use super::session::Request;
@@ -226,7 +226,7 @@ impl Engine {
             }
             Request::Manage(tmf) => self.line_up_tmf(cx, tmf),
             Request::Ping(conn, ..) | Request::Text(conn, ..) | Request::Logout(conn, _)
-                if !self.conn(conn).is_some_and(Connection::is_heard) =>
+                if !self.conn(conn).is_some_and(|c| c.is_heard() && c.session == Some(session)) =>
             {
                 self.forget(request);
                 Ok(())
@@ -256,7 +256,8 @@ impl Engine {
     pub(super) fn gap_is_open(&mut self, now: Instant, session: Key) {
         use super::timer::{Owner, Timer};
         let Some(state) = self.sessions.get_mut(session) else { return };
-        state.gap_looks += 1;
+        // While there is no connection, nothing can come.
+        state.gap_looks += u32::from(!state.conns.is_empty());
         let waited = self.limits.gap_within.as_nanos().saturating_mul(state.gap_looks.into());
         if state.parameters.error_recovery_level == 0 || waited >= self.limits.data_within.as_nanos() {
             self.end_session(session, Down::Misbehaved(Why::CmdSnHole));

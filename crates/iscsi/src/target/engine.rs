@@ -23,8 +23,9 @@ use super::arena::{Arena, Key};
 use super::budget::Budget;
 use super::connection::{Connection, Output, index};
 use super::contract::{Down, Event, Repairs, SessionId, SessionView};
+use super::reassign::is_adrift;
 use super::session::{Session, Tmf};
-use super::states::ConnectionEvent;
+use super::states::{ConnectionEvent, SessionEvent};
 use super::task::Task;
 use super::timer::{Owner, Timer, Timers};
 use super::why::Why;
@@ -55,6 +56,10 @@ pub struct Engine {
     /// What waits of control PDUs and is held of text, on all connections.
     pub(super) control_bytes: usize,
     pub(super) next_ttt: u32,
+    /// The next of the numbers that tasks without a connection have in its place.
+    pub(super) next_adrift: u32,
+    /// The time at the last call.
+    pub(super) now: Instant,
     pub(super) next_tsih: u16,
     pub(super) stats: Stats,
 }
@@ -211,14 +216,17 @@ impl Engine {
             stirred: VecDeque::new(),
             control_bytes: 0,
             next_ttt: 0,
+            next_adrift: 0,
+            now: Instant::ORIGIN,
             stats: Stats::default(),
         }
     }
 
     /// Takes note of a new connection.
     pub fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+        self.now = now;
         self.stats.connections += 1;
-        if conn.0 >= self.limits.connections_max {
+        if conn.0 >= self.limits.connections_max || is_adrift(conn) {
             self.actions.push_back(Action::Abort(conn));
             return;
         }
@@ -236,6 +244,7 @@ impl Engine {
 
     /// Takes received bytes, all of them.
     pub fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8], directory: &dyn Directory) {
+        self.now = now;
         let Some(connection) = self.conn_mut(conn).filter(|connection| connection.is_heard()) else { return };
         connection.progress += bytes.len();
         if connection.progress >= PROGRESS {
@@ -272,7 +281,8 @@ impl Engine {
     }
 
     /// Takes note that a connection is gone.
-    pub fn disconnected(&mut self, _now: Instant, conn: ConnId, why: Gone) {
+    pub fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
+        self.now = now;
         let down = match why {
             Gone::Closed | Gone::Failed => Down::ConnectionLost,
             Gone::Stalled => Down::TimedOut,
@@ -308,6 +318,7 @@ impl Engine {
 
     /// Takes note that the deadline passed.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
         while let Some(entry) = self.timers.pop(now) {
             let deadlines = match entry.1 {
                 Owner::Connection(conn) => self
@@ -338,6 +349,8 @@ impl Engine {
             parameters: &session.parameters,
             peer: session.conns.first().and_then(|conn| self.peer_of(*conn)),
             connections: session.conns.len(),
+            members: session.conns.iter().filter_map(|conn| self.conn(*conn)).map(Connection::view).collect(),
+            lost: session.lost.len(),
             tasks: session.tasks.saturating_sub(session.answered),
             unsent_bytes: session.answers.held(),
             traffic: session.traffic,
@@ -363,8 +376,12 @@ impl Engine {
             (Owner::Connection(conn), Timer::Ack) => self.ack_is_late(now, conn),
             (Owner::Session(session), Timer::Gap) => self.gap_is_open(now, session),
             (Owner::Session(session), Timer::Fence) => self.fence_expired(session),
+            (Owner::Session(session), Timer::Acked) => self.fences_are_late(session),
+            (Owner::Session(session), Timer::Retain) => self.retention_is_over(now, session),
             (Owner::Session(_), Timer::Login | Timer::Silence | Timer::Logout | Timer::Data | Timer::Ack)
-            | (Owner::Connection(_), Timer::Gap | Timer::Fence) => self.stats.bugs += 1,
+            | (Owner::Connection(_), Timer::Gap | Timer::Fence | Timer::Acked | Timer::Retain) => {
+                self.stats.bugs += 1
+            }
         }
     }
 
@@ -460,11 +477,16 @@ impl Engine {
             Why::PingUnanswered | Why::LogoutTooSlow | Why::DataTooSlow => Down::TimedOut,
             why => Down::Misbehaved(why),
         };
+        let member = self.conn(conn).and_then(|connection| Some((connection.session?, connection.cid)));
         self.leave_session(conn, down);
         self.actions.push_back(Action::Abort(conn));
+        if let Some((session, cid)) = member {
+            self.announce_loss(session, cid);
+        }
     }
 
-    /// Takes a connection out of its session; the last one ends it (ErrorRecoveryLevel 0 keeps nothing, §7.1.1).
+    /// Takes a connection out of its session. Below level 2 its tasks end with it, and the last connection ends the
+    /// session (§7.1.1).
     pub(super) fn leave_session(&mut self, conn: ConnId, down: Down) {
         let Some(connection) = self.conn_mut(conn) else { return };
         connection.deadlines.clear(Timer::Silence);
@@ -478,12 +500,17 @@ impl Engine {
         let Some(key) = connection.session.take() else { return };
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.conns.retain(|other| *other != conn);
-        if session.conns.is_empty() {
+        let is_last = session.conns.is_empty();
+        let kept = down != Down::Closed && self.set_adrift(self.now, key, conn, false);
+        if is_last && !kept {
             self.end_session(key, down);
-        } else {
+        } else if !kept {
             self.end_tasks(key, Some(conn));
-            self.stir_logouts(key);
+        } else if is_last && let Some(session) = self.sessions.get_mut(key) {
+            session.state = session.state.on(SessionEvent::ConnectionsLost).unwrap_or(session.state);
         }
+        self.leave_fences(key, conn);
+        self.stir_logouts(key);
         if let Some(connection) = self.conn_mut(conn) {
             let cleaned = connection.state.on(ConnectionEvent::CleanedUp);
             connection.state = cleaned.unwrap_or(connection.state);

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use base::machine::{Action, ConnId};
+use base::time::Instant;
 
 use super::arena::{Arena, Key};
 use super::connection::{Body, Connection, Control, index};
@@ -113,7 +114,7 @@ impl Engine {
             Entry::JoinsSession(tsih) => self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST),
             Entry::ReplacesConnection(tsih) => {
                 let session = self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST);
-                session.inspect(|session| self.leave_old(*session, outcome.cid.0))
+                session.inspect(|session| self.reinstate(cx.now, *session, outcome.cid.0))
             }
         };
         let session = match found {
@@ -121,11 +122,14 @@ impl Engine {
             Err(status) => return self.refuse_login(conn, response.refused(status)),
         };
         let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
-        let event = match state.state {
-            states::Session::Active => SessionEvent::LeadingLoginDone,
-            _ => SessionEvent::ContinuingLoginDone,
+        let (begins, ends) = match state.state {
+            states::Session::Active => (None, SessionEvent::LeadingLoginDone),
+            // A login that continues a session whose connections are all gone takes effect at its end.
+            _ => (Some(SessionEvent::ContinuingLogin), SessionEvent::ContinuingLoginDone),
         };
-        state.state = state.state.on(event).ok_or(Why::Bug)?;
+        for event in begins.into_iter().chain([ends]) {
+            state.state = state.state.on(event).ok_or(Why::Bug)?;
+        }
         state.conns.push(conn);
         response.tsih = state.tsih.0;
         let announced = state.announced.take();
@@ -209,23 +213,11 @@ impl Engine {
     }
 
     /// Takes the connection out of a session that a new one takes the place of (connection reinstatement, §6.3.4).
-    fn leave_old(&mut self, session: Key, cid: u16) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
-        let conns = state.conns.clone();
-        let Some(old) =
-            conns.into_iter().find(|conn| self.conn(*conn).is_some_and(|connection| connection.cid == cid))
-        else {
-            return;
-        };
-        if let Some(state) = self.sessions.get_mut(session) {
-            state.conns.retain(|other| *other != old);
-        }
-        self.end_tasks(session, Some(old));
-        if let Some(connection) = self.conn_mut(old) {
-            connection.session = None;
-            connection.closing = true;
-            connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
-            self.actions.push_back(Action::Abort(old));
+    /// At level 2 its tasks can be reassigned then; below, they end.
+    fn reinstate(&mut self, now: Instant, session: Key, cid: u16) {
+        self.release_lost(now, session, cid);
+        if let Some(old) = self.member(session, cid) {
+            self.replace_connection(now, session, old);
         }
     }
 }
@@ -275,7 +267,8 @@ impl Directory for WithSessions<'_> {
             portal_group: place_of(session).1,
             parameters: session.parameters,
             connections: u16::try_from(session.conns.len()).unwrap_or(u16::MAX),
-            has_cid: session.conns.iter().any(|conn| cid_of(conn) == Some(query.cid.0)),
+            has_cid: session.conns.iter().any(|conn| cid_of(conn) == Some(query.cid.0))
+                || session.lost.iter().any(|lost| lost.cid == query.cid.0),
         })
     }
 

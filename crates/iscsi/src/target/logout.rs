@@ -1,4 +1,4 @@
-//! Logout (RFC 7143 §11.14, §11.15): of the session, of a connection, or for recovery, which level 0 has not.
+//! Logout (RFC 7143 §11.14, §11.15): of the session, of a connection, or for recovery, which needs level 2.
 //!
 //! A logout goes in two steps. At once the initiator is heard no more: what follows on the connections that end is not
 //! read, and no request that still waits for a number gets its turn. Then what was begun is finished: tasks that need
@@ -82,6 +82,9 @@ impl Engine {
         let named = conns.iter().copied().find(|conn| {
             self.conn(*conn).is_some_and(|c| c.cid == request.cid && c.state != State::InLogout)
         });
+        if request.reason == LogoutReason::RemoveForRecovery {
+            return self.logout_for_recovery(now, conn, session, request);
+        }
         let (response, ends) = match (request.reason, named) {
             (LogoutReason::CloseSession, _) => (LogoutResult::CLOSED, Some(Ends::Session)),
             (LogoutReason::CloseConnection, Some(_)) if conns.len() == 1 => {
@@ -91,7 +94,7 @@ impl Engine {
                 (LogoutResult::CLOSED, Some(Ends::Connection(named)))
             }
             (LogoutReason::CloseConnection, None) => (LogoutResult::NO_CID, None),
-            (LogoutReason::RemoveForRecovery, _) => (LogoutResult::NO_RECOVERY, None),
+            (LogoutReason::RemoveForRecovery, _) => return Err(Why::Bug),
         };
         let answer = LogoutResponse {
             response,
@@ -119,6 +122,52 @@ impl Engine {
             state.leaving.push(leaving);
         }
         self.stir_logouts(session);
+        Ok(())
+    }
+
+    /// Takes a Logout Request for recovery: the connection goes at once, and its tasks wait for another (§11.14.1).
+    fn logout_for_recovery(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        session: Key,
+        request: &LogoutRequest,
+    ) -> Result<(), Why> {
+        let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
+        let parameters = state.parameters;
+        let named = self.member(session, request.cid);
+        let response = if parameters.error_recovery_level < 2 {
+            LogoutResult::NO_RECOVERY
+        } else if named.is_some() || state.lost.iter().any(|lost| lost.cid == request.cid) {
+            LogoutResult::CLOSED
+        } else {
+            LogoutResult::NO_CID
+        };
+        let is_done = response == LogoutResult::CLOSED;
+        let answer = LogoutResponse {
+            response,
+            itt: request.itt,
+            sn: TargetSn::default(),
+            time2wait: parameters.default_time2wait,
+            time2retain: if is_done { parameters.default_time2retain } else { 0 },
+        };
+        self.control(conn, Control::Logout(answer), Body::Empty)?;
+        if !is_done {
+            return Ok(());
+        }
+        self.release_lost(now, session, request.cid);
+        match named {
+            Some(named) if named == conn => {
+                self.remove_for_recovery(now, session, named);
+                self.actions.push_back(Action::Close(named));
+            }
+            Some(named) => self.replace_connection(now, session, named),
+            None => {}
+        }
+        // Without a time to wait in, nothing is kept, and nothing is left of a session without connections.
+        if self.sessions.get(session).is_some_and(|state| state.conns.is_empty() && state.lost.is_empty()) {
+            self.end_session(session, Down::LoggedOut);
+        }
         Ok(())
     }
 
@@ -230,6 +279,7 @@ impl Engine {
     /// Closes one connection of a session that goes on with others.
     fn close_member(&mut self, session: Key, conn: ConnId) {
         self.end_tasks(session, Some(conn));
+        self.leave_fences(session, conn);
         if let Some(state) = self.sessions.get_mut(session) {
             state.conns.retain(|other| *other != conn);
         }
@@ -246,5 +296,7 @@ impl Engine {
 /// Returns whether a task of a connection that is heard no more cannot end: it needs data, or its turn will not come.
 fn is_stuck(task: &Task) -> bool {
     let is_early = task.holder == Holder::Session && !task.immediate && !task.counted;
-    task.out.is_expecting() || task.ending.is_none() && (is_early || !task.out.fetches.is_empty())
+    task.is_adrift()
+        || task.out.is_expecting()
+        || task.ending.is_none() && (is_early || !task.out.fetches.is_empty())
 }

@@ -16,6 +16,7 @@ use super::connection::{Body, Control, Output};
 use super::contract::{Event, Manage, SessionId, TaskRef, TmfRef};
 use super::dispatch::Cx;
 use super::engine::Engine;
+use super::reassign::is_adrift;
 use super::session::{Ready, Request, Tmf};
 use super::task::Holder;
 use super::timer::{Owner, Timer};
@@ -23,7 +24,7 @@ use super::why::Why;
 use crate::negotiate::TaskReporting;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
-use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::tmf_response::TmfResult;
 use crate::pdu::{Itt, TargetSn};
 
 impl Engine {
@@ -55,6 +56,7 @@ impl Engine {
             lun: request.lun,
             referenced: (request.referenced_task_tag, request.ref_cmd_sn),
             task: None,
+            exp_data_sn: request.exp_data_sn,
             immediate: request.immediate,
             cmd_sn: request.cmd_sn,
             waits_for_commands: false,
@@ -70,7 +72,7 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let level = state.parameters.protocol_level;
         match tmf.function {
-            TmfFunction::TASK_REASSIGN => return self.answer_tmf(key, TmfResult::NO_REASSIGNMENT),
+            TmfFunction::TASK_REASSIGN => return self.reassign(cx.now, key, &tmf),
             TmfFunction::ABORT_TASK => return self.abort_task(cx, key, &tmf),
             TmfFunction::QUERY_TASK if level >= 2 => return self.query_task(key, &tmf),
             TmfFunction::QUERY_TASK_SET
@@ -138,7 +140,9 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let open = state
             .tasks(&self.tasks)
-            .any(|(_, task)| task.ending.is_none() && !task.out.runs.is_empty() && tmf.affects(task.lun));
+            // What has no connection sends no data.
+            .filter(|(_, task)| task.ending.is_none() && !task.is_adrift())
+            .any(|(_, task)| !task.out.runs.is_empty() && tmf.affects(task.lun));
         let fast = state.parameters.task_reporting == TaskReporting::FastAbort;
         state.fencing = open && !fast && !tmf.waited;
         state.fencing
@@ -251,14 +255,13 @@ impl Engine {
         }
     }
 
-    fn answer_tmf(&mut self, key: Key, response: TmfResult) -> Result<(), Why> {
+    pub(super) fn answer_tmf(&mut self, key: Key, response: TmfResult) -> Result<(), Why> {
         let Some(tmf) = self.drop_tmf(key) else { return Ok(()) };
         if tmf.is_multi_task() {
             // What it did not end goes on.
             self.pump_all(tmf.session, |lun| tmf.affects(lun));
         }
-        let pdu = TmfResponse { response, itt: tmf.itt, sn: TargetSn::default() };
-        self.control(tmf.conn, Control::Tmf(pdu), Body::Empty)
+        self.send_tmf(&tmf, response)
     }
 
     /// Forgets a task management request.
@@ -276,6 +279,7 @@ impl Engine {
     /// (§4.2.3.4 d).
     pub(super) fn tell_of_abort(&mut self, session: Key, conn: ConnId, lun: u64) {
         let Some(state) = self.sessions.get(session) else { return };
+        let conn = if is_adrift(conn) { state.conns.first().copied().unwrap_or(conn) } else { conn };
         let own = state
             .tmfs
             .iter()

@@ -102,6 +102,10 @@ impl Engine {
             AsyncEvent::LogoutRequest { within } => {
                 let seconds = u16::try_from(within.as_secs()).unwrap_or(u16::MAX).max(1);
                 let told = AsyncMessage { parameter3: seconds, ..message(AsyncEventCode::LOGOUT_REQUEST) };
+                if conns.is_empty() {
+                    // Nobody is there to ask.
+                    self.end_session(session.0, super::contract::Down::Closed);
+                }
                 for conn in conns {
                     self.ask_logout(now, conn, &told);
                 }

@@ -42,6 +42,12 @@ impl Engine {
             self.fail(key, Condition::CrcError);
             return self.conclude(key);
         }
+        if run.received == run.len {
+            // Only its end was lost; what still comes of it is of no use.
+            let (unsolicited, former) = (run.unsolicited, run.as_former());
+            task.out.remember(former);
+            return if unsolicited { self.close_unsolicited(key) } else { self.close_run(key, ttt) };
+        }
         let former = run.renew(fresh, in_order);
         task.out.remember(former);
         self.stats.recovery_r2ts += 1;

@@ -138,8 +138,15 @@ impl Engine {
             return;
         }
         connection.acked = exp;
-        if connection.level > 0 {
+        connection.ack_asked = None;
+        let (keeps, session) = (connection.level > 0, connection.session);
+        if keeps {
             self.forget_before(conn, exp);
+        }
+        if let Some(session) = session
+            && self.sessions.get(session).is_some_and(|s| !s.fences.is_empty() || s.raised.is_some())
+        {
+            self.lower_fences(session);
         }
     }
 
@@ -157,7 +164,6 @@ impl Engine {
             }
         }
         let Some(connection) = self.conn_mut(conn) else { return };
-        connection.ack_asked = None;
         if connection.unacked.len() == 0 {
             connection.deadlines.clear(Timer::Ack);
         }
@@ -171,7 +177,8 @@ impl Engine {
     pub(super) fn ask_for_ack(&mut self, conn: ConnId) {
         let ttt = self.new_ttt();
         let Some(connection) = self.conn_mut(conn) else { return };
-        if connection.ack_asked.is_some() || connection.unacked.len() == 0 || connection.closing {
+        let all_acked = connection.acked == connection.stat_sn;
+        if connection.ack_asked.is_some() || all_acked || connection.closing {
             return;
         }
         connection.ack_asked = Some(ttt);

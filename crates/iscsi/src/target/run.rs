@@ -190,15 +190,29 @@ impl Run {
         if whole > self.len || !prefix { Err(Why::NotEnoughUnsolicited) } else { Ok(Close::Whole) }
     }
 
-    /// Makes the run one that a recovery R2T asks for, and returns what that takes the place of.
-    pub(crate) fn renew(&mut self, ttt: Ttt, in_order: bool) -> Former {
+    /// Takes note that the connection is gone, and with it the buffer if a PDU was just being read into it: then
+    /// nothing of the run is here any more.
+    pub(crate) fn connection_lost(&mut self) {
+        if self.buf.is_none() {
+            self.received = 0;
+            self.spans.clear();
+        }
+    }
+
+    /// Returns what is asked for at present.
+    pub(crate) const fn as_former(&self) -> Former {
         let (from, to) = self.asked;
-        let former = Former {
+        Former {
             ttt: self.ttt,
             r2t_sn: self.r2t_sn,
             start: self.start.saturating_add(from),
             len: to.saturating_sub(from),
-        };
+        }
+    }
+
+    /// Makes the run one that a recovery R2T asks for, and returns what that takes the place of.
+    pub(crate) fn renew(&mut self, ttt: Ttt, in_order: bool) -> Former {
+        let former = self.as_former();
         self.ttt = ttt;
         self.asked = self.first_hole(in_order);
         self.sent = false;

@@ -46,20 +46,26 @@ impl Engine {
 
     /// Appends what a connection has to send until `out` is full or nothing is left.
     pub fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
+        self.now = now;
         if let Some(connection) = self.conn_mut(conn) {
             connection.asked = false;
         }
         while !out.is_full() {
             let Some(connection) = self.conn_mut(conn) else { return };
             let Some(output) = connection.out.pop_front() else { return };
-            if connection.unacked.is_full() && !output.may_leave_unacknowledged() {
+            let is_full = connection.unacked.is_full();
+            if (is_full || self.is_held_up(conn)) && !output.may_leave_unacknowledged() {
                 // Nothing more leaves until something is acknowledged; that brings us back.
-                return connection.out.push_front(output);
+                if let Some(connection) = self.conn_mut(conn) {
+                    connection.out.push_front(output);
+                }
+                return;
             }
             match output {
                 Output::Task(key) => self.send_task(now, conn, key, out),
                 Output::Again(key) => self.send_again(now, conn, key, out),
                 Output::StatusAgain => self.send_statuses_again(conn, out),
+                Output::Mark(mark) => self.pass_mark(conn, mark),
                 Output::R2t(key, ttt) => self.send_r2t(now, conn, (key, ttt), out),
                 Output::Control(control) => {
                     let (control, body) = *control;
@@ -334,12 +340,17 @@ impl Engine {
 }
 
 impl Output {
-    /// Returns whether this may leave although nothing more can be kept: it takes no status number.
+    /// Returns whether this may leave although nothing more can be kept, or a fence is up: it takes no status number, or
+    /// it is the end of a login.
     fn may_leave_unacknowledged(&self) -> bool {
         match self {
-            Self::R2t(..) | Self::Again(_) | Self::StatusAgain => true,
+            Self::R2t(..) | Self::Again(_) | Self::StatusAgain | Self::Mark(_) => true,
             Self::Task(_) => false,
-            Self::Control(control) => matches!(&control.0, Control::NopIn(ping) if ping.itt == Itt::NONE),
+            Self::Control(control) => match &control.0 {
+                Control::NopIn(ping) => ping.itt == Itt::NONE,
+                Control::Login(_) => true,
+                _ => false,
+            },
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use base::buffer::Bytes;
 use base::machine::ConnId;
@@ -10,7 +11,9 @@ use smallvec::SmallVec;
 use super::arena::{Arena, Key};
 use super::budget::Share;
 use super::contract::{Command, Repairs, SessionUp, Traffic};
+use super::fence::{Fence, Raised};
 use super::logout::Leaving;
+use super::reassign::Lost;
 use super::states;
 use super::task::Task;
 use super::timer::Deadlines;
@@ -23,7 +26,7 @@ use crate::pdu::logout_request::LogoutRequest;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::tmf_request::TmfFunction;
-use crate::serial::CmdSn;
+use crate::serial::{CmdSn, DataSn};
 
 /// A session.
 #[derive(Debug)]
@@ -36,6 +39,12 @@ pub(crate) struct Session {
     pub(crate) state: states::Session,
     /// Its connections, the leading one first.
     pub(crate) conns: SmallVec<[ConnId; 1]>,
+    /// Connections that are gone and whose tasks wait for another.
+    pub(crate) lost: Vec<Lost>,
+    /// Responses that wait until others are acknowledged, and the one whose acknowledgement others wait for.
+    pub(crate) fences: Vec<Fence>,
+    pub(crate) raised: Option<Raised>,
+    pub(crate) marks: u32,
     pub(crate) window: Window<Request>,
     tags: [Option<Key>; TAG_BUCKETS],
     /// How many tasks it has, and how many of them are answered and wait for that to be acknowledged.
@@ -61,7 +70,7 @@ pub(crate) struct Session {
     pub(crate) gap_looks: u32,
     pub(crate) deadlines: Deadlines,
     /// The logouts that wait for tasks to end, at most one of each connection, and whether something happened to them.
-    pub(crate) leaving: alloc::vec::Vec<Leaving>,
+    pub(crate) leaving: Vec<Leaving>,
     pub(crate) stirred: bool,
     /// Whether the layer above knows of it, and what it is told.
     pub(crate) announced: Option<Box<SessionUp>>,
@@ -98,6 +107,8 @@ pub(crate) struct Tmf {
     /// The task that it names, by tag and by number, and that task if the layer above has it.
     pub(crate) referenced: (Itt, CmdSn),
     pub(crate) task: Option<Key>,
+    /// For TASK REASSIGN: the first Data-In that the initiator does not have.
+    pub(crate) exp_data_sn: DataSn,
     pub(crate) immediate: bool,
     /// The commands before this number are affected.
     pub(crate) cmd_sn: CmdSn,
@@ -125,6 +136,10 @@ impl Session {
             parameters,
             state: states::Session::Active,
             conns: SmallVec::new(),
+            lost: Vec::new(),
+            fences: Vec::new(),
+            raised: None,
+            marks: 0,
             window,
             tags: [None; TAG_BUCKETS],
             tasks: 0,
@@ -141,7 +156,7 @@ impl Session {
             waiting: VecDeque::new(),
             traffic: Traffic::default(),
             deadlines: Deadlines::default(),
-            leaving: alloc::vec::Vec::new(),
+            leaving: Vec::new(),
             stirred: false,
             announced: None,
             up: false,

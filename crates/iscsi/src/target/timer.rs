@@ -28,10 +28,14 @@ pub(crate) enum Timer {
     Gap,
     /// The data that a task management function waits for.
     Fence,
+    /// The acknowledgements that its response waits for.
+    Acked,
+    /// Tasks whose connection is gone.
+    Retain,
 }
 
 /// How many timers there are.
-pub(crate) const TIMERS: usize = Timer::Fence as usize + 1;
+pub(crate) const TIMERS: usize = Timer::Retain as usize + 1;
 
 /// Whose timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

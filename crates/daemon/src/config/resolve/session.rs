@@ -7,12 +7,6 @@ use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use super::super::place::{At, Place, Report};
 use super::super::wire;
 
-/// The highest error recovery level that this build keeps its word on.
-const ERROR_RECOVERY_LEVEL_MAX: u16 = 0;
-
-/// The most connections of one session in this build.
-const CONNECTIONS_MAX: u16 = 1;
-
 pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> KeyPolicy {
     let max_burst_length = length(session.max_burst_length.as_ref());
     let mut first_burst_length = length(session.first_burst_length.as_ref());
@@ -25,8 +19,6 @@ pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> KeyPolicy
             report.mistake(&first.place, "\"first_burst_length\" is more than \"max_burst_length\"");
         }
     }
-    at_most("max_connections", session.max_connections.as_ref(), CONNECTIONS_MAX, report);
-    at_most("error_recovery_level", session.error_recovery_level.as_ref(), ERROR_RECOVERY_LEVEL_MAX, report);
     let number = |at: &Option<At<u16>>| at.as_ref().map_or(1, |at| at.value);
     let switch = |at: &Option<At<bool>>| at.as_ref().is_some_and(|at| at.value);
     KeyPolicy {
@@ -58,15 +50,6 @@ fn policy(word: Option<&At<&'static str>>) -> DigestPolicy {
 
 fn length(at: Option<&At<u64>>) -> u32 {
     at.and_then(|at| u32::try_from(at.value).ok()).unwrap_or(0)
-}
-
-/// Refuses to promise what the protocol engine does not do yet.
-fn at_most(name: &str, at: Option<&At<u16>>, max: u16, report: &mut Report) {
-    if let Some(at) = at
-        && at.value > max
-    {
-        report.mistake(&at.place, format!("\"{name}\" above {max} is not in this build"));
-    }
 }
 
 fn seconds(name: &str, span: Option<&At<Duration>>, report: &mut Report) -> u16 {

@@ -16,6 +16,7 @@ use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::r2t::R2t;
 use crate::pdu::scsi_command::{ScsiCommand, TaskAttribute};
+use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::TmfResult;
@@ -26,7 +27,7 @@ use crate::target::engine::Limits;
 
 extern crate std;
 
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 80;
 const STEPS: usize = 1500;
 
 struct Chaos {
@@ -36,6 +37,8 @@ struct Chaos {
     r2ts: Vec<(ConnId, R2t)>,
     /// Open first bursts: command, how much was sent, next number.
     bursts: Vec<(ConnId, ScsiCommand, u32, u32)>,
+    /// About which statuses arrived.
+    acked: BTreeMap<ConnId, u32>,
     tags: u32,
     held: BTreeMap<TaskRef, Held>,
     manages: Vec<Manage>,
@@ -62,7 +65,8 @@ impl Drop for Blame {
 #[test]
 fn whatever_peers_do_nothing_breaks_and_nothing_is_left() {
     let seed = std::env::var("TARGE_SEED").ok().and_then(|seed| seed.parse().ok());
-    for seed in seed.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
+    let seeds = std::env::var("TARGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS);
+    for seed in seed.map_or(0..seeds, |seed: u64| seed..seed + 1) {
         let _blame = Blame(seed);
         let mut chaos = Chaos::new(seed);
         for _ in 0..STEPS {
@@ -86,6 +90,10 @@ impl Chaos {
         let policy = KeyPolicy {
             data_pdu_in_order: rng.chance(1, 2),
             task_reporting: if rng.chance(1, 2) { &["FastAbort", "RFC3720"] } else { &["RFC3720"] },
+            data_sequence_in_order: rng.chance(1, 2),
+            // Half the seeds are of level 0 with one connection.
+            error_recovery_level: [0, 0, 0, 1, 2, 2][pick(&mut rng, 6)],
+            max_connections: [1, 4][pick(&mut rng, 2)],
             ..keys()
         };
         Self {
@@ -94,6 +102,7 @@ impl Chaos {
             conns: Vec::new(),
             r2ts: Vec::new(),
             bursts: Vec::new(),
+            acked: BTreeMap::new(),
             tags: 0,
             held: BTreeMap::new(),
             manages: Vec::new(),
@@ -106,6 +115,7 @@ impl Chaos {
             0 => self.log_in(),
             1..=6 => self.send_command(),
             7..=15 => self.send_data(),
+            16 if self.rng.chance(1, 3) => self.send_snack(),
             16 => self.send_control(),
             17 if self.rng.chance(1, 2) => self.send_tmf(),
             18 => self.stall_or_not(),
@@ -148,10 +158,64 @@ impl Chaos {
                 ["FirstBurstLength=40000", "MaxBurstLength=60000"],
             ][pick(&mut self.rng, 2)],
         );
+        let level = ["ErrorRecoveryLevel=0", "ErrorRecoveryLevel=1", "ErrorRecoveryLevel=2"];
+        all.extend([level[pick(&mut self.rng, 3).max(pick(&mut self.rng, 3))], "MaxConnections=4"]);
+        if self.rng.chance(1, 2) && self.join(conn) {
+            return;
+        }
         let isid = u8::try_from(self.rng.below(4)).unwrap();
         let response = self.world.login_pdu(conn, isid, &all);
         assert_eq!(response.status, 0, "{all:?}");
         self.conns.push(conn);
+    }
+
+    /// Joins some session, continues it, or takes the place of one of its connections.
+    fn join(&mut self, conn: ConnId) -> bool {
+        let normal = self.world.engine.sessions().filter(|session| session.target.is_some());
+        let found: Vec<_> = normal.map(|session| (session.isid, session.tsih)).collect();
+        if found.is_empty() {
+            return false;
+        }
+        let (isid, tsih) = found[pick(&mut self.rng, found.len())];
+        let cid = u16::try_from(self.rng.below(4)).unwrap();
+        let target = ["TargetName=", TARGET].concat();
+        let mut keys: Vec<&str> = alloc::vec!["SessionType=Normal", &target];
+        if self.rng.chance(2, 3) {
+            keys.extend(["HeaderDigest=CRC32C", "DataDigest=CRC32C"]);
+        }
+        keys.push(
+            ["MaxRecvDataSegmentLength=600", "MaxRecvDataSegmentLength=100000"][pick(&mut self.rng, 2)],
+        );
+        let response = self.world.login_as(conn, (isid.0[5], tsih.0, cid), &keys);
+        if response.status == 0 {
+            self.world.peers.get_mut(&conn).unwrap().cmd_sn = response.sn.exp_cmd_sn.0;
+            self.conns.push(conn);
+        }
+        true
+    }
+
+    fn send_snack(&mut self) {
+        let Some(conn) = self.any_conn() else { return };
+        let kind = SnackKind(u8::try_from(self.rng.below(5)).unwrap());
+        let named = matches!(kind, SnackKind::DATA_OR_R2T | SnackKind::R_DATA);
+        let back = u32::try_from(self.rng.below(20)).unwrap();
+        let near = self.acked.get(&conn).copied().unwrap_or(0);
+        let small = |rng: &mut Rng| u32::try_from(rng.below(4)).unwrap();
+        let snack = Snack {
+            kind,
+            lun: 0,
+            itt: if named { Itt(self.tags.wrapping_sub(back)) } else { Itt::NONE },
+            tag: if kind == SnackKind::R_DATA { 1 + small(&mut self.rng) } else { u32::MAX },
+            exp_stat_sn: StatSn(0),
+            beg_run: match self.rng.below(4) {
+                0 => near.wrapping_sub(small(&mut self.rng)),
+                _ if kind == SnackKind::R_DATA => 0,
+                1 => small(&mut self.rng),
+                _ => 0,
+            },
+            run_length: if kind == SnackKind::R_DATA { 0 } else { small(&mut self.rng) },
+        };
+        self.send(conn, snack.encode(), &[]);
     }
 
     fn any_conn(&mut self) -> Option<ConnId> {
@@ -308,7 +372,7 @@ impl Chaos {
                     LogoutReason::CloseConnection,
                     LogoutReason::RemoveForRecovery,
                 ][pick(&mut self.rng, 3)];
-                let cid = u16::try_from(self.rng.below(2)).unwrap();
+                let cid = u16::try_from(self.rng.below(4)).unwrap();
                 (LogoutRequest { immediate, reason, itt, cid, cmd_sn, exp_stat_sn }.encode(), Vec::new())
             }
             _ => {
@@ -326,20 +390,33 @@ impl Chaos {
         let cmd_sn = self.number(conn, immediate);
         let tmf = TmfRequest {
             immediate,
-            function: TmfFunction(u8::try_from(self.rng.below(14)).unwrap()),
+            function: match self.rng.below(3) {
+                0 => TmfFunction::TASK_REASSIGN,
+                _ => TmfFunction(u8::try_from(self.rng.below(14)).unwrap()),
+            },
             lun: [0, LUN][pick(&mut self.rng, 2)],
             itt: self.tag(),
             referenced_task_tag: Itt(self.tags.wrapping_sub(u32::try_from(self.rng.below(10)).unwrap())),
             cmd_sn,
             exp_stat_sn: StatSn(0),
             ref_cmd_sn: cmd_sn.minus(u32::try_from(self.rng.below(4)).unwrap()),
-            exp_data_sn: DataSn(0),
+            exp_data_sn: DataSn(u32::try_from(self.rng.below(3)).unwrap()),
         };
         self.send(conn, tmf.encode(), &[]);
     }
 
     /// Sends a PDU in pieces, by loan where one is offered, and now and then damaged if that cannot pass unseen.
     fn send(&mut self, conn: ConnId, bhs: Bhs, data: &[u8]) {
+        let acked = self.acked.get(&conn).copied().unwrap_or(0);
+        let acked = match self.rng.below(8) {
+            0 => acked.wrapping_sub(u32::try_from(self.rng.below(4)).unwrap()),
+            1 if self.rng.chance(1, 4) => u32::try_from(self.rng.below(1 << 32)).unwrap(),
+            1..=3 => 0,
+            _ => acked,
+        };
+        let mut header = bhs.to_bytes();
+        header[28..32].copy_from_slice(&acked.to_be_bytes());
+        let bhs = Bhs::from_bytes(header);
         let mut bytes = self.world.frame(conn, bhs, &[], data);
         let peer = &self.world.peers[&conn];
         if peer.header_digest && peer.data_digest && self.rng.chance(1, 80) {
@@ -464,6 +541,10 @@ impl Chaos {
                 // An initiator that finds a number missing sends it again.
                 let exp_cmd_sn = got.bhs.to_bytes()[28..32].try_into().map(u32::from_be_bytes).unwrap();
                 self.world.peers.get_mut(&conn).unwrap().cmd_sn = exp_cmd_sn;
+                let stat_sn = got.bhs.to_bytes()[24..28].try_into().map(u32::from_be_bytes).unwrap();
+                if stat_sn != 0 {
+                    self.acked.insert(conn, stat_sn);
+                }
                 match got.bhs.opcode() {
                     Opcode::R2T => self.r2ts.push((conn, got.read())),
                     Opcode::DATA_IN => {
@@ -514,6 +595,8 @@ impl Chaos {
         for conn in core::mem::take(&mut self.conns) {
             self.world.hang_up(conn, Gone::Failed);
         }
+        // What waits for another connection waits so long.
+        self.world.pass(Duration::from_secs(60));
         while let Some(event) = self.world.next_event() {
             self.hear(event);
         }

@@ -17,7 +17,7 @@ use crate::login::directory::{
     AuthPolicy, Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
     TargetAddress, TargetId, Via,
 };
-use crate::name::{IscsiName, PortalGroupTag};
+use crate::name::{IscsiName, PortalGroupTag, Tsih};
 use crate::negotiate::KeyPolicy;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response::LoginResponse;
@@ -187,8 +187,48 @@ impl World {
         conn
     }
 
+    /// Logs a new connection in to a session as this CID, with command numbers as `like` has them. Returns the status
+    /// of the login too.
+    pub(super) fn join(&mut self, like: ConnId, tsih: Tsih, cid: u16, keys: &[&str]) -> (ConnId, u16) {
+        let conn = self.connect();
+        self.share_numbers(like, conn);
+        let target = ["TargetName=", TARGET].concat();
+        let keys = [&["SessionType=Normal", &target], keys].concat();
+        let response = self.login_as(conn, (0, tsih.0, cid), &keys);
+        (conn, response.status)
+    }
+
+    /// A new connection with the number of one that is gone.
+    pub(super) fn reuse(&mut self, gone: ConnId) -> ConnId {
+        let next = core::mem::replace(&mut self.next_conn, gone.0);
+        let conn = self.connect();
+        self.next_conn = next;
+        conn
+    }
+
+    /// The header of some command.
+    pub(super) fn command_bhs(&mut self, conn: ConnId) -> Bhs {
+        self.command(conn).encode()
+    }
+
+    /// Goes on on one connection with the numbers of another.
+    pub(super) fn share_numbers(&mut self, from: ConnId, to: ConnId) {
+        let (itt, cmd_sn) = (self.peers[&from].itt, self.peers[&from].cmd_sn);
+        let peer = self.peers.get_mut(&to).unwrap();
+        (peer.itt, peer.cmd_sn) = (itt + 1000 * (to.0 + 1), cmd_sn);
+    }
+
     /// Sends the one request of a login without security and returns its answer. The digests are as agreed.
     pub(super) fn login_pdu(&mut self, conn: ConnId, isid: u8, keys: &[&str]) -> LoginResponse {
+        self.login_as(conn, (isid, 0, 0), keys)
+    }
+
+    pub(super) fn login_as(
+        &mut self,
+        conn: ConnId,
+        (isid, tsih, cid): (u8, u16, u16),
+        keys: &[&str],
+    ) -> LoginResponse {
         let name = ["InitiatorName=", INITIATOR].concat();
         let text: Vec<u8> = core::iter::once(&*name)
             .chain(keys.iter().copied())
@@ -203,9 +243,9 @@ impl World {
             version_max: 0,
             version_min: 0,
             isid: [0x80, 0, 0, 0, 0, isid],
-            tsih: 0,
+            tsih,
             itt,
-            cid: 0,
+            cid,
             cmd_sn,
             exp_stat_sn: StatSn(0),
         };

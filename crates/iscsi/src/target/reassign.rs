@@ -1,0 +1,288 @@
+//! Tasks without a connection, and how they find another (RFC 7143 §7.2.2), at ErrorRecoveryLevel 2.
+//!
+//! A connection that is lost leaves a [`Lost`] behind. Its tasks are allegiant to that: a number like a connection's,
+//! but one that no connection has, so that whatever is queued for it goes nowhere. They keep running above, and keep
+//! what they have to send; what that takes of the budgets was taken before the loss and is given back when they end.
+
+use base::machine::{Action, ConnId};
+use base::time::{Duration, Instant};
+
+use super::arena::Key;
+use super::connection::{Body, Control, Output, index};
+use super::contract::Down;
+use super::engine::Engine;
+use super::session::{Request, Tmf};
+use super::states::{ConnectionEvent, SessionEvent};
+use super::task::Task;
+use super::timer::{Owner, Timer};
+use super::why::Why;
+use crate::pdu::TargetSn;
+use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use crate::pdu::tmf_response::TmfResult;
+use crate::recovery::erl2::{self, Allegiance};
+use crate::serial::DataSn;
+
+/// A connection that is gone and whose tasks wait for another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lost {
+    pub(crate) cid: u16,
+    /// What its tasks are allegiant to now.
+    pub(crate) adrift: ConnId,
+    /// Whether it was logged out for recovery, with or without words.
+    pub(crate) released: bool,
+    /// When its tasks are given up.
+    until: Instant,
+}
+
+/// How many lost connections a session remembers; at more, the tasks of the first are given up. As many as it may have
+/// connections.
+const MAX_LOST: usize = super::MAX_CONNECTIONS as usize;
+
+/// The first of the numbers that no connection has.
+const ADRIFT: u32 = 1 << 31;
+
+/// Returns whether tasks with this allegiance have no connection.
+pub(super) const fn is_adrift(conn: ConnId) -> bool {
+    conn.0 >= ADRIFT
+}
+
+impl Engine {
+    /// Sets the tasks of a connection adrift that is gone, and returns whether the session keeps them: its level
+    /// says so, and it is not ending.
+    pub(super) fn set_adrift(&mut self, now: Instant, session: Key, conn: ConnId, released: bool) -> bool {
+        let adrift = ConnId(ADRIFT | self.next_adrift);
+        let Some(cid) = self.conn(conn).map(|connection| connection.cid) else { return false };
+        let Some(state) = self.sessions.get_mut(session) else { return false };
+        let keeps = state.parameters.error_recovery_level >= 2
+            && state.parameters.default_time2retain > 0
+            && !state.is_leaving();
+        if !keeps {
+            return false;
+        }
+        self.next_adrift = (self.next_adrift + 1) % ADRIFT;
+        let until =
+            now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
+        let full = state.lost.len() >= MAX_LOST;
+        let oldest = full.then(|| state.lost.remove(0));
+        state.lost.push(Lost { cid, adrift, released, until });
+        self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, until);
+        let keys: alloc::vec::Vec<Key> =
+            state.tasks(&self.tasks).filter(|(_, task)| task.conn == conn).map(|(key, _)| key).collect();
+        for key in keys {
+            if let Some(task) = self.tasks.get_mut(key) {
+                task.conn = adrift;
+                task.listed = false;
+                task.wanted.clear();
+                task.out.all_runs().for_each(super::run::Run::connection_lost);
+            }
+        }
+        // Task management cannot be taken up again; who misses the answer asks again.
+        self.end_requests(session, Some(conn));
+        if let Some(oldest) = oldest {
+            self.end_tasks(session, Some(oldest.adrift));
+        }
+        true
+    }
+
+    /// Drops the task management requests of a session, or of one of its connections, and what of other requests
+    /// still waits for its turn: its answer could go nowhere.
+    pub(super) fn end_requests(&mut self, session: Key, of: Option<ConnId>) {
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        let mut data = smallvec::SmallVec::<[base::buffer::Bytes; 4]>::new();
+        for request in state.window.early_mut() {
+            let (Request::Ping(conn, ..) | Request::Text(conn, ..) | Request::Logout(conn, _)) = request
+            else {
+                continue;
+            };
+            if of.is_none_or(|of| of == *conn)
+                && let Request::Ping(_, _, Some(bytes)) | Request::Text(_, _, Some(bytes)) =
+                    core::mem::replace(request, Request::Plug)
+            {
+                data.push(bytes);
+            }
+        }
+        let tmfs: smallvec::SmallVec<[Key; 4]> = state
+            .tmfs
+            .iter()
+            .copied()
+            .filter(|tmf| self.tmfs.get(*tmf).is_some_and(|tmf| of.is_none_or(|conn| tmf.conn == conn)))
+            .collect();
+        for bytes in data {
+            self.pool.recycle(bytes);
+        }
+        for tmf in tmfs {
+            self.drop_tmf(tmf);
+        }
+    }
+
+    /// Lays every lost connection with this CID to rest (§11.14.1, §6.3.4); returns whether there was one. Its tasks
+    /// get their whole time anew.
+    pub(super) fn release_lost(&mut self, now: Instant, session: Key, cid: u16) -> bool {
+        let Some(state) = self.sessions.get_mut(session) else { return false };
+        let until =
+            now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
+        let mut any = false;
+        for lost in state.lost.iter_mut().filter(|lost| lost.cid == cid) {
+            (lost.released, lost.until) = (true, until);
+            any = true;
+        }
+        any
+    }
+
+    /// Gives up the tasks whose time is over, and the session with them if nothing else is left of it.
+    pub(super) fn retention_is_over(&mut self, now: Instant, session: Key) {
+        loop {
+            let Some(state) = self.sessions.get_mut(session) else { return };
+            let Some(at) = state.lost.iter().position(|lost| lost.until <= now) else { break };
+            let lost = state.lost.remove(at);
+            self.end_tasks(session, Some(lost.adrift));
+        }
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        if let Some(next) = state.lost.iter().map(|lost| lost.until).min() {
+            self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, next);
+        } else if state.conns.is_empty() {
+            self.end_session(session, Down::ConnectionLost);
+        }
+    }
+
+    /// TASK REASSIGN (§11.5.1).
+    pub(super) fn reassign(&mut self, now: Instant, key: Key, tmf: &Tmf) -> Result<(), Why> {
+        let Some(state) = self.sessions.get(tmf.session) else { return Ok(()) };
+        let task = state.find(&self.tasks, tmf.referenced.0);
+        let owner = task.and_then(|task| self.tasks.get(task)).map(|task| task.conn);
+        let allegiance = match owner {
+            None => Allegiance::Unknown,
+            Some(conn) => match state.lost.iter().find(|lost| lost.adrift == conn) {
+                Some(lost) => Allegiance::Adrift { released: lost.released },
+                None => Allegiance::Connected,
+            },
+        };
+        let result = erl2::reassign(state.parameters.error_recovery_level, allegiance);
+        //= rfc7143#section-7.2.2
+        //# If allegiance reassignment is supported by the target, the task
+        //# management response to the reassignment request MUST be issued before
+        //# the reassignment becomes effective.
+        self.answer_tmf(key, result)?;
+        if let (TmfResult::COMPLETE, Some(task)) = (result, task) {
+            self.adopt(now, task, tmf.conn, tmf.exp_data_sn);
+        }
+        Ok(())
+    }
+
+    /// Makes a task allegiant to a connection and goes on with it there.
+    fn adopt(&mut self, now: Instant, key: Key, conn: ConnId, exp_data_sn: DataSn) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let session = task.session;
+        task.conn = conn;
+        task.listed = false;
+        // §7.2.2: a tag that it holds for its response is forgotten.
+        task.snack_tag = 0;
+        let was_answered = task.answer.take().is_some();
+        let upto = erl2::acknowledges(task.inn.acked_sn, task.inn.data_sn, exp_data_sn);
+        let freed = task.inn.acknowledge(upto, &self.pool);
+        task.inn.rewind();
+        if let Some(state) = self.sessions.get_mut(session) {
+            state.answered = state.answered.saturating_sub(u32::from(was_answered));
+        }
+        self.stats.reassigns += 1;
+        self.count(conn, |repairs| repairs.reassigns += 1);
+        self.give_answers(session, freed);
+        self.ask_anew(now, key, conn);
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let ends = task.ending.is_some() && !task.out.is_expecting();
+        if (ends || task.inn.queued > 0) && !core::mem::replace(&mut task.listed, true) {
+            self.queue(conn, Output::Task(key));
+        }
+        self.drain_ready(session);
+    }
+
+    /// Asks for what the initiator still owes a task that has a new connection.
+    fn ask_anew(&mut self, now: Instant, key: Key, conn: ConnId) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let runs: smallvec::SmallVec<[(crate::pdu::Ttt, bool); 2]> =
+            task.out.all_runs().map(|run| (run.ttt, run.sent)).collect();
+        let has_ended = task.ending.is_some();
+        for (ttt, sent) in runs {
+            if has_ended {
+                // Nobody waits for that data, and the sequence ended with its connection.
+                if let Some(task) = self.tasks.get_mut(key) {
+                    task.out.drop_run(ttt, &self.pool);
+                }
+            } else if sent {
+                self.recover(key, ttt);
+            } else {
+                self.queue(conn, Output::R2t(key, ttt));
+            }
+        }
+        self.pump(key);
+        self.watch_data(now, conn);
+    }
+
+    /// Takes a connection out of its session that a logout for recovery names, or that a login takes the place of.
+    pub(super) fn remove_for_recovery(&mut self, now: Instant, session: Key, conn: ConnId) {
+        let kept = self.set_adrift(now, session, conn, true);
+        if let Some(state) = self.sessions.get_mut(session) {
+            state.conns.retain(|other| *other != conn);
+            if state.conns.is_empty() && kept {
+                state.state = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
+            }
+        }
+        if !kept {
+            self.end_tasks(session, Some(conn));
+        }
+        if let Some(connection) = self.conn_mut(conn) {
+            connection.session = None;
+            connection.closing = true;
+            connection.deadlines.clear(Timer::Logout);
+            connection.state = connection.state.on(ConnectionEvent::LoggedOut).unwrap_or(connection.state);
+        }
+        self.leave_fences(session, conn);
+    }
+
+    /// As [`Self::remove_for_recovery`], at once and without a word on that connection.
+    pub(super) fn replace_connection(&mut self, now: Instant, session: Key, conn: ConnId) {
+        self.remove_for_recovery(now, session, conn);
+        self.actions.push_back(Action::Abort(conn));
+    }
+
+    /// Tells the other connections of a session that one was dropped (§11.9.1).
+    pub(super) fn announce_loss(&mut self, session: Key, cid: u16) {
+        let Some(state) = self.sessions.get(session) else { return };
+        let Some(conn) = state.conns.first().copied() else { return };
+        let (parameter2, parameter3) =
+            (state.parameters.default_time2wait, state.parameters.default_time2retain);
+        let message = AsyncMessage {
+            lun: 0,
+            sn: TargetSn::default(),
+            event: AsyncEventCode::CONNECTION_DROP,
+            vendor_code: 0,
+            parameter1: cid,
+            parameter2,
+            parameter3,
+        };
+        if let Err(why) = self.control(conn, Control::Async(message), Body::Empty) {
+            self.drop_connection(conn, why);
+        }
+    }
+
+    /// Returns the connection of a session with this CID.
+    pub(super) fn member(&self, session: Key, cid: u16) -> Option<ConnId> {
+        let state = self.sessions.get(session)?;
+        let is_it = |conn: &ConnId| {
+            self.conns.get(index(*conn)).and_then(Option::as_deref).is_some_and(|found| found.cid == cid)
+        };
+        state.conns.iter().copied().find(is_it)
+    }
+}
+
+/// Returns how long tasks wait for another connection.
+fn retention(time2wait: u16, time2retain: u16) -> Duration {
+    Duration::from_secs(u64::from(time2wait) + u64::from(time2retain))
+}
+
+impl Task {
+    /// Returns whether it has no connection.
+    pub(crate) const fn is_adrift(&self) -> bool {
+        is_adrift(self.conn)
+    }
+}

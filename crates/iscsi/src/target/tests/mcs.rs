@@ -1,0 +1,357 @@
+//! Sessions of several connections (RFC 7143 §4.2.3, §4.2.5, §6.3, §11.14).
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use base::machine::{Action, ConnId, Gone};
+use base::time::Duration;
+
+use super::erl1::{ack, policy, snack};
+use super::world::{LUN, World, pattern};
+use crate::login::Status;
+use crate::name::Tsih;
+use crate::negotiate::KeyPolicy;
+use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use crate::pdu::data_in::DataIn;
+use crate::pdu::data_out::DataOut;
+use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
+use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
+use crate::pdu::nop_in::NopIn;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::r2t::R2t;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::snack::SnackKind;
+use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::{Itt, Opcode, Ttt};
+use crate::serial::{DataSn, StatSn};
+use crate::target::contract::{Down, Event, Finish};
+use crate::target::engine::Limits;
+
+fn several(level: u8) -> KeyPolicy {
+    KeyPolicy { max_connections: 4, ..policy(level) }
+}
+
+/// A session of `count` connections with CIDs 0 and up.
+pub(super) fn session(level: u8, count: u16) -> (World, Vec<ConnId>, Tsih) {
+    let mut world = World::with(Limits::default(), several(level));
+    let erl = format!("ErrorRecoveryLevel={level}");
+    let (first, up) = world.login(&["MaxConnections=4", "InitialR2T=No", &erl]);
+    assert_eq!((up.parameters.max_connections, up.parameters.error_recovery_level), (4, level));
+    let mut conns = [first].to_vec();
+    for cid in 1..count {
+        let (conn, status) = world.join(first, up.tsih, cid, &[]);
+        assert_eq!(status, 0, "{cid}");
+        conns.push(conn);
+    }
+    assert!(world.events.is_empty(), "one nexus: {:?}", world.events);
+    (world, conns, up.tsih)
+}
+
+/// Sends a command with the next number of the session on a connection.
+pub(super) fn issue(world: &mut World, conns: &[ConnId], on: ConnId, command: &ScsiCommand, data: &[u8]) {
+    world.send(on, command, data);
+    for conn in conns {
+        world.peers.get_mut(conn).unwrap().cmd_sn = command.cmd_sn.next().0;
+    }
+}
+
+fn logout(world: &mut World, on: ConnId, reason: LogoutReason, cid: u16) -> LogoutResponse {
+    let (itt, cmd_sn) = world.numbers(on);
+    let request = LogoutRequest { immediate: true, reason, itt, cid, cmd_sn, exp_stat_sn: StatSn(0) };
+    world.send(on, &request, &[]);
+    loop {
+        let got = world.expect_any(on);
+        if got.bhs.opcode() == Opcode::LOGOUT_RESPONSE {
+            return got.read();
+        }
+    }
+}
+
+#[test]
+fn connections_join_up_to_the_number_that_was_agreed_on() {
+    let (mut world, conns, tsih) = session(0, 4);
+    let view = world.engine.sessions().next().unwrap();
+    assert_eq!(view.connections, 4);
+    assert_eq!(view.members.iter().map(|member| member.cid).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    let (_, status) = world.join(conns[0], tsih, 9, &[]);
+    assert_eq!(status, Status::TOO_MANY_CONNECTIONS.0);
+    let (_, status) = world.join(conns[0], Tsih(tsih.0 + 1), 9, &[]);
+    assert_eq!(status, Status::SESSION_DOES_NOT_EXIST.0);
+    assert_eq!(conns.iter().filter(|conn| world.ended(**conn).is_some()).count(), 0);
+}
+
+#[test]
+fn commands_are_delivered_in_the_order_of_their_numbers_whatever_connection_they_come_on() {
+    let (mut world, conns, _) = session(0, 3);
+    let commands: Vec<ScsiCommand> = (0..3)
+        .map(|at| {
+            let command = world.read(conns[at], 100 + u32::try_from(at).unwrap());
+            ScsiCommand { cmd_sn: command.cmd_sn.plus(u32::try_from(at).unwrap()), ..command }
+        })
+        .collect();
+    for at in [2, 1] {
+        world.send(conns[at], &commands[at], &[]);
+        assert!(world.events.is_empty());
+    }
+    world.send(conns[0], &commands[0], &[]);
+    let tasks: Vec<_> = (0..3).map(|_| world.expect_command()).collect();
+    assert_eq!(tasks.iter().map(|task| task.data_in_len).collect::<Vec<_>>(), [100, 101, 102]);
+    // Each answer goes where its command came from, numbered there.
+    for at in [1, 2, 0] {
+        world.data_in(tasks[at].task, 0, &pattern(0, 50));
+        world.finish(tasks[at].task, Finish::good(50));
+        let pdu = world.expect_any(conns[at]);
+        assert_eq!(pdu.read::<DataIn>().itt, commands[at].itt);
+        let response: ScsiResponse = world.expect(conns[at]);
+        assert_eq!(response.sn.stat_sn, StatSn(2), "behind the login, on each");
+        assert_eq!(response.sn.exp_cmd_sn, commands[2].cmd_sn.next());
+    }
+}
+
+#[test]
+fn data_is_taken_only_on_the_connection_of_its_command() {
+    let (mut world, conns, _) = session(1, 2);
+    let write = world.write(conns[0], 512);
+    issue(&mut world, &conns, conns[0], &write, &[]);
+    let up = world.expect_command();
+    world.fetch(up.task, 0, 512);
+    let r2t: R2t = world.expect(conns[0]);
+    let data = DataOut {
+        is_final: true,
+        lun: LUN,
+        itt: write.itt,
+        ttt: r2t.ttt,
+        exp_stat_sn: StatSn(0),
+        data_sn: DataSn(0),
+        buffer_offset: 0,
+    };
+    world.send(conns[1], &data, &[0xee; 512]);
+    assert_eq!(world.expect::<Reject>(conns[1]).reason, RejectReason::PROTOCOL_ERROR);
+    assert!(world.events.is_empty());
+    world.send(conns[1], &snack(SnackKind::DATA_OR_R2T, write.itt, (0, 0)), &[]);
+    assert_eq!(world.expect::<Reject>(conns[1]).reason, RejectReason::PROTOCOL_ERROR);
+    world.send(conns[0], &data, &pattern(0, 512));
+    assert_eq!(world.expect_data(up.task, 0), pattern(0, 512));
+}
+
+#[test]
+fn a_lost_connection_takes_its_tasks_with_it_and_leaves_the_others_alone() {
+    for level in [0, 1] {
+        let (mut world, conns, tsih) = session(level, 2);
+        let (a, b) = (world.read(conns[0], 10), world.read(conns[1], 10));
+        let b = ScsiCommand { cmd_sn: a.cmd_sn.next(), ..b };
+        issue(&mut world, &conns, conns[0], &a, &[]);
+        issue(&mut world, &conns, conns[1], &b, &[]);
+        let (a, b) = (world.expect_command(), world.expect_command());
+        world.hang_up(conns[0], Gone::Failed);
+        assert!(matches!(world.next_event(), Some(Event::TaskGone { task }) if task == a.task));
+        assert!(world.events.is_empty());
+        world.data_in(b.task, 0, &pattern(0, 10));
+        world.finish(b.task, Finish::good(10));
+        world.expect::<DataIn>(conns[1]);
+        assert_eq!(world.expect::<ScsiResponse>(conns[1]).status, 0);
+        // The session goes on, and another connection may take the place.
+        let (again, status) = world.join(conns[1], tsih, 0, &[]);
+        assert_eq!(status, 0);
+        let command = world.command(again);
+        issue(&mut world, &[again, conns[1]], again, &command, &[]);
+        world.expect_command();
+        for conn in [again, conns[1]] {
+            world.hang_up(conn, Gone::Failed);
+        }
+        assert!(world.events.iter().any(|event| matches!(event, Event::SessionDown { .. })), "{level}");
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_its_turn_is_never_answered_on_a_connection_of_somebody_else() {
+    let (mut world, conns, _) = session(0, 2);
+    let (itt, cmd_sn) = world.numbers(conns[1]);
+    let early = NopOut {
+        immediate: false,
+        lun: 0,
+        itt,
+        ttt: Ttt::NONE,
+        cmd_sn: cmd_sn.next(),
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(conns[1], &early, b"a secret of this initiator");
+    world.hang_up(conns[1], Gone::Failed);
+    // Another initiator's connection gets the number.
+    let other = world.reuse(conns[1]);
+    world.login_on(other, 7, &[]);
+    let command = world.command(conns[0]);
+    issue(&mut world, &conns[..1], conns[0], &command, &[]);
+    world.expect_command();
+    world.expect_silence(other);
+}
+
+#[test]
+fn a_connection_is_replaced_by_one_with_its_number() {
+    let (mut world, conns, tsih) = session(0, 2);
+    let read = world.read(conns[1], 10);
+    issue(&mut world, &conns, conns[1], &read, &[]);
+    let up = world.expect_command();
+    let (new, status) = world.join(conns[0], tsih, 1, &[]);
+    assert_eq!(status, 0);
+    assert_eq!(world.ended(conns[1]), Some(Action::Abort(conns[1])));
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { task }) if task == up.task));
+    assert_eq!(world.engine.sessions().next().unwrap().connections, 2);
+    let command = world.command(new);
+    issue(&mut world, &[new], new, &command, &[]);
+    world.expect_command();
+}
+
+#[test]
+fn logging_in_anew_ends_every_connection_of_the_old_session() {
+    let (mut world, conns, tsih) = session(2, 3);
+    world.hang_up(conns[2], Gone::Failed);
+    let (_, up) = world.login(&[]);
+    assert_ne!(up.tsih, tsih);
+    for conn in &conns[..2] {
+        assert_eq!(world.ended(*conn), Some(Action::Abort(*conn)));
+    }
+    assert!(matches!(world.next_event(), Some(Event::SessionDown { why: Down::Reinstated, .. })));
+    assert_eq!(world.engine.sessions().count(), 1);
+}
+
+#[test]
+fn a_logout_ends_one_connection_or_all() {
+    let (mut world, conns, _) = session(0, 3);
+    let response = logout(&mut world, conns[0], LogoutReason::CloseConnection, 1);
+    assert_eq!(response.response, LogoutResult::CLOSED);
+    assert_eq!(world.ended(conns[1]), Some(Action::Close(conns[1])));
+    assert_eq!(world.ended(conns[0]), None);
+    let response = logout(&mut world, conns[0], LogoutReason::CloseConnection, 1);
+    assert_eq!(response.response, LogoutResult::NO_CID);
+    let response = logout(&mut world, conns[0], LogoutReason::RemoveForRecovery, 2);
+    assert_eq!(response.response, LogoutResult::NO_RECOVERY);
+    let response = logout(&mut world, conns[2], LogoutReason::CloseSession, 0);
+    assert_eq!(response.response, LogoutResult::CLOSED);
+    for conn in [conns[0], conns[2]] {
+        assert_eq!(world.ended(conn), Some(Action::Close(conn)));
+    }
+}
+
+#[test]
+fn the_others_are_told_when_a_connection_is_dropped() {
+    let (mut world, conns, _) = session(0, 2);
+    let header = world.command_bhs(conns[1]);
+    let mut bytes = world.frame(conns[1], header, &[], &[]);
+    bytes[5] = 0xff;
+    world.feed(conns[1], &bytes);
+    assert_eq!(world.ended(conns[1]), Some(Action::Abort(conns[1])));
+    let told: AsyncMessage = world.expect(conns[0]);
+    assert_eq!((told.event, told.parameter1), (AsyncEventCode::CONNECTION_DROP, 1));
+    assert_eq!((told.parameter2, told.parameter3), (2, 20));
+}
+
+fn reset(world: &mut World, on: ConnId) -> TmfRequest {
+    let (itt, cmd_sn) = world.numbers(on);
+    TmfRequest {
+        immediate: true,
+        function: TmfFunction::LOGICAL_UNIT_RESET,
+        lun: LUN,
+        itt,
+        referenced_task_tag: Itt::NONE,
+        cmd_sn,
+        exp_stat_sn: StatSn(0),
+        ref_cmd_sn: cmd_sn,
+        exp_data_sn: DataSn(0),
+    }
+}
+
+#[test]
+fn tasks_of_all_connections_end_behind_one_fence() {
+    for level in [0, 1] {
+        let (mut world, conns, _) = session(level, 2);
+        let commands: Vec<_> = conns
+            .iter()
+            .map(|conn| {
+                let command = world.command(*conn);
+                issue(&mut world, &conns, *conn, &command, &[]);
+                world.expect_command().task
+            })
+            .collect();
+        // One answer is given before; the other task is ended by the function.
+        world.finish(commands[1], Finish::good(0));
+        let before: ScsiResponse = world.expect(conns[1]);
+        let reset = reset(&mut world, conns[0]);
+        world.send(conns[0], &reset, &[]);
+        let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
+        world.engine.abort(commands[0]);
+        world.engine.managed(manage.tmf, TmfResult::COMPLETE);
+        world.drain();
+        // The answer waits until the one before, on the other connection, is acknowledged.
+        world.expect_silence(conns[0]);
+        let ping: NopIn = world.expect(conns[1]);
+        assert_ne!(ping.ttt, Ttt::NONE);
+        assert_eq!(ping.sn.stat_sn, before.sn.stat_sn.next());
+        ack(&mut world, conns[1], before.sn.stat_sn);
+        world.expect_silence(conns[0]);
+        ack(&mut world, conns[1], before.sn.stat_sn.next());
+        let answer: TmfResponse = world.expect(conns[0]);
+        assert_eq!((answer.itt, answer.response), (reset.itt, TmfResult::COMPLETE));
+        let ping: NopIn = world.expect(conns[0]);
+        assert_eq!(ping.sn.stat_sn, answer.sn.stat_sn.next());
+        // What is answered after, on the other connection, waits until that is known.
+        let command = world.command(conns[1]);
+        issue(&mut world, &conns, conns[1], &command, &[]);
+        let up = world.expect_command();
+        world.finish(up.task, Finish::good(0));
+        world.expect_silence(conns[1]);
+        ack(&mut world, conns[0], answer.sn.stat_sn.next());
+        assert_eq!(world.expect::<ScsiResponse>(conns[1]).itt, command.itt, "{level}");
+    }
+}
+
+#[test]
+fn a_fence_falls_with_the_connection_that_it_waits_for_and_in_time() {
+    for silent in [false, true] {
+        let (mut world, conns, _) = session(0, 3);
+        let command = world.command(conns[1]);
+        issue(&mut world, &conns, conns[1], &command, &[]);
+        let up = world.expect_command();
+        world.finish(up.task, Finish::good(0));
+        for conn in [conns[0], conns[2]] {
+            ack(&mut world, conn, StatSn(2));
+        }
+        let reset = reset(&mut world, conns[0]);
+        world.send(conns[0], &reset, &[]);
+        let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
+        world.engine.managed(manage.tmf, TmfResult::COMPLETE);
+        world.drain();
+        world.expect_silence(conns[0]);
+        if silent {
+            world.pass(Duration::from_secs(15));
+        } else {
+            world.hang_up(conns[1], Gone::Failed);
+        }
+        assert_eq!(world.expect::<TmfResponse>(conns[0]).itt, reset.itt, "{silent}");
+    }
+}
+
+#[test]
+fn a_task_is_aborted_from_any_connection() {
+    let (mut world, conns, _) = session(0, 2);
+    let command = world.command(conns[0]);
+    issue(&mut world, &conns, conns[0], &command, &[]);
+    let up = world.expect_command();
+    let abort = TmfRequest {
+        function: TmfFunction::ABORT_TASK,
+        referenced_task_tag: command.itt,
+        ref_cmd_sn: command.cmd_sn,
+        ..reset(&mut world, conns[1])
+    };
+    world.send(conns[1], &abort, &[]);
+    let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
+    assert_eq!(manage.task, Some(up.task));
+    world.engine.abort(up.task);
+    world.engine.managed(manage.tmf, TmfResult::COMPLETE);
+    world.drain();
+    assert_eq!(world.expect::<TmfResponse>(conns[1]).response, TmfResult::COMPLETE);
+    world.expect_silence(conns[0]);
+}

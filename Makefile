@@ -8,7 +8,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test sim test-libiscsi test-guest test-qemu test-wireshark test-crash test-hostile bench doc build tidy packages
+.PHONY: help demo test sim test-libiscsi test-guest test-qemu test-wireshark test-crash test-hostile fuzz bench doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-crash: build packages  ## the target killed while it writes
 
 test-hostile: build  ## peers that mean harm, with the target's memory measured
 	tests/foreign/hostile/run
+
+fuzz:  ## what a hostile peer can send, by libFuzzer, a short time for each target
+	fuzz/run $(ARGS)
 
 bench: build packages  ## targe beside tgt and a bare TCP echo, as ratios
 	$(CARGO) build --release --locked --package targe-load

@@ -90,6 +90,7 @@ fn unit() -> LogicalUnit {
         physical_exponent: 3,
         read_only: false,
         removable: false,
+        long_cdbs: false,
         thin: true,
         write_cache: true,
         task_set_max: 64,

@@ -1,7 +1,9 @@
 //! The ground that the fuzz targets share: a site with a few targets and one user, and a reader that cuts the input
 //! into operations.
 
+pub mod lists;
 pub mod unit;
+pub mod whole;
 
 use std::net::SocketAddr;
 

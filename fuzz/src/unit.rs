@@ -17,6 +17,7 @@ use device::unit::{LogicalUnit, Reset};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::status::TaskAttribute;
+use scsi::transport_id::TransportId;
 use store::Store;
 use store::contract::{Completion, Fault, Op, Profile};
 use store::faulty::{Faulty, Kind, Rule};
@@ -29,6 +30,8 @@ const MEDIUM_LEN: u64 = 4 << 20;
 /// How much an initiator sends or receives at most in one command: more than one part, less than the fuzzer's patience.
 const TRANSFER_MAX: u32 = 3 << 20;
 
+const HOST: &str = "iqn.2026-11.com.example:host";
+
 /// How much waits for a copy manager at most: it may ask for as much as it likes, and gets it in turn.
 const CALLS_MAX: usize = 10_000;
 
@@ -38,6 +41,21 @@ pub fn torment(input: &[u8]) {
     let mut ordeal = Ordeal::new(*first);
     for (which, bytes) in crate::Operations::of(rest) {
         ordeal.suffer(which, bytes);
+    }
+    ordeal.end();
+}
+
+/// Runs one input of commands with parameter lists: an operation whose three highest bits are set is what happens
+/// between commands.
+pub fn torment_with_lists(input: &[u8]) {
+    let Some((first, rest)) = input.split_first() else { return };
+    let mut ordeal = Ordeal::new(*first);
+    for (which, bytes) in crate::Operations::of(rest) {
+        if which >= 0xe0 {
+            ordeal.suffer(4 | which & 3, bytes);
+        } else if let Some(command) = crate::lists::command(which, bytes) {
+            ordeal.suffer(0, &command);
+        }
     }
     ordeal.end();
 }
@@ -146,6 +164,7 @@ impl Ordeal {
             physical_exponent: 3,
             read_only: choice & 0x0c == 0x0c,
             removable: choice & 2 != 0,
+            long_cdbs: choice & 0x40 == 0,
             thin: choice & 4 == 0,
             write_cache: choice & 8 == 0,
             task_set_max: 32,
@@ -185,10 +204,11 @@ impl Ordeal {
 
     fn establish(&mut self, id: NexusId) {
         let [.., last] = id.0.to_be_bytes();
+        let port = TransportId::iscsi_port(HOST, [0x80, 0, 0, 0, 0, last]).expect("a name");
         let nexus = Nexus {
             id,
-            initiator_port: Rc::from([0x45, 0, 0, 4, last, 0, 0, 0].as_slice()),
-            initiator_name: Rc::from("iqn.2026-11.com.example:host"),
+            initiator_port: Rc::from(port.encode()),
+            initiator_name: Rc::from(HOST),
             target_port: RelativePort(1),
             access: if id == NexusId(3) { Access::ReadOnly } else { Access::ReadWrite },
             luns: Rc::from([Lun(0)].as_slice()),
@@ -467,17 +487,32 @@ impl Store for Gated {
 mod tests {
     use super::*;
 
-    /// The seeds in `seeds/cdb` are the first inputs of the generator; this test writes them when they are missing.
+    /// The committed seeds are the first inputs of the generators; this test writes them when they are missing.
     #[test]
-    fn the_committed_seeds_are_what_the_generator_makes() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/cdb");
-        std::fs::create_dir_all(&folder).unwrap();
-        for seed in 0..32 {
-            let path = folder.join(format!("nearly_right_{seed}"));
-            if !path.exists() {
-                std::fs::write(&path, nearly_right(seed)).unwrap();
+    fn the_committed_seeds_are_what_the_generators_make() {
+        fn check(target: &str, name: &str, make: fn(u64) -> Vec<u8>) {
+            let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target);
+            std::fs::create_dir_all(&folder).unwrap();
+            for seed in 0..32 {
+                let path = folder.join(format!("{name}_{seed}"));
+                if !path.exists() {
+                    std::fs::write(&path, make(seed)).unwrap();
+                }
+                assert_eq!(std::fs::read(&path).unwrap(), make(seed), "{target}, seed {seed}");
             }
-            assert_eq!(std::fs::read(&path).unwrap(), nearly_right(seed), "seed {seed}");
+        }
+        check("cdb", "nearly_right", nearly_right);
+        check("lists", "meaningful", crate::lists::meaningful);
+        check("sequences", "sensible", crate::whole::sensible);
+    }
+
+    #[test]
+    fn nothing_that_means_something_breaks_a_unit() {
+        for seed in 0..20_000 {
+            let input = crate::lists::meaningful(seed);
+            if std::panic::catch_unwind(|| torment_with_lists(&input)).is_err() {
+                panic!("seed {seed}");
+            }
         }
     }
 

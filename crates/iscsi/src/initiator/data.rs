@@ -170,6 +170,7 @@ impl Session {
         {
             let ending = Ending { status: status.status, residual: status.residual, ..Ending::default() };
             task.ending = Some(ending);
+            task.stat_sn = pdu.sn.stat_sn;
         }
         Ok(())
     }
@@ -272,6 +273,7 @@ impl Session {
             read_residual: pdu.bidirectional_read_residual,
             sense,
         });
+        task.stat_sn = pdu.sn.stat_sn;
         if repairs {
             // Only R2Ts of a command that only writes can be missing for good: its data is where it belongs, or the
             // status would say otherwise.

@@ -80,12 +80,14 @@ impl Session {
     pub(super) fn unassign(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (weight, slot) = (task.weight(), task.slot());
+        let held = core::mem::take(&mut task.held).then_some(task.stat_sn);
         if matches!(task.standing, Standing::Assigned(_)) && !task.request.immediate && !task.numbered {
             self.unnumbered = self.unnumbered.saturating_sub(1);
         }
         if let Some(link) = slot.and_then(|slot| self.link_mut(slot)) {
             link.tasks = link.tasks.saturating_sub(1);
             link.weight = link.weight.saturating_sub(weight);
+            link.unready.retain(|sn| Some(*sn) != held);
         }
     }
 
@@ -136,11 +138,24 @@ impl Session {
         let whole = task.numbers.missing.is_empty();
         let Some(ending) = task.ending.take_if(|ending| whole || (task.unrepairable && ending.status != 0))
         else {
+            self.hold(key);
             return Ok(());
         };
         task.check_end(&ending)?;
         self.finish(key, End::Status(ending));
         Ok(())
+    }
+
+    /// Holds the acknowledgement of a status back whose data is not all here.
+    fn hold(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key).filter(|task| task.ending.is_some() && !task.held) else {
+            return;
+        };
+        task.held = true;
+        let (slot, stat_sn) = (task.slot(), task.stat_sn);
+        if let Some(link) = slot.and_then(|slot| self.link_mut(slot)) {
+            link.unready.push(stat_sn);
+        }
     }
 
     /// Ends a task and reports it.

@@ -151,7 +151,7 @@ impl Session {
         let number = self.repairs() && self.window_is_open();
         let (cmd_sn, order) = (self.cmd_sn, self.order);
         let Some(link) = self.link(slot) else { return };
-        let (digests, exp_stat_sn) = (link.digests(), link.exp_stat_sn);
+        let (digests, exp_stat_sn) = (link.digests(), link.acknowledged());
         let Some(manage) = self.manages.get_mut(key).filter(|manage| manage.slot == slot) else { return };
         let mut exp_data_sn = DataSn(0);
         if let (Errand::Reassign, Some(task)) =

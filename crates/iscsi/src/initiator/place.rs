@@ -151,6 +151,8 @@ pub(super) struct Link {
     /// The next status number; those ahead of it that came, by distance.
     pub(super) exp_stat_sn: StatSn,
     pub(super) ahead: u128,
+    /// Statuses that came, but whose data is missing: to acknowledge them would be to acknowledge the data.
+    pub(super) unready: Vec<StatSn>,
     /// Up to where missing ones were asked for.
     pub(super) statuses_asked: StatSn,
     pub(super) out: VecDeque<Output>,
@@ -229,6 +231,7 @@ impl Link {
             parameters: ConnectionParameters::default(),
             exp_stat_sn: StatSn(0),
             ahead: 0,
+            unready: Vec::new(),
             statuses_asked: StatSn(0),
             out: VecDeque::new(),
             controls: 0,
@@ -247,6 +250,12 @@ impl Link {
 
     pub(super) fn digests(&self) -> Digests {
         if self.login.is_some() { Digests::NONE } else { Digests::of(&self.parameters) }
+    }
+
+    /// Returns the number that acknowledges all statuses before it, and the data of their commands.
+    pub(super) fn acknowledged(&self) -> StatSn {
+        let held = self.unready.iter().copied();
+        held.fold(self.exp_stat_sn, |first, sn| if sn.before(first) { sn } else { first })
     }
 
     /// Judges a status number and notes that it came. `false`: it came before.

@@ -11,17 +11,14 @@ use base::time::{Duration, Instant};
 
 use super::contract::{ConnectionDown, Down, End, Event, MAX_CONNECTIONS, Slot};
 use super::manage::{Errand, Manage};
-use super::place::{Control, Incoming, Link, Output, Place, Removal, Stage, Timer};
+use super::place::{Incoming, Link, Output, Removal, Stage, Timer};
 use super::session::{Phase, Session, TAG_TASK, tag};
 use super::task::Standing;
 use super::why::Why;
 use crate::login::Status;
-use crate::pdu::Ttt;
 use crate::pdu::logout_request::LogoutReason;
-use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::tmf_request::TmfFunction;
 use crate::pdu::tmf_response::TmfResult;
-use crate::serial::StatSn;
 use crate::target::arena::Key;
 
 /// How often a task may be carried out again, or its move be tried again. A target under which it is lost each time
@@ -201,7 +198,7 @@ impl Session {
             task.standing = Standing::Orphan(slot);
             task.out.unsolicited = None;
             task.out.bursts.clear();
-            task.ack = None;
+            (task.ack, task.ending, task.held) = (None, None, false);
             if task.inn.lost_buffer() {
                 task.inn.clear(&self.pool);
                 task.numbers = super::task::Numbers::default();
@@ -404,7 +401,7 @@ impl Session {
     }
 
     /// Asks for the next tasks to be moved to a connection.
-    fn move_on(&mut self, _now: Instant, slot: Slot) {
+    pub(super) fn move_on(&mut self, _now: Instant, slot: Slot) {
         while let Some(link) = self.link_mut(slot).filter(|link| link.moving < MAX_MOVING) {
             let Some(key) = link.adopting.pop_front() else { return };
             let Some(task) = self.tasks.get(key) else { continue };
@@ -456,151 +453,4 @@ impl Session {
         }
         self.move_on(now, slot);
     }
-
-    /// Takes note that a PDU was lost whose header cannot be trusted.
-    pub(super) fn damaged_header(&mut self, now: Instant, slot: Slot) {
-        self.stats.header_digest_errors += 1;
-        if let Some(link) = self.link_mut(slot) {
-            link.damaged = true;
-        }
-        // The answer tells which statuses are missing, and those tell which data.
-        self.ping(now, slot);
-        self.watch(now, slot);
-    }
-
-    /// Looks for what did not come on a connection, and asks for it again (ErrorRecoveryLevel 1 and up).
-    pub(super) fn repair(&mut self, now: Instant, slot: Slot) {
-        if !self.repairs() || !self.place(slot).is_some_and(Place::is_up) {
-            return;
-        }
-        let limits = self.plan.limits;
-        let mut missing = false;
-        if let Some(link) = self.link_mut(slot) {
-            link.statuses_asked = link.exp_stat_sn;
-            missing = link.ahead != 0;
-        }
-        if missing {
-            self.ask_for_statuses(now, slot, None);
-        }
-        missing |= self.repair_tasks(now, slot);
-        self.repair_requests(now, slot);
-        let Some(link) = self.link_mut(slot) else { return };
-        let unanswered = link.ping.is_some_and(|(_, sent)| now.since(sent) >= limits.repair_after);
-        if unanswered && link.damaged {
-            // The ping may be what was lost.
-            link.ping = None;
-            missing = true;
-        } else if link.ping.is_none() && !missing {
-            link.damaged = false;
-        }
-        link.repairs = if missing { link.repairs + 1 } else { 0 };
-        let (again, idle) = (link.damaged && link.ping.is_none(), link.tasks == 0 && link.moving == 0);
-        if link.repairs > limits.repairs_max {
-            return self.misbehaved(now, slot, Why::NotRepaired);
-        }
-        let unacknowledged = self.oldest_unacknowledged(now, slot).is_some();
-        if again || unacknowledged {
-            self.ping(now, slot);
-        }
-        self.move_on(now, slot);
-        if !idle || missing || again || self.manages.len() > 0 {
-            self.watch(now, slot);
-        }
-    }
-
-    /// Asks again for data that is missing; returns whether there was any.
-    fn repair_tasks(&mut self, now: Instant, slot: Slot) -> bool {
-        let damaged = self.link(slot).is_some_and(|link| link.damaged);
-        let after = self.plan.limits.repair_after;
-        let mine = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Sent(slot));
-        let (mut gaps, mut stalled) = (Vec::new(), Vec::new());
-        for (key, task) in mine {
-            if !task.numbers.missing.is_empty() {
-                gaps.push(key);
-            } else if damaged
-                && task.out.asked < task.data_out_len
-                && task.out.bursts.is_empty()
-                && now.since(task.sent_at) >= after
-            {
-                stalled.push(key);
-            }
-        }
-        for key in &gaps {
-            self.ask_for_data(now, slot, *key, 0..u32::MAX);
-        }
-        for key in stalled {
-            // An R2T may be what was lost: ask for all that are not acknowledged (RFC 7143 §11.16.7).
-            let snack = Snack {
-                kind: SnackKind::DATA_OR_R2T,
-                lun: 0,
-                itt: tag(TAG_TASK, key),
-                tag: Ttt::NONE.0,
-                exp_stat_sn: StatSn(0),
-                beg_run: 0,
-                run_length: 0,
-            };
-            self.stats.data_snacks += 1;
-            self.control(slot, Control::Snack(snack), Vec::new());
-        }
-        !gaps.is_empty()
-    }
-
-    /// Sends requests again that certainly did not arrive.
-    fn repair_requests(&mut self, now: Instant, slot: Slot) {
-        let synced = self.link(slot).map_or(Instant::ORIGIN, |link| link.synced);
-        match self.oldest_unacknowledged(now, slot) {
-            Some((Oldest::Task(key), sent_at)) if synced > sent_at => {
-                if let Some(task) = self.tasks.get_mut(key) {
-                    task.sent_at = now;
-                }
-                self.stats.retries += 1;
-                self.queue(slot, Output::Command(key));
-            }
-            Some((Oldest::Manage(key), sent_at)) if synced > sent_at => self.send_again(now, slot, key),
-            _ => {}
-        }
-        // A move is immediate, and has no number that could be missed.
-        let lost = |manage: &Manage| {
-            manage.errand != Errand::Owner && manage.slot == slot && manage.sent && synced > manage.sent_at
-        };
-        let keys: Vec<_> =
-            self.manages.iter().filter(|(_, manage)| lost(manage)).map(|(key, _)| key).collect();
-        for key in keys {
-            self.send_again(now, slot, key);
-        }
-    }
-
-    fn send_again(&mut self, now: Instant, slot: Slot, key: Key) {
-        if let Some(manage) = self.manages.get_mut(key) {
-            (manage.again, manage.sent_at) = (true, now);
-            self.stats.retries += 1;
-            self.queue(slot, Output::Manage(key));
-        }
-    }
-
-    /// Returns the request whose number is the one that the target waits for, if it went out on this connection long
-    /// enough ago.
-    fn oldest_unacknowledged(&self, now: Instant, slot: Slot) -> Option<(Oldest, Instant)> {
-        if self.exp_cmd_sn == self.cmd_sn {
-            return None;
-        }
-        let after = self.plan.limits.repair_after;
-        let task = self.tasks.iter().find(|(_, task)| {
-            task.standing == Standing::Sent(slot) && task.numbered && task.cmd_sn == self.exp_cmd_sn
-        });
-        let manage = self
-            .manages
-            .iter()
-            .find(|(_, manage)| manage.slot == slot && manage.numbered && manage.cmd_sn == self.exp_cmd_sn);
-        let task = task.map(|(key, task)| (Oldest::Task(key), task.sent_at));
-        let manage = manage.map(|(key, manage)| (Oldest::Manage(key), manage.sent_at));
-        task.or(manage).filter(|(_, sent_at)| now.since(*sent_at) >= after)
-    }
-}
-
-/// A request that has a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Oldest {
-    Task(Key),
-    Manage(Key),
 }

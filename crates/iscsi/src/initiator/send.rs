@@ -58,7 +58,7 @@ impl Session {
             return;
         };
         let (digests, max_recv, exp_stat_sn) =
-            (link.digests(), link.parameters.target_max_recv, link.exp_stat_sn);
+            (link.digests(), link.parameters.target_max_recv, link.acknowledged());
         let Some(task) = self.tasks.get_mut(key) else { return };
         if !matches!(task.standing, Standing::Assigned(at) | Standing::Sent(at) if at == slot) {
             return;
@@ -165,7 +165,7 @@ impl Session {
     fn send_run(&mut self, slot: Slot, key: Key, burst: &mut Burst, out: &mut Transmit) -> bool {
         let Some(link) = self.link(slot) else { return true };
         let (digests, max_recv, exp_stat_sn) =
-            (link.digests(), link.parameters.target_max_recv, link.exp_stat_sn);
+            (link.digests(), link.parameters.target_max_recv, link.acknowledged());
         let Some(task) = self.tasks.get(key) else { return true };
         let (mut pdus, mut bytes) = (0, 0);
         while burst.at < burst.end && !out.is_full() {
@@ -196,7 +196,7 @@ impl Session {
         let cmd_sn = self.cmd_sn;
         let Some(link) = self.link_mut(slot) else { return };
         link.controls = link.controls.saturating_sub(1);
-        let bhs = control.encode(cmd_sn, link.exp_stat_sn).with_data_len(data.len());
+        let bhs = control.encode(cmd_sn, link.acknowledged()).with_data_len(data.len());
         let digests = link.digests();
         digests.header(&bhs, out);
         digests.copied(data, out);

@@ -10,7 +10,7 @@ use super::contract::{Ending, Request, Slot};
 use super::why::Why;
 use crate::pdu::{Residual, Ttt};
 use crate::receive::Landing;
-use crate::serial::{CmdSn, DataSn};
+use crate::serial::{CmdSn, DataSn, StatSn};
 
 /// A task.
 #[derive(Debug)]
@@ -29,6 +29,9 @@ pub(super) struct Task {
     pub(super) out: Outbound,
     /// How it ended, while some of its data is missing.
     pub(super) ending: Option<Ending>,
+    /// The number of its status, and whether that is not acknowledged because data is missing.
+    pub(super) stat_sn: StatSn,
+    pub(super) held: bool,
     /// Whether the target refused to send again what is missing.
     pub(super) unrepairable: bool,
     /// The acknowledgement of data that the target waits for: its LUN and transfer tag.
@@ -65,6 +68,8 @@ impl Task {
             inn: Inbound::new(len),
             out: Outbound::default(),
             ending: None,
+            stat_sn: StatSn(0),
+            held: false,
             unrepairable: false,
             ack: None,
             replays: 0,
@@ -94,7 +99,7 @@ impl Task {
         self.inn.clear(pool);
         self.out = Outbound::default();
         self.numbers = Numbers::default();
-        (self.ending, self.ack, self.unrepairable) = (None, None, false);
+        (self.ending, self.ack, self.unrepairable, self.held) = (None, None, false, false);
         (self.standing, self.numbered) = (Standing::Waiting, false);
     }
 

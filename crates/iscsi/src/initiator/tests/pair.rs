@@ -1,0 +1,606 @@
+//! Both roles in memory: a session, an engine, the wires between them, a medium behind, and what can go wrong.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use base::buffer::{Bytes, DataList, Pool};
+use base::machine::{Action, Arrival, ConnId, Gone, PortalId};
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+use base::transmit::Transmit;
+
+use crate::chap::{Algorithms, Credentials, Secret};
+use crate::initiator::Session;
+use crate::initiator::contract::*;
+use crate::login::directory::{
+    AuthPolicy, Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
+    TargetAddress, TargetId, Via,
+};
+use crate::name::{IscsiName, Isid, PortalGroupTag};
+use crate::negotiate::KeyPolicy;
+use crate::pdu::ahs::Cdb;
+use crate::pdu::tmf_request::TmfFunction;
+use crate::pdu::tmf_response::TmfResult;
+use crate::target::contract as target;
+use crate::target::engine::{Engine, Limits as TargetLimits};
+
+pub(super) const LUN: u64 = 1 << 48;
+pub(super) const MEDIUM: usize = 4 << 20;
+
+pub(super) fn name(text: &str) -> IscsiName {
+    IscsiName::parse(text.as_bytes()).unwrap()
+}
+
+/// A directory with any number of targets.
+pub(super) struct Names {
+    pub(super) keys: KeyPolicy,
+    pub(super) count: u32,
+    pub(super) auth: AuthPolicy,
+    /// What `find_target` answers in place of the target.
+    pub(super) moved: Option<(SocketAddr, TargetAddress)>,
+    pub(super) user: Option<(&'static str, &'static [u8])>,
+}
+
+pub(super) fn target_name(at: u32) -> IscsiName {
+    name(&alloc::format!("iqn.2026-01.test:target-{at:05}"))
+}
+
+impl Directory for Names {
+    fn find_target(&self, via: &Via, _: &IscsiName, wanted: &IscsiName) -> Found {
+        if let Some((here, to)) = &self.moved
+            && via.local == *here
+        {
+            return Found::Moved { to: to.clone(), permanently: false };
+        }
+        match (0..self.count).find(|at| target_name(*at) == *wanted) {
+            Some(at) => Found::Here(TargetAccess {
+                target: TargetId(at),
+                portal_group: PortalGroupTag(1),
+                alias: None,
+                auth: self.auth.clone(),
+                keys: self.keys.clone(),
+            }),
+            None => Found::NotFound,
+        }
+    }
+
+    fn discovery(&self, _: &Via, _: &IscsiName) -> DiscoveryAccess {
+        DiscoveryAccess::Granted { auth: self.auth.clone(), keys: self.keys.clone() }
+    }
+
+    fn chap_secret(&self, _: Realm, _: &IscsiName, user: &str) -> Option<Secret> {
+        self.user.filter(|(name, _)| *name == user).map(|(_, secret)| Secret::new(secret).unwrap())
+    }
+
+    fn find_session(&self, _: &SessionQuery<'_>) -> Option<SessionFacts> {
+        None
+    }
+
+    fn target_behind(&self, via: &Via, _: &IscsiName, after: Option<&IscsiName>) -> Option<Listed> {
+        let at = match after {
+            None => 0,
+            Some(after) => after.as_str().rsplit('-').next()?.parse::<u32>().ok()? + 1,
+        };
+        (at < self.count).then(|| Listed {
+            name: target_name(at),
+            addresses: [(TargetAddress::Socket(via.local), PortalGroupTag(1))].into(),
+        })
+    }
+}
+
+/// What is on its way between the two.
+#[derive(Default)]
+struct Wire {
+    up: VecDeque<u8>,
+    down: VecDeque<u8>,
+    /// Whether it is in full feature phase, so that digests protect it.
+    guarded: bool,
+    slot: u16,
+}
+
+/// What goes wrong on the way, in parts of a million of the bytes that pass.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Faults {
+    pub(super) flips_up: u64,
+    pub(super) flips_down: u64,
+    /// In parts of a million of the rounds.
+    pub(super) cuts: u64,
+    /// How many faults may happen in all.
+    pub(super) budget: u32,
+}
+
+/// A command at the layer above the target.
+struct Held {
+    command: target::Command,
+    data: Option<Vec<u8>>,
+    ready: bool,
+}
+
+pub(super) struct Pair {
+    pub(super) session: Session,
+    pub(super) engine: Engine,
+    pub(super) names: Names,
+    pub(super) now: Instant,
+    pub(super) rng: Rng,
+    pub(super) pools: [Pool; 2],
+    wires: BTreeMap<ConnId, Wire>,
+    next_conn: u32,
+    pub(super) events: Vec<Event>,
+    held: Vec<Held>,
+    pub(super) medium: Vec<u8>,
+    /// How often each write was carried out, by what its CDB calls it.
+    pub(super) executed: BTreeMap<u32, u32>,
+    pub(super) faults: Faults,
+    pub(super) injected: u32,
+    pub(super) cut: u32,
+    /// Whether connections can be opened.
+    pub(super) reachable: bool,
+    /// Whether the layer above answers.
+    pub(super) answering: bool,
+    pub(super) asked_for: Vec<(Slot, TargetAddress)>,
+    pub(super) target_sessions: Vec<target::SessionUp>,
+    pub(super) tmfs: Vec<target::Manage>,
+}
+
+/// What both ends are to be.
+pub(super) struct Setup {
+    pub(super) plan: SessionPlan,
+    pub(super) target_keys: KeyPolicy,
+    pub(super) seed: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let portal = Portal { address: TargetAddress::Socket(portal_address(0)), group: None };
+        let mut plan = SessionPlan::new(
+            name("iqn.2026-01.test:initiator"),
+            Isid::random([1, 2, 3], 0),
+            Purpose::Target(target_name(0)),
+            [portal].into(),
+        );
+        plan.keys.default_time2wait = 0;
+        Self { plan, target_keys: KeyPolicy { default_time2wait: 0, ..KeyPolicy::default() }, seed: 1 }
+    }
+}
+
+pub(super) fn portal_address(at: u16) -> SocketAddr {
+    ([127, 0, 0, 1], 3260 + at).into()
+}
+
+impl Pair {
+    pub(super) fn new(setup: Setup) -> Self {
+        let pools = [Pool::new(64 << 20), Pool::new(64 << 20)];
+        let now = Instant(1_000_000_000);
+        let limits = TargetLimits { ping_after: Duration::from_secs(5), ..TargetLimits::default() };
+        let mut medium = alloc::vec![0; MEDIUM];
+        Rng::from_seed(99).fill(&mut medium);
+        let mut pair = Self {
+            session: Session::new(now, setup.plan, pools[0].clone()),
+            engine: Engine::new(limits, pools[1].clone()),
+            names: Names {
+                keys: setup.target_keys,
+                count: 1,
+                auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
+                moved: None,
+                user: None,
+            },
+            now,
+            rng: Rng::from_seed(setup.seed),
+            pools,
+            wires: BTreeMap::new(),
+            next_conn: 0,
+            events: Vec::new(),
+            held: Vec::new(),
+            medium,
+            executed: BTreeMap::new(),
+            faults: Faults::default(),
+            injected: 0,
+            cut: 0,
+            reachable: true,
+            answering: true,
+            asked_for: Vec::new(),
+            target_sessions: Vec::new(),
+            tmfs: Vec::new(),
+        };
+        pair.drain();
+        pair
+    }
+
+    /// A pair that is up.
+    pub(super) fn up(setup: Setup) -> Self {
+        let mut pair = Self::new(setup);
+        pair.run();
+        assert!(pair.session.is_up(), "{:?}", pair.events);
+        pair.events.clear();
+        pair
+    }
+
+    /// Drains the machines and moves bytes until nothing moves any more.
+    pub(super) fn run(&mut self) {
+        for _ in 0..1_000_000 {
+            self.drain();
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("the two never come to rest");
+    }
+
+    /// Lets time pass, stopping at every deadline.
+    pub(super) fn pass(&mut self, span: Duration) {
+        let end = self.now.after(span);
+        self.run();
+        let mut stops = 0;
+        loop {
+            let next = [self.session.poll_timeout(), self.engine.poll_timeout()].into_iter().flatten().min();
+            let Some(at) = next.filter(|at| *at <= end) else { break };
+            self.now = self.now.max(at);
+            self.session.handle_timeout(self.now);
+            self.engine.handle_timeout(self.now);
+            self.run();
+            stops += 1;
+            assert!(stops < 100_000, "timers run hot");
+        }
+        self.now = end;
+    }
+
+    /// Lets time pass until every task ended; panics when that takes longer than `span`.
+    pub(super) fn settle(&mut self, seed: u64, span: Duration) {
+        let end = self.now.after(span);
+        self.run();
+        while self.session.open() > 0 {
+            assert!(
+                self.now < end,
+                "seed {seed}: {} tasks hang; {:?} {:?}",
+                self.session.open(),
+                self.session.stats(),
+                self.events
+            );
+            self.pass(Duration::from_millis(100));
+        }
+    }
+
+    fn drain(&mut self) {
+        loop {
+            let mut idle = true;
+            while let Some(event) = self.session.poll_event() {
+                idle = false;
+                self.event(event);
+            }
+            while let Some(action) = self.session.poll_action() {
+                idle = false;
+                self.act(action, true);
+            }
+            while let Some(event) = self.engine.poll_event() {
+                idle = false;
+                self.above(event);
+            }
+            while let Some(action) = self.engine.poll_action() {
+                idle = false;
+                self.act(action, false);
+            }
+            if idle {
+                return;
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Connect { slot, to } => {
+                self.asked_for.push((slot, to.clone()));
+                if !self.reachable {
+                    return self.session.connect_failed(self.now, slot);
+                }
+                let conn = ConnId(self.next_conn);
+                self.next_conn += 1;
+                self.wires.insert(conn, Wire { slot: slot.0, ..Wire::default() });
+                let TargetAddress::Socket(local) = to else { panic!("a host name") };
+                let peer = ([127, 0, 0, 1], 40_000).into();
+                let mut entropy = [0; 32];
+                self.rng.fill(&mut entropy);
+                let arrival = Arrival { portal: PortalId(0), local, peer, entropy };
+                self.engine.connected(self.now, conn, &arrival);
+                self.rng.fill(&mut entropy);
+                self.session.connected(self.now, conn, slot, entropy);
+            }
+            Event::ConnectionUp { slot, .. } => {
+                if let Some(wire) = self.wires.values_mut().rev().find(|wire| wire.slot == slot.0) {
+                    wire.guarded = true;
+                }
+                self.events.push(event);
+            }
+            event => self.events.push(event),
+        }
+    }
+
+    fn act(&mut self, action: Action, ours: bool) {
+        match action {
+            Action::Transmit(conn) => self.transmit(conn, ours),
+            Action::Close(conn) => {
+                self.transmit(conn, ours);
+                self.flush(conn, ours);
+                self.hang_up(conn, Gone::Closed);
+            }
+            Action::Abort(conn) => self.hang_up(conn, Gone::Failed),
+        }
+    }
+
+    /// Hands what an end sent before it closed to the other end.
+    fn flush(&mut self, conn: ConnId, ours: bool) {
+        let Some(wire) = self.wires.get_mut(&conn) else { return };
+        if ours {
+            let bytes: Vec<u8> = wire.up.drain(..).collect();
+            self.engine.received(self.now, conn, &bytes, &self.names);
+        } else {
+            let bytes: Vec<u8> = wire.down.drain(..).collect();
+            self.session.received(self.now, conn, &bytes);
+        }
+    }
+
+    pub(super) fn hang_up(&mut self, conn: ConnId, why: Gone) {
+        if self.wires.remove(&conn).is_some() {
+            self.session.disconnected(self.now, conn, why);
+            self.engine.disconnected(self.now, conn, why);
+        }
+    }
+
+    /// The connection at a place breaks.
+    pub(super) fn cut_slot(&mut self, slot: u16) {
+        let conn = self.wires.iter().rev().find(|(_, wire)| wire.slot == slot).map(|(conn, _)| *conn);
+        self.hang_up(conn.unwrap(), Gone::Failed);
+        self.run();
+    }
+
+    fn transmit(&mut self, conn: ConnId, ours: bool) {
+        loop {
+            let mut out = Transmit::new();
+            if ours {
+                self.session.transmit(self.now, conn, &mut out);
+            } else {
+                self.engine.transmit(self.now, conn, &mut out);
+            }
+            let full = out.is_full();
+            if let Some(wire) = self.wires.get_mut(&conn) {
+                let queue = if ours { &mut wire.up } else { &mut wire.down };
+                queue.extend(out.pieces().flatten());
+            }
+            out.clear(&self.pools[usize::from(!ours)]);
+            if !full {
+                return;
+            }
+        }
+    }
+
+    /// Moves some bytes somewhere; returns whether there were any, or something else happened.
+    fn step(&mut self) -> bool {
+        let busy: Vec<(ConnId, bool)> = self
+            .wires
+            .iter()
+            .flat_map(|(conn, wire)| {
+                [
+                    (!wire.up.is_empty()).then_some((*conn, true)),
+                    (!wire.down.is_empty()).then_some((*conn, false)),
+                ]
+            })
+            .flatten()
+            .collect();
+        let ready: Vec<usize> =
+            self.held.iter().enumerate().filter(|(_, held)| held.ready).map(|(at, _)| at).collect();
+        let answers = if self.answering { ready.len() } else { 0 };
+        let choices = busy.len() + usize::from(answers > 0);
+        if choices == 0 {
+            return false;
+        }
+        let pick = usize::try_from(self.rng.below(u64::try_from(choices).unwrap())).unwrap();
+        let Some((conn, ours)) = busy.get(pick).copied() else {
+            let at = ready[usize::try_from(self.rng.below(u64::try_from(answers).unwrap())).unwrap()];
+            self.answer(at);
+            return true;
+        };
+        if self.wires[&conn].guarded
+            && self.injected < self.faults.budget
+            && self.rng.chance(self.faults.cuts, 1_000_000)
+        {
+            self.injected += 1;
+            self.cut += 1;
+            self.hang_up(conn, Gone::Failed);
+            return true;
+        }
+        self.carry(conn, ours);
+        true
+    }
+
+    fn carry(&mut self, conn: ConnId, ours: bool) {
+        let wire = self.wires.get_mut(&conn).unwrap();
+        let queue = if ours { &mut wire.up } else { &mut wire.down };
+        let most = match self.rng.below(4) {
+            0 => 1 + self.rng.below(60),
+            1 => 1 + self.rng.below(5_000),
+            _ => 1 + self.rng.below(200_000),
+        };
+        let len = usize::try_from(most).unwrap().min(queue.len());
+        let mut bytes: Vec<u8> = queue.drain(..len).collect();
+        let flips = if ours { self.faults.flips_up } else { self.faults.flips_down };
+        if wire.guarded && flips > 0 {
+            let expected = flips * u64::try_from(len).unwrap();
+            if self.injected < self.faults.budget && self.rng.chance(expected, 1_000_000) {
+                let at = usize::try_from(self.rng.below(u64::try_from(len).unwrap())).unwrap();
+                bytes[at] ^= 1 << self.rng.below(8);
+                self.injected += 1;
+            }
+        }
+        self.deliver(conn, ours, &bytes);
+    }
+
+    /// Hands bytes in as a driver does: into a loan if there is one, the rest by reference.
+    fn deliver(&mut self, conn: ConnId, ours: bool, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let loan = if ours { self.engine.lend(conn) } else { self.session.lend(conn) };
+            let Some(mut loan) = loan else { break };
+            let len = loan.want.min(bytes.len());
+            loan.buf.append(&bytes[..len]);
+            bytes = &bytes[len..];
+            if ours {
+                self.engine.repaid(self.now, conn, loan, &self.names);
+            } else {
+                self.session.repaid(self.now, conn, loan);
+            }
+        }
+        if ours {
+            self.engine.received(self.now, conn, bytes, &self.names);
+        } else {
+            self.session.received(self.now, conn, bytes);
+        }
+    }
+
+    /// Plays the layer above the target.
+    fn above(&mut self, event: target::Event) {
+        match event {
+            target::Event::Command(command) => {
+                let writes = command.data_out_len > 0;
+                if writes {
+                    self.engine.fetch(command.task, 0, command.data_out_len);
+                }
+                self.held.push(Held { ready: !writes, data: None, command });
+            }
+            target::Event::DataOut { task, offset, data } => {
+                assert_eq!(offset, 0);
+                let held = self.held.iter_mut().find(|held| held.command.task == task).unwrap();
+                let mut bytes = alloc::vec![0; data.len()];
+                data.copy_to(0, &mut bytes);
+                held.data = Some(bytes);
+                held.ready = true;
+            }
+            target::Event::TaskGone { task } => self.held.retain(|held| held.command.task != task),
+            target::Event::Manage(manage) => {
+                self.tmfs.push(manage);
+                let session = manage.session;
+                let ends = |command: &target::Command| match manage.function {
+                    TmfFunction::ABORT_TASK => Some(command.task) == manage.task,
+                    TmfFunction::ABORT_TASK_SET => command.session == session && command.lun == manage.lun,
+                    TmfFunction::LOGICAL_UNIT_RESET | TmfFunction::CLEAR_TASK_SET => {
+                        command.lun == manage.lun
+                    }
+                    TmfFunction::TARGET_WARM_RESET | TmfFunction::I_T_NEXUS_RESET => true,
+                    _ => false,
+                };
+                let (gone, kept): (Vec<Held>, Vec<Held>) =
+                    core::mem::take(&mut self.held).into_iter().partition(|held| ends(&held.command));
+                self.held = kept;
+                for held in gone {
+                    self.engine.abort(held.command.task);
+                }
+                let result = match manage.function {
+                    TmfFunction::QUERY_TASK => TmfResult::SUCCEEDED,
+                    _ => TmfResult::COMPLETE,
+                };
+                self.engine.managed(manage.tmf, result);
+            }
+            target::Event::SessionUp(up) => self.target_sessions.push(*up),
+            target::Event::SessionDown { session, .. } => {
+                assert!(
+                    self.held.iter().all(|held| held.command.session != session),
+                    "tasks outlive their session"
+                );
+            }
+        }
+    }
+
+    fn answer(&mut self, at: usize) {
+        let Held { command, data, .. } = self.held.swap_remove(at);
+        let lba = u32::from_be_bytes([command.cdb[2], command.cdb[3], command.cdb[4], command.cdb[5]]);
+        let start = usize::try_from(lba).unwrap() * 512;
+        let mut moved = 0;
+        if let Some(data) = data {
+            moved = data.len();
+            let id = u32::from_be_bytes([command.cdb[12], command.cdb[13], command.cdb[14], command.cdb[15]]);
+            *self.executed.entry(id).or_default() += 1;
+            self.medium[start..start + data.len()].copy_from_slice(&data);
+        }
+        let wanted = usize::try_from(command.data_in_len).unwrap();
+        if wanted > 0 {
+            // A CDB can say that there is less than expected, or more.
+            let there = match command.cdb[0] {
+                0x28 => wanted,
+                SHORT_READ => wanted / 2 + 1,
+                _ => wanted * 2,
+            };
+            let len = wanted.min(there);
+            let cut = usize::try_from(self.rng.below(u64::try_from(len).unwrap())).unwrap();
+            let data = Bytes::copied_from(&self.medium[start..start + len]);
+            for (from, to) in [(0, cut), (cut, len)] {
+                if from < to {
+                    let offset = u32::try_from(from).unwrap();
+                    self.engine.data_in(command.task, offset, DataList::from(data.slice(from, to)));
+                }
+            }
+            moved = there;
+        }
+        let sense: &[u8] = if command.cdb[0] == BROKEN { &SENSE } else { &[] };
+        let status = if command.cdb[0] == BROKEN { 2 } else { 0 };
+        let transferable = u64::try_from(moved).unwrap();
+        self.engine.finish(command.task, target::Finish { status, sense, transferable });
+    }
+
+    pub(super) fn submit(&mut self, request: Request) -> TaskId {
+        self.session.submit(self.now, request).unwrap()
+    }
+
+    /// Takes the outcome of a task that has ended.
+    pub(super) fn outcome(&mut self, task: TaskId) -> Outcome {
+        let at =
+            self.events.iter().position(|event| matches!(event, Event::Done { task: of, .. } if *of == task));
+        match at.map(|at| self.events.remove(at)) {
+            Some(Event::Done { outcome, .. }) => outcome,
+            _ => panic!("{task:?} has not ended: {:?}", self.events),
+        }
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(super) fn secret(text: &[u8]) -> Credentials {
+        Credentials { name: "user".into(), secret: Secret::new(text).unwrap() }
+    }
+
+    pub(super) fn chap(own: &[u8], peer: Option<&[u8]>) -> crate::login::initiator::AuthPlan {
+        crate::login::initiator::AuthPlan::Chap {
+            algorithms: Algorithms::ALL,
+            own: Self::secret(own),
+            peer: peer.map(|peer| Credentials { name: "target".into(), secret: Secret::new(peer).unwrap() }),
+            or_none: false,
+        }
+    }
+}
+
+/// CDBs beside READ (10) and WRITE (10) that the layer above knows: less data than asked for, more, and an error.
+pub(super) const SHORT_READ: u8 = 0xc0;
+pub(super) const LONG_READ: u8 = 0xc1;
+pub(super) const BROKEN: u8 = 0xc2;
+pub(super) const SENSE: [u8; 18] = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0, 0, 0];
+
+pub(super) fn cdb(code: u8, lba: u32, id: u32) -> Cdb {
+    let mut cdb = [0; 16];
+    cdb[0] = code;
+    cdb[2..6].copy_from_slice(&lba.to_be_bytes());
+    cdb[12..].copy_from_slice(&id.to_be_bytes());
+    Cdb::new(cdb, None)
+}
+
+pub(super) fn read(lba: u32, len: u32) -> Request {
+    Request { data_in_len: len, ..Request::new(LUN, cdb(0x28, lba, 0)) }
+}
+
+pub(super) fn write(lba: u32, id: u32, data: &[u8]) -> Request {
+    Request { data_out: DataList::from(Bytes::copied_from(data)), ..Request::new(LUN, cdb(0x2a, lba, id)) }
+}
+
+/// Bytes that show where they belong.
+pub(super) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = alloc::vec![0; len];
+    Rng::from_seed(seed).fill(&mut bytes);
+    bytes
+}

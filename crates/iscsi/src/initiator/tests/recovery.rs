@@ -1,0 +1,514 @@
+//! Recovery, with a target played by hand: what is asked for again at level 1, how tasks move at level 2, and which
+//! connection carries what.
+
+use alloc::vec::Vec;
+
+use base::machine::{Action, ConnId};
+use base::time::Duration;
+
+use super::pair::{LUN, Setup, cdb, pattern, read, write};
+use super::raw::Raw;
+use crate::initiator::contract::*;
+use crate::initiator::why::Why;
+use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use crate::pdu::data_in::DataIn;
+use crate::pdu::data_out::DataOut;
+use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
+use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
+use crate::pdu::nop_in::NopIn;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::snack::{Snack, SnackKind};
+use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::{Itt, Message, Ttt};
+use crate::serial::{CmdSn, DataSn};
+
+const DIGESTS: [&str; 2] = ["HeaderDigest=CRC32C", "DataDigest=CRC32C"];
+
+#[test]
+fn data_with_a_wrong_digest_is_asked_for_again_and_its_status_not_acknowledged_before() {
+    let (mut raw, conn) = Raw::level(1, &DIGESTS);
+    let data = pattern(3, 3000);
+    let (task, command) = raw.start(conn, read(0, 3000));
+    let stat_sn = raw.sn(conn).stat_sn;
+    for (sn, at) in [(0u32, 0usize), (1, 1000), (2, 2000)] {
+        let mut pdu = raw.data_in(conn, command.itt, sn, u32::try_from(at).unwrap());
+        if sn == 2 {
+            pdu = raw.with_status(conn, pdu);
+        }
+        let mut bytes = raw.frame(conn, pdu.encode(), &data[at..at + 1000]);
+        if sn == 1 {
+            bytes[300] ^= 0x10;
+        }
+        raw.feed(conn, &bytes);
+    }
+    let snack: Snack = raw.expect(conn);
+    assert_eq!((snack.kind, snack.itt), (SnackKind::DATA_OR_R2T, command.itt));
+    assert_eq!((snack.beg_run, snack.run_length, snack.exp_stat_sn), (1, 1, stat_sn));
+    assert!(raw.receive(conn).is_none(), "once is enough");
+    assert_eq!(raw.session.open(), 1);
+    // Damaged again, it is asked for again.
+    let pdu = raw.data_in(conn, command.itt, 1, 1000);
+    let mut bytes = raw.frame(conn, pdu.encode(), &data[1000..2000]);
+    bytes[100] ^= 1;
+    raw.feed(conn, &bytes);
+    assert_eq!(raw.expect::<Snack>(conn).beg_run, 1);
+    let pdu = raw.data_in(conn, command.itt, 1, 1000);
+    raw.send(conn, &pdu, &data[1000..2000]);
+    let outcome = raw.outcome(task);
+    assert!(outcome.end.is_good());
+    assert_eq!(outcome.data_in.as_deref(), Some(&data[..]));
+    let (_, next) = raw.start(conn, read(0, 512));
+    assert_eq!(next.exp_stat_sn, stat_sn.next());
+    assert_eq!(raw.session.stats().data_digest_errors, 2);
+}
+
+#[test]
+fn a_lost_header_shows_as_gaps_that_are_filled() {
+    let (mut raw, conn) = Raw::level(1, &DIGESTS);
+    let data = pattern(3, 2000);
+    let (first, one) = raw.start(conn, read(0, 2000));
+    let (second, two) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
+    let piece = |raw: &Raw, sn: u32, at: usize| {
+        let pdu = raw.data_in(conn, one.itt, sn, u32::try_from(at).unwrap());
+        raw.frame(conn, pdu.encode(), &data[at..at + 1000])
+    };
+    // The first piece loses its header, and so does the status of the second command.
+    let mut lost = piece(&raw, 0, 0);
+    lost[20] ^= 4;
+    raw.feed(conn, &lost);
+    let ping: NopOut = raw.expect(conn);
+    let bytes = piece(&raw, 1, 1000);
+    raw.feed(conn, &bytes);
+    let snack: Snack = raw.expect(conn);
+    assert_eq!((snack.kind, snack.beg_run, snack.run_length), (SnackKind::DATA_OR_R2T, 0, 1));
+    let missing = raw.response(conn, two.itt, 0);
+    let mut bytes = raw.frame(conn, missing.encode(), &[]);
+    bytes[30] ^= 1;
+    raw.feed(conn, &bytes);
+    let pong = NopIn { lun: 0, itt: ping.itt, ttt: Ttt::NONE, sn: raw.next_sn(conn) };
+    raw.send(conn, &pong, &[]);
+    let snack: Snack = raw.expect(conn);
+    assert_eq!((snack.kind, snack.beg_run, snack.run_length), (SnackKind::STATUS, missing.sn.stat_sn.0, 1));
+    raw.send(conn, &missing, &[]);
+    assert!(raw.outcome(second).end.is_good());
+    let bytes = piece(&raw, 0, 0);
+    raw.feed(conn, &bytes);
+    let response = raw.response(conn, one.itt, 2);
+    raw.send(conn, &response, &[]);
+    let outcome = raw.outcome(first);
+    assert_eq!(outcome.data_in.as_deref(), Some(&data[..]));
+    assert_eq!(raw.session.stats().header_digest_errors, 2);
+    // What comes twice is passed over.
+    raw.send(conn, &missing, &[]);
+    assert!(raw.session.is_up());
+}
+
+#[test]
+fn a_status_that_is_missing_is_asked_for_until_patience_ends() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    let (_, one) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
+    let (second, two) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
+    let _lost = raw.response(conn, one.itt, 0);
+    let response = raw.response(conn, two.itt, 0);
+    raw.send(conn, &response, &[]);
+    assert!(raw.outcome(second).end.is_good());
+    raw.pass(Duration::from_secs(60));
+    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::NotRepaired)));
+    let mut snacks = 0;
+    while let Some(sent) = raw.receive(conn) {
+        snacks += usize::from(sent.bhs.opcode() == Snack::OPCODE);
+    }
+    assert_eq!(snacks, 1 + 8);
+}
+
+#[test]
+fn data_is_acknowledged_when_the_target_asks() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    let (_, command) = raw.start(conn, read(0, 3000));
+    let pdu = DataIn { acknowledge: true, lun: LUN, ttt: Ttt(77), ..raw.data_in(conn, command.itt, 0, 0) };
+    raw.send(conn, &pdu, &[0; 1000]);
+    let ack: Snack = raw.expect(conn);
+    assert_eq!((ack.kind, ack.lun, ack.itt, ack.tag), (SnackKind::DATA_ACK, LUN, Itt::NONE, 77));
+    assert_eq!((ack.beg_run, ack.run_length), (1, 0));
+}
+
+#[test]
+fn a_rejected_or_unacknowledged_command_is_sent_again_under_its_number() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    let task = raw.session.submit(raw.now, write(0, 1, &[5; 600])).unwrap();
+    raw.drain();
+    let sent = raw.expect_any(conn);
+    let first: ScsiCommand = sent.read();
+    let reject =
+        Reject { reason: RejectReason::DATA_DIGEST_ERROR, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+    raw.send(conn, &reject, sent.bhs.bytes());
+    let again = raw.expect_any(conn);
+    let second: ScsiCommand = again.read();
+    assert_eq!((second.cmd_sn, second.itt), (first.cmd_sn, first.itt));
+    assert_eq!(again.data, sent.data);
+    // It gets lost on the way: a ping finds out, and only then it is sent again.
+    raw.pass(Duration::from_millis(1100));
+    let ping: NopOut = raw.expect(conn);
+    assert!(raw.receive(conn).is_none());
+    raw.pass(Duration::from_millis(10));
+    let pong = NopIn { lun: 0, itt: ping.itt, ttt: Ttt::NONE, sn: raw.next_sn(conn) };
+    raw.send(conn, &pong, &[]);
+    raw.pass(Duration::from_millis(1100));
+    let third: ScsiCommand = raw.expect(conn);
+    assert_eq!(third.cmd_sn, first.cmd_sn);
+    raw.exp_cmd_sn = 2;
+    let response = raw.response(conn, first.itt, 0);
+    raw.send(conn, &response, &[]);
+    assert!(raw.outcome(task).end.is_good());
+    assert_eq!(raw.session.stats().retries, 2);
+}
+
+#[test]
+fn a_command_rejected_for_good_leaves_no_gap() {
+    let (mut raw, conn) = Raw::level(0, &[]);
+    let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
+    raw.drain();
+    let sent = raw.expect_any(conn);
+    let reason = RejectReason::INVALID_PDU_FIELD;
+    let reject = Reject { reason, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+    raw.send(conn, &reject, sent.bhs.bytes());
+    assert_eq!(raw.outcome(task).end, End::Rejected(reason));
+    let plug: TmfRequest = raw.expect(conn);
+    assert_eq!((plug.function, plug.referenced_task_tag), (TmfFunction::ABORT_TASK, sent.bhs.itt()));
+    assert_eq!(plug.ref_cmd_sn, sent.read::<ScsiCommand>().cmd_sn);
+}
+
+#[test]
+fn recovery_r2ts_are_answered_at_level_1() {
+    let keys = ["InitialR2T=Yes", "ImmediateData=No", "MaxBurstLength=1024", "FirstBurstLength=1024"];
+    let (mut raw, conn) = Raw::level(1, &keys);
+    let data = pattern(4, 2048);
+    let (_, command) = raw.start(conn, write(0, 1, &data));
+    for (sn, offset, len) in [(0, 0, 1024), (1, 1024, 1024), (2, 512, 100)] {
+        let r2t = raw.r2t(conn, command.itt, sn, offset, len);
+        raw.send(conn, &r2t, &[]);
+        let sent = raw.expect_any(conn);
+        let pdu: DataOut = sent.read();
+        assert_eq!((pdu.ttt, pdu.buffer_offset, pdu.data_sn.0, pdu.is_final), (r2t.ttt, offset, 0, true));
+        let at = usize::try_from(offset).unwrap();
+        assert_eq!(sent.data, data[at..at + sent.data.len()]);
+    }
+    // One that is missing is asked for.
+    let r2t = raw.r2t(conn, command.itt, 4, 0, 10);
+    raw.send(conn, &r2t, &[]);
+    raw.expect::<DataOut>(conn);
+    let snack: Snack = raw.expect(conn);
+    assert_eq!((snack.kind, snack.beg_run, snack.run_length), (SnackKind::DATA_OR_R2T, 3, 1));
+}
+
+/// A session at level 2 with this many connections.
+fn level_2(connections: u16) -> (Raw, Vec<ConnId>) {
+    let mut setup = Setup::default();
+    setup.plan.connections = connections;
+    setup.plan.keys.max_connections = 4;
+    let (mut raw, first) =
+        Raw::up(setup, &["MaxConnections=4", "ErrorRecoveryLevel=2", "DefaultTime2Wait=1"]);
+    let mut conns = Vec::from([first]);
+    for at in 1..u32::from(connections) {
+        let request = raw.log_in(ConnId(at), 7, &[]);
+        assert_eq!((request.tsih, u32::from(request.cid)), (7, at));
+        conns.push(ConnId(at));
+    }
+    raw.events.clear();
+    (raw, conns)
+}
+
+#[test]
+fn load_goes_to_the_connection_with_the_least_and_numbers_run_across_all() {
+    let (mut raw, conns) = level_2(3);
+    let now = raw.now;
+    for len in [100_000, 512, 512, 512] {
+        raw.session.submit(now, read(0, len)).unwrap();
+    }
+    raw.drain();
+    let mut numbers = Vec::new();
+    let mut counts = Vec::new();
+    for conn in &conns {
+        let mut count = 0;
+        while let Some(sent) = raw.receive(*conn) {
+            numbers.push(sent.read::<ScsiCommand>().cmd_sn.0);
+            count += 1;
+        }
+        counts.push(count);
+    }
+    numbers.sort_unstable();
+    assert_eq!((counts, numbers), (Vec::from([1, 2, 1]), Vec::from([1, 2, 3, 4])));
+    let views: Vec<ConnectionView> = raw.session.connections().collect();
+    assert_eq!((views.len(), views[0].tasks, views[0].cid.0), (3, 1, 0));
+}
+
+#[test]
+fn an_answer_on_another_connection_is_refused() {
+    let (mut raw, conns) = level_2(2);
+    let (_, command) = raw.start(conns[0], read(0, 512));
+    let pdu = raw.data_in(conns[1], command.itt, 0, 0);
+    raw.send(conns[1], &pdu, &[0; 512]);
+    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::OtherConnection)));
+    assert!(raw.ended(conns[0]).is_some() && raw.ended(conns[1]).is_some());
+}
+
+#[test]
+fn tasks_of_a_lost_connection_move_to_another_after_it_is_logged_out() {
+    let (mut raw, conns) = level_2(2);
+    let [lost, kept] = [conns[0], conns[1]];
+    let data = pattern(5, 2000);
+    let (first, command) = raw.start(lost, read(0, 2000));
+    let pdu = raw.data_in(lost, command.itt, 0, 0);
+    raw.send(lost, &pdu, &data[..1000]);
+    // A second command is sent there and never acknowledged.
+    let filler = raw.start(kept, read(0, 100_000)).1;
+    let second = raw.session.submit(raw.now, write(0, 1, &[8; 512])).unwrap();
+    raw.drain();
+    let unacknowledged: ScsiCommand = raw.expect(lost);
+    raw.cut(lost);
+    assert!(raw.session.is_up());
+    let logout: LogoutRequest = raw.expect(kept);
+    assert_eq!((logout.reason, logout.cid), (LogoutReason::RemoveForRecovery, 0));
+    let response = LogoutResponse {
+        response: LogoutResult::CLOSED,
+        itt: logout.itt,
+        sn: raw.next_sn(kept),
+        time2wait: 2,
+        time2retain: 20,
+    };
+    raw.send(kept, &response, &[]);
+    raw.pass(Duration::from_millis(1900));
+    assert!(raw.receive(kept).is_none(), "Time2Wait has not passed");
+    raw.pass(Duration::from_millis(200));
+    let mut reassign = None;
+    let mut again = None;
+    while let Some(sent) = raw.receive(kept) {
+        match sent.bhs.opcode() {
+            TmfRequest::OPCODE => reassign = Some(sent.read::<TmfRequest>()),
+            ScsiCommand::OPCODE => again = Some(sent.read::<ScsiCommand>()),
+            // It wonders why nothing is acknowledged.
+            NopOut::OPCODE => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let again = again.unwrap();
+    assert_eq!((again.cmd_sn, again.itt), (unacknowledged.cmd_sn, unacknowledged.itt));
+    let reassign = reassign.unwrap();
+    assert_eq!(reassign.function, TmfFunction::TASK_REASSIGN);
+    assert!(reassign.immediate);
+    assert_eq!(
+        (reassign.referenced_task_tag, reassign.exp_data_sn, reassign.lun),
+        (command.itt, DataSn(1), LUN)
+    );
+    raw.exp_cmd_sn = again.cmd_sn.next().0;
+    let done = TmfResponse { response: TmfResult::COMPLETE, itt: reassign.itt, sn: raw.next_sn(kept) };
+    raw.send(kept, &done, &[]);
+    let pdu = raw.data_in(kept, command.itt, 1, 1000);
+    let pdu = raw.with_status(kept, pdu);
+    raw.send(kept, &pdu, &data[1000..]);
+    let outcome = raw.outcome(first);
+    assert!(outcome.end.is_good());
+    assert_eq!(outcome.data_in.as_deref(), Some(&data[..]));
+    let response = raw.response(kept, again.itt, 0);
+    raw.send(kept, &response, &[]);
+    assert!(raw.outcome(second).end.is_good());
+    // The place gets a new connection of the same session.
+    let request = raw.log_in(ConnId(2), 7, &[]);
+    assert_eq!((request.tsih, request.cid), (7, 0));
+    let stats = raw.session.stats();
+    assert_eq!((stats.reassigns, stats.retries), (1, 1));
+    assert!(filler.cmd_sn != CmdSn(0));
+}
+
+#[test]
+fn a_session_without_a_connection_goes_on_when_one_comes_back_in_time() {
+    let (mut raw, conns) = level_2(1);
+    let (task, command) = raw.start(conns[0], write(0, 1, &[9; 512]));
+    raw.cut(conns[0]);
+    assert!(!raw.session.is_up());
+    assert!(raw.events.iter().any(|event| matches!(event, Event::Recovering)));
+    raw.pass(Duration::from_millis(900));
+    assert_eq!(raw.ends.len(), 1, "Time2Wait has not passed");
+    raw.pass(Duration::from_millis(200));
+    let again = ConnId(1);
+    let request = raw.log_in(again, 7, &[]);
+    assert_eq!((request.tsih, request.cid), (7, 0));
+    let up =
+        raw.events.iter().find_map(|event| if let Event::Up(up) = event { Some(up.since) } else { None });
+    assert_eq!(up, Some(Since::Continued));
+    let reassign: TmfRequest = raw.expect(again);
+    assert_eq!(reassign.referenced_task_tag, command.itt);
+    let done = TmfResponse { response: TmfResult::COMPLETE, itt: reassign.itt, sn: raw.next_sn(again) };
+    raw.send(again, &done, &[]);
+    let r2t = raw.r2t(again, command.itt, 0, 0, 512);
+    raw.send(again, &r2t, &[]);
+    assert_eq!(raw.expect_any(again).data, [9; 512]);
+    let response = raw.response(again, command.itt, 1);
+    raw.send(again, &response, &[]);
+    assert!(raw.outcome(task).end.is_good());
+}
+
+#[test]
+fn a_session_that_the_target_forgot_is_built_anew() {
+    let (mut raw, conns) = level_2(1);
+    let (lost, _) = raw.start(conns[0], write(0, 1, &[9; 512]));
+    let (replayed, _) = raw.start(conns[0], Request { replay: true, ..read(0, 512) });
+    raw.cut(conns[0]);
+    raw.pass(Duration::from_millis(1100));
+    let request: crate::pdu::login_request::LoginRequest = raw.expect(ConnId(1));
+    let gone = crate::login::Status::SESSION_DOES_NOT_EXIST.0;
+    raw.login_response(ConnId(1), &request, gone, 7, &[]);
+    assert_eq!(raw.outcome(lost).end, End::Lost);
+    raw.pass(Duration::from_secs(1));
+    let next = ConnId(2);
+    raw.exp_cmd_sn = 1;
+    let request = raw.log_in(next, 8, &["ErrorRecoveryLevel=2"]);
+    assert_eq!((request.tsih, request.cmd_sn), (0, CmdSn(1)));
+    let command: ScsiCommand = raw.expect(next);
+    assert_eq!(command.cmd_sn, CmdSn(1));
+    let pdu = raw.data_in(next, command.itt, 0, 0);
+    let pdu = raw.with_status(next, pdu);
+    raw.send(next, &pdu, &[1; 512]);
+    assert!(raw.outcome(replayed).end.is_good());
+}
+
+#[test]
+fn tasks_that_cannot_move_are_lost_and_said_so() {
+    for (result, again) in
+        [(TmfResult::NO_TASK, false), (TmfResult::NO_REASSIGNMENT, false), (TmfResult::STILL_ALLEGIANT, true)]
+    {
+        let (mut raw, conns) = level_2(1);
+        let (task, _) = raw.start(conns[0], write(0, 1, &[9; 512]));
+        raw.cut(conns[0]);
+        raw.pass(Duration::from_millis(1100));
+        raw.log_in(ConnId(1), 7, &[]);
+        let reassign: TmfRequest = raw.expect(ConnId(1));
+        let done = TmfResponse { response: result, itt: reassign.itt, sn: raw.next_sn(ConnId(1)) };
+        raw.send(ConnId(1), &done, &[]);
+        if again {
+            raw.pass(Duration::from_millis(1500));
+            let more: TmfRequest = raw.expect(ConnId(1));
+            assert_eq!(more.referenced_task_tag, reassign.referenced_task_tag);
+        } else {
+            assert_eq!(raw.outcome(task).end, End::Lost, "{result:?}");
+        }
+    }
+}
+
+#[test]
+fn connections_come_and_go_while_the_session_is_up() {
+    let (mut raw, conns) = level_2(1);
+    let now = raw.now;
+    raw.session.set_connections(now, 9);
+    raw.drain();
+    for at in 1..4 {
+        raw.log_in(ConnId(at), 7, &[]);
+    }
+    assert_eq!(raw.ends.len(), 4, "MaxConnections=4");
+    let (task, command) = raw.start(conns[0], read(0, 512));
+    raw.session.set_connections(now, 1);
+    raw.drain();
+    for at in 1..4 {
+        let conn = ConnId(at);
+        let logout: LogoutRequest = raw.expect(conn);
+        assert_eq!((logout.reason, u32::from(logout.cid)), (LogoutReason::CloseConnection, at));
+        let sn = raw.next_sn(conn);
+        let itt = logout.itt;
+        let response =
+            LogoutResponse { response: LogoutResult::CLOSED, itt, sn, time2wait: 0, time2retain: 0 };
+        raw.send(conn, &response, &[]);
+        assert_eq!(raw.ended(conn), Some(Action::Close(conn)));
+    }
+    let pdu = raw.data_in(conns[0], command.itt, 0, 0);
+    let pdu = raw.with_status(conns[0], pdu);
+    raw.send(conns[0], &pdu, &[0; 512]);
+    assert!(raw.outcome(task).end.is_good());
+    assert!(raw.session.is_up());
+}
+
+#[test]
+fn a_target_that_asks_for_a_logout_gets_it_once_the_connection_is_empty() {
+    let (mut raw, conns) = level_2(2);
+    let (task, command) = raw.start(conns[0], read(0, 512));
+    let message = AsyncMessage {
+        lun: 0,
+        sn: raw.next_sn(conns[0]),
+        event: AsyncEventCode::LOGOUT_REQUEST,
+        vendor_code: 0,
+        parameter1: 0,
+        parameter2: 0,
+        parameter3: 10,
+    };
+    raw.send(conns[0], &message, &[]);
+    assert!(raw.receive(conns[0]).is_none());
+    let (_, other) = raw.start(conns[1], read(0, 512));
+    assert!(other.cmd_sn != command.cmd_sn);
+    let pdu = raw.data_in(conns[0], command.itt, 0, 0);
+    let pdu = raw.with_status(conns[0], pdu);
+    raw.send(conns[0], &pdu, &[0; 512]);
+    assert!(raw.outcome(task).end.is_good());
+    let logout: LogoutRequest = raw.expect(conns[0]);
+    assert_eq!(logout.reason, LogoutReason::CloseConnection);
+}
+
+#[test]
+fn a_dropped_connection_is_recovered_after_the_time_that_the_target_named() {
+    let (mut raw, conns) = level_2(1);
+    let (_, command) = raw.start(conns[0], read(0, 512));
+    let message = AsyncMessage {
+        lun: 0,
+        sn: raw.next_sn(conns[0]),
+        event: AsyncEventCode::CONNECTION_DROP,
+        vendor_code: 0,
+        parameter1: 0,
+        parameter2: 5,
+        parameter3: 20,
+    };
+    raw.send(conns[0], &message, &[]);
+    assert_eq!(raw.why(), Some(ConnectionDown::Dropped));
+    raw.pass(Duration::from_millis(4900));
+    assert_eq!(raw.ends.len(), 1);
+    raw.pass(Duration::from_millis(200));
+    raw.log_in(ConnId(1), 7, &[]);
+    assert_eq!(raw.expect::<TmfRequest>(ConnId(1)).referenced_task_tag, command.itt);
+}
+
+#[test]
+fn a_silent_target_is_pinged_and_then_given_up() {
+    let (mut raw, conn) = Raw::level(0, &[]);
+    raw.manual = true;
+    raw.pass(Duration::from_millis(15_100));
+    let ping: NopOut = raw.expect(conn);
+    assert!(ping.immediate && ping.itt != Itt::NONE);
+    raw.pass(Duration::from_secs(11));
+    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::PingUnanswered)));
+    // And a target's ping is answered.
+    let conn = raw.connect();
+    raw.drain();
+    raw.exp_cmd_sn = 1;
+    raw.log_in(conn, 9, &["ErrorRecoveryLevel=0"]);
+    let sn = raw.sn(conn);
+    raw.send(conn, &NopIn { lun: 5, itt: Itt::NONE, ttt: Ttt(33), sn }, b"hello");
+    let pong: NopOut = raw.expect(conn);
+    assert_eq!((pong.itt, pong.ttt, pong.lun, pong.immediate), (Itt::NONE, Ttt(33), 5, true));
+}
+
+#[test]
+fn a_target_that_wants_a_negotiation_gets_one() {
+    let (mut raw, conn) = Raw::level(0, &[]);
+    let message = AsyncMessage {
+        lun: 0,
+        sn: raw.next_sn(conn),
+        event: AsyncEventCode::NEGOTIATION_REQUEST,
+        vendor_code: 0,
+        parameter1: 0,
+        parameter2: 0,
+        parameter3: 3,
+    };
+    raw.send(conn, &message, &[]);
+    let request: crate::pdu::text_request::TextRequest = raw.expect(conn);
+    assert_eq!((request.ttt, request.is_final), (Ttt::NONE, true));
+}

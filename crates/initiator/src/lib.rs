@@ -7,4 +7,17 @@
 //! **Invariant:** knows nothing of the kernel's block layer, of command lines, and of how to print.
 #![forbid(unsafe_code)]
 
+pub mod answer;
+pub mod client;
+pub mod command;
+pub mod discover;
+pub mod disk;
+pub mod down;
+pub mod driver;
+pub mod login;
+pub mod open;
+pub mod sessions;
+pub mod unit;
 pub mod url;
+
+mod care;

@@ -1,0 +1,207 @@
+//! What becomes of a command that did not simply succeed: tried again at once, tried again later, or reported.
+//!
+//! A unit attention says that the command it came for was not carried out (SPC-5 §5.14), so trying again is always
+//! safe; what it tells is an event for the caller. BUSY and TASK SET FULL likewise. What was or may have been begun is
+//! tried again only if its command is repeatable.
+
+use std::time::Duration;
+
+use base::time::Instant;
+use iscsi::initiator::contract::{End, Outcome, TaskId};
+use iscsi::pdu::scsi_response::ServiceResponse;
+use scsi::sense::{Asc, SenseKey};
+use scsi::status::Status;
+
+use crate::command::{Command, CommandError, Reply};
+
+/// How often a command is tried again at once: more attentions than a nexus can have pending (a power on, a changed
+/// capacity, mode, inquiry, list of LUNs, reservation), and some for what aborts.
+const REPEATS_MAX: u32 = 16;
+
+/// The first wait for a busy unit, doubled each time.
+const BUSY_WAIT: Duration = Duration::from_millis(5);
+/// The longest wait between two attempts.
+const BUSY_WAIT_MAX: Duration = Duration::from_millis(500);
+/// How long a unit may be busy in all: longer than a failover between two controllers of an array.
+const BUSY_MAX: Duration = Duration::from_secs(60);
+
+/// A command that is with a session, or on its way to it.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) token: u64,
+    pub(crate) command: Command,
+    /// What carries it, while it is with the session.
+    pub(crate) task: Option<TaskId>,
+    repeats: u32,
+    busy_since: Option<Instant>,
+    busy_wait: Duration,
+}
+
+/// What is to be done with a command that ended.
+#[derive(Debug)]
+pub(crate) enum Care {
+    /// It is over.
+    Over(Result<Reply, CommandError>),
+    /// Try again now.
+    Again,
+    /// Try again then.
+    At(Instant),
+}
+
+impl Pending {
+    pub(crate) const fn new(token: u64, command: Command) -> Self {
+        Self { token, command, task: None, repeats: 0, busy_since: None, busy_wait: BUSY_WAIT }
+    }
+
+    /// Returns whether it was tried before: then it goes ahead of those that never were.
+    pub(crate) const fn is_again(&self) -> bool {
+        self.repeats > 0 || self.busy_since.is_some()
+    }
+
+    /// Judges how a task ended. Returns too the attention that came with it.
+    pub(crate) fn judge(&mut self, now: Instant, outcome: Outcome) -> (Care, Option<Asc>) {
+        let Outcome { end, data_in } = outcome;
+        let error = match end {
+            End::Status(ending) if matches!(Status(ending.status), Status::GOOD | Status::CONDITION_MET) => {
+                return (Care::Over(Ok(Reply { data: data_in, residual: ending.residual })), None);
+            }
+            End::Status(ending) => CommandError::of_ending(&ending),
+            End::Failed(ServiceResponse(_)) => CommandError::TargetFailure,
+            End::Aborted => return (Care::Over(Err(CommandError::Aborted)), None),
+            End::Rejected(reason) => CommandError::Rejected(reason),
+            End::NotSent | End::Lost => CommandError::Lost,
+        };
+        let attention = match &error {
+            CommandError::Sense(sense) if sense.key == SenseKey::UNIT_ATTENTION => Some(sense.asc),
+            _ => None,
+        };
+        (self.judge_error(now, error), attention)
+    }
+
+    fn judge_error(&mut self, now: Instant, error: CommandError) -> Care {
+        match &error {
+            CommandError::Sense(sense) => match (sense.key, sense.asc) {
+                // Behind this LUN there is another unit than before: what was meant for the old one must not reach it.
+                (SenseKey::UNIT_ATTENTION, Asc::DEVICE_IDENTIFIER_CHANGED) => Care::Over(Err(error)),
+                (SenseKey::UNIT_ATTENTION, _) if self.command.absorbs_attentions => self.again(error),
+                (SenseKey::ABORTED_COMMAND, _) if self.command.repeatable => self.again(error),
+                (SenseKey::NOT_READY, code) if BECOMES_READY.contains(&code) => self.later(now, error),
+                _ => Care::Over(Err(error)),
+            },
+            CommandError::Busy => self.later(now, error),
+            CommandError::Aborted | CommandError::TargetFailure if self.command.repeatable => {
+                self.again(error)
+            }
+            _ => Care::Over(Err(error)),
+        }
+    }
+
+    fn again(&mut self, error: CommandError) -> Care {
+        self.repeats += 1;
+        if self.repeats > REPEATS_MAX { Care::Over(Err(error)) } else { Care::Again }
+    }
+
+    fn later(&mut self, now: Instant, error: CommandError) -> Care {
+        let since = *self.busy_since.get_or_insert(now);
+        if now.since(since) >= BUSY_MAX {
+            return Care::Over(Err(error));
+        }
+        let at = now.after(self.busy_wait);
+        self.busy_wait = (self.busy_wait * 2).min(BUSY_WAIT_MAX);
+        Care::At(at)
+    }
+}
+
+/// NOT READY that passes by itself: becoming ready, changing its access state, space being allocated.
+const BECOMES_READY: [Asc; 3] = [Asc(0x0401), Asc(0x040a), Asc::NOT_READY_SPACE_ALLOCATION_IN_PROGRESS];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iscsi::initiator::contract::Ending;
+    use scsi::cdb::Cdb;
+    use scsi::lun::Lun;
+    use scsi::sense::Sense;
+
+    fn command(repeatable: bool) -> Command {
+        let mut command = Command::new(Lun(0), Cdb::from_16([0; 16]));
+        command.repeatable = repeatable;
+        command
+    }
+
+    fn ended(end: End) -> Outcome {
+        Outcome { end, data_in: None }
+    }
+
+    fn sense(key: SenseKey, asc: Asc) -> Outcome {
+        let mut out = [0; Sense::MAX_LEN];
+        let len = Sense::new(key, asc).encode(false, &mut out);
+        let ending = Ending { status: 2, sense: Some(out[..len].into()), ..Ending::default() };
+        ended(End::Status(ending))
+    }
+
+    fn status(status: u8) -> Outcome {
+        ended(End::Status(Ending { status, ..Ending::default() }))
+    }
+
+    fn judged(repeatable: bool, outcome: Outcome) -> &'static str {
+        match Pending::new(0, command(repeatable)).judge(Instant(7), outcome).0 {
+            Care::Over(Ok(_)) => "good",
+            Care::Over(Err(_)) => "error",
+            Care::Again => "again",
+            Care::At(_) => "later",
+        }
+    }
+
+    #[test]
+    fn what_was_not_carried_out_is_tried_again_and_what_may_have_been_only_if_repeatable() {
+        for (outcome, repeatable, else_) in [
+            (status as fn(u8) -> Outcome, "good", "good"),
+            (|_| status(4), "good", "good"),
+            (|_| status(0x08), "later", "later"),
+            (|_| status(0x28), "later", "later"),
+            (|_| status(0x18), "error", "error"),
+            (|_| status(0x40), "again", "error"),
+            (|_| status(0x02), "error", "error"),
+            (|_| status(0x99), "error", "error"),
+            (|_| sense(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_OCCURRED), "again", "again"),
+            (|_| sense(SenseKey::UNIT_ATTENTION, Asc::DEVICE_IDENTIFIER_CHANGED), "error", "error"),
+            (|_| sense(SenseKey::ABORTED_COMMAND, Asc::PROTOCOL_SERVICE_CRC_ERROR), "again", "error"),
+            (|_| sense(SenseKey::NOT_READY, Asc(0x0401)), "later", "later"),
+            (|_| sense(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT), "error", "error"),
+            (|_| sense(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR), "error", "error"),
+            (|_| ended(End::Failed(ServiceResponse::TARGET_FAILURE)), "again", "error"),
+            (|_| ended(End::Aborted), "error", "error"),
+            (|_| ended(End::Lost), "error", "error"),
+        ] {
+            assert_eq!((judged(true, outcome(0)), judged(false, outcome(0))), (repeatable, else_));
+        }
+    }
+
+    #[test]
+    fn nothing_is_tried_for_ever() {
+        let attention = || sense(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
+        let mut pending = Pending::new(0, command(false));
+        let mut times = 0;
+        while matches!(pending.judge(Instant(0), attention()).0, Care::Again) {
+            times += 1;
+        }
+        assert_eq!(times, REPEATS_MAX);
+
+        let mut pending = Pending::new(0, command(false));
+        let mut now = Instant(0);
+        while let Care::At(at) = pending.judge(now, status(8)).0 {
+            assert!(at > now && at.since(now) <= BUSY_WAIT_MAX);
+            now = at;
+        }
+        assert!(now.since(Instant(0)) >= BUSY_MAX && now.since(Instant(0)) < BUSY_MAX * 2);
+    }
+
+    #[test]
+    fn an_attention_is_told_even_if_it_is_absorbed() {
+        let outcome = sense(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
+        let (care, told) = Pending::new(0, command(true)).judge(Instant(0), outcome);
+        assert!(matches!(care, Care::Again));
+        assert_eq!(told, Some(Asc::CAPACITY_DATA_HAS_CHANGED));
+    }
+}

@@ -1,0 +1,439 @@
+//! Sessions on a thread of their own, for callers on any thread.
+//!
+//! [`Client`] starts the thread; [`Session`] is what a login gives: commands with callbacks, or with answers to be
+//! awaited. The thread ends when the last handle is dropped: it logs out first.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use drivers::config::Config;
+use drivers::mailbox::Handle;
+use drivers::reactor::StartError;
+use iscsi::discovery::Discovered;
+use iscsi::initiator::contract::{ConnectionView, Down, Refusal, SessionPlan, Stats, Up};
+use iscsi::name::IscsiName;
+use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::pdu::tmf_response::TmfResult;
+use scsi::lun::Lun;
+
+use crate::answer::{Answer, Stopped, Teller, answer};
+use crate::command::{Command, CommandError, Reply};
+use crate::down::SessionDown;
+use crate::driver::Driver;
+use crate::sessions::{Event, News, SessionId, Sessions};
+
+/// What to do with the result of a command. Called on the client's thread: it must not block.
+pub type Done = Box<dyn FnOnce(Result<Reply, CommandError>) + Send>;
+
+/// Hears what happens to a session. Called on the client's thread: it must not block. Returns whether it wants to hear
+/// more.
+pub type Watcher = Box<dyn FnMut(&News) -> bool + Send>;
+
+/// A thread with sessions on it. Clones reach the same one.
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+/// A session that was up. Clones are the same one; it is logged out when the last is dropped.
+#[derive(Clone, Debug)]
+pub struct Session {
+    seat: Arc<Seat>,
+}
+
+#[derive(Debug)]
+struct Seat {
+    shared: Arc<Shared>,
+    id: SessionId,
+    up: Up,
+}
+
+/// What all handles share.
+struct Shared {
+    orders: Mutex<Vec<Order>>,
+    reactor: Handle<Sessions>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// What was ordered when the last handle went.
+    last_orders: Sender<Vec<Order>>,
+}
+
+enum Order {
+    Open(Box<SessionPlan>, Vec<Watcher>, Teller<Session, SessionDown>),
+    Submit(SessionId, Command, Done),
+    Manage(SessionId, TmfFunction, Lun, Teller<Option<TmfResult>, CommandError>),
+    SendTargets(SessionId, Option<IscsiName>, Teller<(Vec<Discovered>, usize), CommandError>),
+    Watch(SessionId, Watcher),
+    Stats(SessionId, Teller<Stats, CommandError>),
+    Connections(SessionId, Teller<Vec<ConnectionView>, CommandError>),
+    LogOut(SessionId, Option<Teller<(), CommandError>>),
+    Stop,
+}
+
+impl Order {
+    /// Tells who gave the order that nobody follows it. Tellers tell so by being dropped.
+    fn refuse(self) {
+        if let Self::Submit(_, _, done) = self {
+            done(Err(CommandError::Stopped));
+        }
+    }
+}
+
+impl Client {
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start(config: &Config) -> Result<Self, StartError> {
+        let config = config.clone();
+        let (report, started) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name("targe-initiator".to_owned()).spawn(move || {
+            let driver = match Driver::new(&config) {
+                Ok(driver) => driver,
+                Err(why) => {
+                    // Whoever started us waits for this word.
+                    let _ = report.send(Err(why));
+                    return;
+                }
+            };
+            let (hand_over, handed_over) = std::sync::mpsc::channel();
+            if report.send(Ok((driver.handle(), hand_over))).is_ok()
+                && let Ok(shared) = handed_over.recv()
+            {
+                let (shared, last_orders) = shared;
+                Desk::new(driver, shared, last_orders).run();
+            }
+        })?;
+        let died = || StartError::Io(std::io::Error::other("the thread died as it started"));
+        let (reactor, hand_over) = started.recv().map_err(|_| died())??;
+        let (last_orders, ordered) = std::sync::mpsc::channel();
+        let thread = Mutex::new(Some(thread));
+        let shared = Arc::new(Shared { orders: Mutex::default(), reactor, thread, last_orders });
+        hand_over.send((Arc::downgrade(&shared), ordered)).map_err(|_| died())?;
+        Ok(Self { shared })
+    }
+
+    /// Logs in. The session is up once the answer is there.
+    pub fn log_in(&self, plan: SessionPlan) -> Answer<Session, SessionDown> {
+        self.log_in_watched(plan, Vec::new())
+    }
+
+    /// Logs in, and has `watchers` hear everything from the first attempt on.
+    pub fn log_in_watched(&self, plan: SessionPlan, watchers: Vec<Watcher>) -> Answer<Session, SessionDown> {
+        let (teller, answer) = answer();
+        self.shared.order(Order::Open(Box::new(plan), watchers, teller));
+        answer
+    }
+}
+
+impl Session {
+    /// Has a command carried out, and `done` called with what came of it.
+    pub fn submit(&self, command: Command, done: Done) {
+        self.seat.shared.order(Order::Submit(self.seat.id, command, done));
+    }
+
+    /// Has a command carried out.
+    pub fn run(&self, command: Command) -> Answer<Reply, CommandError> {
+        let (teller, answer) = answer();
+        self.submit(command, Box::new(move |result| teller.tell(result)));
+        answer
+    }
+
+    /// Sends a task management request for a unit: LOGICAL UNIT RESET, ABORT TASK SET and the like. The answer is
+    /// `None` when the session was lost before it came.
+    pub fn manage(&self, function: TmfFunction, lun: Lun) -> Answer<Option<TmfResult>, CommandError> {
+        let (teller, answer) = answer();
+        self.seat.shared.order(Order::Manage(self.seat.id, function, lun, teller));
+        answer
+    }
+
+    /// Asks for all targets (in a discovery session), or for what the target says of this one. The number is that of
+    /// entries that were left out since they are no legal names or addresses.
+    pub fn send_targets(&self, only: Option<IscsiName>) -> Answer<(Vec<Discovered>, usize), CommandError> {
+        let (teller, answer) = answer();
+        self.seat.shared.order(Order::SendTargets(self.seat.id, only, teller));
+        answer
+    }
+
+    /// Has `watcher` hear what happens to the session from now on.
+    pub fn watch(&self, watcher: Watcher) {
+        self.seat.shared.order(Order::Watch(self.seat.id, watcher));
+    }
+
+    /// Returns what was agreed on when the session came up.
+    pub fn up(&self) -> &Up {
+        &self.seat.up
+    }
+
+    /// Returns the connections that there are.
+    pub fn connections(&self) -> Answer<Vec<ConnectionView>, CommandError> {
+        let (teller, answer) = answer();
+        self.seat.shared.order(Order::Connections(self.seat.id, teller));
+        answer
+    }
+
+    /// Returns what the session did so far.
+    pub fn stats(&self) -> Answer<Stats, CommandError> {
+        let (teller, answer) = answer();
+        self.seat.shared.order(Order::Stats(self.seat.id, teller));
+        answer
+    }
+
+    /// Logs out. Commands that are under way may end without an answer; wait for them first.
+    pub fn log_out(&self) -> Answer<(), CommandError> {
+        let (teller, answer) = answer();
+        self.seat.shared.order(Order::LogOut(self.seat.id, Some(teller)));
+        answer
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.shared.order(Order::LogOut(self.id, None));
+    }
+}
+
+impl Shared {
+    /// Leaves an order for the thread. One that has ended drops it, which tells those who wait.
+    fn order(&self, order: Order) {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = orders.is_empty();
+        orders.push(order);
+        drop(orders);
+        if first && self.reactor.post(|_, _| ()).is_err() {
+            self.refuse_all();
+        }
+    }
+
+    /// Tells those who wait that the thread has ended.
+    fn refuse_all(&self) {
+        let orders = std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner));
+        orders.into_iter().for_each(Order::refuse);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let orders = std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner));
+        // The thread cannot take them from us any more: they go as a letter.
+        let left = orders.into_iter().chain([Order::Stop]).collect();
+        let _ = self.last_orders.send(left);
+        let _ = self.reactor.post(|_, _| ());
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // What it panicked about it has said.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+/// The thread's side.
+struct Desk {
+    driver: Driver,
+    shared: Weak<Shared>,
+    last_orders: Receiver<Vec<Order>>,
+    opening: BTreeMap<SessionId, Teller<Session, SessionDown>>,
+    /// What to do with results, by their token; free places are listed.
+    done: Vec<Option<Done>>,
+    done_free: Vec<usize>,
+    managed: BTreeMap<u64, Teller<Option<TmfResult>, CommandError>>,
+    next_managed: u64,
+    targets: BTreeMap<SessionId, Teller<(Vec<Discovered>, usize), CommandError>>,
+    logging_out: BTreeMap<SessionId, Vec<Teller<(), CommandError>>>,
+    watchers: BTreeMap<SessionId, Vec<Watcher>>,
+    stopping: bool,
+}
+
+impl Desk {
+    fn new(driver: Driver, shared: Weak<Shared>, last_orders: Receiver<Vec<Order>>) -> Self {
+        Self {
+            driver,
+            shared,
+            last_orders,
+            opening: BTreeMap::new(),
+            done: Vec::new(),
+            done_free: Vec::new(),
+            managed: BTreeMap::new(),
+            next_managed: 0,
+            targets: BTreeMap::new(),
+            logging_out: BTreeMap::new(),
+            watchers: BTreeMap::new(),
+            stopping: false,
+        }
+    }
+
+    /// Works until it is told to stop and every session has ended, or the reactor breaks. Then tells those who still
+    /// wait that nothing more will come.
+    fn run(mut self) {
+        while self.step() {}
+        let Self { driver, shared, done, .. } = self;
+        // From now on, orders are refused where they are given.
+        drop(driver);
+        if let Some(shared) = shared.upgrade() {
+            shared.refuse_all();
+        }
+        done.into_iter().flatten().for_each(|done| done(Err(CommandError::Stopped)));
+    }
+
+    /// Does what is there to do, and sleeps. Returns whether there will be more.
+    fn step(&mut self) -> bool {
+        self.take_orders();
+        while let Some(event) = self.driver.poll_event() {
+            self.tell(event);
+        }
+        if self.stopping && self.driver.all_down() {
+            return false;
+        }
+        self.driver.turn(None).is_ok()
+    }
+
+    fn take_orders(&mut self) {
+        let orders = match self.shared.upgrade() {
+            Some(shared) => {
+                std::mem::take(&mut *shared.orders.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+            None => self.last_orders.try_iter().flatten().collect(),
+        };
+        for order in orders {
+            self.heed(order);
+        }
+    }
+
+    fn heed(&mut self, order: Order) {
+        match order {
+            Order::Open(plan, watchers, teller) => {
+                let id = self.driver.open(*plan);
+                self.opening.insert(id, teller);
+                self.watchers.insert(id, watchers);
+            }
+            Order::Submit(id, command, done) => {
+                let at = self.done_free.pop().unwrap_or(self.done.len());
+                if at == self.done.len() {
+                    self.done.push(None);
+                }
+                if let Some(place) = self.done.get_mut(at) {
+                    *place = Some(done);
+                }
+                self.driver.submit(id, u64::try_from(at).unwrap_or(u64::MAX), command);
+            }
+            Order::Manage(id, function, lun, teller) => {
+                self.managed.insert(self.next_managed, teller);
+                self.driver.manage(id, self.next_managed, function, lun, None);
+                self.next_managed += 1;
+            }
+            Order::SendTargets(id, only, teller) => match self.driver.send_targets(id, only.as_ref()) {
+                Ok(()) => {
+                    self.targets.insert(id, teller);
+                }
+                Err(why) => teller.tell(Err(why.into())),
+            },
+            Order::Watch(id, watcher) => self.watchers.entry(id).or_default().push(watcher),
+            Order::Stats(id, teller) => {
+                teller.tell(self.driver.stats(id).ok_or(CommandError::Refused(Refusal::Down)));
+            }
+            Order::Connections(id, teller) => {
+                teller.tell(self.driver.connections(id).ok_or(CommandError::Refused(Refusal::Down)));
+            }
+            Order::LogOut(id, teller) => {
+                self.logging_out.entry(id).or_default().extend(teller);
+                self.driver.log_out(id);
+                self.conclude(id);
+            }
+            Order::Stop => {
+                self.stopping = true;
+                for id in self.driver.sessions() {
+                    self.driver.log_out(id);
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::Finished { token, result, .. } => {
+                let Ok(at) = usize::try_from(token) else { return };
+                if let Some(done) = self.done.get_mut(at).and_then(Option::take) {
+                    self.done_free.push(at);
+                    done(result);
+                }
+            }
+            Event::Managed { token, result, .. } => {
+                if let Some(teller) = self.managed.remove(&token) {
+                    teller.tell(Ok(result));
+                }
+            }
+            Event::Session { session, news } => self.spread(session, news),
+        }
+    }
+
+    fn spread(&mut self, id: SessionId, news: News) {
+        if let Some(watchers) = self.watchers.get_mut(&id) {
+            watchers.retain_mut(|watcher| watcher(&news));
+        }
+        match news {
+            News::Up(up) => {
+                if let (Some(teller), Some(shared)) = (self.opening.remove(&id), self.shared.upgrade()) {
+                    teller.tell(Ok(Session { seat: Arc::new(Seat { shared, id, up: *up }) }));
+                }
+            }
+            News::Down(why) => {
+                if let Some(teller) = self.opening.remove(&id) {
+                    teller.tell(Err(why));
+                }
+                self.conclude_down(id);
+            }
+            News::Targets(found, ignored) => {
+                if let Some(teller) = self.targets.remove(&id) {
+                    teller.tell(Ok((found, ignored)));
+                }
+            }
+            News::NoTargets => {
+                if let Some(teller) = self.targets.remove(&id) {
+                    teller.tell(Err(CommandError::Nonsense("the list of targets did not come whole")));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells those who wait for the end of a session that has ended already.
+    fn conclude(&mut self, id: SessionId) {
+        if !self.driver.sessions().contains(&id) {
+            self.conclude_down(id);
+        }
+    }
+
+    fn conclude_down(&mut self, id: SessionId) {
+        for teller in self.logging_out.remove(&id).unwrap_or_default() {
+            teller.tell(Ok(()));
+        }
+        if let Some(teller) = self.targets.remove(&id) {
+            teller.tell(Err(CommandError::Refused(Refusal::Down)));
+        }
+        self.watchers.remove(&id);
+        self.driver.forget(id);
+    }
+}
+
+/// Says on which client nothing can be done any more.
+impl From<Stopped> for SessionDown {
+    fn from(stopped: Stopped) -> Self {
+        Self { why: Down::Closed, system: Some(stopped.to_string()) }
+    }
+}
+
+impl From<Stopped> for CommandError {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
+    }
+}

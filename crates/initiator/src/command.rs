@@ -1,0 +1,182 @@
+//! What is asked of a logical unit, and what comes of it.
+
+use base::buffer::{Bytes, DataList};
+use iscsi::initiator::contract::{Ending, Refusal, Request};
+use iscsi::pdu::Residual;
+use iscsi::pdu::reject::RejectReason;
+use iscsi::pdu::scsi_command::TaskAttribute;
+use scsi::cdb::Cdb;
+use scsi::lun::Lun;
+use scsi::sense::Sense;
+
+use crate::down::SessionDown;
+
+/// A SCSI command to be carried out.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// The logical unit.
+    pub lun: Lun,
+    /// The command descriptor block.
+    pub cdb: Cdb,
+    /// How the task set treats it.
+    pub attribute: TaskAttribute,
+    /// Its priority, 1 (first) to 15, or 0 for none; sent only if the target speaks RFC 7144.
+    pub priority: u8,
+    /// The data to send. Empty: the command does not write.
+    pub data_out: DataList,
+    /// How many bytes are expected. Zero: the command does not read.
+    pub data_in_len: u32,
+    /// Whether it does no harm if it is carried out twice with nothing else in between. Then it is tried again when
+    /// nobody can know whether it was carried out: its session was lost, or the target aborted it. True for reads
+    /// and plain writes, false for reservations, COMPARE AND WRITE, copies.
+    pub repeatable: bool,
+    /// Whether unit attentions are reported as events and the command is tried again, as users of disks want it. Else
+    /// they are its result.
+    pub absorbs_attentions: bool,
+}
+
+impl Command {
+    /// Makes a simple command without data that is not repeatable.
+    pub fn new(lun: Lun, cdb: Cdb) -> Self {
+        Self {
+            lun,
+            cdb,
+            attribute: TaskAttribute::SIMPLE,
+            priority: 0,
+            data_out: DataList::new(),
+            data_in_len: 0,
+            repeatable: false,
+            absorbs_attentions: true,
+        }
+    }
+
+    /// The same, expecting `len` bytes.
+    #[must_use]
+    pub const fn reading(mut self, len: u32) -> Self {
+        self.data_in_len = len;
+        self
+    }
+
+    /// The same, sending `data`.
+    #[must_use]
+    pub fn writing(mut self, data: DataList) -> Self {
+        self.data_out = data;
+        self
+    }
+
+    /// The same, allowed to be carried out twice.
+    #[must_use]
+    pub const fn repeatable(mut self) -> Self {
+        self.repeatable = true;
+        self
+    }
+
+    /// Returns what the session is asked for.
+    pub(crate) fn request(&self) -> Request {
+        let bytes = self.cdb.bytes();
+        let (head, rest) = bytes
+            .split_first_chunk::<16>()
+            .map_or(([0; 16], None), |(head, rest)| (*head, Some(rest).filter(|rest| !rest.is_empty())));
+        let mut request = Request::new(self.lun.0, iscsi::pdu::ahs::Cdb::new(head, rest));
+        request.attribute = self.attribute;
+        request.priority = self.priority;
+        request.data_out = self.data_out.clone();
+        request.data_in_len = self.data_in_len;
+        request.replay = self.repeatable;
+        request
+    }
+}
+
+/// A command that was carried out.
+#[derive(Clone, Debug, Default)]
+pub struct Reply {
+    /// The data that came, at most as much as was expected.
+    pub data: Option<Bytes>,
+    /// How far the data missed what was expected.
+    pub residual: Residual,
+}
+
+impl Reply {
+    /// Returns the data that came.
+    pub fn bytes(&self) -> &[u8] {
+        self.data.as_deref().unwrap_or_default()
+    }
+}
+
+/// Why a command was not carried out, or not as it should.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// The device server says why.
+    #[error("{0}")]
+    Sense(Sense),
+    /// The device server says that there is a reason, and not which.
+    #[error("check condition without sense data")]
+    NoSense,
+    /// Another initiator holds a reservation.
+    #[error("reservation conflict: another initiator holds a reservation")]
+    ReservationConflict,
+    /// The unit was busy for longer than we wait.
+    #[error("the unit stays busy")]
+    Busy,
+    /// Somebody aborted it.
+    #[error("the command was aborted")]
+    Aborted,
+    /// A status that should not come.
+    #[error("the target answered with status {0:02x}h")]
+    Status(u8),
+    /// The target failed.
+    #[error("the target failed and gave no status")]
+    TargetFailure,
+    /// The target refused the PDU that carried it.
+    #[error("the target rejected the command (reason {:02x}h)", .0.0)]
+    Rejected(RejectReason),
+    /// Less data came than the command is to bring.
+    #[error("the target sent {came} bytes of {wanted}")]
+    Short {
+        /// How many came.
+        came: usize,
+        /// How many should have.
+        wanted: usize,
+    },
+    /// The data that came makes no sense.
+    #[error("the target answered nonsense: {0}")]
+    Nonsense(&'static str),
+    /// The session was lost, and nobody knows whether the command was carried out.
+    #[error("the session was lost; whether the command was carried out is not known")]
+    Lost,
+    /// The session does not take it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The session has ended. The command was not carried out.
+    #[error("{0}")]
+    Down(SessionDown),
+    /// The thread that should have carried it out has ended.
+    #[error("the initiator was stopped")]
+    Stopped,
+}
+
+impl CommandError {
+    /// Returns the sense data, if the device server gave any.
+    pub const fn sense(&self) -> Option<&Sense> {
+        match self {
+            Self::Sense(sense) => Some(sense),
+            _ => None,
+        }
+    }
+
+    /// Makes an error of what the target said at the end of a task.
+    pub(crate) fn of_ending(ending: &Ending) -> Self {
+        use scsi::status::Status;
+        match Status(ending.status) {
+            Status::CHECK_CONDITION => ending
+                .sense
+                .as_deref()
+                .and_then(|bytes| Sense::parse(bytes).ok())
+                .map_or(Self::NoSense, Self::Sense),
+            Status::RESERVATION_CONFLICT => Self::ReservationConflict,
+            Status::BUSY | Status::TASK_SET_FULL => Self::Busy,
+            Status::TASK_ABORTED => Self::Aborted,
+            Status(other) => Self::Status(other),
+        }
+    }
+}

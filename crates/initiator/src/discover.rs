@@ -1,0 +1,152 @@
+//! What there is at a portal: targets, and their logical units.
+
+use iscsi::discovery::Discovered;
+use iscsi::initiator::contract::{Portal, Purpose};
+use iscsi::login::directory::TargetAddress;
+use scsi::block::Capacity;
+use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
+use scsi::lun::Lun;
+
+use crate::client::Client;
+use crate::command::CommandError;
+use crate::login::plan_for;
+use crate::open::{OpenError, open_discovery};
+use crate::unit::{LogicalUnit, UnitError};
+use crate::url::{Place, Secrets, Url};
+
+/// What a portal told.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// The targets.
+    pub targets: Vec<Discovered>,
+    /// How many entries were left out because they are no legal names or addresses, or too many.
+    pub ignored: usize,
+}
+
+/// A logical unit that was found.
+#[derive(Clone, Debug)]
+pub struct FoundUnit {
+    /// The way to it.
+    pub url: Url,
+    /// What it says of itself.
+    pub inquiry: StandardInquiry,
+    /// How large it is, if it is a disk that says so.
+    pub capacity: Option<Capacity>,
+    /// Why nothing is known of its capacity.
+    pub trouble: Option<String>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoverError {
+    /// There is no session.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The target did not answer as it should.
+    #[error("{at}: {why}")]
+    Command {
+        /// Where.
+        at: String,
+        /// Why.
+        why: CommandError,
+    },
+}
+
+/// Asks a portal for its targets.
+///
+/// # Errors
+/// [`DiscoverError`]
+pub async fn targets(client: &Client, place: &Place, secrets: &dyn Secrets) -> Result<Told, DiscoverError> {
+    let session = open_discovery(client, place, secrets).await?;
+    let told = session.send_targets(None).await;
+    let (targets, ignored) = told.map_err(|why| DiscoverError::Command { at: place.to_string(), why })?;
+    // What was told was told; that the goodbye fails takes nothing from it.
+    let _ = session.log_out().await;
+    Ok(Told { targets, ignored })
+}
+
+/// Logs in to a target that was found at a portal and lists its logical units.
+///
+/// # Errors
+/// [`DiscoverError`]
+pub async fn units(
+    client: &Client,
+    place: &Place,
+    target: &Discovered,
+    secrets: &dyn Secrets,
+) -> Result<Vec<FoundUnit>, DiscoverError> {
+    let ways = ways_to(place, target);
+    let first = ways.first().map_or_else(|| place.portal.clone(), |way| way.address.clone());
+    let place = Place { portal: first, ..place.clone() };
+    let at = || format!("{place}/{}", target.name);
+    let mut plan =
+        plan_for(&place, Purpose::Target(target.name.clone()), secrets).map_err(OpenError::from)?;
+    plan.portals = ways;
+    let session = client.log_in(plan).await.map_err(|why| OpenError::LogIn { at: at(), why })?;
+    let told = LogicalUnit::new(session.clone(), Lun(0)).report_luns().await;
+    let luns = told.map_err(|why| DiscoverError::Command { at: at(), why })?;
+    let mut found = Vec::new();
+    // LUNs of more than one level, and well-known ones, have no number that a URL could name.
+    for number in luns.into_iter().filter_map(Lun::number) {
+        let url = Url { place: place.clone(), target: target.name.clone(), lun: number };
+        let Some(lun) = Lun::from_number(number) else { continue };
+        let look = look_at(&LogicalUnit::new(session.clone(), lun), url).await;
+        found.extend(look.map_err(|why| DiscoverError::Command { at: at(), why })?);
+    }
+    let _ = session.log_out().await;
+    Ok(found)
+}
+
+async fn look_at(unit: &LogicalUnit, url: Url) -> Result<Option<FoundUnit>, CommandError> {
+    let inquiry = unit.inquiry().await?;
+    if inquiry.qualifier != Qualifier::CONNECTED {
+        return Ok(None);
+    }
+    let mut found = FoundUnit { url, inquiry, capacity: None, trouble: None };
+    if inquiry.device_type == DeviceType::DIRECT_ACCESS_BLOCK {
+        match unit.capacity().await {
+            Ok((capacity, _)) => found.capacity = Some(capacity),
+            Err(UnitError::Command(why @ (CommandError::Down(_) | CommandError::Lost))) => return Err(why),
+            Err(why) => found.trouble = Some(why.to_string()),
+        }
+    }
+    Ok(Some(found))
+}
+
+/// Returns the portals of a target, best first: the one that was asked if the target is there too; what the target
+/// names; and last, as targets behind an address translation name what nobody reaches, the one that was asked.
+fn ways_to(place: &Place, target: &Discovered) -> Vec<Portal> {
+    let asked = |address: &TargetAddress| *address == place.portal;
+    let mut ways: Vec<Portal> = target
+        .addresses
+        .iter()
+        .map(|(address, group)| Portal { address: address.clone(), group: *group })
+        .collect();
+    match ways.iter().position(|way| asked(&way.address)) {
+        Some(at) => ways.swap(0, at),
+        None => ways.push(Portal { address: place.portal.clone(), group: None }),
+    }
+    ways
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_portal_that_was_asked_comes_first_if_it_is_listed_and_last_else() {
+        let place = Place::parse("10.0.0.2").unwrap();
+        let shown = |addresses: &[&str]| -> Vec<String> {
+            let addresses =
+                addresses.iter().map(|text| TargetAddress::parse(text.as_bytes()).unwrap()).collect();
+            let name = "iqn.2001-04.com.example:x".parse().unwrap();
+            ways_to(&place, &Discovered { name, addresses })
+                .iter()
+                .map(|way| way.address.to_string())
+                .collect()
+        };
+        assert_eq!(shown(&["10.0.0.1,1", "10.0.0.2,1"]), ["10.0.0.2:3260", "10.0.0.1:3260"]);
+        assert_eq!(shown(&["192.168.0.1,1"]), ["192.168.0.1:3260", "10.0.0.2:3260"]);
+        assert_eq!(shown(&[]), ["10.0.0.2:3260"]);
+    }
+}

@@ -1,0 +1,253 @@
+//! A logical unit as a disk: a medium that threads share, with bytes instead of blocks and commands.
+//!
+//! Large operations are cut into what the unit takes in one command, several of which are under way at a time. What the
+//! unit cannot do is done by what it can: zeros are written where WRITE SAME is missing, a flush follows where a write
+//! cannot force itself through the cache.
+
+mod chain;
+mod geometry;
+mod perform;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::buffer::DataList;
+use base::units::Lba;
+use scsi::block::{self, Capacity};
+use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
+use scsi::lun::Lun;
+use scsi::sense::Asc;
+use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, Page, page};
+use store::contract::{OpAction, Outcome, Profile};
+use store::shared::{Done, SharedStore};
+
+use crate::answer::{Answer, answer};
+use crate::client::Session;
+use crate::command::{Command, CommandError};
+use crate::sessions::News;
+use crate::unit::{LogicalUnit, UnitError};
+
+pub use geometry::Geometry;
+pub use perform::{DiskError, fault_of};
+
+/// A disk in a session. Clones are the same one.
+#[derive(Clone)]
+pub struct RemoteDisk {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    session: Session,
+    lun: Lun,
+    inquiry: StandardInquiry,
+    geometry: Mutex<Geometry>,
+}
+
+impl RemoteDisk {
+    /// Makes a unit out and returns it as a disk.
+    ///
+    /// # Errors
+    /// There is no such unit, it is no disk, or it does not say what must be known.
+    pub async fn open(session: Session, lun: u16) -> Result<Self, UnitError> {
+        let address = Lun::from_number(lun).ok_or(UnitError::NoUnit(lun))?;
+        let unit = LogicalUnit::new(session.clone(), address);
+        let inquiry = unit.inquiry().await?;
+        if inquiry.qualifier != Qualifier::CONNECTED {
+            return Err(UnitError::NoUnit(lun));
+        }
+        if inquiry.device_type != DeviceType::DIRECT_ACCESS_BLOCK {
+            return Err(UnitError::NotADisk { lun, kind: inquiry.device_type.0 });
+        }
+        let geometry = Mutex::new(examine(&unit).await?);
+        let inner = Arc::new(Inner { session, lun: address, inquiry, geometry });
+        inner.follow_capacity();
+        Ok(Self { inner })
+    }
+
+    /// Returns the session.
+    pub fn session(&self) -> &Session {
+        &self.inner.session
+    }
+
+    /// Returns the unit, for commands of any kind.
+    pub fn unit(&self) -> LogicalUnit {
+        LogicalUnit::new(self.inner.session.clone(), self.inner.lun)
+    }
+
+    /// Returns what the unit said of itself.
+    pub fn inquiry(&self) -> &StandardInquiry {
+        &self.inner.inquiry
+    }
+
+    /// Returns how the disk lies, as of now.
+    pub fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    /// Starts an operation and calls `done` with what came of it. Like [`SharedStore::submit`], with errors that say
+    /// what the target said.
+    pub fn start(&self, action: OpAction, done: impl FnOnce(Result<Outcome, DiskError>) + Send + 'static) {
+        perform::start(&self.inner, action, Box::new(done));
+    }
+
+    /// Starts an operation.
+    pub fn perform(&self, action: OpAction) -> Answer<Outcome, DiskError> {
+        let (teller, answer) = answer();
+        self.start(action, move |result| teller.tell(result));
+        answer
+    }
+
+    /// Reads `len` bytes at `at`, both multiples of the block size.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub async fn read(&self, at: u64, len: usize) -> Result<DataList, DiskError> {
+        match self.perform(OpAction::Read { at, len }).await? {
+            Outcome::Data(data) => Ok(data),
+            _ => Err(DiskError::Command(CommandError::Nonsense("a read without data"))),
+        }
+    }
+
+    /// Writes `data` at `at`; offset and length are multiples of the block size.
+    ///
+    /// # Errors
+    /// Why it was not written, or not all of it.
+    pub async fn write(
+        &self,
+        at: u64,
+        data: DataList,
+        durability: store::contract::Durability,
+    ) -> Result<(), DiskError> {
+        self.perform(OpAction::Write { at, data, durability }).await.map(drop)
+    }
+
+    /// Makes durable what was acknowledged.
+    ///
+    /// # Errors
+    /// Why it may not be.
+    pub async fn flush(&self) -> Result<(), DiskError> {
+        self.perform(OpAction::Flush).await.map(drop)
+    }
+
+    /// COMPARE AND WRITE: writes the second half of `data` at `at` if the first half is found there, in one indivisible
+    /// step. Both halves are whole blocks. Never carried out twice: if the session is lost meanwhile, the error is
+    /// [`CommandError::Lost`], and the caller has to look.
+    ///
+    /// # Errors
+    /// [`CommandError::Sense`] with MISCOMPARE when something else is found; why it was not carried out.
+    pub async fn compare_and_write(&self, at: u64, data: DataList) -> Result<(), DiskError> {
+        let geometry = self.geometry();
+        let half = data.len() / 2;
+        let (lba, blocks) = geometry.blocks(at, half)?;
+        let count = u8::try_from(blocks).ok().filter(|count| *count <= geometry.compare_and_write_max);
+        let count = count.ok_or(DiskError::Unsupported("COMPARE AND WRITE of so many blocks"))?;
+        if !data.len().is_multiple_of(2) {
+            return Err(DiskError::Unaligned);
+        }
+        let command = Command::new(self.inner.lun, block::compare_and_write(lba, count, false)).writing(data);
+        self.inner.session.run(command).await.map(drop).map_err(DiskError::Command)
+    }
+}
+
+impl SharedStore for RemoteDisk {
+    fn profile(&self) -> Profile {
+        self.inner.geometry().profile()
+    }
+
+    fn submit(&self, action: OpAction, done: Done) {
+        let block_size = self.inner.geometry().block_size();
+        self.start(action, move |result| done(result.map_err(|error| fault_of(&error, block_size))));
+    }
+}
+
+impl fmt::Debug for RemoteDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteDisk({:?}, {:?})", self.inner.session, self.inner.lun)
+    }
+}
+
+impl Inner {
+    fn geometry(&self) -> Geometry {
+        self.geometry.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the capacity again whenever the unit says that it has changed, or a new session was made, in which such
+    /// a word may have been lost.
+    fn follow_capacity(self: &Arc<Self>) {
+        let inner = Arc::downgrade(self);
+        let lun = self.lun;
+        self.session.watch(Box::new(move |news| {
+            let Some(inner) = inner.upgrade() else { return false };
+            match news {
+                News::Attention { lun: of, asc } if *of == lun && CAPACITY_MAY_DIFFER.contains(asc) => {
+                    inner.read_capacity();
+                }
+                News::Up(_) => inner.read_capacity(),
+                _ => {}
+            }
+            true
+        }));
+    }
+
+    fn read_capacity(self: &Arc<Self>) {
+        let long = self.geometry().long_commands;
+        let (cdb, len) = if long {
+            (block::read_capacity_16(Capacity::LEN_16), Capacity::LEN_16)
+        } else {
+            (block::read_capacity_10(), 8)
+        };
+        let inner = Arc::downgrade(self);
+        let command = Command::new(self.lun, cdb).reading(len).repeatable();
+        let done = move |result: Result<crate::command::Reply, CommandError>| {
+            // If it cannot be read now, commands beyond the end will say so themselves.
+            let (Some(inner), Ok(reply)) = (inner.upgrade(), result) else { return };
+            let capacity = if long {
+                Capacity::parse_16(reply.bytes()).ok()
+            } else {
+                Capacity::parse_10(reply.bytes()).ok().flatten()
+            };
+            if let Some(capacity) = capacity {
+                inner.geometry.lock().unwrap_or_else(PoisonError::into_inner).resize(capacity);
+            }
+        };
+        self.session.submit(command, Box::new(done));
+    }
+}
+
+/// Attentions after which the capacity may be another one.
+const CAPACITY_MAY_DIFFER: [Asc; 2] = [Asc::CAPACITY_DATA_HAS_CHANGED, Asc::MEDIUM_MAY_HAVE_CHANGED];
+
+/// Asks a unit everything that a disk has to know.
+async fn examine(unit: &LogicalUnit) -> Result<Geometry, UnitError> {
+    let (capacity, long_commands) = unit.capacity().await?;
+    let mut geometry = Geometry::new(capacity, long_commands);
+    // A unit is asked for pages that it does not list, as some list none: it says no, and that is all.
+    if let Some(bytes) = unit.vpd(page::BLOCK_LIMITS).await?
+        && let Some(limits) = body(&bytes).and_then(|body| BlockLimits::parse(body).ok())
+    {
+        geometry.limit(&limits);
+    }
+    if let Some(bytes) = unit.vpd(page::LOGICAL_BLOCK_PROVISIONING).await?
+        && let Some(provisioning) = body(&bytes).and_then(|body| LogicalBlockProvisioning::parse(body).ok())
+    {
+        geometry.provision(&provisioning);
+    }
+    if let Some(bytes) = unit.vpd(page::BLOCK_CHARACTERISTICS).await?
+        && let Some(characteristics) = body(&bytes).and_then(|body| BlockCharacteristics::parse(body).ok())
+    {
+        geometry.rotational = characteristics.rotation_rate > 1;
+    }
+    if let Some(caching) = unit.caching().await? {
+        geometry.cache(caching);
+    }
+    Ok(geometry)
+}
+
+fn body(bytes: &[u8]) -> Option<&[u8]> {
+    Page::parse(bytes).ok().map(|page| page.body)
+}
+
+/// The address of the block at a byte offset.
+const fn lba(number: u64) -> Lba {
+    Lba(number)
+}

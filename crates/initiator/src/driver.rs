@@ -1,0 +1,236 @@
+//! Sessions on a reactor, for owners with a loop of their own.
+
+use std::io;
+use std::net::ToSocketAddrs;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use base::buffer::{Bytes, Pool};
+use base::machine::PortalId;
+use base::time::Instant;
+use drivers::config::{Config, EngineKind};
+use drivers::mailbox::Handle;
+use drivers::reactor::{Reactor, StartError};
+use iscsi::initiator::contract::{ConnectionView, Management, Refusal, SessionPlan, Stats};
+use iscsi::name::IscsiName;
+use iscsi::pdu::tmf_request::TmfFunction;
+use scsi::lun::Lun;
+
+use crate::command::Command;
+use crate::sessions::{Errand, Event, SessionId, Sessions};
+
+/// How long one address may take to answer a call, before the next one of its host is tried. The session's own limit
+/// (`Limits::login_within`) is usually shorter.
+const CALL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often [`Driver::advance`] looks for more before it lets its owner see to other things.
+const ROUNDS_MAX: usize = 16;
+
+/// Sessions on a reactor.
+///
+/// Nothing happens but within [`Self::turn`] and [`Self::advance`]. Made, used and dropped on one thread;
+/// [`crate::client::Client`] is one with a thread of its own.
+pub struct Driver {
+    reactor: Reactor<Sessions>,
+    sessions: Sessions,
+    errands: Vec<Errand>,
+}
+
+impl Driver {
+    /// Sets a driver up.
+    ///
+    /// # Errors
+    /// [`StartError`]
+    pub fn new(config: &Config) -> Result<Self, StartError> {
+        let reactor = Reactor::new(config)?;
+        let sessions = Sessions::new(reactor.pool().clone());
+        Ok(Self { reactor, sessions, errands: Vec::new() })
+    }
+
+    /// Returns which engine runs.
+    pub fn engine(&self) -> EngineKind {
+        self.reactor.engine()
+    }
+
+    /// Returns the store of buffers. Data that came is given back to it with [`Self::recycle`].
+    pub fn pool(&self) -> &Pool {
+        self.reactor.pool()
+    }
+
+    /// Gives back data that came with a reply, so that its memory is used again.
+    pub fn recycle(&self, data: Bytes) {
+        self.reactor.pool().recycle(data);
+    }
+
+    /// Returns the present moment of the clock that sessions go by.
+    pub fn now(&self) -> Instant {
+        self.reactor.now()
+    }
+
+    /// Begins a session; [`crate::sessions::News`] tell what becomes of it.
+    pub fn open(&mut self, plan: SessionPlan) -> SessionId {
+        self.sessions.open(self.reactor.now(), plan)
+    }
+
+    /// Has a command carried out; [`Event::Finished`] with this `token` tells what came of it.
+    pub fn submit(&mut self, session: SessionId, token: u64, command: Command) {
+        let now = self.reactor.now();
+        self.sessions.submit(now, session, token, command);
+    }
+
+    /// Sends a task management request for a unit, and for one of its commands if `command` names one;
+    /// [`Event::Managed`] with this `token` tells what came of it.
+    pub fn manage(
+        &mut self,
+        session: SessionId,
+        token: u64,
+        function: TmfFunction,
+        lun: Lun,
+        command: Option<u64>,
+    ) {
+        let task = command.and_then(|command| self.sessions.task_of(session, command));
+        let now = self.reactor.now();
+        self.sessions.manage(now, session, token, Management { function, lun: lun.0, task });
+    }
+
+    /// Asks for all targets (in a discovery session), or for what the target says of this one.
+    ///
+    /// # Errors
+    /// Why the session does not take the question.
+    pub fn send_targets(&mut self, session: SessionId, only: Option<&IscsiName>) -> Result<(), Refusal> {
+        let now = self.reactor.now();
+        self.sessions.session(session).ok_or(Refusal::Down)?.send_targets(now, only)
+    }
+
+    /// Ends a session in order.
+    pub fn log_out(&mut self, session: SessionId) {
+        let now = self.reactor.now();
+        if let Some(session) = self.sessions.session(session) {
+            session.logout(now);
+        }
+    }
+
+    /// Ends a session at once.
+    pub fn close(&mut self, session: SessionId) {
+        let now = self.reactor.now();
+        if let Some(session) = self.sessions.session(session) {
+            session.close(now);
+        }
+    }
+
+    /// Forgets a session that is down.
+    pub fn forget(&mut self, session: SessionId) {
+        self.sessions.forget(session);
+    }
+
+    /// Returns the connections of a session.
+    pub fn connections(&self, session: SessionId) -> Option<Vec<ConnectionView>> {
+        self.sessions.connections(session)
+    }
+
+    /// Returns what a session did so far.
+    pub fn stats(&self, session: SessionId) -> Option<Stats> {
+        self.sessions.stats(session)
+    }
+
+    /// Returns what the reactor did so far.
+    pub fn reactor_stats(&mut self) -> drivers::stats::Stats {
+        self.reactor.stats()
+    }
+
+    /// Returns the sessions that were not forgotten.
+    pub fn sessions(&self) -> Vec<SessionId> {
+        self.sessions.ids()
+    }
+
+    /// Returns whether every session has ended.
+    pub fn all_down(&self) -> bool {
+        self.sessions.all_down()
+    }
+
+    /// Does what is due, sleeps until something happens but for `wait_max` at most, and handles it. Does not sleep
+    /// while events wait to be polled.
+    ///
+    /// # Errors
+    /// What the system says of the reactor's own descriptors; what concerns sessions is told by events.
+    pub fn turn(&mut self, wait_max: Option<Duration>) -> io::Result<()> {
+        let wait_max = if self.sessions.events.is_empty() { wait_max } else { Some(Duration::ZERO) };
+        self.see_to();
+        self.reactor.turn(&mut self.sessions, wait_max)?;
+        self.see_to();
+        Ok(())
+    }
+
+    /// Does everything that can be done without sleeping, and returns how long the owner may sleep before it calls
+    /// again, if nothing makes [`Self::as_fd`] readable before and it submits nothing. For owners with a loop of
+    /// their own.
+    ///
+    /// # Errors
+    /// As [`Self::turn`].
+    pub fn advance(&mut self) -> io::Result<Option<Duration>> {
+        self.see_to();
+        for _ in 0..ROUNDS_MAX {
+            let sleep = self.reactor.advance(&mut self.sessions)?;
+            if !self.see_to() {
+                return Ok(sleep);
+            }
+        }
+        Ok(Some(Duration::ZERO))
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.sessions.events.pop_front()
+    }
+
+    /// Wakes the driver from any thread.
+    pub(crate) fn handle(&self) -> Handle<Sessions> {
+        self.reactor.handle()
+    }
+
+    /// Hears what sessions want and runs their errands. Returns whether there was anything.
+    fn see_to(&mut self) -> bool {
+        let now = self.reactor.now();
+        let mut any = false;
+        while let Some((PortalId(number), why)) = self.reactor.next_failure() {
+            self.errands.extend(self.sessions.dial_failed(now, number, &why));
+            any = true;
+        }
+        any |= self.sessions.collect(now, &mut self.errands);
+        for errand in self.errands.drain(..) {
+            match errand {
+                Errand::Connect(number, address) => {
+                    self.reactor.connect(address, PortalId(number), CALL_PATIENCE);
+                }
+                Errand::Resolve(number, name, port) => resolve(self.reactor.handle(), number, name, port),
+            }
+        }
+        any
+    }
+}
+
+impl AsFd for Driver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.reactor.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Driver({})", self.engine())
+    }
+}
+
+/// Looks a host up on a thread of its own: the system's resolver blocks. It ends with the lookup, whose time the
+/// resolver bounds; hosts are looked up when a connection is opened, which is rare.
+fn resolve(reactor: Handle<Sessions>, number: u32, name: String, port: u16) {
+    let report = reactor.clone();
+    let work = move || {
+        let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
+        // A reactor that has ended needs no address.
+        let _ = reactor.post(move |sessions, _| sessions.host_resolved(number, found));
+    };
+    if let Err(why) = std::thread::Builder::new().name("targe-resolver".to_owned()).spawn(work) {
+        let _ = report.post(move |sessions, _| sessions.host_resolved(number, Err(why)));
+    }
+}

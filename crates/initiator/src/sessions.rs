@@ -1,0 +1,587 @@
+//! Several sessions as one machine for one reactor: which connection is whose, what each session asks of its owner,
+//! and which commands wait for what.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+
+use base::buffer::Pool;
+use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
+use base::time::Instant;
+use base::transmit::Transmit;
+use iscsi::discovery::Discovered;
+use iscsi::initiator::Session;
+use iscsi::initiator::contract::{
+    ConnectionDown, ConnectionView, Event as Asked, Management, Notice, Refusal, SessionPlan, Slot, Stats,
+    TaskId, Up,
+};
+use iscsi::login::directory::TargetAddress;
+use iscsi::negotiate::ConnectionParameters;
+use iscsi::pdu::tmf_response::TmfResult;
+use scsi::lun::Lun;
+use scsi::sense::{Asc, Sense, SenseKey};
+
+use crate::care::{Care, Pending};
+use crate::command::{Command, CommandError, Reply};
+use crate::down::{self, SessionDown};
+
+/// Names a session of a driver. Names are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u32);
+
+/// The most commands that wait because their session has as many under way as it may.
+pub const WAITING_MAX: usize = 1 << 16;
+
+/// Something that the owner of a driver wants to know.
+#[derive(Debug)]
+pub enum Event {
+    /// A command ended. Told exactly once for each.
+    Finished {
+        /// In which session.
+        session: SessionId,
+        /// The name that the caller gave it.
+        token: u64,
+        /// What came of it.
+        result: Result<Reply, CommandError>,
+    },
+    /// A task management request was answered.
+    Managed {
+        /// In which session.
+        session: SessionId,
+        /// The name that the caller gave it.
+        token: u64,
+        /// The answer; `None` when the session was lost before.
+        result: Option<TmfResult>,
+    },
+    /// Something happened to a session.
+    Session {
+        /// To which one.
+        session: SessionId,
+        /// What.
+        news: News,
+    },
+}
+
+/// What happened to a session.
+#[derive(Debug)]
+pub enum News {
+    /// It is up: for the first time, built anew, or continued.
+    Up(Box<Up>),
+    /// One of its connections is up.
+    PathUp {
+        /// Which one.
+        slot: Slot,
+        /// What was agreed on for it.
+        parameters: ConnectionParameters,
+    },
+    /// One of its connections was lost, or an attempt to have it failed.
+    PathLost {
+        /// Which one.
+        slot: Slot,
+        /// Why.
+        why: ConnectionDown,
+    },
+    /// No connection is up; commands wait. `Up` or `Down` follows.
+    Recovering,
+    /// It ended for good, and every command of it was told.
+    Down(SessionDown),
+    /// A logical unit had something to tell (a unit attention): its capacity changed (2Ah/09h), it was reset, …
+    Attention {
+        /// Which unit.
+        lun: Lun,
+        /// What.
+        asc: Asc,
+    },
+    /// The target said something unasked.
+    Notice(Notice),
+    /// The targets that were asked for, and how many entries of the list were no target.
+    Targets(Vec<Discovered>, usize),
+    /// The list of targets did not come whole.
+    NoTargets,
+    /// The target sent us elsewhere, and the session follows.
+    Redirected(TargetAddress),
+}
+
+/// Sessions, by their numbers.
+pub(crate) struct Sessions {
+    pool: Pool,
+    seats: Vec<Option<Seat>>,
+    /// Which session a connection belongs to.
+    routes: Vec<Option<SessionId>>,
+    dials: BTreeMap<u32, Dial>,
+    next_dial: u32,
+    /// Connections that nobody wants any more.
+    orphans: VecDeque<ConnId>,
+    /// Names that other threads have resolved.
+    resolved: VecDeque<(u32, io::Result<Vec<SocketAddr>>)>,
+    pub(crate) events: VecDeque<Event>,
+}
+
+struct Seat {
+    session: Session,
+    /// What the session works on, by the index of its task.
+    tasks: Vec<Option<Pending>>,
+    /// What it has ended, but not told of yet, and whose index it has given to another task meanwhile.
+    ended: Vec<Pending>,
+    manages: Vec<Option<u64>>,
+    /// What the session had no room for.
+    waiting: VecDeque<Pending>,
+    /// What is tried again later.
+    delayed: BTreeMap<(Instant, u64), Pending>,
+    delays: u64,
+    /// What the system said of the last connection that could not be opened.
+    system: Option<String>,
+    down: Option<SessionDown>,
+}
+
+/// A connection that is being opened.
+struct Dial {
+    session: SessionId,
+    slot: Slot,
+    /// Addresses to try, after the one that is being tried.
+    next: VecDeque<SocketAddr>,
+    current: Option<SocketAddr>,
+    name: String,
+}
+
+/// What the reactor, or a resolver, has to do for a session.
+#[derive(Debug)]
+pub(crate) enum Errand {
+    /// Connect, and call back with this number.
+    Connect(u32, SocketAddr),
+    /// Find the addresses of a host, and call [`Sessions::resolved`] with this number.
+    Resolve(u32, String, u16),
+}
+
+impl Sessions {
+    pub(crate) fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            seats: Vec::new(),
+            routes: Vec::new(),
+            dials: BTreeMap::new(),
+            next_dial: 0,
+            orphans: VecDeque::new(),
+            resolved: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Begins a session.
+    pub(crate) fn open(&mut self, now: Instant, plan: SessionPlan) -> SessionId {
+        let id = SessionId(u32::try_from(self.seats.len()).unwrap_or(u32::MAX));
+        let seat = Seat {
+            session: Session::new(now, plan, self.pool.clone()),
+            tasks: Vec::new(),
+            ended: Vec::new(),
+            manages: Vec::new(),
+            waiting: VecDeque::new(),
+            delayed: BTreeMap::new(),
+            delays: 0,
+            system: None,
+            down: None,
+        };
+        self.seats.push(Some(seat));
+        id
+    }
+
+    /// Forgets a session that is down.
+    pub(crate) fn forget(&mut self, id: SessionId) {
+        if let Some(place) = self.seats.get_mut(index(id.0))
+            && place.as_ref().is_some_and(|seat| seat.down.is_some())
+        {
+            *place = None;
+        }
+    }
+
+    pub(crate) fn session(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.seat(id).map(|seat| &mut seat.session)
+    }
+
+    pub(crate) fn stats(&self, id: SessionId) -> Option<Stats> {
+        let seat = self.seats.get(index(id.0))?.as_ref()?;
+        Some(seat.session.stats())
+    }
+
+    pub(crate) fn connections(&self, id: SessionId) -> Option<Vec<ConnectionView>> {
+        let seat = self.seats.get(index(id.0))?.as_ref()?;
+        Some(seat.session.connections().collect())
+    }
+
+    /// Returns whether every session has ended.
+    pub(crate) fn all_down(&self) -> bool {
+        self.seats.iter().flatten().all(|seat| seat.down.is_some())
+    }
+
+    pub(crate) fn ids(&self) -> Vec<SessionId> {
+        let numbered = (0..).zip(&self.seats);
+        numbered.filter(|(_, seat)| seat.is_some()).map(|(number, _)| SessionId(number)).collect()
+    }
+
+    /// Takes a command. What comes of it is an event, always.
+    pub(crate) fn submit(&mut self, now: Instant, id: SessionId, token: u64, command: Command) {
+        match self.seats.get_mut(index(id.0)).and_then(Option::as_mut) {
+            Some(seat) => seat.start(now, id, Pending::new(token, command), &mut self.events),
+            None => {
+                let result = Err(CommandError::Refused(Refusal::Down));
+                self.events.push_back(Event::Finished { session: id, token, result });
+            }
+        }
+    }
+
+    /// Takes a task management request for a unit. What comes of it is an event, always.
+    pub(crate) fn manage(&mut self, now: Instant, id: SessionId, token: u64, what: Management) {
+        let taken = self.seat(id).and_then(|seat| {
+            let manage = seat.session.manage(now, what).ok()?;
+            put_at(&mut seat.manages, manage.index(), token);
+            Some(())
+        });
+        if taken.is_none() {
+            self.events.push_back(Event::Managed { session: id, token, result: None });
+        }
+    }
+
+    /// Finds the task that carries a command.
+    pub(crate) fn task_of(&self, id: SessionId, token: u64) -> Option<TaskId> {
+        let seat = self.seats.get(index(id.0))?.as_ref()?;
+        seat.tasks.iter().flatten().find(|pending| pending.token == token).and_then(|pending| pending.task)
+    }
+
+    /// Takes note that a connection could not be opened.
+    pub(crate) fn dial_failed(&mut self, now: Instant, number: u32, why: &io::Error) -> Option<Errand> {
+        let dial = self.dials.get_mut(&number)?;
+        let told = match dial.current {
+            Some(address) => down::unreachable(address, why),
+            None => down::unresolved(&dial.name, why),
+        };
+        if let Some(address) = dial.next.pop_front() {
+            dial.current = Some(address);
+            return Some(Errand::Connect(number, address));
+        }
+        let Dial { session, slot, .. } = self.dials.remove(&number)?;
+        if let Some(seat) = self.seat(session) {
+            seat.system = Some(told);
+            seat.session.connect_failed(now, slot);
+        }
+        None
+    }
+
+    /// Takes the addresses of a host that was looked up.
+    pub(crate) fn host_resolved(&mut self, number: u32, found: io::Result<Vec<SocketAddr>>) {
+        self.resolved.push_back((number, found));
+    }
+
+    /// Gathers what sessions ask for and what they tell. Returns whether there was anything; what is to be done for
+    /// them is added to `errands`.
+    pub(crate) fn collect(&mut self, now: Instant, errands: &mut Vec<Errand>) -> bool {
+        let mut any = false;
+        while let Some((number, found)) = self.resolved.pop_front() {
+            errands.extend(self.host_found(now, number, found));
+            any = true;
+        }
+        for number in 0..self.seats.len() {
+            let id = SessionId(u32::try_from(number).unwrap_or(u32::MAX));
+            while let Some(asked) = self.session(id).and_then(Session::poll_event) {
+                self.heed(now, id, asked, errands);
+                any = true;
+            }
+            if let Some(seat) = self.seats.get_mut(number).and_then(Option::as_mut) {
+                seat.advance(now, id, &mut self.events);
+            }
+        }
+        any
+    }
+
+    fn host_found(
+        &mut self,
+        now: Instant,
+        number: u32,
+        found: io::Result<Vec<SocketAddr>>,
+    ) -> Option<Errand> {
+        let found = found.and_then(|found| {
+            if found.is_empty() { Err(io::Error::other("it has no address")) } else { Ok(found) }
+        });
+        match found {
+            Ok(found) => {
+                let dial = self.dials.get_mut(&number)?;
+                dial.next = found.into();
+                let first = dial.next.pop_front()?;
+                dial.current = Some(first);
+                Some(Errand::Connect(number, first))
+            }
+            Err(why) => self.dial_failed(now, number, &why),
+        }
+    }
+
+    fn heed(&mut self, now: Instant, id: SessionId, asked: Asked, errands: &mut Vec<Errand>) {
+        let news = match asked {
+            Asked::Connect { slot, to } => return errands.push(self.dial(id, slot, to)),
+            Asked::Forget { slot } => {
+                self.note_slow(id, slot);
+                return self.dials.retain(|_, dial| (dial.session, dial.slot) != (id, slot));
+            }
+            Asked::Done { task, outcome } => {
+                let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
+                return seat.done(now, id, task, outcome, &mut self.events);
+            }
+            Asked::Managed { id: manage, result } => {
+                let token =
+                    self.seat(id).and_then(|seat| seat.manages.get_mut(index(manage.index()))?.take());
+                if let Some(token) = token {
+                    self.events.push_back(Event::Managed { session: id, token, result });
+                }
+                return;
+            }
+            Asked::Up(up) => {
+                if let Some(seat) = self.seat(id) {
+                    seat.system = None;
+                }
+                News::Up(up)
+            }
+            Asked::ConnectionUp { slot, parameters } => News::PathUp { slot, parameters },
+            Asked::ConnectionDown { slot, why } => News::PathLost { slot, why },
+            Asked::Recovering => News::Recovering,
+            Asked::Down(why) => {
+                let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
+                let down = SessionDown { why, system: seat.system.take() };
+                seat.down = Some(down.clone());
+                // What waited here is told before the end is.
+                seat.advance(now, id, &mut self.events);
+                News::Down(down)
+            }
+            Asked::Targets { targets, ignored } => News::Targets(targets, ignored),
+            Asked::TextFailed => News::NoTargets,
+            Asked::TextDone { .. } => return,
+            Asked::Notice(notice) => News::Notice(notice),
+            Asked::Redirected { to, .. } => News::Redirected(to),
+        };
+        if let News::Notice(Notice { message, sense: Some(sense), .. }) = &news
+            && let Ok(sense) = Sense::parse(sense)
+            && sense.key == SenseKey::UNIT_ATTENTION
+        {
+            let news = News::Attention { lun: Lun(message.lun), asc: sense.asc };
+            self.events.push_back(Event::Session { session: id, news });
+        }
+        self.events.push_back(Event::Session { session: id, news });
+    }
+
+    fn dial(&mut self, session: SessionId, slot: Slot, to: TargetAddress) -> Errand {
+        let number = self.next_dial;
+        self.next_dial = self.next_dial.wrapping_add(1);
+        let mut dial = Dial { session, slot, next: VecDeque::new(), current: None, name: String::new() };
+        let errand = match to {
+            TargetAddress::Socket(address) => {
+                dial.current = Some(address);
+                Errand::Connect(number, address)
+            }
+            TargetAddress::Host { name, port } => {
+                dial.name.clone_from(&name);
+                Errand::Resolve(number, name, port)
+            }
+        };
+        self.dials.insert(number, dial);
+        errand
+    }
+
+    /// Keeps what is known of a connection that took too long.
+    fn note_slow(&mut self, id: SessionId, slot: Slot) {
+        let late = io::Error::from(io::ErrorKind::TimedOut);
+        let told = self.dials.values().find(|dial| (dial.session, dial.slot) == (id, slot)).map(|dial| {
+            dial.current
+                .map_or_else(|| down::unresolved(&dial.name, &late), |at| down::unreachable(at, &late))
+        });
+        if let (Some(told), Some(seat)) = (told, self.seat(id)) {
+            seat.system = Some(told);
+        }
+    }
+
+    fn seat(&mut self, id: SessionId) -> Option<&mut Seat> {
+        self.seats.get_mut(index(id.0))?.as_mut()
+    }
+
+    fn owner(&mut self, conn: ConnId) -> Option<&mut Session> {
+        let id = (*self.routes.get(index(conn.0))?)?;
+        self.session(id)
+    }
+}
+
+impl Seat {
+    /// Hands a command to the session, or keeps it until there is room.
+    fn start(&mut self, now: Instant, id: SessionId, pending: Pending, events: &mut VecDeque<Event>) {
+        if let Some(down) = &self.down {
+            let result = Err(CommandError::Down(down.clone()));
+            return events.push_back(Event::Finished { session: id, token: pending.token, result });
+        }
+        if self.waiting.is_empty() || pending.is_again() {
+            match self.session.submit(now, pending.command.request()) {
+                Ok(task) => return self.carried_by(task, pending),
+                Err(Refusal::Full) if self.waiting.len() < WAITING_MAX => {}
+                Err(why) => {
+                    let result = Err(CommandError::Refused(why));
+                    return events.push_back(Event::Finished { session: id, token: pending.token, result });
+                }
+            }
+        }
+        self.waiting.push_back(pending);
+    }
+
+    /// Notes which task carries a command.
+    fn carried_by(&mut self, task: TaskId, mut pending: Pending) {
+        pending.task = Some(task);
+        let before = self.tasks.get_mut(index(task.index())).and_then(Option::take);
+        self.ended.extend(before);
+        put_at(&mut self.tasks, task.index(), pending);
+    }
+
+    /// Finds the command that a task carried.
+    fn take(&mut self, task: TaskId) -> Option<Pending> {
+        let place = self.tasks.get_mut(index(task.index()))?;
+        let mut pending = match place.take_if(|pending| pending.task == Some(task)) {
+            Some(pending) => pending,
+            None => {
+                let at = self.ended.iter().position(|pending| pending.task == Some(task))?;
+                self.ended.swap_remove(at)
+            }
+        };
+        pending.task = None;
+        Some(pending)
+    }
+
+    fn done(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        task: TaskId,
+        outcome: iscsi::initiator::contract::Outcome,
+        events: &mut VecDeque<Event>,
+    ) {
+        let Some(mut pending) = self.take(task) else { return };
+        let lun = pending.command.lun;
+        let (care, attention) = pending.judge(now, outcome);
+        if let Some(asc) = attention {
+            events.push_back(Event::Session { session: id, news: News::Attention { lun, asc } });
+        }
+        match care {
+            Care::Over(result) => {
+                events.push_back(Event::Finished { session: id, token: pending.token, result })
+            }
+            Care::Again => self.start(now, id, pending, events),
+            Care::At(at) => {
+                self.delays += 1;
+                self.delayed.insert((at, self.delays), pending);
+            }
+        }
+    }
+
+    /// Hands over what waited, as far as there is room and its time has come. Once the session is down, nothing waits.
+    fn advance(&mut self, now: Instant, id: SessionId, events: &mut VecDeque<Event>) {
+        while let Some(entry) = self.delayed.first_entry()
+            && (entry.key().0 <= now || self.down.is_some())
+        {
+            let pending = entry.remove();
+            self.start(now, id, pending, events);
+        }
+        while let Some(pending) = self.waiting.pop_front() {
+            if self.down.is_some() {
+                self.start(now, id, pending, events);
+                continue;
+            }
+            match self.session.submit(now, pending.command.request()) {
+                Ok(task) => self.carried_by(task, pending),
+                Err(Refusal::Full) => return self.waiting.push_front(pending),
+                Err(why) => {
+                    let result = Err(CommandError::Refused(why));
+                    events.push_back(Event::Finished { session: id, token: pending.token, result });
+                }
+            }
+        }
+    }
+}
+
+impl StreamMachine for Sessions {
+    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+        let PortalId(number) = arrival.portal;
+        let dial = self.dials.remove(&number);
+        match dial.and_then(|dial| Some((dial.session, dial.slot, self.seat(dial.session)?))) {
+            Some((session, slot, seat)) => {
+                seat.session.connected(now, conn, slot, arrival.entropy);
+                put_at(&mut self.routes, conn.0, session);
+            }
+            None => self.orphans.push_back(conn),
+        }
+    }
+
+    fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        if let Some(session) = self.owner(conn) {
+            session.received(now, conn, bytes);
+        }
+    }
+
+    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
+        self.owner(conn)?.lend(conn)
+    }
+
+    fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan) {
+        if let Some(session) = self.owner(conn) {
+            session.repaid(now, conn, loan);
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
+        if let Some(session) = self.owner(conn) {
+            session.transmit(now, conn, out);
+        }
+    }
+
+    fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
+        if let Some(session) = self.owner(conn) {
+            session.disconnected(now, conn, why);
+        }
+        if let Some(route) = self.routes.get_mut(index(conn.0)) {
+            *route = None;
+        }
+    }
+
+    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
+
+    fn poll_action(&mut self) -> Option<Action> {
+        if let Some(conn) = self.orphans.pop_front() {
+            return Some(Action::Abort(conn));
+        }
+        self.seats.iter_mut().flatten().find_map(|seat| seat.session.poll_action())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let seats = self.seats.iter().flatten();
+        seats
+            .filter_map(|seat| {
+                let delayed = seat.delayed.first_key_value().map(|((at, _), _)| *at);
+                seat.session.poll_timeout().into_iter().chain(delayed).min()
+            })
+            .min()
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        for (number, seat) in (0..).zip(&mut self.seats) {
+            let Some(seat) = seat else { continue };
+            if seat.session.poll_timeout().is_some_and(|at| at <= now) {
+                seat.session.handle_timeout(now);
+            }
+            seat.advance(now, SessionId(number), &mut self.events);
+        }
+    }
+}
+
+fn index(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+fn put_at<T>(table: &mut Vec<Option<T>>, number: u32, value: T) {
+    let at = index(number);
+    if table.len() <= at {
+        table.resize_with(at + 1, || None);
+    }
+    if let Some(place) = table.get_mut(at) {
+        *place = Some(value);
+    }
+}

@@ -222,3 +222,34 @@ fn commands_in_the_same_segment_as_a_logout_are_executed_and_answered_before_it(
     assert!(!world.is_open(conn));
     assert!(world.shard.sessions().is_empty());
 }
+
+/// MEDIUM ERROR with the address of the block, over the wire; what is around it is served, and so are others.
+#[test]
+fn a_bad_block_is_told_with_its_address_and_nothing_beside_it_is_lost() {
+    use store::contract::Fault;
+    use store::faulty::{Faulty, Kind, Rule};
+    let (medium, faults) = Faulty::new(Ram::new(8 << 20), 1);
+    let mut world = World::new(config(&[(0, 0)], vec![]), vec![Box::new(medium)]);
+    let mut alice = Initiator::login(&mut world, ALICE, 1);
+    let mut bob = Initiator::login(&mut world, BOB, 2);
+    alice.clear_attentions(&mut world, 0);
+    bob.clear_attentions(&mut world, 0);
+    let data = pattern(64 * pair::BLOCK, 7);
+    assert_eq!(alice.write(&mut world, 0, 1000, &data, true).status, GOOD);
+    faults.add(Rule::always(Kind::Read, 1040 * 512, 512, Fault::Medium));
+    faults.add(Rule::always(Kind::Write, 1050 * 512, 512, Fault::Medium));
+    let answer = alice.read(&mut world, 0, 1000, 64);
+    // Fixed format, with a valid INFORMATION field (SPC-5 §4.4.3): MEDIUM ERROR, UNRECOVERED READ ERROR.
+    assert_eq!((answer.status, answer.code()), (CHECK, (3, 0x1100)));
+    assert_eq!((answer.sense[0], &answer.sense[3..7]), (0xf0, &1040_u32.to_be_bytes()[..]));
+    assert!(data.starts_with(&answer.data), "what came before the failure is what is there");
+    let answer = alice.write(&mut world, 0, 1048, &data[..8 * 512], true);
+    assert_eq!((answer.status, answer.code()), (CHECK, (3, 0x0c00)));
+    assert_eq!((answer.sense[0], &answer.sense[3..7]), (0xf0, &1050_u32.to_be_bytes()[..]));
+    for (lba, blocks) in [(1000, 40), (1041, 7)] {
+        let from = (lba - 1000) * pair::BLOCK;
+        let answer = bob.read(&mut world, 0, lba as u32, blocks as u16);
+        assert_eq!((answer.status, &answer.data[..]), (GOOD, &data[from..from + blocks * pair::BLOCK]));
+    }
+    assert_eq!(bob.write(&mut world, 0, 1051, &data[..512], true).status, GOOD);
+}

@@ -55,8 +55,21 @@ impl House {
 
     /// Starts a daemon and waits until it serves.
     pub(crate) fn serve(&self, args: &[&str]) -> Daemon {
-        let args = [&["serve"], args].concat();
-        let mut child = self.command(&args).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        self.start(self.command(&[&["serve"], args].concat()))
+    }
+
+    /// Starts a daemon from a shell, after `before` was done there, and waits until it serves.
+    pub(crate) fn serve_behind(&self, shell: &[&str], before: &str, args: &[&str]) -> Daemon {
+        let mut command = Command::new(shell[0]);
+        command.args(&shell[1..]).arg("-c").arg(format!("{before} && exec \"$0\" serve \"$@\""));
+        command.arg(env!("CARGO_BIN_EXE_targe")).args(args).current_dir(&self.path).env_clear();
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("XDG_STATE_HOME", self.path("state"));
+        command.stdin(Stdio::null());
+        self.start(command)
+    }
+
+    fn start(&self, mut command: Command) -> Daemon {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
         while !banner.contains("Ctrl-C stops.") {

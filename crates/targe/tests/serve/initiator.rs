@@ -101,7 +101,30 @@ impl Initiator {
         }
     }
 
-    fn try_command(&mut self, cdb: [u8; 16], out: &[u8], in_len: u32) -> Result<Vec<u8>, [u8; 3]> {
+    /// Sends a command as [`Self::command`] does, once. Returns its data.
+    ///
+    /// # Errors
+    /// See there.
+    pub(crate) fn try_command(&mut self, cdb: [u8; 16], out: &[u8], in_len: u32) -> Result<Vec<u8>, [u8; 3]> {
+        self.with_sense(cdb, out, in_len).map_err(|sense| match sense.first().map(|first| first & 0x7f) {
+            None => [0; 3],
+            Some(0x72) => [sense[1] & 0xf, sense[2], sense[3]],
+            Some(_) => [sense[2] & 0xf, sense[12], sense[13]],
+        })
+    }
+
+    /// Sends a command, and again while unit attentions are in the way. Returns the sense data of its failure.
+    pub(crate) fn failure(&mut self, cdb: [u8; 16], out: &[u8], in_len: u32) -> Vec<u8> {
+        loop {
+            match self.with_sense(cdb, out, in_len) {
+                Ok(_) => panic!("{cdb:02x?} does not fail"),
+                Err(sense) if sense[2] & 0xf == 6 => {}
+                Err(sense) => return sense,
+            }
+        }
+    }
+
+    fn with_sense(&mut self, cdb: [u8; 16], out: &[u8], in_len: u32) -> Result<Vec<u8>, Vec<u8>> {
         let mut header = [0; 48];
         let flags = if out.is_empty() { 0x40 } else { 0x20 };
         (header[0], header[1]) = (0x01, 0x81 | flags);
@@ -128,10 +151,7 @@ impl Initiator {
                 // Fixed or descriptor format (SPC-5 §4.4), behind two bytes of length.
                 Some(_) => {
                     let sense = pdu.get(50..).filter(|sense| sense.len() > 13);
-                    return Err(sense.map_or([0; 3], |sense| match sense[0] & 0x7f {
-                        0x72 => [sense[1] & 0xf, sense[2], sense[3]],
-                        _ => [sense[2] & 0xf, sense[12], sense[13]],
-                    }));
+                    return Err(sense.unwrap_or_default().to_vec());
                 }
             }
         }

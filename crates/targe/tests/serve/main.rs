@@ -4,6 +4,8 @@
 mod house;
 #[cfg(test)]
 mod initiator;
+#[cfg(test)]
+mod trouble;
 
 use std::fs;
 use std::io::Read;

@@ -239,7 +239,7 @@ pub(crate) struct Answer {
 impl Answer {
     /// The sense key and the additional code, of either format.
     pub(crate) fn code(&self) -> (u8, u16) {
-        match self.sense.first() {
+        match self.sense.first().map(|first| first & 0x7f) {
             Some(0x70 | 0x71) => (self.sense[2] & 15, u16::from_be_bytes([self.sense[12], self.sense[13]])),
             Some(0x72 | 0x73) => (self.sense[1], u16::from_be_bytes([self.sense[2], self.sense[3]])),
             _ => (0, 0),

@@ -71,6 +71,7 @@ impl FileStore {
             // A discard promises nothing; a hole in a file reads as zeros.
             deallocated_reads_zero: thin && kind == Kind::File,
             rotational: layout.rotational,
+            forgets: false,
         };
         Self {
             file,
@@ -113,6 +114,7 @@ impl FileStore {
                 self.write(id, at, data, durability);
             }
             OpAction::Flush => self.flush(id)?,
+            OpAction::ForgetKey => return Err(Fault::Unsupported.into()),
             OpAction::Deallocate { at, len } => {
                 self.check_writable()?;
                 self.check(at, len, false)?;

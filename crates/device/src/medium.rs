@@ -200,7 +200,10 @@ fn to_usize(index: u32) -> usize {
 /// Whether an operation changes bytes of the medium.
 pub(crate) const fn changes(action: &OpAction) -> bool {
     match action {
-        OpAction::Write { .. } | OpAction::Deallocate { .. } | OpAction::WriteZeroes { .. } => true,
+        OpAction::Write { .. }
+        | OpAction::Deallocate { .. }
+        | OpAction::WriteZeroes { .. }
+        | OpAction::ForgetKey => true,
         OpAction::Read { .. } | OpAction::Flush | OpAction::Extents { .. } => false,
     }
 }
@@ -212,6 +215,6 @@ pub(crate) fn range_of(action: &OpAction) -> ByteRange {
         OpAction::Read { at, len } => ByteRange::new(*at, wide(*len)),
         OpAction::Write { at, data, .. } => ByteRange::new(*at, wide(data.len())),
         OpAction::Deallocate { at, len } | OpAction::WriteZeroes { at, len, .. } => ByteRange::new(*at, *len),
-        OpAction::Flush | OpAction::Extents { .. } => ByteRange::NOTHING,
+        OpAction::Flush | OpAction::Extents { .. } | OpAction::ForgetKey => ByteRange::NOTHING,
     }
 }

@@ -99,15 +99,24 @@ pub enum OpAction {
         /// At most this many extents come back; they may then cover less than was asked.
         count_max: usize,
     },
+    /// Puts a fresh key in place of the one that everything on the medium is encrypted with, durably: nothing that was
+    /// written can be read any more. Submitted while no read or write is under way, and none is until it completes.
+    ///
+    /// If it fails, either the old key is there still, or the medium answers [`Fault::Gone`] from then on.
+    ForgetKey,
 }
 
 impl OpAction {
     /// Returns whether the operation changes the medium.
     pub const fn is_change(&self) -> bool {
-        matches!(self, Self::Write { .. } | Self::Deallocate { .. } | Self::WriteZeroes { .. })
+        matches!(
+            self,
+            Self::Write { .. } | Self::Deallocate { .. } | Self::WriteZeroes { .. } | Self::ForgetKey
+        )
     }
 
-    /// Returns where the operation starts and how many bytes it concerns; nothing for a flush.
+    /// Returns where the operation starts and how many bytes it concerns; nothing for a flush, and for
+    /// a key.
     pub fn range(&self) -> (u64, u64) {
         let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
         match self {
@@ -116,7 +125,7 @@ impl OpAction {
             Self::Deallocate { at, len }
             | Self::WriteZeroes { at, len, .. }
             | Self::Extents { at, len, .. } => (*at, *len),
-            Self::Flush => (0, 0),
+            Self::Flush | Self::ForgetKey => (0, 0),
         }
     }
 }
@@ -144,7 +153,7 @@ pub struct Completion {
 pub enum Outcome {
     /// The bytes of a `Read`: exactly as many as were asked for.
     Data(DataList),
-    /// A `Write`, `Flush`, `Deallocate` or `WriteZeroes` is done. A write gives its data back for recycling.
+    /// A `Write`, `Flush`, `Deallocate`, `WriteZeroes` or `ForgetKey` is done. A write gives its data back for recycling.
     Done(DataList),
     /// The extents of an `Extents`, in order, without gaps, starting at its `at`.
     Extents(Vec<Extent>),
@@ -244,4 +253,6 @@ pub struct Profile {
     pub deallocated_reads_zero: bool,
     /// Whether it is a spinning disk.
     pub rotational: bool,
+    /// Whether it is encrypted under a key that it can forget ([`OpAction::ForgetKey`]).
+    pub forgets: bool,
 }

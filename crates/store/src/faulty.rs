@@ -31,7 +31,8 @@ impl Kind {
         match action {
             OpAction::Read { .. } => Self::Read,
             OpAction::Write { .. } => Self::Write,
-            OpAction::Flush => Self::Flush,
+            // No medium with a key of its own is tortured by rules.
+            OpAction::Flush | OpAction::ForgetKey => Self::Flush,
             OpAction::Deallocate { .. } => Self::Deallocate,
             OpAction::WriteZeroes { .. } => Self::WriteZeroes,
             OpAction::Extents { .. } => Self::Extents,

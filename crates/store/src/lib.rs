@@ -11,6 +11,7 @@
 extern crate alloc;
 
 pub mod contract;
+pub mod encrypt;
 pub mod faulty;
 pub mod null;
 pub mod powercut;

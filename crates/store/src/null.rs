@@ -42,6 +42,7 @@ impl Null {
                 self.check(at, wide(data.len()))?;
                 Ok(Outcome::Done(data))
             }
+            OpAction::ForgetKey => Err(Fault::Unsupported.into()),
             OpAction::Flush => Ok(Outcome::Done(DataList::new())),
             OpAction::Deallocate { at, len } | OpAction::WriteZeroes { at, len, .. } => {
                 self.check(at, len)?;
@@ -84,6 +85,7 @@ impl Store for Null {
             thin: true,
             deallocated_reads_zero: true,
             rotational: false,
+            forgets: false,
         }
     }
 

@@ -128,6 +128,7 @@ impl State {
                 self.flush();
                 Ok(DataList::new())
             }
+            OpAction::ForgetKey => Err(Fault::Unsupported.into()),
             read @ (OpAction::Read { .. } | OpAction::Extents { .. }) => {
                 self.cached.submit(Op { id, action: read });
                 let completion = self.cached.poll();

@@ -79,6 +79,7 @@ impl Ram {
                 self.write(at, &data);
                 Ok(Outcome::Done(data))
             }
+            OpAction::ForgetKey => Err(Fault::Unsupported.into()),
             OpAction::Flush => done,
             OpAction::Deallocate { at, len }
             | OpAction::WriteZeroes { at, len, may_deallocate: true, .. } => {
@@ -215,6 +216,7 @@ impl Store for Ram {
             thin: true,
             deallocated_reads_zero: true,
             rotational: false,
+            forgets: false,
         }
     }
 

@@ -103,6 +103,7 @@ impl SharedStore for Medium {
             thin: false,
             deallocated_reads_zero: false,
             rotational: false,
+            forgets: false,
         }
     }
 

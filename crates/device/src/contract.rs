@@ -353,6 +353,8 @@ pub struct UnitConfig {
     /// Whether it takes the 32-byte commands. They exist for protection information of type 2, without which a device
     /// server need not know them (SBC-4 §5.19).
     pub long_cdbs: bool,
+    /// Writes that are atomic are whole multiples of this many blocks, and begin at one; 1 for any.
+    pub atomic_blocks: u32,
     /// Whether it reports thin provisioning (LBPME) and takes UNMAP.
     pub thin: bool,
     /// Whether its write cache starts enabled (WCE).

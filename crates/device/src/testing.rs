@@ -95,6 +95,7 @@ pub(crate) fn config() -> UnitConfig {
         read_only: false,
         removable: false,
         long_cdbs: true,
+        atomic_blocks: 1,
         thin: true,
         write_cache: true,
         task_set_max: 64,

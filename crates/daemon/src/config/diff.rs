@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use iscsi::name::IscsiName;
 
@@ -192,6 +193,7 @@ pub(crate) struct UnitKey {
     direct: bool,
     thin: bool,
     block_bytes: u32,
+    encrypt: Option<PathBuf>,
     naa: Naa,
 }
 
@@ -207,6 +209,7 @@ impl Unit {
             direct,
             thin: self.thin,
             block_bytes: self.block_size.bytes(),
+            encrypt: self.encrypt.clone(),
             naa: self.identity.naa,
         }
     }

@@ -15,7 +15,7 @@ mod reader;
 mod reference;
 mod resolve;
 mod schema;
-mod secret;
+pub(crate) mod secret;
 mod spec;
 mod units;
 mod value;

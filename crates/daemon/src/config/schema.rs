@@ -404,6 +404,12 @@ macro_rules! lun_keys {
             key("write_cache", Switch, Value("true"),
                 "Whether writes are acknowledged before they are durable, as a disk with a write cache does. Initiators \
                  flush it."),
+            key("encrypt", Path, Told("not encrypted"),
+                "A file with at least 32 secret bytes, readable by its owner alone: everything is then stored encrypted (see \
+                 [Encryption at rest](#encryption-at-rest)). Not for `null`."),
+            key("atomic_bs", Choice(&["512", "4096", "8192", "16384", "32768", "65536"]), Told("any number of blocks"),
+                "WRITE ATOMIC is taken in whole, aligned pieces of this many bytes only, as from a disk that reports such \
+                 a granularity; at least `bs`. For `ram` and `null`, which alone write atomically."),
             key("removable", Switch, Value("false"), "Whether the medium is reported as removable."),
             key("long_cdbs", Switch, Value("false"),
                 "Whether the 32-byte commands are offered: READ(32) and its kin, which are made for protection \

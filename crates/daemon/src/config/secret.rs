@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use iscsi::chap::{MAX_SECRET, MIN_SECRET, Secret};
+use zeroize::Zeroizing;
 
 /// Reads a secret. One newline at its end does not count.
 ///
@@ -13,23 +14,7 @@ use iscsi::chap::{MAX_SECRET, MIN_SECRET, Secret};
 /// A fragment that says what is wrong.
 pub(crate) fn from_file(path: &Path) -> Result<Secret, String> {
     let name = path.display();
-    let cannot =
-        |error: std::io::Error| format!("cannot read secret file {name}: {}", crate::os_error(&error));
-    let mut file = File::open(path).map_err(cannot)?;
-    // The open file is looked at, not the path, so that what is checked is what is read.
-    let meta = file.metadata().map_err(cannot)?;
-    if !meta.is_file() {
-        return Err(format!("secret file {name} is not a regular file"));
-    }
-    if meta.mode() & 0o077 != 0 {
-        let mode = meta.mode() & 0o777;
-        return Err(format!(
-            "secret file {name} can be read by others (mode {mode:03o}); run: chmod 600 {name}"
-        ));
-    }
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(MAX_SECRET).unwrap_or(0) + 3;
-    file.by_ref().take(limit).read_to_end(&mut bytes).map_err(cannot)?;
+    let mut bytes = read_guarded(path, MAX_SECRET + 3)?;
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
         if bytes.last() == Some(&b'\r') {
@@ -46,4 +31,50 @@ pub(crate) fn from_file(path: &Path) -> Result<Secret, String> {
 pub(crate) fn check(bytes: &[u8]) -> Result<Secret, String> {
     Secret::new(bytes)
         .map_err(|_| format!("a CHAP secret has {MIN_SECRET} to {MAX_SECRET} bytes, not {}", bytes.len()))
+}
+
+/// Reads the secret that protects keys of encrypted media: all bytes of the file, a newline at its end included.
+///
+/// # Errors
+/// A fragment that says what is wrong.
+pub(crate) fn key_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
+    let bytes = read_guarded(path, KEY_FILE_LEN_MAX + 1)?;
+    if (KEY_FILE_LEN_MIN..=KEY_FILE_LEN_MAX).contains(&bytes.len()) {
+        return Ok(bytes);
+    }
+    let name = path.display();
+    Err(format!(
+        "secret file {name} has {} bytes where {KEY_FILE_LEN_MIN} to {KEY_FILE_LEN_MAX} random ones are needed; run: \
+         head -c 32 /dev/urandom > {name}",
+        if bytes.len() > KEY_FILE_LEN_MAX { "too many".to_owned() } else { bytes.len().to_string() }
+    ))
+}
+
+/// As many as the key has that is made of it. Nothing makes a short one slow to guess.
+const KEY_FILE_LEN_MIN: usize = 32;
+/// More adds nothing: 4 KiB.
+const KEY_FILE_LEN_MAX: usize = 4096;
+
+/// Reads up to `len_max` bytes of a file that only its owner can read.
+fn read_guarded(path: &Path, len_max: usize) -> Result<Zeroizing<Vec<u8>>, String> {
+    let name = path.display();
+    let cannot =
+        |error: std::io::Error| format!("cannot read secret file {name}: {}", crate::os_error(&error));
+    let mut file = File::open(path).map_err(cannot)?;
+    // The open file is looked at, not the path, so that what is checked is what is read.
+    let meta = file.metadata().map_err(cannot)?;
+    if !meta.is_file() {
+        return Err(format!("secret file {name} is not a regular file"));
+    }
+    if meta.mode() & 0o077 != 0 {
+        let mode = meta.mode() & 0o777;
+        return Err(format!(
+            "secret file {name} can be read by others (mode {mode:03o}); run: chmod 600 {name}"
+        ));
+    }
+    // Room for all from the start, so that growing leaves no copies behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(len_max));
+    let limit = u64::try_from(len_max).unwrap_or(0);
+    file.by_ref().take(limit).read_to_end(&mut bytes).map_err(cannot)?;
+    Ok(bytes)
 }

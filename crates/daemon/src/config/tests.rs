@@ -545,6 +545,9 @@ fn flags_build_what_a_file_builds() {
 #[test]
 fn wrong_specs_say_what_is_wrong() {
     let scratch = Scratch::new();
+    scratch.file("open", [7; 32], 0o640);
+    scratch.file("short", [7; 31], 0o600);
+    scratch.file("good", [7; 32], 0o600);
     for (spec, expected) in [
         ("disk.img", "a LUN begins with file:, block:, ram: or null:, not \"disk.img\""),
         ("fill:/x", "a LUN begins with file:, block:, ram: or null:, not \"fill\" (did you mean \"file\"?)"),
@@ -559,6 +562,19 @@ fn wrong_specs_say_what_is_wrong() {
         ("ram:1M,ro=maybe", "\"ro\" must be true or false, not \"maybe\""),
         ("ram:1M,lun=16384", "\"lun\" must be 0 to 16383"),
         ("ram:1M,lun=x", "\"lun\" must be a whole number, not \"x\""),
+        ("ram:1M,encrypt=none", "cannot read secret file DIR/none: no such file or directory"),
+        (
+            "ram:1M,encrypt=open",
+            "secret file DIR/open can be read by others (mode 640); run: chmod 600 DIR/open",
+        ),
+        (
+            "ram:1M,encrypt=short",
+            "secret file DIR/short has 31 bytes where 32 to 4096 random ones are needed; run: head -c 32 /dev/urandom > \
+             DIR/short",
+        ),
+        ("null:1M,encrypt=good", "a lun of type null takes no \"encrypt\""),
+        ("file:none.img,atomic_bs=4096", "a lun of type file takes no \"atomic_bs\""),
+        ("ram:1M,bs=4096,atomic_bs=512", "\"atomic_bs\" is less than \"bs\" (4096)"),
         ("ram:1M,direct", "a lun of type ram takes no \"direct\""),
         ("ram:1M,", "unknown key \"\" in lun"),
         ("file:none.img", "DIR/none.img does not exist; give \"size\" to create it"),

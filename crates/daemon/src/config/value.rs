@@ -138,6 +138,10 @@ pub struct Unit {
     pub thin: bool,
     /// Whether writes are acknowledged before they are durable.
     pub write_cache: bool,
+    /// The file with the secret that protects the key which the medium is encrypted with, if it is.
+    pub encrypt: Option<PathBuf>,
+    /// What atomic writes are multiples of, if that is restricted.
+    pub atomic_block_size: Option<BlockSize>,
     /// Whether the medium is reported as removable.
     pub removable: bool,
     /// Whether the 32-byte commands are offered.

@@ -295,6 +295,7 @@ impl Blueprint {
             read_only: unit.read_only,
             removable: unit.removable,
             long_cdbs: unit.long_cdbs,
+            atomic_blocks: unit.atomic_block_size.map_or(1, |size| size.bytes() / unit.block_size.bytes()),
             thin: unit.thin,
             write_cache: unit.write_cache,
             task_set_max: TASK_SET_MAX,

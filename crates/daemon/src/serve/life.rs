@@ -286,7 +286,7 @@ fn open_units<'u>(
     let open = |(id, index, unit): (UnitId, UnitIndex, &Unit)| {
         let naa = unit.identity.naa;
         let saved = state.load(naa)?.map(|bytes| (bytes, state.file(naa).display().to_string()));
-        Ok(Fresh { id, index, medium: media::open(unit)?, state: saved })
+        Ok(Fresh { id, index, medium: media::open(unit, state)?, state: saved })
     };
     units.map(open).collect()
 }
@@ -336,7 +336,7 @@ fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), String> {
             && old.units.iter().any(|was| was.medium.path() == Some(path))
         {
             return Err(format!(
-                "{}: the type, block length, provisioning, \"direct\" and \"naa\" of {} cannot change while it is \
+                "{}: the type, block length, provisioning, \"direct\", \"encrypt\" and \"naa\" of {} cannot change while it is \
                  served; restart targe to apply this",
                 unit.label,
                 path.display()

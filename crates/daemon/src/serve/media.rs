@@ -7,20 +7,31 @@ use std::rc::Rc;
 
 use backends::open::{Allocation, BlockSpec, FileSpec, OpenError, Opened};
 use backends::store::FileStore;
+use base::buffer::Pool;
 use base::machine::MediumId;
 use base::units::ByteLen;
 use drivers::files::Files;
 use store::Store;
 use store::contract::{Completion, Op, Profile};
+use store::encrypt::Encrypted;
 use store::null::Null;
 use store::ram::Ram;
 
+use super::media_key::{self, Keeper, MediaKeys};
+use super::state::StateDir;
 use crate::config::{Medium, Unit};
 use crate::os_error;
 
 /// A medium that is open, and can go to the reactor that will serve it.
 #[derive(Debug)]
-pub(super) enum Open {
+pub(super) struct Open {
+    bare: Bare,
+    keys: Option<MediaKeys>,
+}
+
+/// The same as it lies there.
+#[derive(Debug)]
+enum Bare {
     /// A file or device.
     Disk(Opened),
     /// Memory.
@@ -38,10 +49,16 @@ pub struct MediaError {
 }
 
 /// Opens the medium of a unit: creates it if its size is given, makes it longer if it is too short, and locks it.
-pub(super) fn open(unit: &Unit) -> Result<Open, MediaError> {
+pub(super) fn open(unit: &Unit, state: &StateDir) -> Result<Open, MediaError> {
+    let bare = open_bare(unit)?;
+    let keys = media_key::of(unit, state).map_err(|why| MediaError { unit: unit.label.clone(), why })?;
+    Ok(Open { bare, keys })
+}
+
+fn open_bare(unit: &Unit) -> Result<Bare, MediaError> {
     let opened = match &unit.medium {
-        Medium::Ram { size } => return Ok(Open::Ram(*size)),
-        Medium::Null { size } => return Ok(Open::Null(*size)),
+        Medium::Ram { size } => return Ok(Bare::Ram(*size)),
+        Medium::Null { size } => return Ok(Bare::Null(*size)),
         Medium::Block { path, direct } => {
             let (read_only, write_cache) = (unit.read_only, unit.write_cache);
             BlockSpec { path: path.clone(), read_only, direct: *direct, write_cache }.open()
@@ -58,7 +75,7 @@ pub(super) fn open(unit: &Unit) -> Result<Open, MediaError> {
         }
         .open(),
     };
-    opened.map(Open::Disk).map_err(|error| MediaError { unit: unit.label.clone(), why: told(&error) })
+    opened.map(Bare::Disk).map_err(|error| MediaError { unit: unit.label.clone(), why: told(&error) })
 }
 
 /// Makes the file of a unit that is served as long as its configuration now asks. Reserves the storage of a full one.
@@ -127,7 +144,13 @@ impl Store for Disk {
 }
 
 /// A medium on its reactor.
-pub(super) enum Placed {
+pub(super) struct Placed {
+    bare: PlacedBare,
+    keys: Option<MediaKeys>,
+}
+
+/// The same as it lies there.
+enum PlacedBare {
     /// A file or device.
     Disk(Disk),
     /// Memory.
@@ -139,23 +162,40 @@ pub(super) enum Placed {
 impl Open {
     /// Brings the medium to the reactor of `files`.
     pub(super) fn place(self, files: &Files, id: MediumId) -> Placed {
-        match self {
-            Self::Disk(opened) => {
-                Placed::Disk(Disk(Rc::new(RefCell::new(FileStore::new(opened, files.queue(id))))))
+        let bare = match self.bare {
+            Bare::Disk(opened) => {
+                PlacedBare::Disk(Disk(Rc::new(RefCell::new(FileStore::new(opened, files.queue(id))))))
             }
-            Self::Ram(size) => Placed::Ram(size),
-            Self::Null(size) => Placed::Null(size),
-        }
+            Bare::Ram(size) => PlacedBare::Ram(size),
+            Bare::Null(size) => PlacedBare::Null(size),
+        };
+        Placed { bare, keys: self.keys }
     }
 }
 
 impl Placed {
-    /// Makes what a unit works on. Memory is fresh each time.
-    pub(super) fn store(&self) -> Box<dyn Store> {
-        match self {
-            Self::Disk(disk) => Box::new(disk.clone()),
-            Self::Ram(size) => Box::new(Ram::new(size.0)),
-            Self::Null(size) => Box::new(Null::new(size.0)),
+    /// Makes what a unit works on. Memory is fresh each time. `wake` tells, from another thread, that the medium is to be
+    /// looked at.
+    pub(super) fn store(&self, pool: &Pool, wake: impl Fn() + Clone + Send + 'static) -> Box<dyn Store> {
+        let bare: Box<dyn Store> = match &self.bare {
+            PlacedBare::Disk(disk) => Box::new(disk.clone()),
+            PlacedBare::Ram(size) => Box::new(Ram::new(size.0)),
+            PlacedBare::Null(size) => Box::new(Null::new(size.0)),
+        };
+        match &self.keys {
+            None => bare,
+            Some(keys) => {
+                let keeper = Keeper::new(keys.clone(), wake);
+                Box::new(Encrypted::new(bare, keeper, &keys.key, keys.unit, pool.clone()))
+            }
+        }
+    }
+
+    /// Returns the file or device, if it is one.
+    pub(super) fn disk(self) -> Option<Disk> {
+        match self.bare {
+            PlacedBare::Disk(disk) => Some(disk),
+            PlacedBare::Ram(_) | PlacedBare::Null(_) => None,
         }
     }
 }

@@ -14,7 +14,7 @@ use target::control::{SaveRequest, SessionReport, UnitReport};
 use target::shard::Shard;
 
 use super::blueprint::Blueprint;
-use super::media::{Disk, Open, Placed};
+use super::media::{Disk, Open};
 use super::saver::{Save, Saves};
 use crate::config::{Medium, Naa, UnitIndex};
 
@@ -81,14 +81,20 @@ impl Member {
         let (label, naa) = (unit.label.clone(), unit.identity.naa);
         let placed = medium.place(&self.files, MediumId(id.0));
         let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
-        let made = match LogicalUnit::new(config.clone(), placed.store(), saved, self.pool.clone()) {
+        let own = self.own.clone();
+        let wake = move || {
+            // A reactor that has stopped looks at nothing.
+            let _ = own.post(move |member: &mut Self, now| member.medium_ready(now, MediumId(id.0)));
+        };
+        let store = || placed.store(&self.pool, wake.clone());
+        let made = match LogicalUnit::new(config.clone(), store(), saved, self.pool.clone()) {
             Err(why @ Unusable::SavedState(_)) => {
                 let path = state.map_or(String::new(), |(_, path)| path);
                 crate::error!(
                     "{label}: {path}: {why}; who had reserved it is not known, so it refuses nearly every command \
                      until an initiator replaces the lost reservation"
                 );
-                LogicalUnit::new_without_reservations(config, placed.store(), self.pool.clone())
+                LogicalUnit::new_without_reservations(config, store(), self.pool.clone())
             }
             made => made,
         };
@@ -101,7 +107,7 @@ impl Member {
             return Err(format!("{label}: there is no number for it"));
         }
         self.names.insert(id, naa);
-        if let Placed::Disk(disk) = placed {
+        if let Some(disk) = placed.disk() {
             self.disks.insert(id, disk);
         }
         Ok(())

@@ -5,6 +5,7 @@ mod blueprint;
 mod first_login;
 mod life;
 mod media;
+mod media_key;
 mod member;
 mod portals;
 mod reactors;

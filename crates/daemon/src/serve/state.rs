@@ -50,6 +50,11 @@ impl StateDir {
         self.units.join(format!("{unit}.state"))
     }
 
+    /// Returns the file of the key that a unit without a file of its own is encrypted with.
+    pub(super) fn media_key(&self, unit: Naa) -> PathBuf {
+        self.units.join(format!("{unit}.media-key"))
+    }
+
     /// Reads the state of a unit; `None` when there is none.
     ///
     /// # Errors

@@ -31,6 +31,7 @@ fn config() -> UnitConfig {
         read_only: false,
         removable: false,
         long_cdbs: false,
+        atomic_blocks: 1,
         thin: true,
         write_cache: true,
         task_set_max: 128,

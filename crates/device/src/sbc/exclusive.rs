@@ -9,7 +9,7 @@ use base::buffer::{Bytes, DataList};
 use scsi::sense::Sense;
 use store::contract::{Durability, OpAction, Outcome};
 
-use super::address::Span;
+use super::address::{Span, length_field};
 use super::compare::{first_difference, miscompare};
 use super::intake::Intake;
 use super::write::take_blocks;
@@ -64,11 +64,20 @@ pub(super) fn or_write(core: &mut Core, task: &TaskInfo) -> Verdict {
 
 /// WRITE ATOMIC(16) and (32).
 pub(super) fn write_atomic(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let most = u64::from(limits::limits(&core.facts).atomic_max);
-    let span = match span_within(core, task, most) {
+    let limits = limits::limits(&core.facts);
+    let span = match span_within(core, task, u64::from(limits.atomic_max)) {
         Ok(span) => span,
         Err(verdict) => return verdict,
     };
+    // SBC-4, atomic writes: what is not aligned, or no whole multiple of the granularity, is refused.
+    let block = u64::from(core.facts.block_size().bytes());
+    let is_off = |value: u64, step: u32| step > 1 && !value.is_multiple_of(block * u64::from(step));
+    if is_off(span.at, limits.atomic_alignment) {
+        return Verdict::Check(Sense::invalid_cdb(2, None));
+    }
+    if is_off(span.len, limits.atomic_granularity) {
+        return Verdict::Check(Sense::invalid_cdb(length_field(&task.cdb), None));
+    }
     match take_blocks(core, task, span) {
         // Part of it is not all of it.
         Ok(len) if u64::try_from(len) != Ok(span.len) => Verdict::Check(super::wrong_data_out()),

@@ -21,7 +21,7 @@ const NOT_REPORTED: u16 = 0;
 /// MEDIUM ROTATION RATE of a disk that does not turn.
 const NON_ROTATING: u16 = 1;
 
-/// WABEREQ 01b: after a block erase, reads succeed.
+/// WABEREQ and WACEREQ 01b: after the erasure, reads succeed.
 const READS_SUCCEED: u8 = 1;
 
 /// Returns the limits of a unit's block commands.
@@ -32,6 +32,10 @@ pub(crate) fn limits(facts: &Facts) -> BlockLimits {
     let exclusive_max = (EXCLUSIVE_LEN_MAX / block).max(1).min(transfer_max);
     let thin = facts.is_thin();
     let atomic_blocks = u64::try_from(facts.profile.atomic_len_max).unwrap_or(u64::MAX) / u64::from(block);
+    let atomic_step = facts.config.atomic_blocks.max(1);
+    let atomic_max = u32::try_from(atomic_blocks).unwrap_or(u32::MAX).min(exclusive_max);
+    let atomic_max = atomic_max - atomic_max % atomic_step;
+    let atomic_step = if atomic_max > 0 && atomic_step > 1 { atomic_step } else { 0 };
     BlockLimits {
         write_same_non_zero: false,
         compare_and_write_max: u8::try_from(exclusive_max).unwrap_or(u8::MAX),
@@ -44,9 +48,9 @@ pub(crate) fn limits(facts: &Facts) -> BlockLimits {
         unmap_granularity: if thin { granularity } else { 0 },
         unmap_alignment: thin.then_some(0),
         write_same_max: u64::from(transfer_max),
-        atomic_max: u32::try_from(atomic_blocks).unwrap_or(u32::MAX).min(exclusive_max),
-        atomic_alignment: 0,
-        atomic_granularity: 0,
+        atomic_max,
+        atomic_alignment: atomic_step,
+        atomic_granularity: atomic_step,
         atomic_max_with_boundary: 0,
         atomic_boundary_max: 0,
     }
@@ -57,7 +61,7 @@ pub(crate) fn characteristics(facts: &Facts) -> BlockCharacteristics {
     BlockCharacteristics {
         rotation_rate: if facts.profile.rotational { NOT_REPORTED } else { NON_ROTATING },
         read_after_block_erase: if erases(facts) { READS_SUCCEED } else { 0 },
-        read_after_crypto_erase: 0,
+        read_after_crypto_erase: if forgets(facts) { READS_SUCCEED } else { 0 },
         force_unit_access: true,
         verify_unmapped: true,
     }
@@ -79,6 +83,11 @@ pub(crate) fn provisioning(facts: &Facts) -> Option<LogicalBlockProvisioning> {
 /// Returns whether blocks can be erased by giving their storage back: only where nothing of them can be read then.
 pub(crate) fn erases(facts: &Facts) -> bool {
     facts.is_thin() && facts.profile.deallocated_reads_zero
+}
+
+/// Returns whether the medium has a key that it can forget.
+pub(crate) fn forgets(facts: &Facts) -> bool {
+    facts.profile.forgets
 }
 
 /// Returns whether there is anything that is written whole or not at all.

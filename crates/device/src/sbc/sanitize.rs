@@ -34,6 +34,15 @@ pub(super) fn block_erase(core: &mut Core, task: &TaskInfo) -> Verdict {
     }
 }
 
+/// SANITIZE with CRYPTOGRAPHIC ERASE: the medium forgets its key, and gives all storage back if it is thin.
+pub(super) fn crypto_erase(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let deallocates = core.facts.is_thin();
+    match without_parameters(core, task) {
+        Ok(()) => start(core, task, Kind::Sanitize, Plan::ForgetKey { deallocates }),
+        Err(sense) => Verdict::Check(sense),
+    }
+}
+
 /// SANITIZE with OVERWRITE.
 pub(super) fn overwrite(core: &mut Core, task: &TaskInfo) -> Verdict {
     let len = task.cdb.u16(7);

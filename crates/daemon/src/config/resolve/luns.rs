@@ -11,6 +11,7 @@ use base::units::{BlockSize, ByteLen};
 use super::super::identity;
 use super::super::names::check_label;
 use super::super::place::{At, Place, Report, did_you_mean};
+use super::super::secret;
 use super::super::units::show_size;
 use super::super::value::{Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
 use super::super::wire;
@@ -186,6 +187,21 @@ impl<'a> Pool<'a> {
         let block_size = block_size(lun.bs.as_ref());
         let physical_block_size = block_size_of(lun.physical_bs.as_ref(), block_size, report);
         let medium = self.medium(lun, block_size, &label, report);
+        let encrypt = lun.encrypt.as_ref().map(|at| {
+            let path = self.around.absolute(&at.value);
+            if let Err(why) = secret::key_file(&path) {
+                report.mistake(&at.place, why);
+            }
+            path
+        });
+        let atomic_block_size = lun.atomic_bs.as_ref().map(|at| {
+            let size = block_size_of_word(at);
+            if size.bytes() < block_size.bytes() {
+                let bs = block_size.bytes();
+                report.mistake(&at.place, format!("\"atomic_bs\" is less than \"bs\" ({bs})"));
+            }
+            size
+        });
         let text = |at: &Option<At<String>>, report: &mut Report| printable(at.as_ref(), report);
         let (vendor, product) = (text(&lun.vendor, report), text(&lun.product, report));
         let revision = text(&lun.revision, report);
@@ -197,6 +213,8 @@ impl<'a> Pool<'a> {
             read_only: lun.ro,
             thin: lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
             write_cache: lun.write_cache,
+            encrypt,
+            atomic_block_size: atomic_block_size.filter(|size| size.bytes() >= block_size.bytes()),
             removable: lun.removable,
             long_cdbs: lun.long_cdbs,
             identity: Identity {
@@ -252,6 +270,8 @@ impl<'a> Pool<'a> {
         for (name, place) in &lun.own_keys {
             let fits = match *name {
                 "path" | "direct" => on_disk,
+                "atomic_bs" => !on_disk,
+                "encrypt" => kind.value != "null",
                 "size" => kind.value != "block",
                 _ => true,
             };
@@ -339,7 +359,11 @@ fn own_revision() -> String {
 }
 
 fn block_size(word: Option<&At<&'static str>>) -> BlockSize {
-    word.and_then(|at| at.value.parse().ok()).and_then(BlockSize::from_bytes).unwrap_or(BlockSize::B512)
+    word.map_or(BlockSize::B512, block_size_of_word)
+}
+
+fn block_size_of_word(at: &At<&'static str>) -> BlockSize {
+    at.value.parse().ok().and_then(BlockSize::from_bytes).unwrap_or(BlockSize::B512)
 }
 
 fn block_size_of(word: Option<&At<&'static str>>, logical: BlockSize, report: &mut Report) -> BlockSize {

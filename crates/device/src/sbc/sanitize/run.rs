@@ -29,6 +29,11 @@ pub(super) enum Kind {
 pub(super) enum Plan {
     /// All storage is given back.
     Erase,
+    /// The medium's key is replaced.
+    ForgetKey {
+        /// And then all storage is given back: what cannot be read need not be kept.
+        deallocates: bool,
+    },
     /// Every block is written so many times.
     Overwrite {
         /// With this.
@@ -48,7 +53,8 @@ impl Plan {
 
     const fn passes(&self) -> u8 {
         match self {
-            Self::Erase => 1,
+            Self::Erase | Self::ForgetKey { deallocates: false } => 1,
+            Self::ForgetKey { deallocates: true } => 2,
             Self::Overwrite { passes, .. } => *passes,
         }
     }
@@ -215,6 +221,7 @@ impl Core {
         let Stage::Working { pass, at, under_way, due, part } = &mut run.stage else { return };
         while *at < total && *under_way < PARTS_UNDER_WAY && *due <= now {
             let action = match part {
+                None if *pass == 0 && matches!(run.plan, Plan::ForgetKey { .. }) => OpAction::ForgetKey,
                 None => OpAction::Deallocate { at: 0, len: total },
                 Some(part) => {
                     let len = usize::try_from(total - *at).unwrap_or(usize::MAX).min(part.len());

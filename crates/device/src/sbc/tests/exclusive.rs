@@ -94,6 +94,26 @@ fn an_atomic_write_is_all_or_nothing_and_bounded() {
 }
 
 #[test]
+fn atomic_writes_keep_to_the_alignment_and_granularity_that_are_reported() {
+    let mut rig =
+        Rig::with(UnitConfig { atomic_blocks: 8, ..config() }, Box::new(store::ram::Ram::new(BLOCKS * 512)));
+    let limits = rig.run(A, &[op::INQUIRY, 1, 0xb0, 0, 64, 0], 64, &[]).good();
+    let field = |at: usize| u32::from_be_bytes(limits[at..at + 4].try_into().unwrap());
+    assert_eq!((field(44) % 8, field(48), field(52)), (0, 8, 8));
+    for (lba, blocks, fits) in [(0, 8, true), (8, 16, true), (4, 8, false), (8, 4, false), (0, 9_u16, false)]
+    {
+        let data = pattern(usize::from(blocks) * 512, 1);
+        let cdb = cdb_16(op::WRITE_ATOMIC_16, 0, lba, u32::from(blocks));
+        let answer = rig.run(A, &cdb, 0, &data);
+        if fits {
+            answer.good();
+        } else {
+            answer.illegal(Asc::INVALID_FIELD_IN_CDB);
+        }
+    }
+}
+
+#[test]
 fn a_medium_that_tears_writes_offers_no_atomic_ones() {
     let power = store::powercut::Power::new(1 << 20);
     let mut rig = Rig::with(config(), Box::new(power.store()));

@@ -11,6 +11,7 @@ use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
 use store::contract::Fault;
+use store::encrypt::{DataUnit, Encrypted, KeyKeeper, MediaKey, Replaced};
 use store::faulty::{Faults, Faulty, Kind, Rule};
 use store::ram::Ram;
 
@@ -44,6 +45,7 @@ fn faulty() -> (Rig, Faults) {
 
 const OVERWRITE: u8 = 1;
 const BLOCK_ERASE: u8 = 2;
+const CRYPTO_ERASE: u8 = 3;
 const EXIT_FAILURE_MODE: u8 = 0x1f;
 const IMMED: u8 = 0x80;
 const AUSE: u8 = 0x20;
@@ -245,4 +247,71 @@ fn formatting_zeroes_a_unit_of_either_kind() {
             rig.run(A, &format(flags), 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
         }
     }
+}
+
+/// Keeps no key; answers as told, one replacement after the other.
+struct Keeper(Vec<Replaced>, bool);
+
+impl KeyKeeper for Keeper {
+    fn replace(&mut self) {
+        self.1 = true;
+    }
+
+    fn poll(&mut self) -> Option<Replaced> {
+        core::mem::take(&mut self.1).then(|| self.0.remove(0))
+    }
+}
+
+fn encrypted(config: UnitConfig, answers: Vec<Replaced>) -> Rig {
+    let key = MediaKey::new([[1; 32], [2; 32]]);
+    let (ram, pool) = (Ram::new(BLOCKS * 512), base::buffer::Pool::new(1 << 20));
+    Rig::with(config, Box::new(Encrypted::new(ram, Keeper(answers, false), &key, DataUnit::B512, pool)))
+}
+
+fn other_key() -> Replaced {
+    Replaced::Fresh(MediaKey::new([[3; 32], [4; 32]]))
+}
+
+#[test]
+fn a_crypto_erase_leaves_nothing_that_was_written() {
+    for thin in [true, false] {
+        for flags in [0, IMMED] {
+            let mut rig = encrypted(UnitConfig { thin, ..config() }, vec![other_key()]);
+            let page = rig.run(A, &[op::INQUIRY, 1, 0xb1, 0, 64, 0], 64, &[]).good();
+            assert_eq!(page[7] >> 4 & 3, 1, "WACEREQ: reads succeed afterwards");
+            let written = pattern(512 * 100, 1);
+            rig.write(0, &written);
+            assert_eq!(rig.read(0, 100), written);
+            rig.run(A, &sanitize(CRYPTO_ERASE, flags, 0), 0, &[]).good();
+            let read = rig.read(0, 100);
+            if thin {
+                assert!(read.iter().all(|byte| *byte == 0));
+            } else {
+                let kept = read.iter().zip(&written).filter(|(a, b)| a == b).count();
+                assert!(kept < read.len() / 50, "{kept} bytes as they were");
+            }
+            rig.write(3, &written);
+            assert_eq!(rig.read(3, 100), written);
+        }
+    }
+}
+
+#[test]
+fn a_key_that_could_not_be_replaced_fails_the_sanitize_operation_and_keeps_the_data() {
+    let mut rig = encrypted(config(), vec![Replaced::Kept, other_key()]);
+    rig.write(0, &pattern(512, 1));
+    rig.run(A, &sanitize(CRYPTO_ERASE, AUSE, 0), 0, &[])
+        .check(SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
+    rig.run(A, &sanitize(EXIT_FAILURE_MODE, 0, 0), 0, &[]).good();
+    assert_eq!(rig.read(0, 1), pattern(512, 1));
+    rig.run(A, &sanitize(CRYPTO_ERASE, 0, 0), 0, &[]).good();
+    assert_eq!(rig.read(0, 1), [0; 512]);
+}
+
+#[test]
+fn a_medium_without_a_key_has_no_crypto_erase() {
+    let mut rig = Rig::new();
+    let page = rig.run(A, &[op::INQUIRY, 1, 0xb1, 0, 64, 0], 64, &[]).good();
+    assert_eq!(page[7] >> 4 & 3, 0);
+    rig.run(A, &sanitize(CRYPTO_ERASE, 0, 0), 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
 }

@@ -1,0 +1,346 @@
+//! Keys of encrypted media: made once, kept wrapped beside the disk, replaced when the medium is to forget them.
+//!
+//! A disk has a random key of its own. The file that keeps it holds it encrypted (AES-256-GCM) under a key that is made of
+//! the secret which the configuration names, so a disk needs both files to be read, and neither tells anything without
+//! the other. Forgetting replaces the file as state files are replaced: written beside, made durable, renamed, the
+//! directory made durable. Before the rename the old key is kept and after it the new one, whatever happens in between.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+use aes_gcm::aead::{Aead, KeyInit, Payload};
+use aes_gcm::{Aes256Gcm, Nonce};
+use sha2::{Digest, Sha256};
+use store::encrypt::{DataUnit, KeyKeeper, MEDIA_KEY_LEN, MediaKey, Replaced};
+use zeroize::Zeroizing;
+
+use super::state::StateDir;
+use crate::config::{Medium, Unit, secret};
+use crate::os_error;
+
+/// What a unit is encrypted with, and where that is kept.
+#[derive(Clone)]
+pub(super) struct MediaKeys {
+    pub(super) key: MediaKey,
+    pub(super) unit: DataUnit,
+    /// `None` for memory, which forgets its data with its key.
+    kept: Option<Kept>,
+}
+
+/// The file that keeps a key.
+#[derive(Clone)]
+struct Kept {
+    path: PathBuf,
+    wrap: Wrap,
+}
+
+impl std::fmt::Debug for MediaKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MediaKeys").field("unit", &self.unit).finish_non_exhaustive()
+    }
+}
+
+/// Finds the keys of a unit whose medium is open, if it is encrypted. A blank medium gets a key.
+///
+/// # Errors
+/// A fragment that says what is wrong.
+pub(super) fn of(unit: &Unit, state: &StateDir) -> Result<Option<MediaKeys>, String> {
+    let path = match &unit.medium {
+        Medium::File { path, .. } => Some(beside(path)),
+        Medium::Block { .. } => Some(state.media_key(unit.identity.naa)),
+        Medium::Ram { .. } | Medium::Null { .. } => None,
+    };
+    let Some(secret) = &unit.encrypt else {
+        return match path.filter(|path| path.exists()) {
+            Some(path) => Err(format!(
+                "it is encrypted, as {} shows; name the file with its secret (encrypt = …)",
+                path.display()
+            )),
+            None => Ok(None),
+        };
+    };
+    let wrap = Wrap::new(&secret::key_file(secret)?);
+    let data_unit = if unit.block_size.bytes() < 4096 { DataUnit::B512 } else { DataUnit::B4096 };
+    let Some(path) = path else {
+        let key = fresh().map_err(|error| format!("no random bytes for a key: {}", os_error(&error)))?;
+        return Ok(Some(MediaKeys { key, unit: data_unit, kept: None }));
+    };
+    let (key, data_unit) = match read(&path)? {
+        Some(bytes) => wrap.open(&bytes).map_err(|why| format!("{}: {why}", path.display()))?,
+        None => (first_key(unit, &path, &wrap, data_unit)?, data_unit),
+    };
+    if data_unit.bytes() > unit.block_size.bytes() {
+        return Err(format!(
+            "it was encrypted in sectors of {} bytes, which \"bs\" must be",
+            data_unit.bytes()
+        ));
+    }
+    Ok(Some(MediaKeys { key, unit: data_unit, kept: Some(Kept { path, wrap }) }))
+}
+
+/// Makes the first key of a medium, which must hold nothing yet: what it holds could not be read any more.
+fn first_key(unit: &Unit, path: &Path, wrap: &Wrap, data_unit: DataUnit) -> Result<MediaKey, String> {
+    let medium = unit.medium.path().map_or(path, PathBuf::as_path);
+    let missing = path.display();
+    if unit.read_only {
+        return Err(format!("there is no {missing}, and \"ro\" forbids to begin encrypting"));
+    }
+    let blank = is_blank(medium).map_err(|error| format!("cannot look for data: {}", os_error(&error)))?;
+    if !blank {
+        return Err(format!(
+            "there is no {missing}, but the disk holds data: if it is encrypted, bring that file back; if it is not, it \
+             cannot be encrypted where it is"
+        ));
+    }
+    let made = fresh().and_then(|key| Ok((replace(path, &wrap.seal(&key, data_unit)?), key)));
+    match made {
+        Ok((Step::Done, key)) => Ok(key),
+        Ok((Step::Kept(error) | Step::Unknown(error), _)) | Err(error) => {
+            Err(format!("cannot keep a key in {missing}: {}", os_error(&error)))
+        }
+    }
+}
+
+fn beside(disk: &Path) -> PathBuf {
+    let mut name = disk.as_os_str().to_owned();
+    name.push(".media-key");
+    PathBuf::from(name)
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(FILE_LEN + 1).unwrap_or(u64::MAX);
+    match File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)) {
+        Ok(_) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("cannot read {}: {}", path.display(), os_error(&error))),
+    }
+}
+
+/// Returns whether nothing but zeros is stored.
+fn is_blank(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    let end = file.seek(SeekFrom::End(0))?;
+    let mut piece = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < end {
+        // Holes need not be read. Block devices know none.
+        match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => at = data,
+            Err(rustix::io::Errno::NXIO) => return Ok(true),
+            Err(_) => {}
+        }
+        let len = file.read_at(&mut piece, at)?;
+        if len == 0 {
+            break;
+        }
+        if piece.get(..len).unwrap_or_default().iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        at = at.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
+    }
+    Ok(true)
+}
+
+fn fresh() -> io::Result<MediaKey> {
+    let mut halves = Zeroizing::new([[0; 32]; 2]);
+    random(halves.as_flattened_mut())?;
+    Ok(MediaKey::new(*halves))
+}
+
+fn random(bytes: &mut [u8]) -> io::Result<()> {
+    let filled = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
+    // Requests of up to 256 bytes are filled whole (getrandom(2)).
+    if filled == bytes.len() { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
+}
+
+/// How far a replacement came.
+#[derive(Debug)]
+enum Step {
+    Done,
+    /// Not as far as the rename.
+    Kept(io::Error),
+    /// Renamed, but perhaps not durably.
+    Unknown(io::Error),
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> Step {
+    let old = OpenOptions::new().write(true).open(path).ok();
+    let new = beside_new(path);
+    if let Err(error) = write_durably(&new, bytes).and_then(|()| fs::rename(&new, path)) {
+        return Step::Kept(error);
+    }
+    let directory = path.parent().unwrap_or(Path::new("."));
+    if let Err(error) = File::open(directory).and_then(|directory| directory.sync_all()) {
+        return Step::Unknown(error);
+    }
+    // Where the file system writes in place, the old key is not to be found on the disk any more. It does no harm if it is:
+    // nobody has the secret that it is wrapped with but who had the key.
+    if let Some(old) = old {
+        let _ = old.write_all_at(&[0; FILE_LEN], 0).and_then(|()| old.sync_all());
+    }
+    Step::Done
+}
+
+/// Returns where the next content of a file is written first.
+fn beside_new(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// What media keys are wrapped with.
+#[derive(Clone)]
+struct Wrap(Zeroizing<[u8; 32]>);
+
+/// The versions of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// Magic, version, cipher (1: AES-256-XTS), data unit (0: 512 bytes, 1: 4096), zero; a nonce; the key, sealed with
+    /// AES-256-GCM under SHA-256 of "targe media key 1\0" and the secret. What stands before the nonce is sealed with it.
+    One = 1,
+}
+
+const MAGIC: &[u8; 16] = b"targe media key\n";
+const HEADER_LEN: usize = 20;
+const NONCE_LEN: usize = 12;
+const TAG_LEN: usize = 16;
+const FILE_LEN: usize = HEADER_LEN + NONCE_LEN + MEDIA_KEY_LEN + TAG_LEN;
+const AES_256_XTS: u8 = 1;
+
+impl Wrap {
+    fn new(secret: &[u8]) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"targe media key 1\0");
+        hash.update(secret);
+        Self(Zeroizing::new(hash.finalize().into()))
+    }
+
+    fn cipher(&self) -> Aes256Gcm {
+        Aes256Gcm::new(&(*self.0).into())
+    }
+
+    /// Returns the bytes of the file.
+    fn seal(&self, key: &MediaKey, unit: DataUnit) -> io::Result<Vec<u8>> {
+        let mut nonce = [0; NONCE_LEN];
+        random(&mut nonce)?;
+        let mut file = MAGIC.to_vec();
+        file.extend([Version::One as u8, AES_256_XTS, u8::from(unit == DataUnit::B4096), 0]);
+        let payload = Payload { msg: key.bytes(), aad: &file };
+        let sealed = self.cipher().encrypt(&Nonce::from(nonce), payload);
+        let sealed = sealed.map_err(|_| io::Error::other("the key cannot be sealed"))?;
+        file.extend(nonce);
+        file.extend(sealed);
+        Ok(file)
+    }
+
+    /// Reads the bytes of a file.
+    fn open(&self, file: &[u8]) -> Result<(MediaKey, DataUnit), &'static str> {
+        let parts = file.split_at_checked(HEADER_LEN);
+        let Some((header @ [magic @ .., version, cipher, unit, 0], rest)) = parts else {
+            return Err("this is no media key");
+        };
+        if magic != MAGIC {
+            return Err("this is no media key");
+        }
+        let unit = match (*version, *cipher, *unit) {
+            (version, AES_256_XTS, 0) if version == Version::One as u8 => DataUnit::B512,
+            (version, AES_256_XTS, 1) if version == Version::One as u8 => DataUnit::B4096,
+            _ => return Err("this media key is of a version that this release does not know"),
+        };
+        let Some((nonce, sealed)) = rest.split_first_chunk::<NONCE_LEN>() else {
+            return Err("this media key is cut short");
+        };
+        let payload = Payload { msg: sealed, aad: header };
+        let opened = self.cipher().decrypt(&Nonce::from(*nonce), payload).map(Zeroizing::new);
+        let opened = opened
+            .map_err(|_| "the secret is not the one that this media key was made with, or it is damaged")?;
+        match opened.as_chunks().0 {
+            [data, tweak] if opened.len() == MEDIA_KEY_LEN => Ok((MediaKey::new([*data, *tweak]), unit)),
+            _ => Err("this is no media key"),
+        }
+    }
+}
+
+/// Keeps the key of a medium while it is served. `wake` is called on another thread when a replacement has ended.
+pub(super) struct Keeper<W> {
+    keys: MediaKeys,
+    wake: W,
+    under_way: Option<Receiver<Replaced>>,
+}
+
+impl<W: Fn() + Clone + Send + 'static> Keeper<W> {
+    pub(super) const fn new(keys: MediaKeys, wake: W) -> Self {
+        Self { keys, wake, under_way: None }
+    }
+}
+
+impl<W: Fn() + Clone + Send + 'static> KeyKeeper for Keeper<W> {
+    fn replace(&mut self) {
+        let (sender, receiver) = channel();
+        self.under_way = Some(receiver);
+        let (kept, unit, wake) = (self.keys.kept.clone(), self.keys.unit, self.wake.clone());
+        let not_begun = sender.clone();
+        // The reactor goes on while the disk works.
+        let thread = std::thread::Builder::new().name("media key".to_owned()).spawn(move || {
+            let _ = sender.send(replaced(kept.as_ref(), unit));
+            wake();
+        });
+        if let Err(error) = thread {
+            crate::error!("a media key is not replaced: {}", os_error(&error));
+            let _ = not_begun.send(Replaced::Kept);
+        }
+    }
+
+    fn poll(&mut self) -> Option<Replaced> {
+        let ended = match self.under_way.as_ref()?.try_recv() {
+            Ok(ended) => ended,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => Replaced::Unknown,
+        };
+        self.under_way = None;
+        Some(ended)
+    }
+}
+
+fn replaced(kept: Option<&Kept>, unit: DataUnit) -> Replaced {
+    let key = match fresh() {
+        Ok(key) => key,
+        Err(error) => {
+            crate::error!("no random bytes for a media key: {}", os_error(&error));
+            return Replaced::Kept;
+        }
+    };
+    let Some(Kept { path, wrap }) = kept else { return Replaced::Fresh(key) };
+    let step = wrap.seal(&key, unit).map_or_else(Step::Kept, |bytes| replace(path, &bytes));
+    let path = path.display();
+    match step {
+        Step::Done => {
+            crate::info!("{path}: a fresh key; nothing that the disk held can be read any more");
+            Replaced::Fresh(key)
+        }
+        Step::Kept(error) => {
+            crate::error!("{path} cannot be replaced: {}; the old key is kept", os_error(&error));
+            Replaced::Kept
+        }
+        Step::Unknown(error) => {
+            crate::error!(
+                "{path} was replaced, but perhaps not durably: {}; the disk is not served until targe is restarted",
+                os_error(&error)
+            );
+            Replaced::Unknown
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

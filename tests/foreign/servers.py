@@ -4,6 +4,7 @@
 configuration of one product. Rigs never name a product themselves, so that a rig tried on one judges the other.
 """
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -28,7 +29,8 @@ DIGEST_POLICIES = {"offered": ("offer", "offer"), "required": ("require", "requi
 
 @dataclass(frozen=True)
 class Lun:
-    """One logical unit. `thin` files start as one hole, others are written full of zeros."""
+    """One logical unit. `thin` files start as one hole, others are written full of zeros. `atomic`: what atomic writes are
+    multiples of, if anything. `encrypted`: whether what it holds is stored encrypted."""
     medium: str = "file"
     size: int = 100 * MIB
     thin: bool = True
@@ -37,6 +39,8 @@ class Lun:
     write_cache: bool = True
     block: int = 512
     physical: int = 4096
+    atomic: int = 0
+    encrypted: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,10 +202,21 @@ class Targe(Server):
     def start(self, fresh=True):
         if fresh:
             shutil.rmtree(os.path.join(self.folder, "state"), ignore_errors=True)
+            for unit in range(len(self.export.luns)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(self.medium_path(unit) + ".media-key")
         if self.port is None:
             self.port = free_port()
         self.write_config()
         super().start(fresh)
+
+    def secret_path(self):
+        """A secret for encrypted media, made once."""
+        path = os.path.join(self.folder, "secret")
+        if not os.path.exists(path):
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                file.write(os.urandom(32))
+        return path
 
     def write_config(self):
         # Closed to others, as targe asks of a file that holds secrets.
@@ -228,6 +243,10 @@ class Targe(Server):
             yield f'provisioning = "{"thin" if lun.thin else "full"}"'
             yield from (f"physical_bs = {lun.physical}", f"ro = {toml(lun.readonly)}")
             yield from (f"removable = {toml(lun.removable)}", f"write_cache = {toml(lun.write_cache)}")
+            if lun.atomic:
+                yield f"atomic_bs = {lun.atomic}"
+            if lun.encrypted:
+                yield f'encrypt = "{self.secret_path()}"'
 
     def reload(self):
         """Applies the export as it is described now to the running server."""

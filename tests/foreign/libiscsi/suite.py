@@ -29,6 +29,8 @@ REASONS_MAX = 8
 STARTS = re.compile(r"^  Test: (\S+) \.\.\.(.*)")
 LEFT_OUT = re.compile(r"\[SKIPP(?:ED|ING)\]|Skipping RTPG tests")
 NO_SESSION = re.compile(r"Not an iSCSI device|Non-iSCSI")
+# The only reason of a test that came to its end and asserted nothing.
+SILENT = "asserted nothing"
 # Some tests check without CUnit's macros, and only fail through them.
 CHECKED = "[SUCCESS]"
 
@@ -141,7 +143,7 @@ def read_verdicts(log, noted):
             verdict = "FAIL"
         reasons = broken.get(test, []) if verdict not in ("SKIP", "PASS") else left_out
         if verdict == "SKIP" and not reasons:
-            reasons = ["asserted nothing"]
+            reasons = [SILENT]
         verdicts[test] = Verdict(verdict, list(dict.fromkeys(reasons))[:REASONS_MAX])
 
     with open(log, errors="replace") as lines:

@@ -72,10 +72,12 @@ fn preferred(said: u32, granule: u32) -> u32 {
     said.clamp(granule.max(512), 1 << 20).next_power_of_two()
 }
 
-/// Tries a hole where nothing is: behind the end of the file. It changes nothing.
+/// Tries a hole where nothing is: behind the end of the file. It changes nothing. A file that cannot be written is taken
+/// for one with holes: it may well have some, and nobody will ask for more.
 fn punches(file: &File, size: u64) -> bool {
     let behind = size.next_multiple_of(1 << 20);
-    fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, behind, 4096).is_ok()
+    let tried = fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, behind, 4096);
+    matches!(tried, Ok(()) | Err(Errno::BADF))
 }
 
 /// Returns whether a queue attribute of a disk (or of the disk that a partition is on) is other than zero.

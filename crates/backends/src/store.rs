@@ -57,7 +57,7 @@ impl FileStore {
     /// Serves what was opened through `queue`.
     pub fn new(opened: Opened, queue: FileQueue) -> Self {
         let Opened { file, kind, layout, size, allocation, read_only, write_cache } = opened;
-        let thin = layout.punches && allocation == Allocation::Sparse && !read_only;
+        let thin = layout.punches && allocation == Allocation::Sparse;
         let profile = Profile {
             len: size - size % u64::from(layout.granule),
             granule: layout.granule,

@@ -6,7 +6,6 @@
 //! **Invariant:** this room knows no transport: not how commands arrive, nor how data is fetched or delivered.
 #![no_std]
 #![forbid(unsafe_code)]
-#![allow(dead_code, reason = "commands that use what stands here are being added room by room")]
 
 extern crate alloc;
 

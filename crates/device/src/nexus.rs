@@ -3,7 +3,7 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use scsi::sense::{Asc, Sense};
+use scsi::sense::Asc;
 
 use crate::attention::UnitAttentions;
 use crate::contract::{Nexus, NexusId, RelativePort};
@@ -104,13 +104,6 @@ impl Nexuses {
         }
         for lost in &mut self.lost {
             lost.attentions.establish(asc);
-        }
-    }
-
-    /// The same with more to say than the code; nexuses that are away hear nothing of it.
-    pub(crate) fn attend_all_with(&mut self, sense: Sense) {
-        for state in &mut self.present {
-            state.attentions.establish_with(sense);
         }
     }
 

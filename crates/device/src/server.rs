@@ -202,14 +202,9 @@ impl Core {
     }
 
     /// Asks for an exclusive range of the medium: the job gets `JobInput::Locked` when no other access overlaps it,
-    /// and keeps it until the task ends or [`Self::unlock`]. Ask only when all data is at hand: others wait meanwhile.
+    /// and keeps it until the task ends. Ask only when all data is at hand: others wait meanwhile.
     pub(crate) fn lock(&mut self, task: &TaskInfo, range: ByteRange) {
         self.medium.lock(task.id, range);
-    }
-
-    /// Releases the exclusive ranges of a task early.
-    pub(crate) fn unlock(&mut self, task: &TaskInfo) {
-        self.medium.unlock(task.id);
     }
 
     /// Asks for bytes of the Data-Out buffer. Never beyond `data_out_len`; never zero.

@@ -26,8 +26,6 @@ pub(crate) enum Verdict {
     Status(Status),
     /// CHECK CONDITION.
     Check(Sense),
-    /// GOOD with this sense data (COMPLETED, and the like).
-    GoodWith(Sense),
     /// Parameter data, cut to the allocation length and to what the initiator takes; then GOOD.
     Data {
         /// All of it.

@@ -20,7 +20,7 @@ impl<S: Store> ReadOnly<S> {
 
 impl<S: Store> Store for ReadOnly<S> {
     fn profile(&self) -> Profile {
-        Profile { read_only: true, thin: false, volatile_cache: false, ..self.inner.profile() }
+        Profile { read_only: true, volatile_cache: false, ..self.inner.profile() }
     }
 
     fn submit(&mut self, op: Op) {

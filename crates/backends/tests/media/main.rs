@@ -112,6 +112,7 @@ fn refuses_what_breaks_the_contract(engine: EngineChoice) {
     let opened = open_soon(|| reader.open());
     let Some(mut rig) = Rig::serve(engine, opened) else { return };
     assert!(rig.store.profile().read_only);
+    assert!(rig.store.profile().thin, "what is asked of it is refused as a write, not as unknown");
     let longest = rig.store.profile().io_len_max;
     let fault = |result: Result<Outcome, Failure>| result.unwrap_err().fault;
     let table = [

@@ -47,7 +47,6 @@ struct Entry {
     token: RodToken,
     owner: Rc<[u8]>,
     ranges: Vec<BlockRange>,
-    blocks: Blocks,
     inactivity: Duration,
     used: Instant,
     made: Instant,
@@ -105,12 +104,10 @@ impl Tokens {
             let dead = self.tokens.iter().position(|entry| !entry.is_alive(now));
             let _forgotten = self.tokens.remove(dead.unwrap_or(0));
         }
-        let blocks = new.ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.blocks.0));
         self.tokens.push_back(Entry {
             token,
             owner: new.owner,
             ranges: new.ranges,
-            blocks: Blocks(blocks),
             inactivity: Duration::from_secs(u64::from(new.inactivity_s)),
             used: now,
             made: now,
@@ -185,13 +182,6 @@ impl Tokens {
             Some(State::Revoked) => Err(Sense::illegal(Asc::TOKEN_REVOKED)),
             Some(State::Cancelled) => Err(Sense::illegal(Asc::TOKEN_CANCELLED)),
             None => Err(Sense::illegal(Asc::TOKEN_UNKNOWN)),
-        }
-    }
-
-    /// Takes note that every block is about to change, or may have.
-    pub(crate) fn all_touched(&mut self) {
-        for entry in self.tokens.iter_mut().filter(|entry| entry.state == State::Alive) {
-            entry.state = State::Revoked;
         }
     }
 

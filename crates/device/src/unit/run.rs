@@ -91,7 +91,6 @@ impl LogicalUnit {
                 Verdict::Good => self.finish(id, Status::GOOD, None),
                 Verdict::Status(status) => self.finish(id, status, None),
                 Verdict::Check(sense) => self.finish(id, Status::CHECK_CONDITION, Some(sense)),
-                Verdict::GoodWith(sense) => self.finish(id, Status::GOOD, Some(sense)),
                 Verdict::AbortOthers { nexuses, then } => self.abort_others(id, &nexuses, then),
                 Verdict::AbortTask { task, then } => {
                     self.abort(task, Answer::TaskAborted);

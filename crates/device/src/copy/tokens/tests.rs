@@ -126,6 +126,4 @@ fn a_deleted_token_is_unknown() {
     tokens.delete(token(1).bytes());
     assert_eq!(asc(&mut tokens, at(0), 1), Some(Asc::TOKEN_UNKNOWN));
     assert_eq!(asc(&mut tokens, at(0), 2), None);
-    tokens.all_touched();
-    assert_eq!(asc(&mut tokens, at(0), 2), Some(Asc::TOKEN_REVOKED));
 }

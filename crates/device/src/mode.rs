@@ -110,9 +110,15 @@ pub(crate) fn select(
             }
         }
         row.apply(&mut new, sent.body);
+        if new.queue_error.is_reserved() {
+            return Err(wrong_at(at_body + QERR_AT, Some(2)));
+        }
     }
     Ok(new)
 }
+
+/// Which byte of the control page's body has QERR.
+const QERR_AT: usize = 1;
 
 const fn medium_type_at(form: Form) -> usize {
     match form {
@@ -238,6 +244,18 @@ const PAGES: &[PageRow] = &[
                 mask: 0x04,
                 get: |settings| settings.descriptor_sense,
                 set: |settings, on| settings.descriptor_sense = on,
+            },
+            Bit {
+                byte: QERR_AT,
+                mask: 0x02,
+                get: |settings| settings.queue_error.aborts,
+                set: |settings, on| settings.queue_error.aborts = on,
+            },
+            Bit {
+                byte: QERR_AT,
+                mask: 0x04,
+                get: |settings| settings.queue_error.only_own,
+                set: |settings, on| settings.queue_error.only_own = on,
             },
             Bit {
                 byte: 2,

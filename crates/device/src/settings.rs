@@ -13,6 +13,24 @@ pub(crate) struct Settings {
     pub(crate) task_aborted_status: bool,
     /// UA_INTLCK_CTRL of the control page.
     pub(crate) attention_interlock: AttentionInterlock,
+    /// QERR of the control page.
+    pub(crate) queue_error: QueueError,
+}
+
+/// QERR (SPC-5 §7.5.8): which other commands a command takes with it when it ends with CHECK CONDITION.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct QueueError {
+    /// The low bit: any at all.
+    pub(crate) aborts: bool,
+    /// The high bit: only those of the nexus that it came from. Reserved without the low one.
+    pub(crate) only_own: bool,
+}
+
+impl QueueError {
+    /// Returns whether it is 10b, which means nothing.
+    pub(crate) const fn is_reserved(self) -> bool {
+        self.only_own && !self.aborts
+    }
 }
 
 /// UA_INTLCK_CTRL (SPC-5 §7.5.8).
@@ -34,6 +52,7 @@ impl Settings {
             descriptor_sense: false,
             task_aborted_status: false,
             attention_interlock: AttentionInterlock::ClearedWhenReported,
+            queue_error: QueueError { aborts: false, only_own: false },
         }
     }
 }

@@ -4,6 +4,7 @@ use scsi::sense::Asc;
 
 use crate::contract::{ManageFunction, ManageOutcome, NexusId, TaskKey};
 use crate::server::Core;
+use crate::task::TaskInfo;
 use crate::task_set::Answer;
 use crate::unit::{LogicalUnit, Reset};
 
@@ -66,6 +67,24 @@ impl LogicalUnit {
     /// SAM-5 §7.5: the tasks of others end with TASK ABORTED, or silently and with a unit attention.
     fn clear_task_set(&mut self, nexus: NexusId) {
         for id in self.tasks.select(|_| true) {
+            let Some(owner) = self.tasks.find_mut(id).map(|task| task.info.nexus) else { continue };
+            let answer = self.core.answer_to_abort(owner == nexus);
+            self.abort(id, answer);
+            if owner != nexus && answer == Answer::Aborted {
+                self.core.nexuses.attend(owner, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
+            }
+        }
+    }
+
+    /// QERR of the control page (SPC-5 §7.5.8): a command that ended with CHECK CONDITION takes others with it. Those of
+    /// copy managers stay: their copy is judged where it runs.
+    pub(crate) fn abort_after_error(&mut self, failed: &TaskInfo) {
+        let only_own = self.core.settings.queue_error.only_own;
+        let nexus = failed.nexus;
+        if failed.key().is_none() {
+            return;
+        }
+        for id in self.tasks.select(|task| task.key().is_some() && (!only_own || task.nexus == nexus)) {
             let Some(owner) = self.tasks.find_mut(id).map(|task| task.info.nexus) else { continue };
             let answer = self.core.answer_to_abort(owner == nexus);
             self.abort(id, answer);

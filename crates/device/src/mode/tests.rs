@@ -1,4 +1,5 @@
 use super::*;
+use crate::settings::QueueError;
 
 const MEDIUM: MediumFacts =
     MediumFacts { write_protected: false, descriptor: BlockDescriptor { blocks: 0x20_0000, block_len: 512 } };
@@ -91,7 +92,7 @@ fn changeable_values_are_the_settings_and_nothing_else() {
         let mut expected = vec![0; page.body.len()];
         match (page.code, page.subpage) {
             (0x08, 0) => expected[0] = 0x04,
-            (0x0a, 0) => expected[..4].copy_from_slice(&[0x04, 0, 0x28, 0x40]),
+            (0x0a, 0) => expected[..4].copy_from_slice(&[0x04, 0x06, 0x28, 0x40]),
             _ => {}
         }
         assert_eq!(page.body, expected, "{:02x}", page.code);
@@ -240,4 +241,21 @@ fn a_block_descriptor_cannot_resize_the_disk() {
     assert_eq!(select(Form::Six, &odd, &fresh(), MEDIUM), Err(Sense::invalid_parameter(3, None)));
     let medium_type = [0, 1, 0, 0];
     assert_eq!(select(Form::Six, &medium_type, &fresh(), MEDIUM), Err(Sense::invalid_parameter(1, None)));
+}
+
+#[test]
+fn a_reserved_value_of_qerr_is_refused_and_the_others_are_taken() {
+    for (bits, expected) in
+        [(0, Some((false, false))), (2, Some((true, false))), (6, Some((true, true))), (4, None)]
+    {
+        let mut control = current(0x0a, 0);
+        control[3] |= bits;
+        let selected = select(Form::Six, &list(&control), &fresh(), MEDIUM);
+        match expected {
+            Some((aborts, only_own)) => {
+                assert_eq!(selected.unwrap().queue_error, QueueError { aborts, only_own });
+            }
+            None => assert_eq!(selected, Err(Sense::invalid_parameter(7, Some(2)))),
+        }
+    }
 }

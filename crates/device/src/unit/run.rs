@@ -196,6 +196,9 @@ impl LogicalUnit {
             _ => {}
         }
         self.core.answer(&task.info, status, sense.as_ref());
+        if status == Status::CHECK_CONDITION && self.core.settings.queue_error.aborts {
+            self.abort_after_error(&task.info);
+        }
         None
     }
 

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use crate::contract::{DataOutFault, Event, ManageFunction, ManageKey, ManageOutcome, TaskKey};
+use crate::settings::QueueError;
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config, nexus};
 use crate::unit::Reset;
 use base::buffer::Bytes;
@@ -148,6 +149,33 @@ fn clearing_a_task_set_tells_the_others_as_tas_says() {
             assert!(aborted(&mut rig, other));
             rig.run(B, &[0; 6], 0, &[])
                 .check(SenseKey::UNIT_ATTENTION, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
+        }
+        rig.run(A, &[0; 6], 0, &[]).good();
+        rig.run(B, &[0; 6], 0, &[]).good();
+    }
+}
+
+#[test]
+fn a_failed_command_takes_those_with_it_that_qerr_says() {
+    for (aborts, only_own) in [(false, false), (true, false), (true, true)] {
+        let (mut rig, gate) = slow();
+        rig.unit.core.settings.queue_error = QueueError { aborts, only_own };
+        gate.close();
+        let (own, other) = (start_read(&mut rig, A), start_read(&mut rig, B));
+        rig.run(A, &[0xff; 6], 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
+        gate.open();
+        rig.ready();
+        if aborts {
+            assert!(aborted(&mut rig, own));
+        } else {
+            rig.finish(own, &[]).good();
+        }
+        if aborts && !only_own {
+            assert!(aborted(&mut rig, other));
+            rig.run(B, &[0; 6], 0, &[])
+                .check(SenseKey::UNIT_ATTENTION, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
+        } else {
+            rig.finish(other, &[]).good();
         }
         rig.run(A, &[0; 6], 0, &[]).good();
         rig.run(B, &[0; 6], 0, &[]).good();

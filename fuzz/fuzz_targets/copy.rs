@@ -91,6 +91,7 @@ fn unit() -> LogicalUnit {
         read_only: false,
         removable: false,
         long_cdbs: false,
+        atomic_blocks: 1,
         thin: true,
         write_cache: true,
         task_set_max: 64,

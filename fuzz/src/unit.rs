@@ -165,6 +165,7 @@ impl Ordeal {
             read_only: choice & 0x0c == 0x0c,
             removable: choice & 2 != 0,
             long_cdbs: choice & 0x40 == 0,
+            atomic_blocks: 1 << (choice & 3),
             thin: choice & 4 == 0,
             write_cache: choice & 8 == 0,
             task_set_max: 32,

@@ -326,6 +326,7 @@ fn unit_config(number: u32) -> UnitConfig {
         read_only: false,
         removable: false,
         long_cdbs: false,
+        atomic_blocks: 1,
         thin: true,
         write_cache: true,
         task_set_max: 32,

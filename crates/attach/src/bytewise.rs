@@ -164,7 +164,7 @@ impl SharedStore for Bytewise {
         let granule = narrow(span.granule);
         let io_len_max = wide((profile.io_len_max - profile.io_len_max % granule).max(granule));
         match action {
-            OpAction::Flush => self.store.submit(action, done),
+            OpAction::Flush | OpAction::ForgetKey => self.store.submit(action, done),
             _ if len == 0 => done(Ok(nothing(&action))),
             OpAction::Read { .. } if span.is_whole() && len <= io_len_max => self.store.submit(action, done),
             OpAction::Read { .. } => self.read(span, io_len_max, done),

@@ -37,6 +37,7 @@ pub(crate) fn submit(disk: &Bytewise, action: OpAction, watch: &Watch, done: Don
         OpAction::Read { .. } => "read",
         OpAction::Write { .. } => "write",
         OpAction::Flush => "flush",
+        OpAction::ForgetKey => "forget the key",
         OpAction::Deallocate { .. } => "discard",
         OpAction::WriteZeroes { .. } => "write zeroes",
         // Whether a part is allocated is a question that may go unanswered.

@@ -238,6 +238,8 @@ impl SharedStore for Stripe {
             thin: all.iter().all(|member| member.thin),
             deallocated_reads_zero: all.iter().all(|member| member.deallocated_reads_zero),
             rotational: all.iter().any(|member| member.rotational),
+            // Some would have forgotten theirs and others not.
+            forgets: false,
         }
     }
 
@@ -250,6 +252,7 @@ impl SharedStore for Stripe {
         match action {
             OpAction::Read { .. } => self.read(at, end, done),
             OpAction::Extents { count_max, .. } => self.extents(at, end, count_max, done),
+            OpAction::ForgetKey => done(Err(Fault::Unsupported.into())),
             OpAction::Flush => {
                 let all: Vec<Share> =
                     (0..self.members.len()).map(|member| Share { member, at: 0, len: 0 }).collect();

@@ -101,6 +101,7 @@ impl State {
             OpAction::Read { .. } => "read".to_owned(),
             OpAction::Write { durability, .. } => format!("write {durability:?}"),
             OpAction::Flush => "flush".to_owned(),
+            OpAction::ForgetKey => "forget".to_owned(),
             OpAction::Deallocate { .. } => "deallocate".to_owned(),
             OpAction::WriteZeroes { may_deallocate, durability, .. } => {
                 format!("zero {durability:?}{}", if *may_deallocate { " hole" } else { "" })

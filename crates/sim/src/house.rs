@@ -32,6 +32,7 @@ pub fn unit_config(unit: u16, block_size: BlockSize) -> UnitConfig {
         read_only: false,
         removable: false,
         long_cdbs: false,
+        atomic_blocks: 1,
         thin: true,
         write_cache: true,
         task_set_max: 64,

@@ -194,6 +194,7 @@ impl Geometry {
             thin: self.thin && (self.unmap_max != 0 || self.write_same_unmaps),
             deallocated_reads_zero: self.reads_zero,
             rotational: self.rotational,
+            forgets: false,
         }
     }
 }

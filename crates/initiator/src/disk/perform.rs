@@ -50,6 +50,8 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
     let begun = match action {
         OpAction::Read { at, len } => read(inner, &geometry, (at, len), done),
         OpAction::Write { at, data, durability } => write(inner, &geometry, (at, data, durability), done),
+        // Its owner sanitizes it; who borrows it as a disk does not.
+        OpAction::ForgetKey => Err((DiskError::Unsupported("forgetting its key"), done)),
         OpAction::Flush => {
             flush_if(inner, geometry.write_cache, DataList::new(), done);
             Ok(())

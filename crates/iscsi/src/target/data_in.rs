@@ -100,6 +100,14 @@ impl DataIn {
         self.log.get(at).copied().filter(|sent| first.distance_to(sent.data_sn) < first.distance_to(end))
     }
 
+    /// Returns the longest of the kept PDUs with these numbers.
+    pub(crate) fn longest(&self, sn: DataSn, end: DataSn) -> u32 {
+        let from = self.acked_sn;
+        let run = from.distance_to(sn)..from.distance_to(end);
+        let named = self.log.iter().filter(|sent| run.contains(&from.distance_to(sent.data_sn)));
+        named.map(|sent| sent.len).max().unwrap_or(0)
+    }
+
     /// Returns the last kept PDU.
     pub(crate) fn last_sent(&self) -> Option<Sent> {
         self.log.last().copied()

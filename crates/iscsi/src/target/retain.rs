@@ -15,9 +15,10 @@ use base::time::Instant;
 
 use super::arena::Key;
 use super::connection::{Body, Control, Output, index};
-use super::engine::Engine;
+use super::engine::{Engine, Limits, MAX_CONTROL_BYTES};
 use super::task::Answered;
 use super::timer::{Owner, Timer};
+use super::window::MAX_DEPTH;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::{Bhs, Itt, TargetSn};
 use crate::serial::StatSn;
@@ -27,6 +28,8 @@ use crate::serial::StatSn;
 pub(crate) struct Unacked {
     first: StatSn,
     list: VecDeque<Kept>,
+    /// What small PDUs in it carry.
+    bytes: usize,
     /// Runs that are to be sent again.
     pub(crate) wanted: VecDeque<(StatSn, u32)>,
 }
@@ -42,19 +45,15 @@ pub(crate) enum Kept {
     Nothing,
 }
 
-/// How many statuses a connection keeps. More than a full window of commands can have, so that only an initiator
-/// which acknowledges nothing reaches it; then its connection sends no more until it does.
-pub(crate) const MAX_UNACKED: usize = 2048;
-
-/// At this many the initiator is asked to acknowledge, in time before the bound.
-const ASK_AT: usize = 512;
+/// How many small PDUs a connection keeps beside the answers to two full windows of commands.
+const SPARE: usize = 64;
 
 /// How many runs of statuses wait to be sent again; more become one.
 const MAX_WANTED: usize = 8;
 
 impl Unacked {
     pub(crate) const fn new(first: StatSn) -> Self {
-        Self { first, list: VecDeque::new(), wanted: VecDeque::new() }
+        Self { first, list: VecDeque::new(), bytes: 0, wanted: VecDeque::new() }
     }
 
     /// Returns the first number that is kept.
@@ -70,13 +69,14 @@ impl Unacked {
         self.list.len()
     }
 
-    /// Returns whether no more can be kept.
-    pub(crate) fn is_full(&self) -> bool {
-        self.list.len() >= MAX_UNACKED
+    /// Returns whether no more than this can be kept.
+    pub(crate) fn is_full(&self, max: usize) -> bool {
+        self.list.len() >= max || self.bytes >= MAX_CONTROL_BYTES
     }
 
     /// Keeps the status of the next number.
     fn push(&mut self, kept: Kept) {
+        self.bytes += kept.bytes();
         self.list.push_back(kept);
     }
 
@@ -86,8 +86,9 @@ impl Unacked {
             return None;
         }
         let kept = self.list.pop_front()?;
+        self.bytes -= kept.bytes();
         self.first = self.first.next();
-        if self.list.is_empty() && self.list.capacity() > ASK_AT {
+        if self.list.is_empty() && self.list.capacity() > SPARE {
             self.list = VecDeque::new();
         }
         Some(kept)
@@ -104,6 +105,24 @@ impl Unacked {
     }
 }
 
+impl Kept {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Control(control) => control.1.bytes().len(),
+            Self::Task(_) | Self::Nothing => 0,
+        }
+    }
+}
+
+impl Limits {
+    /// Returns how many statuses a connection keeps: more than an initiator can have open, so that only one which
+    /// acknowledges nothing reaches it. Then its connection sends no more until it does.
+    pub(crate) fn unacked_max(&self) -> usize {
+        let open = self.queue_depth.clamp(1, MAX_DEPTH).saturating_mul(2).saturating_add(self.immediate_max);
+        usize::try_from(open).unwrap_or(usize::MAX).saturating_add(SPARE)
+    }
+}
+
 impl Engine {
     /// Uses up a status number, and keeps what has it if the session's level asks for that.
     pub(super) fn use_status(&mut self, now: Instant, conn: ConnId, kept: Kept) -> StatSn {
@@ -115,7 +134,9 @@ impl Engine {
             return sn;
         }
         connection.unacked.push(kept);
-        let many = connection.unacked.len() >= ASK_AT;
+        // In time before the bound.
+        let many = connection.unacked.is_full(self.limits.unacked_max() / 2)
+            || connection.unacked.bytes > MAX_CONTROL_BYTES / 2;
         if !connection.deadlines.is_set(Timer::Ack) {
             let at = now.after(self.limits.ack_within);
             self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Ack, at);

@@ -51,9 +51,10 @@ impl Engine {
             connection.asked = false;
         }
         while !out.is_full() {
+            let unacked_max = self.limits.unacked_max();
             let Some(connection) = self.conn_mut(conn) else { return };
             let Some(output) = connection.out.pop_front() else { return };
-            let is_full = connection.unacked.is_full();
+            let is_full = connection.unacked.is_full(unacked_max);
             if (is_full || self.is_held_up(conn)) && !output.may_leave_unacknowledged() {
                 // Nothing more leaves until something is acknowledged; that brings us back.
                 if let Some(connection) = self.conn_mut(conn) {

@@ -83,10 +83,15 @@ impl Engine {
     }
 
     fn data_snack(&mut self, conn: ConnId, key: Key, snack: &Snack) -> Result<(), Why> {
+        let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
         let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
         let (first, next) = task.numbers();
         let (from, count) =
             erl1::run(first, next, snack.beg_run, snack.run_length).ok_or(Why::SnackNotSent)?;
+        if task.inn.longest(DataSn(from), DataSn(from).plus(count)) > most {
+            // Once it receives less than it did, it must ask for the data cut anew (§11.16.3).
+            return Err(Why::SnackUnserved);
+        }
         let is_first = task.wanted.is_empty();
         if task.data_in_len == 0 && next_r2t(task, from, count).is_none() && snack.run_length > 0 {
             // The data that answers an R2T acknowledges it.

@@ -256,8 +256,15 @@ fn data_cut_anew_comes_from_the_acknowledged_point_and_ends_with_a_tagged_respon
         cmd_sn: world.numbers(conn).1,
         exp_stat_sn: StatSn(0),
     };
-    world.send(conn, &text, b"MaxRecvDataSegmentLength=2048\0");
-    world.expect::<TextResponse>(conn);
+    for size in [512, 2048] {
+        let size = alloc::format!("MaxRecvDataSegmentLength={size}\0");
+        world.send(conn, &text, size.as_bytes());
+        world.expect::<TextResponse>(conn);
+        if size.contains("512") {
+            world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (2, 1)), &[]);
+            assert_eq!(rejected(&mut world, conn), RejectReason::SNACK_REJECT, "it would be too long");
+        }
+    }
     let anew = Snack { tag: 9, ..snack(SnackKind::R_DATA, itt, (0, 0)) };
     for bad in [
         Snack { tag: 0, ..anew },
@@ -404,7 +411,7 @@ fn an_initiator_is_asked_to_acknowledge_and_held_up_if_it_never_does() {
             answers += usize::from(got.read::<NopIn>().itt != Itt::NONE);
         }
     }
-    assert_eq!(answers, crate::target::retain::MAX_UNACKED);
+    assert_eq!(answers, Limits::default().unacked_max());
     let last = sent[0].sn.stat_sn.next().plus(u32::try_from(answers).unwrap());
     ack(&mut world, conn, last);
     let mut more = 0;
@@ -498,6 +505,38 @@ fn immediate_data_that_is_damaged_takes_its_command_with_it() {
     let up = world.start(conn, &write, &pattern(0, 600));
     world.fetch(up.task, 0, 600);
     assert_eq!(world.expect_data(up.task, 0), pattern(0, 600));
+}
+
+#[test]
+fn answers_that_are_kept_are_bounded_by_their_bytes_too() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let mut answers = 0;
+    for _ in 0..100 {
+        let (itt, cmd_sn) = world.numbers(conn);
+        let nop = NopOut { immediate: true, lun: 0, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) };
+        let text = TextRequest {
+            immediate: true,
+            is_final: true,
+            continues: false,
+            lun: 0,
+            itt: Itt(1 << 20),
+            ttt: Ttt::NONE,
+            cmd_sn,
+            exp_stat_sn: StatSn(0),
+        };
+        if answers == 0 {
+            world.send(conn, &text, b"MaxRecvDataSegmentLength=262144\0");
+        }
+        world.send(conn, &nop, &[7; 200_000]);
+        while let Some(got) = world.receive(conn) {
+            answers += usize::from(!got.data.is_empty() && got.bhs.opcode() == Opcode::NOP_IN);
+        }
+        if world.ended(conn).is_some() {
+            break;
+        }
+    }
+    assert!((10..=22).contains(&answers), "{answers}");
 }
 
 /// Sends a sequence in PDUs of `step` bytes; those in `hurt` have a wrong data digest, those in `lost` a wrong header.

@@ -262,8 +262,11 @@ fn again(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-fn spoilt(digest: [u8; DIGEST_LEN], spoil: bool) -> [u8; DIGEST_LEN] {
-    if spoil { digest.map(|byte| !byte) } else { digest }
+/// Spoils a digest as a line does that flips a bit: a target that can tell what was meant may go on behind the PDU, and
+/// RFC 7143 §7.8 lets it end the connection where it cannot.
+const fn spoilt([first, rest @ ..]: [u8; DIGEST_LEN], spoil: bool) -> [u8; DIGEST_LEN] {
+    let [b, c, d] = rest;
+    [first ^ spoil as u8, b, c, d]
 }
 
 /// Returns a PDU in one line: its kind, its flags and tags, the numbers that its kind has, and the text of text.

@@ -12,7 +12,8 @@ pub struct Reject {
     pub reason: RejectReason,
     /// The counters.
     pub sn: TargetSn,
-    /// The next Data-Out number expected of the task, if a data PDU was refused whose task is known, else zero.
+    /// The next number of the task's Data-In or R2T PDUs, if a SNACK for them was refused as a protocol error
+    /// (§11.17.3), else zero.
     pub data_sn: DataSn,
 }
 

@@ -320,8 +320,7 @@ impl Engine {
     pub(super) fn fail_by_verdict(&mut self, conn: ConnId, bhs: &Bhs, key: Key, why: Why) -> Result<(), Why> {
         let answer = self.verdict(conn, why);
         if let Some(reason) = answer.reject {
-            let data_sn = self.tasks.get(key).and_then(|task| task.out.runs.first()).map(|run| run.data_sn);
-            self.reject(conn, bhs, reason, data_sn.unwrap_or_default())?;
+            self.reject(conn, bhs, reason, DataSn(0))?;
         }
         match answer.then {
             Then::Nothing => Ok(()),

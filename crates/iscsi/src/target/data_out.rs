@@ -365,12 +365,10 @@ impl Engine {
         let pdu = DataOut::decode(bhs)?;
         let session = self.tasks.get(key).and_then(|task| self.sessions.get(task.session));
         let in_order = session.is_none_or(|state| state.parameters.data_pdu_in_order);
-        let mut expected = DataSn(0);
         match self.tasks.get_mut(key).and_then(|task| task.out.select(pdu.ttt)) {
             Some(run) => {
                 run.skipped(pdu.data_sn);
                 run.broken = true;
-                expected = run.data_sn;
                 if let Some(mut buf) = buf {
                     // In order, what was damaged stands behind the good. In any order it stands where it belongs and
                     // will be overwritten.
@@ -384,7 +382,7 @@ impl Engine {
         }
         let answer = self.verdict(conn, why);
         if let Some(reason) = answer.reject {
-            self.reject(conn, bhs, reason, expected)?;
+            self.reject(conn, bhs, reason, DataSn(0))?;
         }
         self.end_run(conn, key, bhs)
     }

@@ -294,10 +294,21 @@ impl Engine {
     pub(super) fn refuse(&mut self, conn: ConnId, bhs: &Bhs, why: Why) -> Result<(), Why> {
         let answer = self.verdict(conn, why);
         if let Some(reason) = answer.reject {
-            self.reject(conn, bhs, reason, DataSn(0))?;
+            self.reject(conn, bhs, reason, self.next_number(conn, bhs, reason))?;
         }
         // A task that does not exist cannot fail.
         if answer.then == Then::Drop { Err(why) } else { Ok(()) }
+    }
+
+    /// Returns what a Reject says about the numbers of a task (§11.17.3): for a SNACK that asks for Data-In or R2T PDUs
+    /// that cannot be had, the next that would be sent.
+    fn next_number(&self, conn: ConnId, bhs: &Bhs, reason: RejectReason) -> DataSn {
+        if bhs.opcode() != Opcode::SNACK || reason != RejectReason::PROTOCOL_ERROR {
+            return DataSn(0);
+        }
+        let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
+        let task = session.and_then(|state| self.tasks.get(state.find(&self.tasks, bhs.itt())?));
+        task.map_or(DataSn(0), |task| DataSn(task.numbers().1))
     }
 
     /// Sends a Reject with the header of the refused PDU (RFC 7143 §11.17.4).

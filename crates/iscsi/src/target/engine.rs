@@ -100,7 +100,7 @@ pub struct Limits {
     /// [`Self::data_within`], and after this time the initiator is shown which number is expected.
     pub gap_within: Duration,
     /// How long a task management function waits for the data of the tasks that it ends (RFC 7143 §4.2.3.3 sets no
-    /// end to it, but initiators that stop sending are common).
+    /// end to it, but initiators that stop sending are common), and its response, twice as long, for acknowledgements.
     pub fence_within: Duration,
     /// How long a logout waits for tasks that were begun, and for their answers to leave, before it terminates them.
     pub logout_within: Duration,

@@ -5,8 +5,8 @@
 //! On one connection the order of its queue is the fence. With several, a mark goes into each other connection's
 //! queue; where it comes to the front, all before it is sent, and what was sent must be acknowledged. When that is so
 //! everywhere, the response leaves, and other connections rest until it is acknowledged too. The initiator is pinged for
-//! both. One that never acknowledges cannot hold a fence up for longer than
-//! [`super::engine::Limits::pong_within`].
+//! both. One that has been sent everything and does not acknowledge it holds a fence up for twice
+//! [`super::engine::Limits::fence_within`]; one that does not even take what it is sent, for longer.
 
 use base::machine::ConnId;
 use smallvec::SmallVec;
@@ -27,6 +27,7 @@ pub(crate) struct Fence {
     conn: ConnId,
     response: TmfResponse,
     mark: u32,
+    looks: Looks,
     /// The connections that it waits for; up to which status, once that is known.
     waits: SmallVec<[(ConnId, Option<StatSn>); 4]>,
 }
@@ -37,6 +38,26 @@ pub(crate) struct Raised {
     conn: ConnId,
     mark: u32,
     behind: Option<StatSn>,
+    looks: Looks,
+}
+
+/// How often the clock looked at something that waits: in all, and since all is sent that is to be acknowledged.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looks {
+    all: u32,
+    sent: u32,
+}
+
+/// How many looks a fence has.
+const MAX_LOOKS: Looks = Looks { all: 16, sent: 2 };
+
+impl Looks {
+    /// Counts one; returns whether it was the last.
+    const fn is_last(&mut self, is_sent: bool) -> bool {
+        self.all += 1;
+        self.sent += is_sent as u32;
+        self.all >= MAX_LOOKS.all || self.sent >= MAX_LOOKS.sent
+    }
 }
 
 impl Engine {
@@ -52,15 +73,21 @@ impl Engine {
             state.conns.iter().copied().filter(|conn| *conn != tmf.conn).collect();
         let waits = others.iter().map(|conn| (*conn, None)).collect();
         let mark = state.take_mark();
-        state.fences.push(Fence { conn: tmf.conn, response: pdu, mark, waits });
+        state.fences.push(Fence { conn: tmf.conn, response: pdu, mark, looks: Looks::default(), waits });
         for conn in others {
             self.queue(conn, Output::Mark(mark));
         }
-        let at = self.now.after(self.limits.pong_within);
-        if let Some(state) = self.sessions.get_mut(tmf.session) {
-            self.timers.set(Owner::Session(tmf.session), &mut state.deadlines, Timer::Acked, at);
-        }
+        self.watch_fences(tmf.session);
         Ok(())
+    }
+
+    fn watch_fences(&mut self, session: Key) {
+        let at = self.now.after(self.limits.fence_within);
+        if let Some(state) = self.sessions.get_mut(session)
+            && !state.deadlines.is_set(Timer::Acked)
+        {
+            self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Acked, at);
+        }
     }
 
     /// Takes note that everything before a mark was sent on a connection.
@@ -131,7 +158,7 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return };
         if state.conns.len() > 1 && state.conns.contains(&fence.conn) {
             let mark = state.take_mark();
-            state.raised = Some(Raised { conn: fence.conn, mark, behind: None });
+            state.raised = Some(Raised { conn: fence.conn, mark, behind: None, looks: Looks::default() });
             self.queue(fence.conn, Output::Mark(mark));
         }
     }
@@ -157,18 +184,28 @@ impl Engine {
         self.lower_fences(session);
     }
 
-    /// Waits no more for acknowledgements that do not come.
+    /// Waits no more for acknowledgements that have had their time.
     pub(super) fn fences_are_late(&mut self, session: Key) {
         let Some(state) = self.sessions.get_mut(session) else { return };
-        state.raised = None;
+        if let Some(raised) = &mut state.raised
+            && raised.looks.is_last(raised.behind.is_some())
+        {
+            state.raised = None;
+        }
         for fence in &mut state.fences {
-            fence.waits.clear();
+            if fence.looks.is_last(fence.waits.iter().all(|(_, upto)| upto.is_some())) {
+                fence.waits.clear();
+            }
         }
         let conns = state.conns.clone();
         for conn in conns {
             self.ask_transmit(conn);
         }
         self.lower_fences(session);
+        if self.sessions.get(session).is_some_and(|state| !state.fences.is_empty() || state.raised.is_some())
+        {
+            self.watch_fences(session);
+        }
     }
 }
 

@@ -304,7 +304,7 @@ impl Session {
                 }
                 Ok(())
             }
-            Opcode::SNACK => self.snack_rejected(slot, &Snack::decode(&bhs)?, pdu.reason),
+            Opcode::SNACK => self.snack_rejected(slot, &Snack::decode(&bhs)?),
             // The target asks for the data again, or ends the task.
             Opcode::DATA_OUT => Ok(()),
             Opcode::LOGOUT_REQUEST if self.farewell.is_some_and(|(itt, _)| itt == bhs.itt()) => {
@@ -366,25 +366,22 @@ impl Session {
         Ok(())
     }
 
-    fn snack_rejected(&mut self, slot: Slot, snack: &Snack, reason: RejectReason) -> Result<(), Why> {
+    fn snack_rejected(&mut self, slot: Slot, snack: &Snack) -> Result<(), Why> {
+        // What came meanwhile need not be repaired, and one that asks for all there is may find nothing.
+        if snack.run_length == 0 || !self.is_missing(slot, snack) {
+            return Ok(());
+        }
         match snack.kind {
-            SnackKind::STATUS
-                if self.link(slot).is_some_and(|link| link.missing_statuses(None).is_some()) =>
-            {
-                Err(Why::Rejected(RejectText(reason)))
-            }
-            SnackKind::DATA_OR_R2T | SnackKind::R_DATA => {
+            SnackKind::STATUS => Err(Why::NotRepaired),
+            SnackKind::DATA_OR_R2T => {
                 // The target ends the task with an error; a GOOD status would be a lie.
-                if let Some(key) = find(&self.tasks, TAG_TASK, snack.itt)
-                    && let Some(task) = self.tasks.get_mut(key)
-                {
-                    task.unrepairable = true;
-                    if task.ending.as_ref().is_some_and(|ending| ending.status == 0) {
-                        return Err(Why::NotRepaired);
-                    }
-                    return self.conclude(key);
+                let Some(key) = find(&self.tasks, TAG_TASK, snack.itt) else { return Ok(()) };
+                let Some(task) = self.tasks.get_mut(key) else { return Ok(()) };
+                task.unrepairable = true;
+                if task.ending.as_ref().is_some_and(|ending| ending.status == 0) {
+                    return Err(Why::NotRepaired);
                 }
-                Ok(())
+                self.conclude(key)
             }
             _ => Ok(()),
         }

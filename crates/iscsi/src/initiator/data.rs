@@ -225,8 +225,8 @@ impl Session {
         if !repairs && parameters.data_sequence_in_order && offset != task.out.asked {
             return Err(Why::R2tOffset);
         }
-        // Recovery R2Ts come on top.
-        let most = usize::from(parameters.max_outstanding_r2t) * if repairs { 2 } else { 1 };
+        // Recovery R2Ts come on top, and a target that hears nothing may ask for the same several times.
+        let most = usize::from(parameters.max_outstanding_r2t) + if repairs { MAX_RECOVERY_R2TS } else { 0 };
         if task.out.bursts.len() >= most {
             return Err(Why::TooManyR2ts);
         }
@@ -336,6 +336,22 @@ impl Session {
         self.watch(now, slot);
     }
 
+    /// Returns whether what a SNACK asks for is still missing: several can be on the way for the same.
+    pub(super) fn is_missing(&self, slot: Slot, snack: &Snack) -> bool {
+        match snack.kind {
+            SnackKind::STATUS => {
+                self.link(slot).is_some_and(|link| !StatSn(snack.beg_run).before(link.exp_stat_sn))
+            }
+            SnackKind::DATA_OR_R2T | SnackKind::R_DATA => find(&self.tasks, TAG_TASK, snack.itt)
+                .and_then(|key| self.tasks.get(key))
+                .is_some_and(|task| {
+                    let proactive = snack.run_length == 0 && task.standing == Standing::Sent(slot);
+                    proactive || task.numbers.judge(snack.beg_run) == Number::Missing
+                }),
+            _ => true,
+        }
+    }
+
     /// Makes sure that somebody looks after what is missing.
     pub(super) fn watch(&mut self, now: Instant, slot: Slot) {
         let at = now.after(self.plan.limits.repair_after);
@@ -361,3 +377,6 @@ pub(super) fn sense_of(data: &[u8]) -> Result<Option<alloc::boxed::Box<[u8]>>, W
 }
 
 const MAX_SENSE: usize = 252;
+
+/// How many recovery R2Ts of a task may wait to be answered.
+const MAX_RECOVERY_R2TS: usize = 32;

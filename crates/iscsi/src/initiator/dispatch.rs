@@ -172,7 +172,7 @@ impl Session {
         let recovers = self.repairs();
         let Some(link) = self.link_mut(slot) else { return Err(Why::Bug) };
         let fresh = link.take_status(sn.stat_sn, recovers)?;
-        if link.ahead != 0 {
+        if !link.ahead.is_empty() {
             self.ask_for_statuses(now, slot, None);
         }
         Ok(fresh)

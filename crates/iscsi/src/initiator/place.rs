@@ -9,6 +9,7 @@ use base::machine::ConnId;
 use base::time::{Duration, Instant};
 
 use super::contract::Slot;
+use super::why::Why;
 use crate::emit::Digests;
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
 use crate::login::directory::TargetAddress;
@@ -148,9 +149,9 @@ pub(super) struct Link {
     /// Its login, until that is over.
     pub(super) login: Option<Box<InitiatorLogin>>,
     pub(super) parameters: ConnectionParameters,
-    /// The next status number; those ahead of it that came, by distance.
+    /// The next status number; runs of those ahead of it that came, in order, each with the number behind its last.
     pub(super) exp_stat_sn: StatSn,
-    pub(super) ahead: u128,
+    pub(super) ahead: Vec<(StatSn, StatSn)>,
     /// Statuses that came, but whose data is missing: to acknowledge them would be to acknowledge the data.
     pub(super) unready: Vec<StatSn>,
     /// Up to where missing ones were asked for.
@@ -212,6 +213,16 @@ pub(super) enum Control {
     Snack(Snack),
 }
 
+/// How far ahead of the first that is missing a status may be, and between how many gaps: a window full of commands
+/// and a Reject for each of their data PDUs.
+const MAX_STATUSES_AHEAD: u32 = 1 << 16;
+const MAX_STATUS_GAPS: usize = 256;
+
+/// Returns whether `sn` lies in `from..to`.
+const fn is_within(sn: StatSn, from: StatSn, to: StatSn) -> bool {
+    from.distance_to(sn) < from.distance_to(to)
+}
+
 impl Link {
     pub(super) fn new(now: Instant, conn: ConnId, login: InitiatorLogin) -> Self {
         let framing = Framing {
@@ -230,7 +241,7 @@ impl Link {
             login: Some(Box::new(login)),
             parameters: ConnectionParameters::default(),
             exp_stat_sn: StatSn(0),
-            ahead: 0,
+            ahead: Vec::new(),
             unready: Vec::new(),
             statuses_asked: StatSn(0),
             out: VecDeque::new(),
@@ -259,40 +270,45 @@ impl Link {
     }
 
     /// Judges a status number and notes that it came. `false`: it came before.
-    pub(super) fn take_status(&mut self, sn: StatSn, recovers: bool) -> Result<bool, super::why::Why> {
-        use super::why::Why;
+    pub(super) fn take_status(&mut self, sn: StatSn, recovers: bool) -> Result<bool, Why> {
         if sn == self.exp_stat_sn {
             self.exp_stat_sn = sn.next();
-            while self.ahead & 1 != 0 {
-                self.ahead >>= 1;
-                self.exp_stat_sn = self.exp_stat_sn.next();
-            }
-            self.ahead >>= 1;
+            self.ahead.retain(|(from, to)| {
+                if *from == self.exp_stat_sn {
+                    self.exp_stat_sn = *to;
+                    return false;
+                }
+                true
+            });
             return Ok(true);
         }
         if !recovers {
             return Err(Why::StatSnOutOfOrder);
         }
-        if sn.before(self.exp_stat_sn) {
+        if sn.before(self.exp_stat_sn) || self.ahead.iter().any(|(from, to)| is_within(sn, *from, *to)) {
             return Ok(false);
         }
-        // Bit 0 is the number behind the expected one.
-        let at = self.exp_stat_sn.distance_to(sn) - 1;
-        let bit = 1u128.checked_shl(at).ok_or(Why::StatSnFarAhead)?;
-        let fresh = self.ahead & bit == 0;
-        self.ahead |= bit;
-        Ok(fresh)
+        if self.exp_stat_sn.distance_to(sn) > MAX_STATUSES_AHEAD || self.ahead.len() >= MAX_STATUS_GAPS {
+            return Err(Why::StatSnFarAhead);
+        }
+        let base = self.exp_stat_sn;
+        let at = self.ahead.partition_point(|(from, _)| base.distance_to(*from) < base.distance_to(sn));
+        self.ahead.insert(at, (sn, sn.next()));
+        self.ahead.dedup_by(|next, run| {
+            let joins = run.1 == next.0;
+            if joins {
+                run.1 = next.1;
+            }
+            joins
+        });
+        Ok(true)
     }
 
     /// Returns the first run of statuses that did not come although later ones did: first, and how many.
     pub(super) fn missing_statuses(&self, next: Option<StatSn>) -> Option<(StatSn, u32)> {
-        let run = if self.ahead != 0 {
-            self.ahead.trailing_zeros() + 1
-        } else {
-            let next = next.filter(|next| next.after(self.exp_stat_sn))?;
-            self.exp_stat_sn.distance_to(next)
-        };
-        Some((self.exp_stat_sn, run))
+        let first = self.ahead.first().map(|(from, _)| *from);
+        let end = first.or_else(|| next.filter(|next| next.after(self.exp_stat_sn)))?;
+        Some((self.exp_stat_sn, self.exp_stat_sn.distance_to(end)))
     }
 }
 

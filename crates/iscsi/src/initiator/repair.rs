@@ -41,7 +41,7 @@ impl Session {
         let mut missing = false;
         if let Some(link) = self.link_mut(slot) {
             link.statuses_asked = link.exp_stat_sn;
-            missing = link.ahead != 0;
+            missing = !link.ahead.is_empty();
         }
         if missing {
             self.ask_for_statuses(now, slot, None);

@@ -194,8 +194,12 @@ impl Session {
 
     fn send_control(&mut self, slot: Slot, control: Control, data: &[u8], out: &mut Transmit) {
         let cmd_sn = self.cmd_sn;
+        let stale = matches!(&control, Control::Snack(snack) if !self.is_missing(slot, snack));
         let Some(link) = self.link_mut(slot) else { return };
         link.controls = link.controls.saturating_sub(1);
+        if stale {
+            return;
+        }
         let bhs = control.encode(cmd_sn, link.acknowledged()).with_data_len(data.len());
         let digests = link.digests();
         digests.header(&bhs, out);

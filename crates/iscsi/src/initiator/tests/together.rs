@@ -92,7 +92,7 @@ fn work(seed: u64, pair: &mut Pair, rng: &mut Rng, count: u32, span: Duration) {
     }
     for (task, id) in writes {
         let outcome = pair.outcome(task);
-        assert!(outcome.end.is_good(), "seed {seed}: write {id}: {outcome:?}");
+        assert!(outcome.end.is_good(), "seed {seed}: write {id} {task:?}: {outcome:?} {:?}", pair.events);
         assert_eq!(pair.executed.get(&id), Some(&1), "seed {seed}: write {id} is carried out once");
     }
     assert!(pair.medium == expected, "seed {seed}: the medium holds what was written");
@@ -377,4 +377,39 @@ fn both_ends_ping_a_silent_peer_and_stay_together() {
     assert!(pair.session.is_up());
     assert_eq!(pair.session.stats().connections_lost, 0);
     assert!(pair.session.stats().pdus_out > 10);
+}
+
+#[test]
+fn level_2_survives_cut_connections_and_the_caller_notices_nothing() {
+    let (mut cut, mut reassigned) = (0, 0);
+    for seed in 0..40 {
+        let connections = 1 + u16::try_from(seed % 4).unwrap();
+        let faults = Faults { flips_up: 10, flips_down: 10, cuts: 20_000, budget: 12 };
+        let mut pair = faulty(seed, 2, connections, faults);
+        let mut rng = Rng::from_seed(seed);
+        work(seed, &mut pair, &mut rng, 24, Duration::from_secs(300));
+        let stats = pair.session.stats();
+        assert_eq!((stats.sessions_rebuilt, stats.replays), (0, 0), "seed {seed}");
+        cut += pair.cut;
+        reassigned += stats.reassigns;
+    }
+    assert!(cut > 40 && reassigned > 20, "{cut} cut, {reassigned} tasks moved");
+}
+
+#[test]
+fn several_connections_share_the_work() {
+    let mut setup = Setup::default();
+    setup.plan.connections = 4;
+    let mut pair = Pair::up(setup);
+    assert_eq!(pair.session.connections().filter(|view| view.up).count(), 4);
+    pair.answering = false;
+    for at in 0..40 {
+        pair.submit(read(at, 4096));
+    }
+    pair.run();
+    for view in pair.session.connections() {
+        assert_eq!(view.tasks, 10, "{view:?}");
+    }
+    pair.answering = true;
+    pair.settle(0, Duration::from_secs(1));
 }

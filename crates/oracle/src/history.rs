@@ -223,6 +223,8 @@ pub struct History {
     /// The reading half of each open copy.
     copies: BTreeMap<OpId, ReadId>,
     reads: BTreeMap<ReadId, (DeviceId, Lba, u64)>,
+    /// The last crash of each device.
+    crashes: BTreeMap<DeviceId, Tick>,
     /// Blocks with versions that a flush or a crash decides about.
     unsettled: BTreeSet<(DeviceId, Lba)>,
 }
@@ -240,6 +242,7 @@ impl History {
             ops: BTreeMap::new(),
             copies: BTreeMap::new(),
             reads: BTreeMap::new(),
+            crashes: BTreeMap::new(),
             unsettled: BTreeSet::new(),
         }
     }
@@ -327,16 +330,13 @@ impl History {
         self.end(op, End::Failed);
     }
 
-    /// Takes note that the medium of a device lost what was not on stable storage. What is under way has failed.
+    /// Takes note that the medium of a device lost what was not on stable storage. What is under way may have been begun, and
+    /// may be carried out afterwards, unless its end is told.
     pub fn crash(&mut self, device: DeviceId) {
         let now = self.tick();
-        let open: Vec<OpId> =
-            self.ops.iter().filter(|(_, change)| change.device == device).map(|(op, _)| *op).collect();
-        for op in open {
-            self.end(op, End::Failed);
-        }
+        self.crashes.insert(device, now);
         for (_, block) in self.blocks.range_mut((device, Lba(0))..=(device, Lba(u64::MAX))) {
-            block.crash(now);
+            block.crash();
         }
     }
 
@@ -349,6 +349,10 @@ impl History {
     pub fn flush_end(&mut self, flush: FlushId) {
         let FlushId(device, begin) = flush;
         self.tick();
+        // One that a crash came into may have been carried out before or after it.
+        if self.crashes.get(&device).is_some_and(|crash| *crash > begin) {
+            return;
+        }
         let keys: Vec<_> =
             self.unsettled.range((device, Lba(0))..=(device, Lba(u64::MAX))).copied().collect();
         for key in &keys {
@@ -512,6 +516,8 @@ impl History {
 
     fn judge(&mut self, key: (DeviceId, Lba), reading: Reading, from: Tick, to: Tick) -> Option<Finding> {
         let tears = self.tears;
+        // What was read before or after a crash says nothing of what the crash left.
+        let telling = self.crashes.get(&key.0).is_none_or(|crash| *crash < from);
         let block = self.block(key);
         let legal = match (&reading, content_of(&reading)) {
             (Reading::Torn(pieces), _) if tears && block.may_be_torn(pieces, from, to) => true,
@@ -520,7 +526,9 @@ impl History {
                 let fitting: Vec<u64> =
                     block.readable(from, to).filter(fits).take(2).map(|version| version.op).collect();
                 // Two that wrote the same leave open which one it was.
-                if let [op] = fitting.as_slice() {
+                if let [op] = fitting.as_slice()
+                    && telling
+                {
                     block.seen(*op, from, to);
                     if let Some(version) = block.find(*op) {
                         version.content = Known::Exactly(content);

@@ -38,7 +38,7 @@ pub(crate) struct Version {
     pub(crate) stable: bool,
     /// Something that certainly came after it is on stable storage: not even a crash brings it back.
     pub(crate) buried: bool,
-    /// It was submitted before the last crash.
+    /// It was over before the last crash.
     pub(crate) crashed: bool,
 }
 
@@ -133,11 +133,12 @@ impl Register {
     }
 
     /// The medium lost what was not on stable storage.
-    pub(crate) fn crash(&mut self, now: Tick) {
+    pub(crate) fn crash(&mut self) {
         for version in self.versions.iter_mut().filter(|version| !version.buried) {
-            version.over = Some(version.over.map_or(now, |over| over.min(now)));
-            version.crashed = true;
+            version.crashed = version.over.is_some();
             version.broken = true;
+            // The answer to what was under way may still arrive, and then says nothing of what the medium kept.
+            version.optional |= version.over.is_none() && !version.stable;
             if !version.void {
                 version.dead = None;
             }

@@ -220,6 +220,33 @@ fn a_crash_brings_back_what_was_not_flushed_and_nothing_else() {
 }
 
 #[test]
+fn an_answer_that_arrives_after_a_crash_says_nothing_of_what_was_kept() {
+    let mut desk = Desk::new();
+    let (op, bytes) = desk.write(1, false);
+    let (through, stable) = desk.write(2, true);
+    let flush = desk.history.flush_begin(DEVICE);
+    desk.history.crash(DEVICE);
+    desk.history.end(op, End::Done);
+    desk.history.end(through, End::Done);
+    desk.history.flush_end(flush);
+    assert_eq!(desk.clone_for().read(1, &ZEROS), None);
+    assert_eq!(desk.read(1, &bytes), None);
+    assert_eq!(desk.clone_for().read(2, &ZEROS), Some(Wrong::Lost));
+    assert_eq!(desk.read(2, &stable), None);
+}
+
+#[test]
+fn a_read_that_a_crash_came_into_does_not_tell_what_was_kept() {
+    let mut desk = Desk::new();
+    let old = desk.done(1);
+    let new = desk.done(1);
+    let read = desk.begin(1);
+    desk.history.crash(DEVICE);
+    assert_eq!(desk.judge(read, &new), None);
+    assert_eq!(desk.read(1, &old), None);
+}
+
+#[test]
 fn what_was_written_through_survives() {
     let mut desk = Desk::new();
     let old = desk.done(1);
@@ -387,7 +414,9 @@ fn run(seed: u64, bug: Option<u64>) -> Option<Wrong> {
             }
             _ if rng.chance(1, 8) => {
                 desk.history.crash(DEVICE);
-                writes.clear();
+                for running in writes.drain(..) {
+                    desk.history.end(running.op, End::Failed);
+                }
                 for (read, ..) in reads.drain(..) {
                     desk.history.read_failed(read);
                 }

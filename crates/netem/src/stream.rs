@@ -307,6 +307,23 @@ impl<F: Framing> StreamLink<F> {
         lane.state = State::Over;
     }
 
+    /// One end, which sends in direction `way`, is done at once: it hears nothing any more, and the far end hears of it last,
+    /// unless the direction has fallen silent.
+    pub fn push_reset(&mut self, now: Instant, way: Way) {
+        let lane = lane_of(&mut self.forward, &mut self.backward, way);
+        if lane.state == State::Open {
+            let at = lane.last_arrival.max(now);
+            lane.queue.push_back((at, Arrived::Cut));
+        }
+        lane.state = State::Over;
+        lane.partial.clear();
+        let back = lane_of(&mut self.forward, &mut self.backward, way.opposite());
+        back.queue.clear();
+        back.queued_bytes = 0;
+        back.partial.clear();
+        back.state = State::Over;
+    }
+
     /// Breaks the connection: both ends hear of it at once; what was under way is lost.
     pub fn cut(&mut self, now: Instant) {
         self.end(now, None);
@@ -348,10 +365,9 @@ impl<F: Framing> StreamLink<F> {
     }
 
     /// Returns how many bytes of one direction are under way: who stands for a socket stops sending at the size of its
-    /// buffers.
-    pub fn in_flight(&self, way: Way) -> usize {
-        let lane = self.lane(way);
-        lane.queued_bytes + lane.partial.len()
+    /// buffers. A unit that is not whole yet does not count, since it has to become whole before it can leave.
+    pub const fn in_flight(&self, way: Way) -> usize {
+        self.lane(way).queued_bytes
     }
 
     /// Throws no dice from now on. A direction that has fallen silent stays so: only its ends can find out.

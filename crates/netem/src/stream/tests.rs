@@ -120,6 +120,21 @@ fn silence_tells_nobody() {
 }
 
 #[test]
+fn a_reset_reaches_the_far_end_alone_and_not_through_silence() {
+    for silent in [false, true] {
+        let odds = if silent { Odds::ALWAYS } else { Odds::NEVER };
+        let mut link = link(StreamPlan { silence: odds, ..StreamPlan::CLEAN }, 1);
+        link.push(Instant(0), Way::Backward, &pdu(3, 0));
+        link.push(Instant(0), Way::Forward, &pdu(1, 0));
+        link.push_reset(Instant(1), Way::Forward);
+        link.push(Instant(2), Way::Backward, &pdu(4, 0));
+        let expected = if silent { (vec![], None) } else { (pdu(1, 0), Some(Arrived::Cut)) };
+        assert_eq!(received(&mut link, Way::Forward), expected);
+        assert_eq!(received(&mut link, Way::Backward), (vec![], None));
+    }
+}
+
+#[test]
 fn units_are_lost_and_repeated_whole() {
     let plan = StreamPlan { drop: Odds::one_in(4), duplicate: Odds::one_in(4), ..StreamPlan::CLEAN };
     let mut link = link(plan, 11);

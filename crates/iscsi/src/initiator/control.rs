@@ -57,7 +57,8 @@ impl Session {
         let limits = self.plan.limits;
         let Some(link) = self.link(slot) else { return };
         let next = match link.ping {
-            Some((_, sent)) if now.since(sent) >= limits.pong_within && link.heard <= sent => {
+            // Something else may have come since, but then nothing any more.
+            Some((_, sent)) if now.since(sent.max(link.heard)) >= limits.pong_within => {
                 return self.misbehaved(now, slot, Why::PingUnanswered);
             }
             Some((_, sent)) => sent.max(link.heard).after(limits.pong_within),

@@ -497,6 +497,20 @@ fn a_silent_target_is_pinged_and_then_given_up() {
 }
 
 #[test]
+fn a_target_that_leaves_a_ping_unanswered_and_falls_silent_later_is_given_up() {
+    let (mut raw, conn) = Raw::level(0, &[]);
+    raw.manual = true;
+    raw.pass(Duration::from_millis(15_100));
+    let _: NopOut = raw.expect(conn);
+    let sn = raw.sn(conn);
+    raw.send(conn, &NopIn { lun: 0, itt: Itt::NONE, ttt: Ttt(33), sn }, &[]);
+    raw.now = raw.now.after(Duration::from_secs(11));
+    raw.session.handle_timeout(raw.now);
+    raw.drain();
+    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::PingUnanswered)));
+}
+
+#[test]
 fn a_target_that_wants_a_negotiation_gets_one() {
     let (mut raw, conn) = Raw::level(0, &[]);
     let message = AsyncMessage {

@@ -210,6 +210,16 @@ impl Shard {
         (stats.logins, stats.logins_failed)
     }
 
+    /// Returns what the protocol engine did so far.
+    pub const fn wire_stats(&self) -> &iscsi::target::engine::Stats {
+        self.engine.stats()
+    }
+
+    /// Returns how many bytes of data commands hold: none when none is open.
+    pub const fn data_bytes(&self) -> usize {
+        self.engine.data_bytes()
+    }
+
     /// Returns every unit.
     pub fn units(&self) -> Vec<UnitReport> {
         self.units.iter().map(|(unit, lu)| UnitReport { unit, stats: lu.stats() }).collect()

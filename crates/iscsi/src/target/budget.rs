@@ -78,7 +78,6 @@ impl Budget {
     }
 
     /// Returns how much is taken.
-    #[cfg(test)]
     pub(super) const fn used(&self) -> usize {
         self.used
     }

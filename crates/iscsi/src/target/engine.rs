@@ -367,6 +367,11 @@ impl Engine {
         &self.stats
     }
 
+    /// Returns how many bytes of data are taken from the budgets: none when no task is open.
+    pub const fn data_bytes(&self) -> usize {
+        self.unasked.used() + self.asked.used() + self.answers.used()
+    }
+
     fn expired(&mut self, now: Instant, owner: Owner, timer: Timer) {
         match (owner, timer) {
             (Owner::Connection(conn), Timer::Login) => self.drop_connection(conn, Why::LoginTooSlow),

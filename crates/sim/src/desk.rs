@@ -153,7 +153,6 @@ impl Desk {
         for device in self.devices.clone() {
             self.history.crash(device);
         }
-        self.lost.clear();
     }
 
     /// Judges blocks that were read past everything else.

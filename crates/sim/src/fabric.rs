@@ -5,6 +5,7 @@
 //! will be one more.
 
 pub mod direct;
+pub mod iscsi;
 
 use base::time::Instant;
 
@@ -133,6 +134,9 @@ pub trait Fabric {
 
     /// Returns when something happens by itself.
     fn next(&self) -> Option<Instant>;
+
+    /// Returns who waits for what moment, in words.
+    fn waits(&self) -> String;
 
     /// Lets everything happen that is due; also after media have completions.
     fn advance(&mut self, now: Instant);

@@ -5,15 +5,50 @@ use std::fmt;
 use base::rng::Rng;
 use base::time::Duration;
 use base::units::BlockSize;
-use netem::odds::Span;
+use iscsi::initiator::contract::{Limits as SessionLimits, Retry};
+use iscsi::negotiate::{DigestPolicy, KeyPolicy};
+use iscsi::target::engine::Limits;
+use netem::odds::{Odds, Span};
+use netem::stream::StreamPlan;
 
 use crate::media::MediumPlan;
 
 /// Which transport carries the commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Transport {
     /// None: initiators call the units directly. Nothing is hidden behind a protocol.
     Direct,
+    /// iSCSI.
+    Iscsi(Box<IscsiPlan>),
+}
+
+/// Both ends of iSCSI, and the path between them.
+#[derive(Clone, Debug)]
+pub struct IscsiPlan {
+    /// What initiators offer.
+    pub initiator_keys: KeyPolicy,
+    /// What the target agrees to.
+    pub target_keys: KeyPolicy,
+    /// How many connections a session is to have.
+    pub connections: u16,
+    /// How many portals the target has, all of one group.
+    pub portals: u8,
+    /// How patient sessions are.
+    pub retry: Retry,
+    /// What sessions wait for.
+    pub session_limits: SessionLimits,
+    /// What the target waits for, and keeps.
+    pub limits: Limits,
+    /// The way to the target.
+    pub forward: StreamPlan,
+    /// The way back.
+    pub backward: StreamPlan,
+    /// How long it takes to connect.
+    pub connect_within: Span,
+    /// How many of a thousand attempts to connect fail.
+    pub connects_fail_per_mille: u64,
+    /// What a socket holds.
+    pub socket_bytes: usize,
 }
 
 /// A world to be run.
@@ -72,7 +107,11 @@ impl Scenario {
         };
         Self {
             seed,
-            transport: Transport::Direct,
+            transport: if rng.chance(1, 5) {
+                Transport::Direct
+            } else {
+                Transport::Iscsi(Box::new(IscsiPlan::of(&mut rng)))
+            },
             initiators: 1 + usize::try_from(rng.below(3)).unwrap(),
             units: 1 + u16::try_from(rng.below(2)).unwrap(),
             block_size,
@@ -88,6 +127,109 @@ impl Scenario {
             nexus_losses: u32::try_from(rng.below(4)).unwrap(),
         }
     }
+}
+
+impl IscsiPlan {
+    fn of(rng: &mut Rng) -> Self {
+        let level = u8::try_from(rng.below(3)).unwrap();
+        let mut initiator_keys = keys(rng);
+        let mut target_keys = keys(rng);
+        initiator_keys.error_recovery_level = level;
+        target_keys.error_recovery_level =
+            if rng.chance(1, 8) { u8::try_from(rng.below(3)).unwrap() } else { 2 };
+        let seconds = Duration::from_secs;
+        let faults = *pick(rng, &[0, 0, 1, 3, 10, 40]);
+        let connections = *pick(rng, &[1, 1, 2, 3, 4]);
+        target_keys.max_connections = if rng.chance(1, 6) { 1 } else { 8 };
+        let patience = seconds(*pick(rng, &[0, 5, 60]));
+        Self {
+            initiator_keys,
+            target_keys,
+            connections,
+            portals: 1 + u8::try_from(rng.below(2)).unwrap(),
+            retry: Retry {
+                patience,
+                attempts: *pick(rng, &[0, 0, 3]),
+                backoff: Duration::from_millis(100),
+                backoff_max: seconds(2),
+                first: !patience.is_zero(),
+            },
+            session_limits: SessionLimits {
+                ping_after: seconds(*pick(rng, &[1, 5, 15])),
+                pong_within: seconds(5),
+                repair_after: Duration::from_millis(*pick(rng, &[50, 300, 1000])),
+                ..SessionLimits::default()
+            },
+            limits: Limits {
+                queue_depth: *pick(rng, &[1, 2, 8, 32, 128]),
+                immediate_max: *pick(rng, &[2, 8, 32]),
+                ping_after: seconds(*pick(rng, &[1, 5, 20])),
+                pong_within: seconds(5),
+                data_within: seconds(10),
+                repair_after: Duration::from_millis(*pick(rng, &[100, 700, 2000])),
+                ..Limits::default()
+            },
+            forward: way(rng, faults),
+            backward: way(rng, faults),
+            connect_within: Span::between(Duration::from_micros(50), Duration::from_millis(3)),
+            connects_fail_per_mille: *pick(rng, &[0, 0, 100, 400]),
+            socket_bytes: *pick(rng, &[2 << 10, 64 << 10, 1 << 20]),
+        }
+    }
+}
+
+/// Keys at random, without those that the caller decides about.
+fn keys(rng: &mut Rng) -> KeyPolicy {
+    let digests = [
+        DigestPolicy::PreferCrc32c,
+        DigestPolicy::PreferCrc32c,
+        DigestPolicy::PreferCrc32c,
+        DigestPolicy::PreferNone,
+    ];
+    let max_burst_length = *pick(rng, &[512, 4096, 16 << 10, 256 << 10, 1 << 20]);
+    KeyPolicy {
+        header_digest: *pick(rng, &digests),
+        data_digest: *pick(rng, &digests),
+        initial_r2t: rng.chance(1, 3),
+        immediate_data: rng.chance(2, 3),
+        max_recv_data_segment_length: *pick(rng, &[512, 1024, 5000, 8192, 64 << 10, 256 << 10]),
+        max_burst_length,
+        first_burst_length: (*pick(rng, &[512, 2000, 8192, 64 << 10])).min(max_burst_length),
+        default_time2wait: *pick(rng, &[0, 0, 1, 2]),
+        default_time2retain: *pick(rng, &[0, 5, 20, 60]),
+        max_outstanding_r2t: *pick(rng, &[1, 1, 2, 8]),
+        data_pdu_in_order: rng.chance(1, 2),
+        data_sequence_in_order: rng.chance(1, 2),
+        protocol_level: *pick(rng, &[1, 2]),
+        ..KeyPolicy::default()
+    }
+}
+
+/// One direction at random, with `faults` times one fault in ten thousand units of each kind that the dice choose.
+fn way(rng: &mut Rng, faults: u32) -> StreamPlan {
+    let mut odds = |weight: u32| {
+        if rng.chance(1, 2) { Odds(faults * weight) } else { Odds::NEVER }
+    };
+    let mut plan = StreamPlan {
+        corrupt_header: odds(100),
+        corrupt_header_digest: odds(30),
+        corrupt_data: odds(150),
+        corrupt_data_digest: odds(30),
+        drop: odds(60),
+        duplicate: odds(40),
+        cut: odds(25),
+        silence: odds(8),
+        stall: odds(50),
+        ..StreamPlan::CLEAN
+    };
+    plan.stall_for = Span::between(Duration::from_millis(1), Duration::from_secs(8));
+    let micros = *pick(rng, &[0, 100, 2000, 20_000]);
+    plan.delay = Span::between(Duration::from_micros(micros / 10), Duration::from_micros(micros));
+    plan.bytes_per_s = *pick(rng, &[0, 0, 100_000_000, 2_000_000]);
+    plan.piece_len_max = *pick(rng, &[0, 0, 30, 700, 9000]);
+    plan.spare_opening = rng.chance(2, 3);
+    plan.faults_max = *pick(rng, &[1, 5, 1000]);
+    plan
 }
 
 /// Picks one of several.

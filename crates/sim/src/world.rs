@@ -10,6 +10,7 @@ use oracle::stamp::DeviceId;
 
 use crate::desk::{Desk, Meaning};
 use crate::fabric::direct::Direct;
+use crate::fabric::iscsi::Iscsi;
 use crate::fabric::{Ended, Fabric, Happening, Manage, Ticket};
 use crate::media::{Clock, Medium};
 use crate::scenario::{Scenario, Transport, pick};
@@ -24,6 +25,12 @@ const HANGS_AFTER: Duration = Duration::from_secs(600);
 
 /// How long the end of a run may take once nothing fails any more.
 const SETTLES_WITHIN: Duration = Duration::from_secs(1200);
+
+/// How many moments a run may have: a hundred times what an eventful one takes.
+const STEPS_MAX: u64 = 3_000_000;
+
+/// How long things may fail, in the world.
+const FAILS_FOR: Duration = Duration::from_secs(120);
 
 /// What went wrong.
 #[derive(Clone, Debug)]
@@ -67,6 +74,7 @@ pub struct World {
     rng: Rng,
     trace: Trace,
     crashes: Vec<Instant>,
+    steps: u64,
     failures: Vec<String>,
 }
 
@@ -85,7 +93,8 @@ struct Open {
     initiator: usize,
     unit: u16,
     since: Instant,
-    aborted: bool,
+    /// When its initiator asks for its end, again.
+    patience: Instant,
 }
 
 /// Runs the world of a scenario.
@@ -106,9 +115,12 @@ impl World {
             .map(|_| Medium::new(scenario.medium, clock.clone(), rng.next_u64()))
             .collect();
         let devices = (0..scenario.units).map(|_| DeviceId(rng.next_u64())).collect();
-        let fabric: Box<dyn Fabric> = match scenario.transport {
+        let fabric: Box<dyn Fabric> = match &scenario.transport {
             Transport::Direct => {
                 Box::new(Direct::new(scenario, media.clone(), trace.clone(), start, rng.next_u64()))
+            }
+            Transport::Iscsi(plan) => {
+                Box::new(Iscsi::new(scenario, plan, media.clone(), trace.clone(), start, rng.next_u64()))
             }
         };
         let actor = |initiator| Actor {
@@ -138,6 +150,7 @@ impl World {
             rng,
             trace: trace.clone(),
             crashes,
+            steps: 0,
             failures: Vec::new(),
         }
     }
@@ -145,16 +158,16 @@ impl World {
     fn run(mut self) -> Result<Report, Failure> {
         let start = self.clock.now();
         self.settle();
-        while self.failures.is_empty() && self.is_busy() {
+        while self.failures.is_empty() && self.is_busy() && self.clock.now().since(start) < FAILS_FOR {
             self.step();
         }
         self.trace.say(|| "nothing fails from now on".into());
         self.fabric.heal(self.clock.now());
         self.media.iter().for_each(Medium::heal);
         let limit = self.clock.now().after(SETTLES_WITHIN);
-        while self.failures.is_empty() && !self.open.is_empty() {
+        while self.failures.is_empty() && (self.is_busy() || !self.open.is_empty()) {
             self.step();
-            self.bound(limit, "orders are still open long after everything was healed");
+            self.bound(limit, "orders are left long after everything was healed");
         }
         self.leave();
         if self.failures.is_empty() {
@@ -171,19 +184,26 @@ impl World {
     fn step(&mut self) {
         let now = self.clock.now();
         let sends = self.actors.iter().filter(|actor| self.may_send(actor)).map(|actor| actor.next);
-        let oldest = self.open.values().filter(|open| !open.aborted).map(|open| open.since).min();
+        let oldest = self.open.values().map(|open| open.patience).min();
         let hangs = self.open.values().map(|open| open.since).chain(self.managing.values().copied()).min();
         let next = (self.media.iter().filter_map(Medium::next))
             .chain(self.fabric.next())
             .chain(sends)
             .chain(self.crashes.last().copied())
-            .chain(oldest.map(|since| since.after(PATIENCE)))
+            .chain(oldest)
             .chain(hangs.map(|since| since.after(HANGS_AFTER)))
             .min();
         let Some(next) = next else {
             return self.fail("nothing will ever happen again".into());
         };
         let now = next.max(now);
+        self.steps += 1;
+        if self.steps > STEPS_MAX {
+            let media: Vec<_> = self.media.iter().map(Medium::next).collect();
+            let line =
+                format!("something keeps itself busy at {now:?}: {}, media {media:?}", self.fabric.waits());
+            return self.fail(line);
+        }
         self.clock.set(now);
         self.trace.at(now);
         if self.crashes.last().is_some_and(|at| *at <= now) {
@@ -231,7 +251,7 @@ impl World {
         self.desk.submitted(ticket, meaning);
         if self.fabric.submit(now, initiator, ticket, order) {
             self.actors[initiator].open += 1;
-            self.open.insert(ticket, Open { initiator, unit, since: now, aborted: false });
+            self.open.insert(ticket, Open { initiator, unit, since: now, patience: now.after(PATIENCE) });
         } else {
             self.desk.ended(initiator, ticket, &Ended::Refused);
         }
@@ -266,13 +286,11 @@ impl World {
 
     /// Aborts what takes too long, and notices what hangs.
     fn watch(&mut self, now: Instant) {
-        let late: Vec<Ticket> = (self.open.iter())
-            .filter(|(_, open)| !open.aborted && now >= open.since.after(PATIENCE))
-            .map(|(ticket, _)| *ticket)
-            .collect();
+        let late: Vec<Ticket> =
+            (self.open.iter()).filter(|(_, open)| now >= open.patience).map(|(ticket, _)| *ticket).collect();
         for ticket in late {
             let Some(open) = self.open.get_mut(&ticket) else { continue };
-            open.aborted = true;
+            open.patience = now.after(PATIENCE);
             let (initiator, unit) = (open.initiator, open.unit);
             self.trace
                 .say(|| format!("initiator {initiator} waits too long for {} on unit {unit}", ticket.0));

@@ -377,6 +377,11 @@ impl Fabric for Direct {
         self.units.iter().filter_map(LogicalUnit::poll_timeout).chain(queued).min()
     }
 
+    fn waits(&self) -> String {
+        let units: Vec<_> = self.units.iter().map(LogicalUnit::poll_timeout).collect();
+        format!("units {units:?}, queue {:?}", self.queue.first_key_value().map(|((at, _), _)| *at))
+    }
+
     fn advance(&mut self, now: Instant) {
         for unit in 0..self.units.len() {
             if self.media[unit].next().is_some_and(|at| at <= now) {

@@ -1,0 +1,544 @@
+//! iSCSI: session machines, connections that fail, and a shard.
+
+mod watched;
+mod wire;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use base::buffer::Pool;
+use base::machine::{Arrival, ConnId, PortalId, StreamMachine as _};
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+use device::contract::{Access, RelativePort};
+use iscsi::initiator::Session;
+use iscsi::initiator::contract::{
+    Down, End, Event, ManageId, Management, Portal as SessionPortal, Purpose, Request, SessionPlan, Since,
+    Slot, TaskId,
+};
+use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
+use iscsi::name::{Isid, PortalGroupTag};
+use iscsi::pdu::ahs::Cdb;
+use iscsi::pdu::scsi_command::TaskAttribute;
+use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::pdu::tmf_response::TmfResult;
+use netem::odds::Span;
+use target::config::{DiscoveryConfig, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
+use target::shard::Shard;
+
+use super::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
+use crate::house;
+use crate::media::{Medium, scattered};
+use crate::scenario::{IscsiPlan, Scenario};
+use crate::trace::Trace;
+use watched::Watched;
+use wire::{Side, Wire};
+
+/// Sessions, connections and a shard.
+pub struct Iscsi {
+    scenario: Scenario,
+    plan: IscsiPlan,
+    media: Vec<Medium>,
+    saved: Vec<Option<Vec<u8>>>,
+    shard: Shard,
+    shard_pool: Pool,
+    /// Numbers of the shard's connections that may be used again, and the next new one.
+    free: Vec<u32>,
+    next_conn: u32,
+    hosts: Vec<Host>,
+    wires: BTreeMap<u64, Wire>,
+    next_wire: u64,
+    queue: BTreeMap<(Instant, u64), Step>,
+    number: u64,
+    happenings: VecDeque<Happening>,
+    trace: Trace,
+    rng: Rng,
+    healed: bool,
+    /// The target does not listen before this.
+    boots_at: Instant,
+    tally: Tally,
+}
+
+/// An initiator.
+struct Host {
+    session: Session,
+    pool: Pool,
+    tasks: BTreeMap<TaskId, Ticket>,
+    tickets: BTreeMap<Ticket, TaskId>,
+    manages: BTreeMap<ManageId, Ticket>,
+    /// Attempts to connect that are under way.
+    connecting: BTreeMap<Slot, u64>,
+    next_conn: u32,
+    leaving: bool,
+    gone: bool,
+}
+
+enum Step {
+    /// An attempt to connect comes to its end.
+    Connect(usize, Slot, u64),
+    Saved(UnitId, u64),
+    /// A session that gave up is begun anew.
+    Restart(usize),
+    /// A connection has been half closed for long enough.
+    Linger(u64, Side),
+}
+
+/// How many rounds of events, actions and bytes one moment may have.
+const SETTLES_WITHIN: u32 = 1_000_000;
+
+/// What happened, for people.
+#[derive(Debug, Default)]
+struct Tally {
+    connections: u64,
+    restarts: u64,
+    faults: u64,
+    /// Of sessions that are over.
+    retries: u64,
+    reassigns: u64,
+    snacks: u64,
+    rebuilt: u64,
+    continued: u64,
+    bugs: u64,
+    /// Of shards that are over.
+    shard_bugs: u64,
+}
+
+impl Iscsi {
+    /// Makes a target and its initiators, which begin to log in.
+    pub fn new(
+        scenario: &Scenario,
+        plan: &IscsiPlan,
+        media: Vec<Medium>,
+        trace: Trace,
+        now: Instant,
+        seed: u64,
+    ) -> Self {
+        let shard_pool = Pool::new(32 << 20);
+        let mut fabric = Self {
+            shard: Shard::new(config(scenario, plan), plan.limits, shard_pool.clone()),
+            scenario: scenario.clone(),
+            plan: plan.clone(),
+            saved: vec![None; media.len()],
+            media,
+            shard_pool,
+            free: Vec::new(),
+            next_conn: 0,
+            hosts: Vec::new(),
+            wires: BTreeMap::new(),
+            next_wire: 0,
+            queue: BTreeMap::new(),
+            number: 0,
+            happenings: VecDeque::new(),
+            trace,
+            rng: Rng::from_seed(seed),
+            healed: false,
+            boots_at: now,
+            tally: Tally::default(),
+        };
+        fabric.boot(now);
+        for host in 0..scenario.initiators {
+            let fresh = fabric.host(now, host);
+            fabric.hosts.push(fresh);
+        }
+        fabric.settle(now);
+        fabric
+    }
+
+    fn boot(&mut self, now: Instant) {
+        self.shard =
+            Shard::new(config(&self.scenario, &self.plan), self.plan.limits, self.shard_pool.clone());
+        for (number, (medium, saved)) in (0..).zip(self.media.iter().zip(&self.saved)) {
+            let unit =
+                house::unit(number, self.scenario.block_size, medium, saved.as_deref(), &self.shard_pool);
+            assert!(self.shard.add_unit(now, UnitId(number.into()), unit));
+        }
+        (self.free, self.next_conn) = (Vec::new(), 0);
+    }
+
+    fn host(&mut self, now: Instant, number: usize) -> Host {
+        let pool = Pool::new(8 << 20);
+        let portals = (0..self.plan.portals)
+            .map(|portal| SessionPortal { address: TargetAddress::Socket(address(portal)), group: None });
+        let qualifier = u16::try_from(number).unwrap() + 1;
+        let plan = SessionPlan {
+            keys: self.plan.initiator_keys.clone(),
+            connections: self.plan.connections,
+            retry: self.plan.retry,
+            limits: self.plan.session_limits,
+            ..SessionPlan::new(
+                format!("iqn.2026-11.org.example:host{number}").parse().unwrap(),
+                Isid::random([1, 2, 3], qualifier),
+                Purpose::Target(house::TARGET.parse().unwrap()),
+                portals.collect(),
+            )
+        };
+        Host {
+            session: Session::new(now, plan, pool.clone()),
+            pool,
+            tasks: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            manages: BTreeMap::new(),
+            connecting: BTreeMap::new(),
+            next_conn: 0,
+            leaving: false,
+            gone: false,
+        }
+    }
+
+    fn plan(&mut self, at: Instant, step: Step) {
+        self.number += 1;
+        self.queue.insert((at, self.number), step);
+    }
+
+    fn step(&mut self, now: Instant, step: Step) {
+        match step {
+            Step::Connect(host, slot, token) => self.connect(now, host, slot, token),
+            Step::Saved(unit, ticket) => self.shard.saved(now, unit, ticket, true),
+            Step::Restart(host) => {
+                self.tally.restarts += 1;
+                let fresh = self.host(now, host);
+                let old = std::mem::replace(&mut self.hosts[host], fresh);
+                self.hosts[host].leaving = old.leaving;
+                self.count(&old.session);
+                if old.leaving {
+                    self.hosts[host].session.logout(now);
+                }
+            }
+            Step::Linger(wire, side) => self.lingered(now, wire, side),
+        }
+    }
+
+    /// An attempt to connect succeeds or fails.
+    fn connect(&mut self, now: Instant, host: usize, slot: Slot, token: u64) {
+        if self.hosts[host].connecting.get(&slot) != Some(&token) {
+            return;
+        }
+        self.hosts[host].connecting.remove(&slot);
+        let refused = !self.healed && self.rng.chance(self.plan.connects_fail_per_mille, 1000);
+        if refused || now < self.boots_at {
+            return self.hosts[host].session.connect_failed(now, slot);
+        }
+        self.tally.connections += 1;
+        let mut entropy = [0; 32];
+        self.rng.fill(&mut entropy);
+        let server = ConnId(self.free.pop().unwrap_or_else(|| {
+            self.next_conn += 1;
+            self.next_conn - 1
+        }));
+        let client = ConnId(self.hosts[host].next_conn);
+        self.hosts[host].next_conn += 1;
+        let number = self.next_wire;
+        self.next_wire += 1;
+        let seed = self.rng.next_u64();
+        let mut wire =
+            Wire::new(&self.plan, host, client, server, Watched::new(self.trace.clone(), number), seed);
+        if self.healed {
+            wire.heal();
+        }
+        self.wires.insert(number, wire);
+        let portal = u8::try_from(slot.0 % u16::from(self.plan.portals)).unwrap();
+        let arrival = Arrival {
+            portal: PortalId(portal.into()),
+            local: address(portal),
+            peer: "198.51.100.7:50000".parse().unwrap(),
+            entropy,
+        };
+        self.trace.say(|| format!("initiator {host} connects slot {} as wire {number}", slot.0));
+        self.shard.connected(now, server, &arrival);
+        self.hosts[host].session.connected(now, client, slot, entropy);
+    }
+
+    /// Moves events and bytes until nothing is left to be done now.
+    fn settle(&mut self, now: Instant) {
+        for _ in 0..SETTLES_WITHIN {
+            let mut busy = self.events(now);
+            busy |= self.actions(now);
+            busy |= self.move_bytes(now);
+            if !busy {
+                return;
+            }
+        }
+        panic!("the machines keep each other busy without time passing");
+    }
+
+    fn events(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for host in 0..self.hosts.len() {
+            while let Some(event) = self.hosts[host].session.poll_event() {
+                any = true;
+                self.event(now, host, event);
+            }
+        }
+        while let Some(request) = self.shard.poll_save() {
+            any = true;
+            self.saved[usize::try_from(request.unit.0).unwrap()] = Some(request.state);
+            let delay = Duration::from_micros(self.rng.below(2000));
+            self.plan(now.after(delay), Step::Saved(request.unit, request.ticket));
+        }
+        any
+    }
+
+    fn event(&mut self, now: Instant, host: usize, event: Event) {
+        match event {
+            Event::Connect { slot, .. } => {
+                let token = self.number;
+                self.hosts[host].connecting.insert(slot, token);
+                let delay = self.plan.connect_within.pick(&mut self.rng);
+                self.plan(now.after(delay), Step::Connect(host, slot, token));
+            }
+            Event::Forget { slot } => {
+                self.hosts[host].connecting.remove(&slot);
+            }
+            Event::Up(up) => {
+                self.trace.say(|| format!("initiator {host} is up: {:?}, {:?}", up.since, up.parameters));
+                let fresh = up.since != Since::Continued;
+                self.happenings.push_back(Happening::Up { initiator: host, fresh });
+            }
+            Event::Recovering => self.happenings.push_back(Happening::Down { initiator: host, last: false }),
+            Event::Down(why) => self.down(now, host, why),
+            Event::Done { task, outcome } => {
+                let Some(ticket) = self.hosts[host].tasks.remove(&task) else {
+                    panic!("a task ended that is not open, or ended before: {outcome:?}");
+                };
+                self.hosts[host].tickets.remove(&ticket);
+                let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
+                if let Some(data) = outcome.data_in {
+                    self.hosts[host].pool.recycle(data);
+                }
+                let ended = ended(outcome.end, data);
+                self.happenings.push_back(Happening::Ended { initiator: host, ticket, ended });
+            }
+            Event::Managed { id, result } => {
+                let Some(ticket) = self.hosts[host].manages.remove(&id) else {
+                    panic!("a management request was answered that is not open, or was answered before");
+                };
+                let answer =
+                    result.map(|result| matches!(result, TmfResult::COMPLETE | TmfResult::SUCCEEDED));
+                self.happenings.push_back(Happening::Managed { initiator: host, ticket, answer });
+            }
+            Event::ConnectionUp { slot, .. } => {
+                self.trace.say(|| format!("initiator {host} slot {} is up", slot.0));
+            }
+            Event::ConnectionDown { slot, why } => {
+                self.trace.say(|| format!("initiator {host} slot {} is down: {why}", slot.0));
+            }
+            other => self.trace.say(|| format!("initiator {host}: {other:?}")),
+        }
+    }
+
+    /// A session is over: its owner begins a new one, unless it wanted the end.
+    fn down(&mut self, now: Instant, host: usize, why: Down) {
+        self.trace.say(|| format!("initiator {host} is down: {why}"));
+        let entry = &mut self.hosts[host];
+        assert!(entry.tasks.is_empty(), "a session went down with tasks that were not reported");
+        assert!(
+            entry.manages.is_empty(),
+            "a session went down with management requests that were not reported"
+        );
+        entry.gone = entry.leaving;
+        let last = entry.leaving;
+        self.happenings.push_back(Happening::Down { initiator: host, last });
+        if !last {
+            let delay = Duration::from_millis(self.rng.below(3000));
+            self.plan(now.after(delay), Step::Restart(host));
+        }
+    }
+
+    fn count(&mut self, session: &Session) {
+        let stats = session.stats();
+        self.tally.retries += stats.retries;
+        self.tally.reassigns += stats.reassigns;
+        self.tally.snacks += stats.data_snacks + stats.status_snacks;
+        self.tally.rebuilt += stats.sessions_rebuilt;
+        self.tally.continued += stats.sessions_continued;
+        self.tally.bugs += stats.bugs;
+    }
+}
+
+impl Fabric for Iscsi {
+    fn submit(&mut self, now: Instant, initiator: usize, ticket: Ticket, order: Order) -> bool {
+        let mut head = [0; 16];
+        head[..order.cdb.len()].copy_from_slice(&order.cdb);
+        let mut request = Request::new(u64::from(order.unit) << 48, Cdb::new(head, None));
+        request.attribute = match order.attribute {
+            Attribute::Simple => TaskAttribute::SIMPLE,
+            Attribute::Ordered => TaskAttribute::ORDERED,
+            Attribute::HeadOfQueue => TaskAttribute::HEAD_OF_QUEUE,
+        };
+        request.data_out = scattered(&mut self.rng, &order.data_out);
+        request.data_in_len = order.data_in_len;
+        request.immediate = order.immediate;
+        request.replay = order.replay;
+        let host = &mut self.hosts[initiator];
+        let Ok(task) = host.session.submit(now, request) else { return false };
+        host.tasks.insert(task, ticket);
+        host.tickets.insert(ticket, task);
+        self.settle(now);
+        true
+    }
+
+    fn manage(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: Manage) -> bool {
+        let host = &mut self.hosts[initiator];
+        let on = |unit: u16| u64::from(unit) << 48;
+        let (function, lun, task) = match function {
+            Manage::AbortTask(task) => (TmfFunction::ABORT_TASK, 0, Some(task)),
+            Manage::QueryTask(task) => (TmfFunction::QUERY_TASK, 0, Some(task)),
+            Manage::AbortTaskSet(unit) => (TmfFunction::ABORT_TASK_SET, on(unit), None),
+            Manage::ClearTaskSet(unit) => (TmfFunction::CLEAR_TASK_SET, on(unit), None),
+            Manage::UnitReset(unit) => (TmfFunction::LOGICAL_UNIT_RESET, on(unit), None),
+            Manage::WarmReset => (TmfFunction::TARGET_WARM_RESET, 0, None),
+            Manage::ColdReset => (TmfFunction::TARGET_COLD_RESET, 0, None),
+        };
+        let task = match task.map(|ticket| host.tickets.get(&ticket).copied()) {
+            Some(None) => return false,
+            Some(found) => found,
+            None => None,
+        };
+        let Ok(id) = host.session.manage(now, Management { function, lun, task }) else { return false };
+        host.manages.insert(id, ticket);
+        self.settle(now);
+        true
+    }
+
+    fn poll(&mut self) -> Option<Happening> {
+        self.happenings.pop_front()
+    }
+
+    fn next(&self) -> Option<Instant> {
+        let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
+        let sessions = self.hosts.iter().filter_map(|host| host.session.poll_timeout());
+        let wires = self.wires.values().filter_map(Wire::next);
+        sessions.chain(wires).chain(queued).chain(self.shard.poll_timeout()).min()
+    }
+
+    fn waits(&self) -> String {
+        let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
+        let sessions: Vec<_> = self.hosts.iter().map(|host| host.session.poll_timeout()).collect();
+        let wires: Vec<_> = self.wires.values().map(Wire::next).collect();
+        let shard = self.shard.poll_timeout();
+        format!("shard {shard:?}, sessions {sessions:?}, wires {wires:?}, queue {queued:?}")
+    }
+
+    fn advance(&mut self, now: Instant) {
+        for (number, medium) in (0..).zip(self.media.clone()) {
+            if medium.next().is_some_and(|at| at <= now) {
+                self.shard.medium_ready(now, base::machine::MediumId(number));
+            }
+        }
+        if self.shard.poll_timeout().is_some_and(|at| at <= now) {
+            self.shard.handle_timeout(now);
+        }
+        for host in &mut self.hosts {
+            if host.session.poll_timeout().is_some_and(|at| at <= now) {
+                host.session.handle_timeout(now);
+            }
+        }
+        self.settle(now);
+        while self.queue.first_key_value().is_some_and(|((at, _), _)| *at <= now) {
+            if let Some((_, step)) = self.queue.pop_first() {
+                self.step(now, step);
+                self.settle(now);
+            }
+        }
+    }
+
+    fn heal(&mut self, _now: Instant) {
+        self.healed = true;
+        self.wires.values_mut().for_each(Wire::heal);
+    }
+
+    fn close(&mut self, now: Instant) {
+        for host in 0..self.hosts.len() {
+            self.hosts[host].leaving = true;
+            self.hosts[host].session.logout(now);
+        }
+        self.settle(now);
+    }
+
+    fn crash(&mut self, now: Instant) {
+        let wires: Vec<u64> = self.wires.keys().copied().collect();
+        for wire in wires {
+            self.lose_target(now, wire);
+        }
+        self.tally.shard_bugs += self.shard.wire_stats().bugs;
+        self.queue.retain(|_, step| !matches!(step, Step::Saved(..)));
+        self.boot(now);
+        self.boots_at = now.after(Span::between(Duration::ZERO, Duration::from_secs(4)).pick(&mut self.rng));
+        self.settle(now);
+    }
+
+    fn holds(&self) -> Option<String> {
+        let tasks: u64 = self.shard.units().iter().map(|unit| unit.stats.tasks).sum();
+        let sessions = self.shard.sessions();
+        let bytes = self.shard.data_bytes();
+        let busy = tasks > 0 || bytes > 0 || !sessions.is_empty() || !self.wires.is_empty();
+        busy.then(|| {
+            let wires = self.wires.len();
+            format!("{tasks} tasks in the units, {bytes} bytes of data, {wires} connections, {sessions:?}")
+        })
+    }
+
+    fn bugs(&self) -> u64 {
+        let sessions: u64 = self.hosts.iter().map(|host| host.session.stats().bugs).sum();
+        sessions + self.tally.bugs + self.tally.shard_bugs + self.shard.wire_stats().bugs
+    }
+
+    fn tally(&self) -> String {
+        let stats: Vec<_> = self.hosts.iter().map(|host| host.session.stats()).collect();
+        format!("{:?} {:?} {stats:?}", self.tally, self.shard.wire_stats())
+    }
+}
+
+fn ended(end: End, data: Vec<u8>) -> Ended {
+    match end {
+        End::Status(ending) => {
+            let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
+            Ended::Status { status: ending.status, sense, data }
+        }
+        End::Failed(_) => Ended::Failed,
+        End::Aborted => Ended::Aborted,
+        End::Rejected(_) | End::NotSent => Ended::Refused,
+        End::Lost => Ended::Lost,
+    }
+}
+
+fn address(portal: u8) -> core::net::SocketAddr {
+    core::net::SocketAddr::from(([192, 0, 2, portal + 1], 3260))
+}
+
+fn config(scenario: &Scenario, plan: &IscsiPlan) -> ShardConfig {
+    let open = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
+    let luns = (0..scenario.units).map(|number| LunEntry {
+        number,
+        unit: UnitId(number.into()),
+        access: Access::ReadWrite,
+    });
+    let portals: Vec<Portal> = (0..plan.portals)
+        .map(|number| Portal {
+            id: PortalId(number.into()),
+            group: PortalGroupTag(1),
+            bound: Some(address(number)),
+            announced: None,
+        })
+        .collect();
+    ShardConfig {
+        targets: vec![TargetConfig {
+            id: TargetId(0),
+            name: house::TARGET.parse().unwrap(),
+            alias: None,
+            ports: portals.iter().map(|portal| (portal.id, RelativePort(1))).collect(),
+            luns: luns.collect(),
+            initiators: vec![],
+            auth: open.clone(),
+            users: vec![],
+            keys: plan.target_keys.clone(),
+            sessions_max: 64,
+        }],
+        portals,
+        discovery: DiscoveryConfig {
+            enabled: true,
+            auth: open,
+            users: vec![],
+            keys: plan.target_keys.clone(),
+        },
+    }
+}

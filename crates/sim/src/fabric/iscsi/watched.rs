@@ -1,0 +1,73 @@
+//! The framing of a connection, which also writes every PDU into the trace.
+
+use netem::iscsi::Iscsi as Framing;
+use netem::stream::{Shape, Way};
+
+use crate::trace::Trace;
+
+/// A framing that tells what passes, before anything happens to it.
+pub(super) struct Watched {
+    inner: Framing,
+    trace: Trace,
+    wire: u64,
+}
+
+impl Watched {
+    pub(super) fn new(trace: Trace, wire: u64) -> Self {
+        Self { inner: Framing::new(), trace, wire }
+    }
+}
+
+impl netem::stream::Framing for Watched {
+    fn shape(&mut self, way: Way, bytes: &[u8]) -> Option<Shape> {
+        self.inner.shape(way, bytes)
+    }
+
+    fn passed(&mut self, way: Way, unit: &[u8]) {
+        self.inner.passed(way, unit);
+        self.trace.mix_bytes(unit);
+        self.trace.say(|| describe(self.wire, way, unit));
+    }
+}
+
+fn describe(wire: u64, way: Way, unit: &[u8]) -> String {
+    let name = match unit[0] & 0x3f {
+        0x00 => "NOP-Out",
+        0x01 => "Command",
+        0x02 => "TMF",
+        0x03 => "Login",
+        0x04 => "Text",
+        0x05 => "Data-Out",
+        0x06 => "Logout",
+        0x10 => "SNACK",
+        0x20 => "NOP-In",
+        0x21 => "Response",
+        0x22 => "TMF response",
+        0x23 => "Login response",
+        0x24 => "Text response",
+        0x25 => "Data-In",
+        0x26 => "Logout response",
+        0x31 => "R2T",
+        0x32 => "Async",
+        0x3f => "Reject",
+        _ => "?",
+    };
+    let word = |at: usize| u32::from_be_bytes([unit[at], unit[at + 1], unit[at + 2], unit[at + 3]]);
+    let arrow = if way == Way::Forward { '>' } else { '<' };
+    let immediate = if unit[0] & 0x40 == 0 { "" } else { " immediate" };
+    format!(
+        "  {wire} {arrow} {name}{immediate} {:02x} {:02x}{:02x} len {} itt {:x} 20:{:x} 24:{:x} 28:{:x} 32:{:x} 36:{:x} 40:{:x} 44:{:x}",
+        unit[1],
+        unit[2],
+        unit[3],
+        word(4) & 0x00ff_ffff,
+        word(16),
+        word(20),
+        word(24),
+        word(28),
+        word(32),
+        word(36),
+        word(40),
+        word(44),
+    )
+}

@@ -1,0 +1,326 @@
+//! A connection and the two drivers at its ends, which keep the rules of `base::machine` as the real ones do.
+
+use base::machine::{Action, ConnId, Gone, Loan, StreamMachine};
+use base::time::{Duration, Instant};
+use base::transmit::Transmit;
+use iscsi::initiator::Session;
+use netem::stream::{Arrived, StreamLink, Way};
+use target::shard::Shard;
+
+use super::watched::Watched;
+use super::{Iscsi, Step};
+use crate::scenario::IscsiPlan;
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The initiator's.
+    Client,
+    /// The target's.
+    Server,
+}
+
+impl Side {
+    const BOTH: [Self; 2] = [Self::Client, Self::Server];
+
+    /// The direction in which this end sends.
+    const fn sends(self) -> Way {
+        match self {
+            Self::Client => Way::Forward,
+            Self::Server => Way::Backward,
+        }
+    }
+}
+
+/// A connection.
+pub(super) struct Wire {
+    host: usize,
+    link: StreamLink<Watched>,
+    client: End,
+    server: End,
+    /// What a socket's buffers hold.
+    window: usize,
+}
+
+struct End {
+    conn: ConnId,
+    state: State,
+    /// The machine has more to send than what is in the batch.
+    wants: bool,
+    batch: Transmit,
+    /// The far end will send nothing more.
+    peer_ended: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The machine asked for the end; what is pending is sent.
+    Flushing,
+    /// Everything is sent; the far end's end is awaited.
+    Lingering,
+    /// The machine knows that it is gone.
+    Gone,
+}
+
+/// How long a closed connection waits for its far end.
+const LINGERS: Duration = Duration::from_secs(2);
+
+/// What a machine looks like from below.
+trait Machine {
+    fn take(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
+    fn borrow(&mut self, conn: ConnId) -> Option<Loan>;
+    fn repay(&mut self, now: Instant, conn: ConnId, loan: Loan);
+    fn give(&mut self, now: Instant, conn: ConnId, out: &mut Transmit);
+}
+
+macro_rules! machine {
+    ($name:ty) => {
+        impl Machine for $name {
+            fn take(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+                self.received(now, conn, bytes);
+            }
+            fn borrow(&mut self, conn: ConnId) -> Option<Loan> {
+                self.lend(conn)
+            }
+            fn repay(&mut self, now: Instant, conn: ConnId, loan: Loan) {
+                self.repaid(now, conn, loan);
+            }
+            fn give(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
+                self.transmit(now, conn, out);
+            }
+        }
+    };
+}
+
+machine!(Shard);
+machine!(Session);
+
+impl Wire {
+    pub(super) fn new(
+        plan: &IscsiPlan,
+        host: usize,
+        client: ConnId,
+        server: ConnId,
+        watched: Watched,
+        seed: u64,
+    ) -> Self {
+        let end =
+            |conn| End { conn, state: State::Open, wants: false, batch: Transmit::new(), peer_ended: false };
+        let link = StreamLink::new(watched, plan.forward.clone(), plan.backward.clone(), seed);
+        Self { host, link, client: end(client), server: end(server), window: plan.socket_bytes }
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.link.heal();
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        Way::BOTH.iter().filter_map(|way| self.link.poll_timeout(*way)).min()
+    }
+
+    const fn end(&mut self, side: Side) -> &mut End {
+        match side {
+            Side::Client => &mut self.client,
+            Side::Server => &mut self.server,
+        }
+    }
+}
+
+impl Iscsi {
+    /// Does what the machines ask their drivers.
+    pub(super) fn actions(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for host in 0..self.hosts.len() {
+            while let Some(action) = self.hosts[host].session.poll_action() {
+                any = true;
+                let find = |wire: &Wire, conn| wire.host == host && wire.client.conn == conn;
+                self.act(now, Side::Client, action, find);
+            }
+        }
+        while let Some(action) = self.shard.poll_action() {
+            any = true;
+            self.act(now, Side::Server, action, |wire, conn| wire.server.conn == conn);
+        }
+        any
+    }
+
+    fn act(&mut self, now: Instant, side: Side, action: Action, find: impl Fn(&Wire, ConnId) -> bool) {
+        let (Action::Transmit(conn) | Action::Close(conn) | Action::Abort(conn)) = action;
+        let Some((number, wire)) = self.wires.iter_mut().find(|(_, wire)| find(wire, conn)) else { return };
+        let number = *number;
+        let end = wire.end(side);
+        match action {
+            _ if end.state == State::Gone => {}
+            Action::Transmit(_) => end.wants = true,
+            Action::Close(_) if end.state == State::Open => {
+                end.state = State::Flushing;
+                end.wants = true;
+            }
+            Action::Close(_) => {}
+            Action::Abort(_) => {
+                wire.link.push_reset(now, side.sends());
+                self.bury(now, number, side, Gone::Closed);
+            }
+        }
+    }
+
+    /// Sends and receives what can be sent and received now.
+    pub(super) fn move_bytes(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        let numbers: Vec<u64> = self.wires.keys().copied().collect();
+        for number in numbers {
+            for side in Side::BOTH {
+                any |= self.send(now, number, side);
+                any |= self.receive(now, number, side);
+            }
+        }
+        any
+    }
+
+    fn send(&mut self, now: Instant, number: u64, side: Side) -> bool {
+        let Some(wire) = self.wires.get_mut(&number) else { return false };
+        let (host, window) = (wire.host, wire.window);
+        let way = side.sends();
+        let end = match side {
+            Side::Client => &mut wire.client,
+            Side::Server => &mut wire.server,
+        };
+        if !matches!(end.state, State::Open | State::Flushing) {
+            return false;
+        }
+        let pool = match side {
+            Side::Client => self.hosts[host].pool.clone(),
+            Side::Server => self.shard_pool.clone(),
+        };
+        let machine: &mut dyn Machine = match side {
+            Side::Client => &mut self.hosts[host].session,
+            Side::Server => &mut self.shard,
+        };
+        let mut any = false;
+        if end.wants && !end.batch.is_full() && wire.link.in_flight(way) < window {
+            machine.give(now, end.conn, &mut end.batch);
+            end.wants = end.batch.is_full();
+            any = true;
+        }
+        while !end.batch.is_empty() && wire.link.in_flight(way) < window {
+            let piece = end.batch.pieces().next().unwrap_or_default().to_vec();
+            wire.link.push(now, way, &piece);
+            end.batch.sent(piece.len(), &pool);
+            any = true;
+        }
+        if end.state == State::Flushing && !end.wants && end.batch.is_empty() {
+            wire.link.push_end(now, way);
+            end.state = State::Lingering;
+            if end.peer_ended {
+                self.bury(now, number, side, Gone::Closed);
+            } else {
+                self.plan(now.after(LINGERS), Step::Linger(number, side));
+            }
+            any = true;
+        }
+        let logged = self.wires.get_mut(&number).map(|wire| wire.link.take_log()).unwrap_or_default();
+        for fault in logged {
+            self.tally.faults += 1;
+            self.trace.say(|| format!("wire {number}: {fault}"));
+        }
+        any
+    }
+
+    fn receive(&mut self, now: Instant, number: u64, side: Side) -> bool {
+        let mut any = false;
+        loop {
+            let Some(wire) = self.wires.get_mut(&number) else { return any };
+            let state = wire.end(side).state;
+            let Some(arrived) = wire.link.poll(now, side.sends().opposite()) else { return any };
+            any = true;
+            match arrived {
+                Arrived::Bytes(bytes) if state == State::Open => self.hand_over(now, number, side, &bytes),
+                Arrived::Bytes(_) => {}
+                Arrived::Closed => {
+                    let end = wire.end(side);
+                    end.peer_ended = true;
+                    match end.state {
+                        State::Open => (end.state, end.wants) = (State::Flushing, true),
+                        State::Lingering => self.bury(now, number, side, Gone::Closed),
+                        State::Flushing | State::Gone => {}
+                    }
+                }
+                Arrived::Cut => self.bury(now, number, side, Gone::Failed),
+            }
+            // What came may have to be answered before more is taken.
+            self.events(now);
+            self.actions(now);
+        }
+    }
+
+    /// One receive: into the loan first, then the rest.
+    fn hand_over(&mut self, now: Instant, number: u64, side: Side, bytes: &[u8]) {
+        let Some(wire) = self.wires.get_mut(&number) else { return };
+        let (host, conn) = (wire.host, wire.end(side).conn);
+        let machine: &mut dyn Machine = match side {
+            Side::Client => &mut self.hosts[host].session,
+            Side::Server => &mut self.shard,
+        };
+        let mut rest = bytes;
+        if let Some(mut loan) = machine.borrow(conn) {
+            let (own, after) = rest.split_at(loan.want.min(rest.len()));
+            assert_eq!(loan.buf.append(own), own.len(), "a loan with less room than it wants");
+            rest = after;
+            machine.repay(now, conn, loan);
+        }
+        // The machine may have asked for the end meanwhile; a driver looks at that only after the receive.
+        if !rest.is_empty() {
+            machine.take(now, conn, rest);
+        }
+    }
+
+    pub(super) fn lingered(&mut self, now: Instant, number: u64, side: Side) {
+        let Some(wire) = self.wires.get_mut(&number) else { return };
+        if wire.end(side).state == State::Lingering {
+            wire.link.push_reset(now, side.sends());
+            self.bury(now, number, side, Gone::Closed);
+        }
+    }
+
+    /// The machine's last word about an end of a connection.
+    fn bury(&mut self, now: Instant, number: u64, side: Side, why: Gone) {
+        let Some(wire) = self.wires.get_mut(&number) else { return };
+        let host = wire.host;
+        let end = wire.end(side);
+        if end.state == State::Gone {
+            return;
+        }
+        end.state = State::Gone;
+        let conn = end.conn;
+        match side {
+            Side::Client => {
+                end.batch.clear(&self.hosts[host].pool);
+                self.hosts[host].session.disconnected(now, conn, why);
+            }
+            Side::Server => {
+                end.batch.clear(&self.shard_pool);
+                self.shard.disconnected(now, conn, why);
+                self.free.push(conn.0);
+            }
+        }
+        self.forget(number);
+    }
+
+    /// The target's end vanishes together with the target.
+    pub(super) fn lose_target(&mut self, now: Instant, number: u64) {
+        let Some(wire) = self.wires.get_mut(&number) else { return };
+        if wire.server.state != State::Gone {
+            wire.server.state = State::Gone;
+            wire.link.push_reset(now, Way::Backward);
+        }
+        self.forget(number);
+    }
+
+    fn forget(&mut self, number: u64) {
+        let over = |wire: &Wire| wire.client.state == State::Gone && wire.server.state == State::Gone;
+        if self.wires.get(&number).is_some_and(over) {
+            self.wires.remove(&number);
+        }
+    }
+}

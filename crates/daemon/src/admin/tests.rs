@@ -72,6 +72,7 @@ fn one_connection_asks_many_times_and_survives_nonsense() {
     );
 }
 
+/// CVE-2021-27365: a message of the control plane longer than what was put aside for it.
 #[test]
 fn a_line_that_is_too_long_ends_the_conversation() {
     let scratch = Scratch::new();
@@ -108,6 +109,7 @@ fn more_clients_than_seats_are_told_to_come_back() {
     assert!(again.is_some());
 }
 
+/// CVE-2018-14649: a management interface that was open to everybody.
 #[test]
 fn only_the_owner_can_open_it() {
     let scratch = Scratch::new();

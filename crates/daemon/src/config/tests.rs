@@ -283,6 +283,7 @@ fn contradictions_are_reported_where_the_second_word_stands() {
     }
 }
 
+/// CVE-2020-13867: secrets in files that everybody could read.
 #[test]
 fn secrets_must_be_closed_long_enough_and_two() {
     let scratch = Scratch::new();
@@ -542,6 +543,7 @@ fn flags_build_what_a_file_builds() {
     assert_eq!(by_flags.targets[0].luns.iter().map(|lun| lun.lun).collect::<Vec<_>>(), [0, 1, 5]);
 }
 
+/// CVE-2017-1000198: a backend's description that makes no sense.
 #[test]
 fn wrong_specs_say_what_is_wrong() {
     let scratch = Scratch::new();

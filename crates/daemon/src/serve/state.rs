@@ -136,6 +136,7 @@ mod tests {
         again.save(UNIT, b"").unwrap();
     }
 
+    /// CVE-2020-14019: what the daemon writes about its sessions was readable by everybody.
     #[test]
     fn only_the_owner_can_read_it() {
         let scratch = Scratch::new();

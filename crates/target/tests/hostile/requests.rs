@@ -6,7 +6,11 @@ use iscsi::pdu::{Bhs, Message, Opcode};
 use store::Store;
 use store::ram::Ram;
 
-use crate::pair::{BLOCK, Initiator, World, config};
+use base::units::BlockSize;
+use device::contract::Access;
+use target::config::{InitiatorEntry, LunEntry, UnitId};
+
+use crate::pair::{BLOCK, Initiator, World, config, unit_config};
 use crate::peer::{MALLORY, NO_DIGESTS, Peer, Witness};
 
 /// What the witness's neighbour wrote; it must never be seen by anybody who did not read it.
@@ -118,6 +122,99 @@ fn any_cdb_is_answered_and_shows_nothing_of_others() {
     }
     let answer = neighbour.read(&mut world, 0, 9000, 1);
     assert!(answer.data == [SECRET; BLOCK], "and what can be read by right is there to be seen");
+}
+
+/// CVE-2024-45063 and CVE-2024-8178: buffers read and written with any fields by several initiators, some of whom leave in
+/// between. Nothing is shown that did not go in by the same command, and no more than was asked for.
+#[test]
+fn buffers_with_any_fields_hold_what_was_put_in_and_nothing_else() {
+    let (mut world, mut witness) = world();
+    let mut neighbour = Initiator::login(&mut world, "iqn.2026-11.org.example:neighbour", 1);
+    neighbour.clear_attentions(&mut world, 0);
+    assert_eq!(neighbour.write(&mut world, 0, 9000, &[SECRET; 64 * BLOCK], false).status, 0);
+    let mut rng = Rng::from_seed(2);
+    let mut mallory = Initiator::login(&mut world, MALLORY, 1);
+    for round in 0..4000 {
+        let mut cdb = [0; 10];
+        rng.fill(&mut cdb[1..]);
+        // Mostly modes that exist, places near the front, and lengths near those of a buffer.
+        cdb[1] &= if round % 4 == 0 { 0x1f } else { 0x0b };
+        cdb[2] &= 1;
+        (cdb[3], cdb[4]) = (0, cdb[4] & 3);
+        (cdb[6], cdb[7]) = (0, cdb[7] & 0x1f);
+        let asked = usize::from(cdb[7]) << 8 | usize::from(cdb[8]);
+        let who = if round % 2 == 0 { &mut neighbour } else { &mut mallory };
+        if rng.chance(1, 2) {
+            cdb[0] = 0x3b;
+            who.run(&mut world, 0, &cdb, &vec![0xa5; asked], 0);
+        } else {
+            cdb[0] = 0x3c;
+            let answer = who.run(&mut world, 0, &cdb, &[], asked);
+            assert!(answer.data.len() <= asked, "{cdb:02x?}");
+            assert!(!answer.data.windows(8).any(|window| window == [SECRET; 8]), "{cdb:02x?}");
+        }
+        if round % 97 == 0 {
+            world.cut(mallory.conn);
+            mallory = Initiator::login(&mut world, MALLORY, 1);
+        }
+    }
+    witness.works(&mut world);
+}
+
+/// CVE-2020-28374 and CVE-2021-3139, through the whole target: an EXTENDED COPY (LID1) that names the unit of somebody else by
+/// its world-wide name, as the source and as the destination.
+#[test]
+fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
+    let lun = |unit| LunEntry { number: 0, unit: UnitId(unit), access: Access::ReadWrite };
+    let sees = |pattern: &str, unit| InitiatorEntry {
+        pattern: pattern.into(),
+        luns: Some(vec![lun(unit)]),
+        auth: None,
+    };
+    let owner = "iqn.2026-11.org.example:owner";
+    let media = || -> Box<dyn Store> { Box::new(Ram::new(8 << 20)) };
+    let mut world = World::new(config(&[], vec![sees(owner, 1), sees("*", 0)]), vec![media(), media()]);
+    let mut owner = Initiator::login(&mut world, owner, 1);
+    owner.clear_attentions(&mut world, 0);
+    let mut mallory = Initiator::login(&mut world, MALLORY, 1);
+    mallory.clear_attentions(&mut world, 0);
+    assert_eq!(owner.write(&mut world, 0, 0, &[SECRET; 8 * BLOCK], false).status, 0);
+    assert_eq!(mallory.write(&mut world, 0, 0, &[0xa5; 8 * BLOCK], false).status, 0);
+    for (from, to) in [(1, 0), (0, 1), (1, 1)] {
+        let list = copy_list(from, to);
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[13]) = (0x83, u8::try_from(list.len()).unwrap());
+        let answer = mallory.run(&mut world, 0, &cdb, &list, 0);
+        // COPY ABORTED, COPY TARGET DEVICE NOT REACHABLE (SPC-4 §6.4.1).
+        assert_eq!((answer.status, answer.code()), (2, (0x0a, 0x0d02)), "{from} to {to}");
+    }
+    assert_eq!(owner.read(&mut world, 0, 0, 8).data, [SECRET; 8 * BLOCK]);
+    assert_eq!(mallory.read(&mut world, 0, 0, 8).data, [0xa5; 8 * BLOCK]);
+    // The same copy within what is seen is carried out: the list is not what was refused.
+    let list = copy_list(0, 0);
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[13]) = (0x83, u8::try_from(list.len()).unwrap());
+    assert_eq!(mallory.run(&mut world, 0, &cdb, &list, 0).status, 0);
+    assert_eq!(mallory.read(&mut world, 0, 100, 8).data, [0xa5; 8 * BLOCK]);
+}
+
+/// SPC-4 §6.4: two identification descriptors and one segment, eight blocks from block 0 to block 100.
+fn copy_list(from: u32, to: u32) -> Vec<u8> {
+    let mut list = vec![0; 16];
+    (list[3], list[11]) = (64, 28);
+    for unit in [from, to] {
+        let naa = unit_config(unit).identity.naa;
+        let mut target = vec![0xe4, 0, 0, 0, 1, 3, 0, u8::try_from(naa.len()).unwrap()];
+        target.extend(naa);
+        target.resize(28, 0);
+        target.extend(BlockSize::B512.bytes().to_be_bytes());
+        list.extend(target);
+    }
+    let mut segment = vec![2, 0, 0, 0x18, 0, 0, 0, 1, 0, 0, 0, 8];
+    segment.extend(0_u64.to_be_bytes());
+    segment.extend(100_u64.to_be_bytes());
+    list.extend(segment);
+    list
 }
 
 /// LIO 2023, `lio_target_nacl_info_show`: a report of sessions overran its page.

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use base::machine::PortalId;
 use base::time::Instant;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
 
 use crate::connections::Candidate;
 use crate::engine::Engine;
@@ -88,6 +88,11 @@ impl Dials {
     pub(crate) fn over(&mut self, number: u32) -> Option<Candidate> {
         let dial = self.take(number)?;
         match sockopt::socket_error(&dial.socket) {
+            // Nobody listens, and the system gave us the very port that we called: we are talking to ourselves.
+            Ok(Ok(())) if is_own(&dial) => {
+                self.failed(dial.portal, io::ErrorKind::ConnectionRefused.into());
+                None
+            }
             // The engine has let go of it, so that nobody else holds it.
             Ok(Ok(())) => match Rc::try_unwrap(dial.socket) {
                 Ok(socket) => Some(Candidate { socket, peer: dial.peer, portal: dial.portal }),
@@ -127,4 +132,9 @@ impl Dials {
         self.deadlines.remove(&(dial.deadline, number));
         Some(dial)
     }
+}
+
+/// Returns whether both ends of a connection are the same.
+fn is_own(dial: &Dial) -> bool {
+    getsockname(&dial.socket).is_ok_and(|own| SocketAddr::try_from(own) == Ok(dial.peer))
 }

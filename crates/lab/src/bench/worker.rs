@@ -1,0 +1,323 @@
+//! One reactor with some of the sessions.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::buffer::{Buf, Bytes, DataList};
+use base::rng::Rng;
+use base::units::Lba;
+use drivers::config::EngineKind;
+use drivers::stats::Stats;
+use initiator::command::{CommandError, Reply};
+use initiator::driver::Driver;
+use initiator::sessions::{Event, News, SessionId};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{BenchError, Job, Plan, Report};
+
+/// How long sessions may take to come up before the load starts, whatever their own limits are.
+const UP_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long commands that are under way at the end are waited for.
+const DRAIN_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often a worker that waits looks whether another one has failed.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Where workers wait for each other.
+pub(super) struct Gate {
+    all_up: Barrier,
+    failed: AtomicBool,
+    cpu_at_start: Mutex<Option<Duration>>,
+    cpu_ns: AtomicU64,
+}
+
+impl Gate {
+    pub(super) fn new(threads: usize) -> Self {
+        Self {
+            all_up: Barrier::new(threads),
+            failed: AtomicBool::new(false),
+            cpu_at_start: Mutex::new(None),
+            cpu_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the processor time of the process while it was measured.
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed)).as_secs_f64()
+    }
+
+    /// Notes that a worker starts to measure.
+    fn starts(&self) {
+        let mut start = self.cpu_at_start.lock().unwrap_or_else(PoisonError::into_inner);
+        start.get_or_insert_with(cpu_time);
+    }
+
+    /// Notes that a worker has measured. The last one's word stands.
+    fn ends(&self) {
+        let start = *self.cpu_at_start.lock().unwrap_or_else(PoisonError::into_inner);
+        let spent = cpu_time().saturating_sub(start.unwrap_or_default());
+        self.cpu_ns.fetch_max(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+fn cpu_time() -> Duration {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(spent.tv_sec).unwrap_or(0), u32::try_from(spent.tv_nsec).unwrap_or(0))
+}
+
+/// Runs every `threads`th session from `number` on.
+pub(super) fn work(plan: &Plan, number: usize, threads: usize, gate: &Gate) -> Result<Report, BenchError> {
+    let begun = Worker::begin(plan, number, threads, gate);
+    if begun.is_err() {
+        gate.failed.store(true, Ordering::Relaxed);
+    }
+    // Everybody comes here, well or not, so that nobody waits for ever.
+    gate.all_up.wait();
+    let mut worker = begun?;
+    if gate.failed.load(Ordering::Relaxed) {
+        // Another one tells why.
+        return Ok(Report::default());
+    }
+    let result = worker.load();
+    if result.is_err() {
+        gate.failed.store(true, Ordering::Relaxed);
+    }
+    result
+}
+
+struct Worker<'a> {
+    plan: &'a Plan,
+    gate: &'a Gate,
+    driver: Driver,
+    lanes: Vec<Lane<'a>>,
+    data: Bytes,
+    report: Report,
+    /// From when on, and until when, is measured.
+    window: Option<(Instant, Instant)>,
+    now: Instant,
+    under_way: usize,
+    ending: bool,
+}
+
+/// One session.
+struct Lane<'a> {
+    job: &'a Job,
+    session: SessionId,
+    up: usize,
+    rng: Rng,
+    /// The range in commands: its first block, blocks per command, commands.
+    first: u64,
+    blocks: u32,
+    slots: u64,
+    next: u64,
+    /// When each command under way was started, and whether it is a read.
+    started: Vec<(Instant, bool)>,
+}
+
+impl<'a> Worker<'a> {
+    /// Logs every session in.
+    fn begin(plan: &'a Plan, number: usize, threads: usize, gate: &'a Gate) -> Result<Self, BenchError> {
+        let reactor = |why: &dyn std::fmt::Display| BenchError::Reactor(why.to_string());
+        let mut driver = Driver::new(&plan.reactor).map_err(|why| reactor(&why))?;
+        let now = Instant::now();
+        let mine = plan.jobs.iter().enumerate().skip(number).step_by(threads);
+        let lanes: Vec<_> = mine.map(|(at, job)| Lane::new(plan, at, job, &mut driver, now)).collect();
+        let mut data = Buf::with_capacity(usize::try_from(plan.block_bytes).unwrap_or(0));
+        let len = usize::try_from(plan.block_bytes).unwrap_or(0).min(data.spare_mut().len());
+        Rng::from_seed(plan.seed).fill(data.spare_mut().get_mut(..len).unwrap_or_default());
+        data.advance(len);
+        let mut worker = Self {
+            plan,
+            gate,
+            driver,
+            lanes,
+            data: data.freeze(),
+            report: Report::default(),
+            window: None,
+            now,
+            under_way: 0,
+            ending: false,
+        };
+        let deadline = now + UP_WITHIN;
+        while worker.lanes.iter().any(|lane| lane.up == 0) {
+            worker.turn(LOOK)?;
+            if gate.failed.load(Ordering::Relaxed) {
+                break;
+            }
+            if worker.now >= deadline {
+                return Err(BenchError::Plan("the sessions do not come up".to_owned()));
+            }
+        }
+        Ok(worker)
+    }
+
+    /// Warms up, measures, and lets go.
+    fn load(&mut self) -> Result<Report, BenchError> {
+        let before = self.driver.reactor_stats();
+        self.now = Instant::now();
+        let from = self.now + self.plan.warmup;
+        let until = from + self.plan.time;
+        for at in 0..self.lanes.len() {
+            for slot in 0..self.plan.depth {
+                self.start(at, slot);
+            }
+        }
+        while self.now < from {
+            self.turn(from - self.now)?;
+        }
+        self.gate.starts();
+        // What is counted ends within the window; when it began does not matter, as it is the same at both ends.
+        self.window = Some((self.now, until));
+        let measured_from = self.now;
+        while self.now < until && !self.gate.failed.load(Ordering::Relaxed) {
+            self.turn((until - self.now).min(LOOK))?;
+        }
+        self.gate.ends();
+        self.report.seconds = (self.now - measured_from).as_secs_f64();
+        let after = self.driver.reactor_stats();
+        self.report.system_calls = calls(self.driver.engine(), &after) - calls(self.driver.engine(), &before);
+        self.report.connections = self.lanes.iter().map(|lane| lane.up).sum();
+        self.report.engine = self.driver.engine().to_string();
+        self.let_go()?;
+        Ok(std::mem::take(&mut self.report))
+    }
+
+    /// Waits for what is under way, and logs out.
+    fn let_go(&mut self) -> Result<(), BenchError> {
+        self.window = None;
+        self.ending = true;
+        let deadline = self.now + DRAIN_WITHIN;
+        while self.under_way > 0 && self.now < deadline {
+            self.turn(LOOK)?;
+        }
+        if self.under_way > 0 && !self.gate.failed.load(Ordering::Relaxed) {
+            return Err(BenchError::Reactor(format!("{} commands never ended", self.under_way)));
+        }
+        for lane in &self.lanes {
+            let stats = self.driver.stats(lane.session);
+            self.report.connections_lost += stats.map_or(0, |stats| stats.connections_lost);
+            self.driver.log_out(lane.session);
+        }
+        while !self.driver.all_down() && self.now < deadline {
+            self.turn(LOOK)?;
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, at: usize, slot: usize) {
+        let Some(lane) = self.lanes.get_mut(at) else { return };
+        let read = match self.plan.read_percent {
+            100 => true,
+            percent => lane.rng.below(100) < u64::from(percent),
+        };
+        let place = if self.plan.random { lane.rng.below(lane.slots) } else { lane.next };
+        lane.next = if place + 1 == lane.slots { 0 } else { place + 1 };
+        let first = Lba(lane.first + place * u64::from(lane.blocks));
+        let command = if read {
+            lane.job.geometry.read(lane.job.lun, first, lane.blocks)
+        } else {
+            let data = DataList::from(self.data.clone());
+            lane.job.geometry.write(lane.job.lun, (first, lane.blocks), data, false)
+        };
+        match lane.started.get_mut(slot) {
+            Some(started) => *started = (self.now, read),
+            None => lane.started.push((self.now, read)),
+        }
+        self.under_way += 1;
+        self.driver.submit(lane.session, u64::try_from(slot).unwrap_or(u64::MAX), command);
+    }
+
+    fn turn(&mut self, wait_max: Duration) -> Result<(), BenchError> {
+        self.driver.turn(Some(wait_max)).map_err(|why| BenchError::Reactor(why.to_string()))?;
+        self.now = Instant::now();
+        while let Some(event) = self.driver.poll_event() {
+            match event {
+                Event::Finished { session, token, result } => self.finished(session, token, result)?,
+                Event::Managed { .. } => {}
+                Event::Session { session, news } => self.heard(session, news)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn finished(
+        &mut self,
+        session: SessionId,
+        token: u64,
+        result: Result<Reply, CommandError>,
+    ) -> Result<(), BenchError> {
+        self.under_way -= 1;
+        self.report.commands += 1;
+        let found = self.lanes.iter_mut().enumerate().find(|(_, lane)| lane.session == session);
+        let (Some((at, lane)), Ok(slot)) = (found, usize::try_from(token)) else { return Ok(()) };
+        let Some((started, read)) = lane.started.get(slot).copied() else { return Ok(()) };
+        let wanted = usize::try_from(self.plan.block_bytes).unwrap_or(usize::MAX);
+        let data = match result {
+            Ok(reply) => reply.data,
+            Err(why) => return Err(BenchError::Unit { name: lane.job.name.clone(), why: why.to_string() }),
+        };
+        let came = data.as_ref().map_or(0, |data| data.len());
+        if read && came != wanted {
+            let why = CommandError::Short { came, wanted }.to_string();
+            return Err(BenchError::Unit { name: lane.job.name.clone(), why });
+        }
+        if let Some(data) = data {
+            self.driver.recycle(data);
+        }
+        if self.window.is_some_and(|(from, until)| from <= self.now && self.now <= until) {
+            let side = if read { &mut self.report.reads } else { &mut self.report.writes };
+            side.count += 1;
+            side.bytes += u64::from(self.plan.block_bytes);
+            side.latency.record(self.now - started);
+        }
+        if !self.ending {
+            self.start(at, slot);
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, session: SessionId, news: News) -> Result<(), BenchError> {
+        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.session == session) else { return Ok(()) };
+        match news {
+            News::PathUp { .. } => lane.up += 1,
+            News::PathLost { .. } => lane.up = lane.up.saturating_sub(1),
+            News::Down(why) if !self.ending => {
+                return Err(BenchError::Unit { name: lane.job.name.clone(), why: why.to_string() });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Lane<'a> {
+    fn new(plan: &Plan, number: usize, job: &'a Job, driver: &mut Driver, now: Instant) -> Self {
+        let shift = job.geometry.block_size().shift();
+        let (from, to) = (plan.range.0, plan.range.1.min(job.geometry.bytes()));
+        let slots = to.saturating_sub(from) / u64::from(plan.block_bytes);
+        let number = u64::try_from(number).unwrap_or(0);
+        let share = slots / u64::try_from(plan.jobs.len()).unwrap_or(1).max(1);
+        Self {
+            job,
+            session: driver.open(job.session.clone()),
+            up: 0,
+            rng: Rng::from_seed(plan.seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            first: from >> shift,
+            blocks: plan.block_bytes >> shift,
+            slots,
+            // Sessions that go through a unit in order start at different places.
+            next: number * share,
+            started: vec![(now, true); plan.depth],
+        }
+    }
+}
+
+/// System calls that a reactor made: with io_uring, everything is in the call that waits.
+const fn calls(engine: EngineKind, stats: &Stats) -> u64 {
+    match engine {
+        EngineKind::Uring => stats.enters,
+        EngineKind::Epoll => stats.enters + stats.receives + stats.sends,
+    }
+}

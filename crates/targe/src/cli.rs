@@ -28,6 +28,16 @@ pub(crate) enum Command {
     Sessions(AskArgs),
     /// List the LUNs of the running daemon
     Luns(AskArgs),
+    /// List the targets of a portal and their LUNs
+    Discover(DiscoverArgs),
+    /// Tell what a LUN is: inquiry, vital product data, capacity, negotiated parameters
+    Info(InfoArgs),
+    /// Write blocks of a LUN to stdout
+    Read(ReadArgs),
+    /// Write stdin to a LUN
+    Write(WriteArgs),
+    /// Load LUNs and tell rates and latencies
+    Bench(Box<BenchArgs>),
     /// Run experiments, and the instruments they are made of
     Lab(crate::lab::LabArgs),
     /// Test whether a target or an initiator keeps to RFC 7143, whoever made it
@@ -90,4 +100,188 @@ pub(crate) struct AskArgs {
     /// Print one JSON object, as docs/admin-api.json describes it
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiscoverArgs {
+    /// The portal, or a URL without a target; its query sets protocol keys
+    #[arg(value_name = "HOST[:PORT]")]
+    pub(crate) portal: Option<String>,
+    /// Print one JSON array with an object for each LUN
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Prove to be this CHAP user
+    #[arg(long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+    /// Read the CHAP password from a file [default: $TARGE_PASSWORD]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<String>,
+    /// Have the target prove to be this CHAP user
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target_user: Option<String>,
+    /// Read the target's CHAP password from a file [default: $TARGE_TARGET_PASSWORD]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) target_password_file: Option<String>,
+    /// Be this initiator
+    #[arg(long, value_name = "IQN")]
+    pub(crate) initiator: Option<String>,
+    /// Look for a HyperSCSI group (not in this build)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// Look on an Ethernet interface (not in this build)
+    #[arg(long)]
+    pub(crate) iface: Option<String>,
+}
+
+/// What `URL` is; its brackets are no links.
+const URL_HELP: &str =
+    "The LUN: iscsi://[USER@]HOST[:PORT]/IQN/LUN[?KEY=VALUE&...]; docs/initiator.md lists the keys";
+
+#[derive(Debug, Args)]
+pub(crate) struct InfoArgs {
+    #[arg(help = URL_HELP)]
+    pub(crate) url: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReadArgs {
+    #[arg(help = URL_HELP)]
+    pub(crate) url: String,
+    #[command(flatten)]
+    pub(crate) span: SpanArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WriteArgs {
+    #[arg(help = URL_HELP)]
+    pub(crate) url: String,
+    #[command(flatten)]
+    pub(crate) span: SpanArgs,
+    /// Write without asking
+    #[arg(long)]
+    pub(crate) write: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SpanArgs {
+    /// Start so many bytes into the LUN
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = size)]
+    pub(crate) offset: u64,
+    /// Move so many bytes [default: to the end of the LUN, or of the input]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) length: Option<u64>,
+    /// Move so many bytes in each command
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size)]
+    pub(crate) bs: u64,
+    /// Keep so many commands under way
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) depth: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[arg(required = true, help = URL_HELP)]
+    pub(crate) url: Vec<String>,
+    /// Read, write, or mix both: read, write, mixed or mixed:PERCENT-OF-READS
+    #[arg(long, value_name = "KIND", default_value = "read", value_parser = read_percent)]
+    pub(crate) rw: u8,
+    /// Choose addresses at random; else go through in order
+    #[arg(long)]
+    pub(crate) random: bool,
+    /// Move so many bytes in each command
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
+    pub(crate) bs: u64,
+    /// Keep so many commands under way in each session
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub(crate) depth: u32,
+    /// Use so many connections in each session [default: what the URL says, else 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(crate) connections: Option<u16>,
+    /// Open so many sessions with each URL
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) sessions: u32,
+    /// Share the sessions among so many reactors [default: one for each session, up to the processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) threads: Option<u32>,
+    /// Measure for so many seconds
+    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    pub(crate) time: std::time::Duration,
+    /// Load for so many seconds before that
+    #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
+    pub(crate) warmup: std::time::Duration,
+    /// Use this part of each LUN only: LENGTH, or OFFSET,LENGTH
+    #[arg(long, value_name = "RANGE", value_parser = range)]
+    pub(crate) range: Option<(u64, u64)>,
+    /// Take addresses and data from this seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Drive sockets by io_uring or epoll: auto, uring or epoll
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    pub(crate) reactor: drivers::config::EngineChoice,
+    /// Spin instead of sleeping
+    #[arg(long)]
+    pub(crate) poll: bool,
+    /// Write without asking; what is on the LUNs is lost
+    #[arg(long)]
+    pub(crate) write: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    daemon::config::parse_size(text)
+}
+
+fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let span = std::time::Duration::try_from_secs_f64(number).map_err(|error| error.to_string())?;
+    if span > std::time::Duration::from_secs(86_400) {
+        return Err("more than a day".to_owned());
+    }
+    Ok(span)
+}
+
+/// Reads `read`, `write`, `mixed` and `mixed:PCT`: how many commands in a hundred are reads.
+fn read_percent(text: &str) -> Result<u8, String> {
+    let percent = match text {
+        "read" => Some(100),
+        "write" => Some(0),
+        "mixed" => Some(50),
+        _ => text.strip_prefix("mixed:").and_then(|percent| percent.parse().ok()),
+    };
+    percent
+        .filter(|percent| *percent <= 100)
+        .ok_or_else(|| "expected read, write, mixed or mixed:PERCENT, such as mixed:70".to_owned())
+}
+
+fn range(text: &str) -> Result<(u64, u64), String> {
+    match text.split_once(',') {
+        Some((offset, length)) => Ok((size(offset)?, size(length)?)),
+        None => Ok((0, size(text)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_contradicts_itself_nowhere() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn kinds_of_load_are_shares_of_reads() {
+        for (text, percent) in [("read", 100), ("write", 0), ("mixed", 50), ("mixed:70", 70), ("mixed:0", 0)]
+        {
+            assert_eq!(read_percent(text), Ok(percent));
+        }
+        for text in ["", "reads", "mixed:", "mixed:101", "mixed:-1"] {
+            assert!(read_percent(text).is_err(), "{text}");
+        }
+    }
 }

@@ -5,10 +5,17 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod bench;
+mod blocks;
 mod check;
 mod cli;
 mod conform;
+mod consent;
+mod discover;
+mod info;
 mod lab;
+mod progress;
+mod reach;
 mod serve;
 mod tables;
 
@@ -34,6 +41,11 @@ fn main() -> ExitCode {
         Command::Status(args) => ask::status(&args),
         Command::Sessions(args) => ask::sessions(&args),
         Command::Luns(args) => ask::luns(&args),
+        Command::Discover(args) => discover::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Read(args) => blocks::read(&args),
+        Command::Write(args) => blocks::write(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
     };

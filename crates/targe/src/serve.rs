@@ -107,6 +107,8 @@ fn ways_to_use(target: &Target, portal: &str) -> String {
          iscsi-inq {url}\n\
          QEMU:\n  \
          qemu-img info {url}\n  \
-         qemu-system-x86_64 -drive file={url},format=raw,if=virtio\n"
+         qemu-system-x86_64 -drive file={url},format=raw,if=virtio\n\
+         targe:\n  \
+         targe bench {url} --random\n"
     )
 }

@@ -34,7 +34,7 @@ pub use names::NamePattern;
 pub use place::{Mistake, Place, Report};
 pub use reference::reference;
 pub use resolve::Surroundings;
-pub use units::show_size;
+pub use units::{show_size, size as parse_size};
 pub use value::{
     AclEntry, Announced, Auth, Chap, Config, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice, Target,
     UNITS_MAX, Unit, UnitIndex,

@@ -10,7 +10,7 @@ const SIZE_UNITS: [(&str, u32); 6] = [("K", 10), ("M", 20), ("G", 30), ("T", 40)
 ///
 /// # Errors
 /// A fragment that says what is wrong.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) = split(text);
     let number: u64 =
         digits.parse().map_err(|_| format!("\"{text}\" is not a size (such as 512M or 10G)"))?;

@@ -204,3 +204,12 @@ fn no_secret_is_ever_shown() {
         assert!(!shown.contains("hush"), "{shown}");
     }
 }
+
+#[test]
+fn the_manual_lists_every_key_as_it_is() {
+    let manual = include_str!("../../../../docs/initiator.md");
+    for key in &KEYS {
+        let row = format!("| `{}` | {} | {} |", key.name, key.takes, key.meaning);
+        assert!(manual.contains(&row), "docs/initiator.md lacks: {row}");
+    }
+}

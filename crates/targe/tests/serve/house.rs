@@ -39,7 +39,7 @@ impl House {
         fs::write(self.path(name), text).unwrap();
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_targe"));
         command.args(args).current_dir(&self.path).env_clear();
         command.env("XDG_STATE_HOME", self.path("state")).stdin(Stdio::null());

@@ -1,0 +1,136 @@
+//! `targe discover`: the targets of a portal, and their LUNs by logging in to each.
+
+use daemon::config::show_size;
+use initiator::answer::block_on;
+use initiator::discover::{DiscoverError, FoundUnit, targets, units};
+use initiator::url::{OfProcess, Place};
+use iscsi::discovery::Discovered;
+use iscsi::name::IscsiName;
+use serde_json::{Value, json};
+
+use crate::cli::DiscoverArgs;
+use crate::reach;
+use crate::tables::Table;
+use crate::{Failure, print};
+
+pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
+    let place = place(args)?;
+    let client = reach::client()?;
+    let told = block_on(targets(&client, &place, &OfProcess)).map_err(|why| failure(&why))?;
+    if told.ignored > 0 {
+        eprintln!(
+            "targe: {} entries of the list are no legal names or addresses and were left out",
+            told.ignored
+        );
+    }
+    let mut found = Vec::new();
+    let mut troubles = Vec::new();
+    for target in &told.targets {
+        match block_on(units(&client, &place, target, &OfProcess)) {
+            Ok(units) => found.push((target, units)),
+            Err(why) => {
+                troubles.push(reach::told(&why));
+                found.push((target, Vec::new()));
+            }
+        }
+    }
+    if args.json {
+        let all = found.iter().flat_map(|(target, units)| units.iter().map(|unit| as_json(target, unit)));
+        print(&format!("{:#}\n", Value::Array(all.collect())));
+    } else {
+        show(&found);
+    }
+    if troubles.is_empty() { Ok(()) } else { Err(Failure::Failed(troubles.join("; "))) }
+}
+
+/// Takes the flags as if they stood in the URL.
+fn place(args: &DiscoverArgs) -> Result<Place, Failure> {
+    for (flag, given) in [("--group", args.group.is_some()), ("--iface", args.iface.is_some())] {
+        if given {
+            return Err(Failure::Misused(format!(
+                "{flag}: HyperSCSI is not in this build; iSCSI portals are given as HOST[:PORT]"
+            )));
+        }
+    }
+    let misused = |text: String| Failure::Misused(text);
+    let portal =
+        args.portal.as_deref().ok_or_else(|| misused("which portal? Give HOST[:PORT]".to_owned()))?;
+    let mut place = Place::parse(portal).map_err(|why| misused(why.to_string()))?;
+    if let Some(user) = &args.user {
+        if user.is_empty() || user.len() > 255 {
+            return Err(misused("--user: the name is empty or longer than 255 bytes".to_owned()));
+        }
+        place.login.user = Some(user.clone());
+    }
+    if let Some(name) = &args.initiator {
+        let name = IscsiName::parse(name.as_bytes()).map_err(|why| misused(format!("--initiator: {why}")))?;
+        place.options.initiator = Some(name);
+    }
+    let options = &mut place.options;
+    for (to, from) in [
+        (&mut options.password_file, &args.password_file),
+        (&mut options.target_user, &args.target_user),
+        (&mut options.target_password_file, &args.target_password_file),
+    ] {
+        if from.is_some() {
+            to.clone_from(from);
+        }
+    }
+    Ok(place)
+}
+
+fn failure(why: &DiscoverError) -> Failure {
+    match why {
+        DiscoverError::Open(why) => reach::failure(why),
+        DiscoverError::Command { .. } => Failure::Failed(reach::told(why)),
+    }
+}
+
+fn show(found: &[(&Discovered, Vec<FoundUnit>)]) {
+    if found.is_empty() {
+        eprintln!("targe: the portal names no target");
+    }
+    let mut text = String::new();
+    for (target, units) in found {
+        let portals: Vec<String> = target.addresses.iter().map(|(address, _)| address.to_string()).collect();
+        text += &format!("{}  {}\n", target.name, portals.join(", "));
+        let mut table = Table::bare();
+        for unit in units {
+            let size = match (unit.capacity, &unit.trouble) {
+                (Some(capacity), _) => show_size(capacity.bytes()),
+                (None, Some(trouble)) => trouble.clone(),
+                (None, None) => format!("type {:02x}h", unit.inquiry.device_type.0),
+            };
+            let (vendor, product) = (words(&unit.inquiry.vendor), words(&unit.inquiry.product));
+            table.row(&["  LUN", &unit.url.lun.to_string(), &size, &vendor, &product, &unit.url.to_string()]);
+        }
+        text += &table.to_string();
+    }
+    print(&text);
+}
+
+fn as_json(target: &Discovered, unit: &FoundUnit) -> Value {
+    let portals: Vec<String> = target.addresses.iter().map(|(address, _)| address.to_string()).collect();
+    json!({
+        "url": unit.url.to_string(),
+        "target": target.name.as_str(),
+        "portals": portals,
+        "lun": unit.url.lun,
+        "bytes": unit.capacity.map(|capacity| capacity.bytes()),
+        "block_bytes": unit.capacity.map(|capacity| capacity.block_size.bytes()),
+        "vendor": words(&unit.inquiry.vendor),
+        "product": words(&unit.inquiry.product),
+        "revision": words(&unit.inquiry.revision),
+        "device_type": unit.inquiry.device_type.0,
+        "error": unit.trouble,
+    })
+}
+
+/// Reads a field of INQUIRY data: ASCII filled up with spaces.
+pub(crate) fn words(field: &[u8]) -> String {
+    let text: String = field
+        .iter()
+        .map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '?' })
+        .collect();
+    text.trim().to_owned()
+}

@@ -1,0 +1,289 @@
+//! `targe info`: everything that a LUN says of itself, and what its session agreed on.
+
+use std::fmt::Write;
+
+use daemon::config::show_size;
+use initiator::answer::block_on;
+use initiator::command::CommandError;
+use initiator::open::open_session;
+use initiator::unit::{LogicalUnit, UnitError};
+use initiator::url::{OfProcess, Url};
+use iscsi::negotiate::{Digest, SessionParameters};
+use scsi::block::Capacity;
+use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
+use scsi::lun::Lun;
+use scsi::vpd::{
+    BlockCharacteristics, BlockLimits, CodeSet, Designator, DesignatorType, LogicalBlockProvisioning, Page,
+    page,
+};
+use serde_json::{Map, Value, json};
+
+use crate::cli::InfoArgs;
+use crate::discover::words;
+use crate::{Failure, print, reach};
+
+pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
+    let url = reach::url(&args.url)?;
+    let client = reach::client()?;
+    let session = block_on(open_session(&client, &url, &OfProcess)).map_err(|why| reach::failure(&why))?;
+    let lun = Lun::from_number(url.lun).ok_or_else(|| failed(&url, &UnitError::NoUnit(url.lun)))?;
+    let unit = LogicalUnit::new(session.clone(), lun);
+    let facts = block_on(gather(&unit, url.lun)).map_err(|why| failed(&url, &why))?;
+    let digests = block_on(session.connections()).map_err(|why| failed(&url, &why.into()))?;
+    let parameters = &session.up().parameters;
+    let mut document = facts.as_json();
+    document.insert("url".to_owned(), json!(url.to_string()));
+    document.insert("session".to_owned(), negotiated(parameters, session.up().tsih.0));
+    let connections = digests.iter().map(|view| {
+        json!({
+            "cid": view.cid.0,
+            "header_digest": digest(view.parameters.header_digest),
+            "data_digest": digest(view.parameters.data_digest),
+            "max_recv_data_segment_length": view.parameters.initiator_max_recv,
+            "target_max_recv_data_segment_length": view.parameters.target_max_recv,
+        })
+    });
+    document.insert("connections".to_owned(), connections.collect());
+    if args.json {
+        print(&format!("{:#}\n", Value::Object(document)));
+    } else {
+        print(&show(&document));
+    }
+    Ok(())
+}
+
+fn failed(url: &Url, why: &UnitError) -> Failure {
+    Failure::Failed(format!("{url}: {}", reach::told(why)))
+}
+
+/// What a unit says of itself.
+struct Facts {
+    inquiry: StandardInquiry,
+    /// Pages with their codes, in the order that the unit lists them.
+    pages: Vec<(u8, Vec<u8>)>,
+    capacity: Option<Capacity>,
+    trouble: Option<String>,
+    caching: Option<initiator::unit::Caching>,
+}
+
+async fn gather(unit: &LogicalUnit, number: u16) -> Result<Facts, UnitError> {
+    let inquiry = unit.inquiry().await?;
+    if inquiry.qualifier != Qualifier::CONNECTED {
+        return Err(UnitError::NoUnit(number));
+    }
+    let listed = unit.vpd(page::SUPPORTED_PAGES).await?.unwrap_or_default();
+    let codes = Page::parse(&listed).map(|page| page.body.to_vec()).unwrap_or_default();
+    let mut pages = Vec::new();
+    for code in codes.into_iter().filter(|code| *code != page::SUPPORTED_PAGES) {
+        if let Some(bytes) = unit.vpd(code).await? {
+            pages.push((code, bytes));
+        }
+    }
+    let is_disk = inquiry.device_type == DeviceType::DIRECT_ACCESS_BLOCK;
+    let (capacity, trouble) = match unit.capacity().await {
+        Ok((capacity, _)) => (Some(capacity), None),
+        Err(UnitError::Command(why @ (CommandError::Down(_) | CommandError::Lost))) => return Err(why.into()),
+        Err(why) if is_disk => (None, Some(why.to_string())),
+        Err(_) => (None, None),
+    };
+    let caching = unit.caching().await?;
+    Ok(Facts { inquiry, pages, capacity, trouble, caching })
+}
+
+impl Facts {
+    fn as_json(&self) -> Map<String, Value> {
+        let inquiry = &self.inquiry;
+        let mut all = Map::new();
+        let mut put = |name: &str, value: Value| all.insert(name.to_owned(), value);
+        put("vendor", json!(words(&inquiry.vendor)));
+        put("product", json!(words(&inquiry.product)));
+        put("revision", json!(words(&inquiry.revision)));
+        put("device_type", json!(inquiry.device_type.0));
+        put("removable", json!(inquiry.removable));
+        put("version", json!(inquiry.version));
+        let versions: Vec<u16> = inquiry.versions.into_iter().filter(|version| *version != 0).collect();
+        put("version_descriptors", json!(versions));
+        if let Some(serial) = self.body(page::UNIT_SERIAL_NUMBER) {
+            put("serial", json!(words(serial)));
+        }
+        if let Some(names) = self.body(page::DEVICE_IDENTIFICATION) {
+            put("designators", Designator::list(names).iter().map(designator).collect());
+        }
+        if let Some(capacity) = &self.capacity {
+            put("bytes", json!(capacity.bytes()));
+            put("blocks", json!(capacity.blocks.0));
+            put("block_bytes", json!(capacity.block_size.bytes()));
+            let physical = u64::from(capacity.block_size.bytes()) << capacity.physical_exponent;
+            put("physical_block_bytes", json!(physical));
+            put("lowest_aligned_block", json!(capacity.lowest_aligned));
+            put("protection_information", json!(capacity.protection));
+        }
+        if let Some(trouble) = &self.trouble {
+            put("capacity_error", json!(trouble));
+        }
+        if let Some(caching) = &self.caching {
+            put("write_protected", json!(caching.write_protected));
+            put("write_cache", json!(caching.write_cache));
+            put("force_unit_access", json!(caching.force_unit_access));
+        }
+        if let Some(limits) = self.body(page::BLOCK_LIMITS).and_then(|body| BlockLimits::parse(body).ok()) {
+            put("limits", block_limits(&limits));
+        }
+        let thin = self.body(page::LOGICAL_BLOCK_PROVISIONING).map(LogicalBlockProvisioning::parse);
+        if let Some(Ok(thin)) = thin {
+            put("provisioning", provisioning(&thin, self.capacity.as_ref()));
+        }
+        let rotation = self.body(page::BLOCK_CHARACTERISTICS).map(BlockCharacteristics::parse);
+        if let Some(Ok(rotation)) = rotation {
+            put("rotation_rate", json!(rotation.rotation_rate));
+        }
+        let pages = self.pages.iter().map(|(code, bytes)| (format!("{code:02x}"), json!(hex(bytes))));
+        put("vpd", Value::Object(pages.collect()));
+        all
+    }
+
+    fn body(&self, code: u8) -> Option<&[u8]> {
+        let (_, bytes) = self.pages.iter().find(|(of, _)| *of == code)?;
+        Page::parse(bytes).ok().map(|page| page.body)
+    }
+}
+
+fn block_limits(limits: &BlockLimits) -> Value {
+    json!({
+        "transfer_max": limits.transfer_max,
+        "transfer_optimal": limits.transfer_optimal,
+        "transfer_granularity": limits.transfer_granularity,
+        "unmap_max": limits.unmap_max,
+        "unmap_descriptors_max": limits.unmap_descriptors_max,
+        "unmap_granularity": limits.unmap_granularity,
+        "write_same_max": limits.write_same_max,
+        "compare_and_write_max": limits.compare_and_write_max,
+        "atomic_max": limits.atomic_max,
+    })
+}
+
+fn provisioning(thin: &LogicalBlockProvisioning, capacity: Option<&Capacity>) -> Value {
+    let kind = match thin.kind.0 {
+        0 => "full",
+        1 => "resource",
+        2 => "thin",
+        _ => "unknown",
+    };
+    json!({
+        "type": kind,
+        "unmap": thin.unmap,
+        "write_same_unmap": thin.write_same_16,
+        "anchor": thin.anchor,
+        "reads_zero": thin.reads_zero || capacity.is_some_and(|capacity| capacity.reads_zero),
+    })
+}
+
+fn designator(designator: &Designator) -> Value {
+    let kind = match designator.kind {
+        DesignatorType::T10_VENDOR => "t10",
+        DesignatorType::EUI_64 => "eui",
+        DesignatorType::NAA => "naa",
+        DesignatorType::RELATIVE_TARGET_PORT => "relative_target_port",
+        DesignatorType::TARGET_PORT_GROUP => "target_port_group",
+        DesignatorType::LOGICAL_UNIT_GROUP => "logical_unit_group",
+        DesignatorType::MD5 => "md5",
+        DesignatorType::SCSI_NAME => "scsi_name",
+        _ => "vendor_specific",
+    };
+    let of = match designator.association.0 {
+        0 => "unit",
+        1 => "port",
+        _ => "target",
+    };
+    let text = if designator.code_set == CodeSet::BINARY {
+        hex(&designator.bytes)
+    } else {
+        let end = designator.bytes.iter().position(|byte| *byte == 0).unwrap_or(designator.bytes.len());
+        words(designator.bytes.get(..end).unwrap_or_default())
+    };
+    json!({ "type": kind, "of": of, "value": text })
+}
+
+fn negotiated(parameters: &SessionParameters, tsih: u16) -> Value {
+    json!({
+        "tsih": tsih,
+        "max_connections": parameters.max_connections,
+        "error_recovery_level": parameters.error_recovery_level,
+        "initial_r2t": parameters.initial_r2t,
+        "immediate_data": parameters.immediate_data,
+        "max_burst_length": parameters.max_burst_length,
+        "first_burst_length": parameters.first_burst_length,
+        "max_outstanding_r2t": parameters.max_outstanding_r2t,
+        "data_pdu_in_order": parameters.data_pdu_in_order,
+        "data_sequence_in_order": parameters.data_sequence_in_order,
+        "time2wait": parameters.default_time2wait,
+        "time2retain": parameters.default_time2retain,
+        "protocol_level": parameters.protocol_level,
+    })
+}
+
+const fn digest(digest: Digest) -> &'static str {
+    match digest {
+        Digest::None => "none",
+        Digest::Crc32c => "crc32c",
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// Writes the document for people: a line for each fact, groups indented.
+fn show(document: &Map<String, Value>) -> String {
+    let mut text = String::new();
+    if let Some(bytes) = document.get("bytes").and_then(Value::as_u64) {
+        let _ = writeln!(text, "size: {} ({bytes} bytes)", show_size(bytes));
+    }
+    lines(&mut text, document, 0);
+    text
+}
+
+fn lines(text: &mut String, group: &Map<String, Value>, indent: usize) {
+    for (name, value) in group {
+        let _ = write!(text, "{:indent$}{}:", "", name.replace('_', " "));
+        match value {
+            Value::Object(inner) => {
+                text.push('\n');
+                lines(text, inner, indent + 2);
+            }
+            Value::Array(all) if all.iter().any(Value::is_object) => {
+                text.push('\n');
+                for one in all {
+                    let shown = match one {
+                        Value::Object(one) => one
+                            .iter()
+                            .map(|(name, value)| format!("{name} {}", bare(value)))
+                            .collect::<Vec<_>>()
+                            .join(", "),
+                        other => bare(other),
+                    };
+                    let _ = writeln!(text, "{:indent$}  {shown}", "");
+                }
+            }
+            Value::Array(all) => {
+                let _ = writeln!(text, " {}", all.iter().map(bare).collect::<Vec<_>>().join(" "));
+            }
+            other => {
+                let _ = writeln!(text, " {}", bare(other));
+            }
+        }
+    }
+}
+
+fn bare(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(flag) => (if *flag { "yes" } else { "no" }).to_owned(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,116 @@
+//! How far a long command is, on a terminal only.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::time::{Duration, Instant};
+
+/// How often the line is written anew.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// The cells of the bar.
+const CELLS: u64 = 30;
+
+/// A line on stderr that says how much is done.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    shown: bool,
+    start: Instant,
+    last: Instant,
+    done: u64,
+    total: Option<u64>,
+}
+
+impl Progress {
+    /// Starts; `total` is how many bytes there will be, if that is known.
+    pub(crate) fn new(total: Option<u64>) -> Self {
+        let now = Instant::now();
+        Self { shown: std::io::stderr().is_terminal(), start: now, last: now, done: 0, total }
+    }
+
+    /// Notes that so many more bytes are done.
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.done += bytes;
+        if self.shown && self.last.elapsed() >= EVERY {
+            self.last = Instant::now();
+            eprint!("\r\x1b[K{}", line(self.done, self.total, self.start.elapsed()));
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    /// Ends the line and says what was done in all.
+    pub(crate) fn finish(self, verb: &str) {
+        let (took, done) = (self.start.elapsed(), self.done);
+        let clear = if self.shown { "\r\x1b[K" } else { "" };
+        eprintln!("{clear}{verb} {done} bytes in {:.1} s, {}/s", took.as_secs_f64(), rate(done, took));
+    }
+}
+
+impl Drop for Progress {
+    /// Leaves a clean line to whatever is told next.
+    fn drop(&mut self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn line(done: u64, total: Option<u64>, took: Duration) -> String {
+    let mut text = String::new();
+    if let Some(total) = total.filter(|total| *total > 0) {
+        let share = |of: u64| {
+            u64::try_from(u128::from(done.min(total)) * u128::from(of) / u128::from(total)).unwrap_or(0)
+        };
+        let full = usize::try_from(share(CELLS)).unwrap_or(0);
+        let cells = usize::try_from(CELLS).unwrap_or(0);
+        // Writing to a string does not fail.
+        let _ = write!(text, "[{}{}] {:3} % ", "#".repeat(full), " ".repeat(cells - full), share(100));
+        if done > 0 && done < total {
+            let left = took.as_secs_f64() * to_f64(total - done) / to_f64(done);
+            let _ = write!(text, "{left:.0} s left ");
+        }
+    }
+    let _ = write!(text, "{} at {}/s", amount(to_f64(done)), rate(done, took));
+    text
+}
+
+fn rate(bytes: u64, took: Duration) -> String {
+    amount(to_f64(bytes) / took.as_secs_f64().max(1e-9))
+}
+
+/// Writes a number of bytes in the largest unit that leaves it above one.
+pub(crate) fn amount(bytes: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes;
+    let mut unit = units[0];
+    for next in &units[1..] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    if unit == "B" { format!("{value:.0} B") } else { format!("{value:.1} {unit}") }
+}
+
+/// Turns a count into a float for display: more than 53 bits are not shown anyway.
+#[allow(clippy::cast_precision_loss, reason = "for display only")]
+pub(crate) const fn to_f64(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_share_rate_and_what_is_left() {
+        let ten = Duration::from_secs(10);
+        let text = line(1 << 30, Some(4 << 30), ten);
+        assert_eq!(
+            text,
+            format!("[{}{}]  25 % 30 s left 1.0 GiB at 102.4 MiB/s", "#".repeat(7), " ".repeat(23))
+        );
+        assert_eq!(line(2048, None, ten), "2.0 KiB at 205 B/s");
+        assert_eq!(line(5, Some(0), ten), "5 B at 0 B/s");
+    }
+}

@@ -1,0 +1,41 @@
+//! The way to a LUN, for every command that is given a URL.
+
+use drivers::config::Config;
+use initiator::answer::block_on;
+use initiator::client::Client;
+use initiator::disk::RemoteDisk;
+use initiator::open::{OpenError, open_disk};
+use initiator::url::{OfProcess, Url};
+
+use crate::Failure;
+
+/// Reads a URL.
+pub(crate) fn url(text: &str) -> Result<Url, Failure> {
+    Url::parse(text).map_err(|why| Failure::Misused(why.to_string()))
+}
+
+/// Starts the thread that sessions run on.
+pub(crate) fn client() -> Result<Client, Failure> {
+    Client::start(&Config::default()).map_err(|why| Failure::Failed(told(&why)))
+}
+
+/// Logs in and makes the LUN out as a disk.
+pub(crate) fn disk(client: &Client, url: &Url) -> Result<RemoteDisk, Failure> {
+    block_on(open_disk(client, url, &OfProcess)).map_err(|why| failure(&why))
+}
+
+/// Says why something cannot be reached.
+pub(crate) fn failure(why: &OpenError) -> Failure {
+    if why.is_misuse() { Failure::Misused(told(why)) } else { Failure::Failed(told(why)) }
+}
+
+/// Writes an error with what lies behind it. What a peer had a part in cannot command the terminal.
+pub(crate) fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(behind) = source {
+        text = format!("{text}: {behind}");
+        source = behind.source();
+    }
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

@@ -1,0 +1,77 @@
+//! `targe bench`: what it says, and that it touches what it may and nothing else.
+
+use crate::{content, feed, json, pattern, two_disks, url};
+
+#[test]
+fn a_load_ends_in_time_and_tells_rates_and_latencies() {
+    let (house, daemon) = two_disks();
+    let url = url(&daemon, 0);
+    for reactor in ["epoll", "auto"] {
+        for rw in ["read", "write", "mixed:70"] {
+            let args = ["bench", &url, "--rw", rw, "--random", "--time", "0.3", "--warmup", "0.1", "--write"];
+            let (code, text, told) = house.run(&[&args[..], &["--json", "--reactor", reactor]].concat());
+            assert_eq!(code, 0, "{told}");
+            let report = json(&text);
+            assert!(report["iops"].as_f64().unwrap() > 0.0, "{text}");
+            let bytes = report["iops"].as_f64().unwrap() * 4096.0;
+            assert!((report["bytes_per_s"].as_f64().unwrap() / bytes - 1.0).abs() < 0.01, "{text}");
+            assert!(report["cpu_s"].as_f64().unwrap() > 0.0);
+            let latency = &report["latency_us"];
+            let at = |name: &str| latency[name].as_f64().unwrap();
+            assert!(0.0 < at("p50") && at("p50") <= at("p99") && at("p99") <= at("p999"), "{text}");
+            assert!(at("p999") <= at("max") && at("mean") <= at("max"), "{text}");
+            assert_eq!((report["read"].is_null(), report["write"].is_null()), (rw == "write", rw == "read"));
+        }
+    }
+}
+
+#[test]
+fn sessions_connections_and_units_are_loaded_together() {
+    let (house, daemon) = two_disks();
+    let (first, second) = (url(&daemon, 0), url(&daemon, 1));
+    let args = ["bench", &first, &second, "--sessions", "2", "--connections", "2", "--threads", "2"];
+    let (code, text, told) =
+        house.run(&[&args[..], &["--time", "0.3", "--warmup", "0.1", "--json"]].concat());
+    assert_eq!(code, 0, "{told}");
+    let report = json(&text);
+    assert_eq!((&report["sessions"], &report["threads"]), (&json("4"), &json("2")), "{text}");
+    let connections = report["connections"].as_u64().unwrap();
+    assert!(connections == 8 || told.contains("connections were up; the target allows no more"), "{told}");
+}
+
+#[test]
+fn a_load_keeps_to_its_range() {
+    let (house, daemon) = two_disks();
+    let url = url(&daemon, 0);
+    let before = pattern(9, 4 << 20);
+    assert_eq!(feed(&house, &["write", &url, "--write"], &before).0, 0);
+    let args = ["bench", &url, "--rw", "write", "--random", "--range", "64K,128K", "--bs", "8K", "--write"];
+    let (code, text, told) = house.run(&[&args[..], &["--time", "0.3", "--warmup", "0"]].concat());
+    assert_eq!(code, 0, "{told}");
+    assert!(text.contains("write") && text.contains("P99.9"), "{text}");
+    let after = content(&house, &url, 0, 4 << 20);
+    assert_eq!(after[..64 << 10], before[..64 << 10]);
+    assert_eq!(after[192 << 10..], before[192 << 10..]);
+    assert_ne!(after[64 << 10..192 << 10], before[64 << 10..192 << 10]);
+}
+
+#[test]
+fn a_load_that_cannot_be_is_bad_usage() {
+    let (house, daemon) = two_disks();
+    let url = url(&daemon, 1);
+    for (flags, told) in [
+        (&["--bs", "512"][..], "has blocks of 4096 bytes; commands of 512 do not fit"),
+        (&["--bs", "2M"], "takes at most 1048576 bytes in one command"),
+        (&["--range", "1M,4K"], "the range from 1048576 on holds no whole command"),
+        (&["--range", "1K,8K"], "does not start at a block"),
+        (&["--bs", "0"], "--bs: from one block"),
+        (&["--rw", "mixed:101"], "expected read, write, mixed"),
+        (&["--reactor", "kqueue"], "unknown reactor `kqueue`"),
+        (&["--depth", "0"], "0 is not in 1..=8192"),
+        (&["--time", "x"], "not a number of seconds"),
+    ] {
+        let (code, _, said) = house.run(&[&["bench", &url][..], flags].concat());
+        assert_eq!(code, 2, "{flags:?}: {said}");
+        assert!(said.contains(told), "{flags:?}: {said}");
+    }
+}

@@ -1,0 +1,172 @@
+//! What goes wrong, and what the user hears of it.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::house::House;
+use crate::{NAME, content, feed, pattern, two_disks, url};
+
+#[test]
+fn each_obstacle_is_named() {
+    let (house, daemon) = two_disks();
+    let at = daemon.address;
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for (place, told) in [
+        (format!("iscsi://{closed}/{NAME}/0"), "nobody listens there"),
+        (format!("iscsi://{at}/iqn.2001-04.com.example:other/0"), "there is no such target"),
+        (format!("iscsi://{at}/{NAME}/7"), "there is no LUN 7 at this target"),
+        (format!("iscsi://no-such-host.invalid/{NAME}/0"), "cannot find the host no-such-host.invalid"),
+    ] {
+        for args in
+            [&["info", &place][..], &["read", &place], &["write", &place, "--write"], &["bench", &place]]
+        {
+            let (code, text, said) = house.run(args);
+            assert_eq!((code, text.as_str()), (1, ""), "{args:?}: {said}");
+            assert!(said.starts_with("targe: ") && said.contains(told), "{args:?}: {said}");
+        }
+    }
+    let (code, _, said) = house.run(&["discover", &closed.to_string()]);
+    assert_eq!(code, 1);
+    assert!(said.contains("nobody listens there"), "{said}");
+}
+
+#[test]
+fn bad_usage_is_told_before_anything_is_tried() {
+    let house = House::new();
+    for (args, told) in [
+        (&["info", "127.0.0.1"][..], "a URL starts with iscsi://"),
+        (&["info", "hyperscsi://g@eth0/t/0"], "HyperSCSI is not in this build"),
+        (&["read", "iscsi://127.0.0.1/iqn.2001-04.com.example:x"], "there is no LUN in the URL"),
+        (&["read", "iscsi://127.0.0.1/iqn.2001-04.com.example:x/0?erl=7"], "erl=7: wanted is 0, 1 or 2"),
+        (
+            &["read", "iscsi://me@127.0.0.1/iqn.2001-04.com.example:x/0"],
+            "there is no password for user \"me\"",
+        ),
+        (&["read", "iscsi://h/iqn.2001-04.com.example:x/0", "--length", "x"], "\"x\" is not a size"),
+        (&["discover"], "which portal? Give HOST[:PORT]"),
+        (&["discover", "--group", "g"], "--group: HyperSCSI is not in this build"),
+        (&["discover", "iscsi://h/iqn.2001-04.com.example:x/0"], "only HOST[:PORT] is wanted here"),
+        (&["discover", "h", "--initiator", "me"], "--initiator: an iSCSI name starts with"),
+    ] {
+        let (code, text, said) = house.run(args);
+        assert_eq!((code, text.as_str()), (2, ""), "{args:?}: {said}");
+        assert!(said.contains(told), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn chap_is_passed_with_the_password_of_a_file_or_the_environment_and_refused_with_another() {
+    let house = House::new();
+    house.write(
+        "targe.toml",
+        &format!(
+            "[[portal]]\nlisten = \"127.0.0.1:0\"\n[[target]]\nname = \"{NAME}\"\n[target.auth]\nuser = \"vm\"\n\
+             secret = \"correct-horse\"\nmutual_user = \"san\"\nmutual_secret = \"battery-staple\"\n\
+             [[target.lun]]\ntype = \"ram\"\nsize = \"1M\"\n"
+        ),
+    );
+    std::fs::set_permissions(house.path("targe.toml"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    house.write("right", "correct-horse\n");
+    house.write("wrong", "correct-house\n");
+    house.write("theirs", "battery-staple");
+    let info = |user: &str, query: &str, password: &str| {
+        let url = format!("iscsi://{user}{}/{NAME}/0{query}", daemon.address);
+        let output = house.command(&["info", &url]).env("TARGE_PASSWORD", password).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (user, query, password) in [
+        ("vm@", "", "correct-horse"),
+        ("vm@", "?password_file=right", ""),
+        ("vm%correct-horse@", "", ""),
+        ("vm@", "?password_file=right&target_user=san&target_password_file=theirs", ""),
+        ("vm@", "?chap=md5", "correct-horse"),
+    ] {
+        let (code, told) = info(user, query, password);
+        assert_eq!(code, 0, "{user}{query}: {told}");
+    }
+    for (user, query, password, why) in [
+        ("vm@", "", "correct-house", "the login was refused"),
+        ("vm@", "?password_file=wrong", "", "the login was refused"),
+        ("", "", "", "the login was refused"),
+        ("vm@", "?target_user=other", "correct-horse", "no password of the target's user"),
+        ("vm@", "?target_user=san&target_password_file=wrong", "correct-horse", "the login failed"),
+        ("vm@", "?password_file=missing", "", "cannot read the password in missing"),
+    ] {
+        let (code, told) = info(user, query, password);
+        assert_ne!(code, 0, "{user}{query}");
+        assert!(told.contains(why), "{user}{query}: {told}");
+        assert!(!told.contains("correct-ho"), "{told}");
+    }
+    let portal = daemon.address.to_string();
+    let output = house.command(&["discover", &portal]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let args = ["discover", &portal, "--user", "vm", "--password-file", "right"];
+    let (code, text, told) = house.run(&args);
+    assert_eq!(code, 0, "{told}");
+    assert!(text.contains(&format!("iscsi://vm@{portal}/{NAME}/0")), "{text}");
+}
+
+#[test]
+fn a_medium_that_shrinks_under_its_reader_is_an_error() {
+    let house = House::new();
+    std::fs::write(house.path("disk.img"), pattern(1, 8 << 20)).unwrap();
+    let daemon = house.serve(&["--listen", "127.0.0.1:0", "--target", NAME, "--lun", "file:disk.img"]);
+    let url = url(&daemon, 0);
+    assert_eq!(content(&house, &url, 0, 1 << 20), pattern(1, 8 << 20)[..1 << 20]);
+    std::fs::File::options().write(true).open(house.path("disk.img")).unwrap().set_len(1 << 20).unwrap();
+    let (code, data, told) = feed(&house, &["read", &url, "--bs", "64K", "--depth", "4"], &[]);
+    assert_eq!(code, 1);
+    assert!(data.len() <= 1 << 20 && told.contains(&url), "{} bytes, {told}", data.len());
+}
+
+#[test]
+fn a_target_that_dies_is_waited_for_as_long_as_the_url_says() {
+    let (house, daemon) = two_disks();
+    let url = format!("{}?timeout=0", url(&daemon, 0));
+    let mut child = house
+        .command(&["bench", &url, "--time", "60"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none());
+    daemon.kill();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{told}");
+    assert!(told.contains(&format!("{NAME}/0: ")), "{told}");
+}
+
+#[test]
+fn a_write_goes_on_when_its_target_comes_back() {
+    use std::io::Write;
+    let house = House::new();
+    // The kernel lets go of an io_uring, and with it of the port, some time after its process is gone.
+    let lun = ["--reactor", "epoll", "--target", NAME, "--lun", "file:disk.img,size=4M"];
+    // Not a port that the system gives to those who call out: while nobody listens there, one of them could have it.
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let listen = format!("127.0.0.1:{}", (20_000..30_000).find(free).unwrap());
+    let daemon = house.serve(&[&["--listen", &listen][..], &lun].concat());
+    let url = url(&daemon, 0);
+    let data = pattern(3, 4 << 20);
+    let mut child = house
+        .command(&["write", &url, "--write", "--bs", "64K"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&data[..2 << 20]).unwrap();
+    daemon.kill();
+    let daemon = house.serve(&[&["--listen", &listen][..], &lun].concat());
+    stdin.write_all(&data[2 << 20..]).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(content(&house, &url, 0, 4 << 20), data);
+    assert_eq!(daemon.stop().0, 0);
+}

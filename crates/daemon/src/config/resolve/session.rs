@@ -36,6 +36,8 @@ pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> KeyPolicy
         data_pdu_in_order: switch(&session.data_pdu_in_order),
         data_sequence_in_order: switch(&session.data_sequence_in_order),
         error_recovery_level: u8::try_from(number(&session.error_recovery_level)).unwrap_or(0),
+        // All that the engine does; which it is, the initiator's order decides.
+        task_reporting: &["FastAbort", "ResponseFence", "RFC3720"],
         ..KeyPolicy::default()
     }
 }

@@ -8,7 +8,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test sim test-libiscsi test-guest test-qemu test-wireshark test-crash test-hostile fuzz bench doc build tidy packages
+.PHONY: help demo test sim test-libiscsi test-guest test-qemu test-wireshark test-crash test-hostile conform fuzz bench doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ fuzz:  ## what a hostile peer can send, by libFuzzer, a short time for each targ
 bench: build packages  ## targe beside tgt and a bare TCP echo, as ratios
 	$(CARGO) build --release --locked --package targe-load
 	bench/run $(ARGS)
+
+conform: build  ## RFC 7143 and 7144, case by case, against our own target
+	tests/conform/run --server $(SERVER)
 
 doc:  ## the documentation of every room, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

@@ -48,12 +48,15 @@ class Export:
     """One target with its units and who may reach it. `incoming` is what the initiator proves, `outgoing` what the
     target proves in return, each (name, secret). `digests`: "offered", "required", or
     "header" (that one required). `announce`: the host SendTargets names
-    instead of the address it was asked on."""
+    instead of the address it was asked on. `level` and `connections`: the highest ErrorRecoveryLevel and the most
+    connections of a session, as far as the target has them."""
     luns: tuple = (Lun(),)
     incoming: tuple = None
     outgoing: tuple = None
     digests: str = "offered"
     announce: str = None
+    level: int = 0
+    connections: int = 1
 
 
 class Server:
@@ -191,7 +194,7 @@ class Targe(Server):
     """Ours: the release binary with a configuration of its own."""
 
     every_medium_is_a_file = False
-    binary = os.path.join(ROOT, "target", "release", "targe")
+    binary = os.environ.get("TARGE", os.path.join(ROOT, "target", "release", "targe"))
 
     def command(self):
         return [self.binary, "serve", "--config", self.config_path()]
@@ -231,7 +234,8 @@ class Targe(Server):
             if self.export.announce:
                 yield f'announce = "{self.export.announce}:{self.port}"'
         header, data = DIGEST_POLICIES[self.export.digests]
-        yield from ("[session]", f'header_digest = "{header}"', f'data_digest = "{data}"')
+        yield from ("[session]", f'header_digest = "{header}"', f'data_digest = "{data}"',
+                    f"error_recovery_level = {self.export.level}", f"max_connections = {self.export.connections}")
         yield from ("[[target]]", f'name = "{self.iqn}"', "max_sessions = 4000")
         if self.export.incoming:
             yield from ("[target.auth]", 'user = "{}"\nsecret = "{}"'.format(*self.export.incoming))
@@ -252,6 +256,35 @@ class Targe(Server):
         """Applies the export as it is described now to the running server."""
         self.write_config()
         self.process.send_signal(signal.SIGHUP)
+
+
+class Istgt(Server):
+    """Debian's istgt. A file stands in for memory; it writes its name of a target behind a base."""
+
+    every_medium_is_a_file = True
+
+    def command(self):
+        base, name = self.iqn.split(":")
+        auth = "CHAP Mutual" if self.export.outgoing else "CHAP" if self.export.incoming else "None"
+        lines = ["[Global]", f'NodeBase "{base}"', f"PidFile {self.folder}/istgt.pid", f"AuthFile {self.folder}/auth.conf",
+                 "Timeout 30", "NopInInterval 20", "DiscoveryAuthMethod Auto", f"MaxConnections {self.export.connections}",
+                 "MaxR2T 32", "FirstBurstLength 262144", "MaxBurstLength 1048576", "MaxRecvDataSegmentLength 262144",
+                 "[UnitControl]", "AuthMethod None", f"Portal UC1 127.0.0.3:{self.port}", "Netmask 127.0.0.1",
+                 "[PortalGroup1]", f"Portal DA1 127.0.0.1:{self.port}", f"Portal DA2 127.0.0.2:{self.port}",
+                 "[InitiatorGroup1]", 'InitiatorName "ALL"', "Netmask 127.0.0.0/8"]
+        lines += ["[LogicalUnit1]", f"TargetName {name}", "Mapping PortalGroup1 InitiatorGroup1",
+                  f"AuthMethod {auth}", "AuthGroup AuthGroup1" if self.export.incoming else "", "UnitType Disk", "QueueDepth 32"]
+        lines += [f"LUN{unit} Storage {self.medium_path(unit)} Auto" for unit in range(len(self.export.luns))]
+        account = [*(self.export.incoming or ()), *(self.export.outgoing or ())]
+        accounts = ["[AuthGroup1]", "Auth " + " ".join(f'"{word}"' for word in account)] if account else []
+        for path, text in (("istgt.conf", lines), ("auth.conf", accounts)):
+            with open(os.open(os.path.join(self.folder, path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write("\n".join(text) + "\n")
+        return ["/usr/sbin/istgt", "-D", "-c", os.path.join(self.folder, "istgt.conf")]
+
+    def stop(self):
+        self.kill()
+        return 0
 
 
 class Lio(Server):
@@ -352,4 +385,4 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
-KINDS = {"targe": Targe, "tgt": Tgt, "lio": Lio}
+KINDS = {"targe": Targe, "tgt": Tgt, "istgt": Istgt, "lio": Lio}

@@ -1,1 +1,72 @@
 //! Tests of an initiator: we are a scripted target.
+
+mod conn;
+mod disk;
+mod policy;
+mod serve;
+mod station;
+
+mod command;
+mod management;
+mod order;
+mod session;
+mod transfer;
+
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::suite::{Case, CaseResult, Entry, Selection};
+
+use station::Station;
+
+pub use station::{Options, TARGET};
+
+/// The longest that one case may take, unless told otherwise.
+pub const LIMIT: Duration = Duration::from_secs(30);
+/// How long something may take that the initiator does by itself, unless told otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A case on an initiator.
+type Test = Case<Station>;
+
+fn cases() -> impl Iterator<Item = &'static Test> {
+    let tables = [order::CASES, transfer::CASES, command::CASES, session::CASES, management::CASES];
+    tables.into_iter().flatten()
+}
+
+/// Lists the cases in the order in which they run.
+pub fn list() -> Vec<Entry> {
+    cases().map(Case::entry).collect()
+}
+
+/// Runs the selected cases one after the other, the initiator anew for each; `told` hears of each as it ends.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub fn run(
+    options: &Options,
+    selection: &Selection,
+    mut told: impl FnMut(&CaseResult),
+) -> Result<Vec<CaseResult>, String> {
+    let listener =
+        TcpListener::bind(options.listen).map_err(|error| format!("{}: {error}", options.listen))?;
+    listener.set_nonblocking(true).map_err(|error| error.to_string())?;
+    let listen = listener.local_addr().map_err(|error| error.to_string())?;
+    let (options, listener) = (Rc::new(Options { listen, ..options.clone() }), Rc::new(listener));
+    let mut results = Vec::new();
+    for case in cases().filter(|case| selection.takes(case.id)) {
+        // Whoever knocked late on the last case is not of this one.
+        while let Ok((stream, _)) = listener.accept() {
+            drop(stream);
+        }
+        let mut station = Station::new(&options, &listener, case.id);
+        let began = Instant::now();
+        let outcome = (case.run)(&mut station);
+        station.stop();
+        let result = CaseResult::of(case.entry(), outcome, &station.record, began);
+        told(&result);
+        results.push(result);
+    }
+    Ok(results)
+}

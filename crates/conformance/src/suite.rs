@@ -55,7 +55,8 @@ impl<C: ?Sized> Case<C> {
     }
 }
 
-/// Which cases to run: all, or those that one of the patterns names. `*` stands for any characters, `?` for one.
+/// Which cases to run: all, or those that one of the patterns names; a pattern behind `!` takes cases out again. `*` stands
+/// for any characters, `?` for one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     patterns: Vec<String>,
@@ -70,14 +71,17 @@ impl Selection {
 
     /// Returns whether a case is selected.
     pub fn takes(&self, id: &str) -> bool {
-        self.patterns.is_empty()
-            || self.patterns.iter().any(|pattern| matches(pattern.as_bytes(), id.as_bytes()))
+        let names = |pattern: &str| matches(pattern.as_bytes(), id.as_bytes());
+        let mut wanted = self.patterns.iter().filter(|pattern| !pattern.starts_with('!')).peekable();
+        let unwanted = self.patterns.iter().filter_map(|pattern| pattern.strip_prefix('!')).any(names);
+        !unwanted && (wanted.peek().is_none() || wanted.any(|pattern| names(pattern)))
     }
 
     /// Returns the first pattern that names none of `ids`: most likely a slip.
     pub fn idle<'a>(&'a self, ids: &[Entry]) -> Option<&'a str> {
-        let names_one =
-            |pattern: &&String| ids.iter().any(|entry| matches(pattern.as_bytes(), entry.id.as_bytes()));
+        let names_one = |pattern: &&String| {
+            ids.iter().any(|entry| matches(pattern.trim_start_matches('!').as_bytes(), entry.id.as_bytes()))
+        };
         self.patterns.iter().find(|pattern| !names_one(pattern)).map(String::as_str)
     }
 }
@@ -172,6 +176,9 @@ mod tests {
             ("chap-?", "chap-12", false),
             ("", "x", false),
             ("a,b*", "bcd", true),
+            ("!chap-*", "login-c", true),
+            ("!chap-*", "chap-1", false),
+            ("ffp-*,!ffp-t-1.*", "ffp-t-1.2", false),
         ] {
             assert_eq!(Selection::new(&[pattern.to_owned()]).takes(id), named, "{pattern} {id}");
         }

@@ -86,14 +86,23 @@ pub fn run(
         Stop::Fail(why) | Stop::Skip(why) => why,
     })?;
     let mut results = Vec::new();
+    let mut gone_since = None;
     for case in cases().filter(|case| selection.takes(case.id)) {
         let mut station = Station::new(&options, &name, unit);
         let began = Instant::now();
-        let outcome = if case.writes && !options.write {
+        let mut outcome = if let Some(since) = gone_since {
+            Err(Stop::Skip(format!("the target cannot be reached since {since}")))
+        } else if case.writes && !options.write {
             Err(Stop::Skip("it overwrites blocks of the unit, and --write was not given".to_owned()))
         } else {
             (case.run)(&mut station)
         };
+        if let Err(Stop::Fail(why)) = &mut outcome
+            && !station.is_reachable()
+        {
+            why.push_str("; the target cannot be reached any more");
+            gone_since = Some(case.id);
+        }
         let result = CaseResult::of(case.entry(), outcome, &station.record, began);
         told(&result);
         results.push(result);

@@ -94,6 +94,8 @@ pub(crate) struct Line {
     deadline: Instant,
     received: Vec<u8>,
     closed: bool,
+    /// What waits to leave together, while that is wanted.
+    together: Option<Vec<u8>>,
     pub(crate) header_digest: bool,
     pub(crate) data_digest: bool,
 }
@@ -129,6 +131,7 @@ impl Line {
             deadline,
             received: Vec::new(),
             closed: false,
+            together: None,
             header_digest: false,
             data_digest: false,
         })
@@ -148,7 +151,22 @@ impl Line {
         };
         self.record.pdu(Way::Sent, self.number, &format!("{}{note}", show(&bhs, ahs.len(), data)));
         let bytes = self.frame(bhs, ahs, data, damage);
-        self.put(&bytes);
+        match &mut self.together {
+            Some(waiting) => waiting.extend_from_slice(&bytes),
+            None => self.put(&bytes),
+        }
+    }
+
+    /// Holds back what is sent from here on, so that it arrives together.
+    pub(crate) fn gather(&mut self) {
+        self.together = Some(Vec::new());
+    }
+
+    /// Sends what was held back.
+    pub(crate) fn scatter(&mut self) {
+        if let Some(bytes) = self.together.take() {
+            self.put(&bytes);
+        }
     }
 
     fn frame(&self, bhs: Bhs, ahs: &[u8], data: &[u8], damage: Damage) -> Vec<u8> {
@@ -183,9 +201,15 @@ impl Line {
         self.closed = true;
     }
 
+    /// Says that nothing more will be sent; what the peer still has to say is heard.
+    pub(crate) fn end_sending(&mut self) {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+
     /// Waits for the next PDU.
     pub(crate) fn receive(&mut self, wait: Duration) -> Outcome<Came> {
         let until = Instant::now() + wait;
+        let mut looked = false;
         loop {
             if let Some(pdu) = self.take()? {
                 self.record.pdu(Way::Came, self.number, &pdu.shown());
@@ -198,10 +222,12 @@ impl Line {
             if now >= self.deadline {
                 fail!("the time limit of the case has passed");
             }
-            if now >= until {
+            // However short the wait, what is there already is taken.
+            if now >= until && looked {
                 return Ok(Came::Nothing);
             }
-            self.fill(until.min(self.deadline) - now);
+            looked = true;
+            self.fill(until.min(self.deadline).saturating_duration_since(now));
         }
     }
 

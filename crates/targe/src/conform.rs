@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use conformance::{CaseResult, Credentials, Entry, Secret, Selection, Summary, Verdict, report, target};
+use conformance::{
+    CaseResult, Credentials, Entry, Secret, Selection, Summary, Verdict, initiator, report, target,
+};
 
 use crate::{Failure, print};
 
@@ -19,6 +21,8 @@ pub(crate) struct ConformArgs {
 pub(crate) enum Conformed {
     /// Test a target
     Target(Box<ConformTarget>),
+    /// Test an initiator: serve it a scripted disk
+    Initiator(Box<ConformInitiator>),
 }
 
 /// Which cases, and how they are told of.
@@ -42,10 +46,10 @@ pub(crate) struct ConformShown {
     /// What the report is on [default: the address]
     #[arg(long, value_name = "TEXT")]
     pub(crate) subject: Option<String>,
-    /// The longest that one case may take, in seconds [default: 20]
+    /// The longest that one case may take, in seconds [default: 20 for a target, 30 for an initiator]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) limit: Option<u64>,
-    /// How long an answer may take, in milliseconds [default: 3000]
+    /// How long an answer may take, in milliseconds [default: 3000 for a target, 5000 for an initiator]
     #[arg(long, value_name = "MS")]
     pub(crate) patience: Option<u64>,
 }
@@ -83,9 +87,26 @@ pub(crate) struct ConformTarget {
     pub(crate) shown: ConformShown,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct ConformInitiator {
+    /// Listen on this address
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Start the initiator with this, once for each case; {url}, {portal}, {iqn} and {id} are put in. Without it, start
+    /// one by hand when a case asks for it
+    #[arg(long, value_name = "CMD")]
+    pub(crate) exec: Option<String>,
+    /// Let the initiator discover targets with this
+    #[arg(long, value_name = "CMD")]
+    pub(crate) discover: Option<String>,
+    #[command(flatten)]
+    pub(crate) shown: ConformShown,
+}
+
 pub(crate) fn run(args: ConformArgs) -> Result<(), Failure> {
     match args.side {
         Conformed::Target(args) => on_target(&args),
+        Conformed::Initiator(args) => on_initiator(&args),
     }
 }
 
@@ -104,6 +125,32 @@ fn on_target(args: &ConformTarget) -> Result<(), Failure> {
         .map_err(Failure::Failed)?;
     let subject = shown.subject.clone().unwrap_or_else(|| args.portals.join(", "));
     finish(&results, shown.json, shown.report.as_deref(), &subject, "targe conform target")
+}
+
+fn on_initiator(args: &ConformInitiator) -> Result<(), Failure> {
+    let shown = &args.shown;
+    let selection = Selection::new(&shown.only);
+    if let Some(pattern) = selection.idle(&initiator::list()) {
+        return Err(Failure::Misused(format!("--only {pattern}: names no case; see --list")));
+    }
+    if shown.list {
+        list(&initiator::list(), &selection);
+        return Ok(());
+    }
+    let Some(listen) = args.listen else {
+        return Err(Failure::Misused("say where to listen: --listen ADDR:PORT".to_owned()));
+    };
+    let options = initiator::Options {
+        listen,
+        exec: args.exec.clone(),
+        discover: args.discover.clone(),
+        limit: shown.limit.map_or(initiator::LIMIT, Duration::from_secs),
+        patience: shown.patience.map_or(initiator::PATIENCE, Duration::from_millis),
+    };
+    let results = initiator::run(&options, &selection, |result| tell(result, shown.json, shown.verbose))
+        .map_err(Failure::Failed)?;
+    let subject = shown.subject.clone().unwrap_or_else(|| args.exec.clone().unwrap_or_default());
+    finish(&results, shown.json, shown.report.as_deref(), &subject, "targe conform initiator")
 }
 
 fn options(args: &ConformTarget) -> Result<target::Options, Failure> {

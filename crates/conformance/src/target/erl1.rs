@@ -242,11 +242,21 @@ fn r_data(station: &mut Station) -> Outcome {
     }
 }
 
+/// §7.7 leaves the choice: to discard up to a later PDU, or to close the connection.
+fn closes(conn: &Conn) -> Outcome {
+    conn.line.record().remark("the target ends the connection, as it may");
+    Ok(())
+}
+
 fn header_of_command(station: &mut Station) -> Outcome {
     let mut conn = digested(station, &[])?;
     let task = conn.read(1);
     conn.send_damaged(&task, &[], Damage::HeaderDigest);
-    conn.quiet(HUSH, "a PDU with a wrong header digest must be discarded silently")?;
+    match conn.perhaps(HUSH)? {
+        Came::Nothing => {}
+        Came::Closed => return closes(&conn),
+        Came::Pdu(pdu) => fail!("a PDU with a wrong header digest must be discarded, came {}", pdu.shown()),
+    }
     conn.send(&task, &[]);
     conn.finish(&task, &[])?.good("the READ at its second try")?;
     Ok(())
@@ -268,6 +278,11 @@ fn one_spoilt(station: &mut Station, damaged: usize, damage: Damage) -> Outcome 
         let head = conn.data_out(&r2t, u32::try_from(sn).unwrap_or_default(), offset, last);
         conn.send_damaged(&head, bytes, if sn == damaged { damage } else { Damage::None });
         offset += u32::try_from(bytes.len()).unwrap_or_default();
+    }
+    match conn.perhaps(HUSH)? {
+        Came::Closed if damage == Damage::HeaderDigest => return closes(&conn),
+        Came::Pdu(pdu) => conn.put_back(pdu),
+        _ => {}
     }
     conn.finish_despite_rejects(&task, &data)?.good("the WRITE whose data was damaged on the way")?;
     let back = conn.read_blocks(4)?;

@@ -1,6 +1,6 @@
 //! What the cases on a target work with: where it is, who we are, and what the case may do.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -89,6 +89,12 @@ impl Station {
             Some(portal) => Ok(*portal),
             None => fail!("no portal was named"),
         }
+    }
+
+    /// Returns whether the first portal takes connections.
+    pub(crate) fn is_reachable(&self) -> bool {
+        let portal = self.options.portals.first();
+        portal.is_some_and(|portal| TcpStream::connect_timeout(portal, self.options.patience).is_ok())
     }
 
     /// Logs in with these keys changed from what [`Plan::normal`] offers, and asks the unit for its state as any

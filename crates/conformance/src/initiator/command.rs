@@ -1,0 +1,254 @@
+//! Commands and how their endings are taken (RFC 7143 §11.3, §11.4): plan 16.
+
+use iscsi::pdu::reject::{Reject, RejectReason};
+use iscsi::pdu::scsi_command::ScsiCommand;
+use iscsi::pdu::{Itt, Opcode};
+use iscsi::serial::{CmdSn, DataSn};
+
+use crate::suite::case;
+use crate::verdict::Outcome;
+
+use super::Test;
+use super::conn::End;
+use super::disk::Answer;
+use super::order::HUSH;
+use super::station::{Event, Got, Station, What};
+use super::transfer::{begin, collect, finish, release};
+
+const FIELDS: &str = "RFC 7143 §11.3";
+const UNSOLICITED: &str = "RFC 7143 §11.3.4, §4.2.5.2";
+const FAILURE: &str = "RFC 7143 §7.2.1, §11.4.7.2";
+
+pub(super) const CASES: &[Test] = &[
+    case("ffp-i-16.1.1", FIELDS, "the fields of a command are right with immediate data", |s| {
+        fields(s, true)
+    }),
+    case("ffp-i-16.1.2", FIELDS, "the fields of a command are right without immediate data", |s| {
+        fields(s, false)
+    }),
+    case("ffp-i-16.2.1", UNSOLICITED, "immediate data alone: F is set", |s| write_mode(s, true, true)),
+    case("ffp-i-16.2.2", UNSOLICITED, "no immediate data in R2T mode", |s| write_mode(s, false, true)),
+    case("ffp-i-16.2.3", UNSOLICITED, "no immediate data where none was agreed on", |s| {
+        write_mode(s, false, false)
+    }),
+    case("ffp-i-16.2.4", UNSOLICITED, "immediate and unsolicited data keep within FirstBurstLength", |s| {
+        write_mode(s, true, false)
+    }),
+    case("ffp-i-16.3.1", FIELDS, "F is set where no unsolicited data follows", final_bit),
+    case("ffp-i-16.4.1", FAILURE, "a CRC error at the target is no success", |s| {
+        failure(s, Ending::Sense(0x4705))
+    }),
+    case("ffp-i-16.4.2", "RFC 7143 §7.2.1, §11.16", "a refused SNACK is no success", snack_refused),
+    case("ffp-i-16.4.3", FAILURE, "unexpected unsolicited data is no success", |s| {
+        failure(s, Ending::Sense(0x0c0c))
+    }),
+    case("ffp-i-16.4.4", FAILURE, "too little unsolicited data is no success", |s| {
+        failure(s, Ending::Sense(0x0c0d))
+    }),
+    case("ffp-i-16.4.5", "RFC 7143 §11.4.2, SAM-5 §5.3.1", "BUSY is no success", |s| {
+        failure(s, Ending::Status(8))
+    }),
+    case("ffp-i-16.4.6", "RFC 7143 §11.4.2, SAM-5 §5.3.1", "RESERVATION CONFLICT is no success", |s| {
+        failure(s, Ending::Status(0x18))
+    }),
+    case(
+        "ffp-i-16.5",
+        "RFC 7143 §4.2.2.1, §11.4.8",
+        "no command follows a response that closes the window",
+        window_in_response,
+    ),
+    case(
+        "ffp-i-16.6",
+        "RFC 7143 §11.3.4",
+        "Expected Data Transfer Length is what the command moves",
+        expected_length,
+    ),
+];
+
+fn fields(station: &mut Station, immediate: bool) -> Outcome {
+    station.start(&[("ImmediateData", if immediate { "Yes" } else { "No" })])?;
+    let wait = station.start_wait();
+    let event = station.until(wait, |event| event.is(Opcode::SCSI_COMMAND).is_some())?;
+    let Some(Event { conn, what: What::Came(pdu), .. }) = event else {
+        need!(false, "the initiator sent no command");
+        return Ok(());
+    };
+    let (cmd_sn, stat_sn) = match (station.sessions.first(), station.conns.get(conn)) {
+        (Some(session), Some(conn)) => (session.exp_cmd_sn, conn.stat_sn),
+        _ => fail!("a command came before the login ended"),
+    };
+    require!(pdu.word(24) == cmd_sn.0, "expected CmdSN {:x} in {}", cmd_sn.0, pdu.shown());
+    require!(pdu.word(28) == stat_sn.0, "expected ExpStatSN {:x} in {}", stat_sn.0, pdu.shown());
+    require!(pdu.itt() != Itt::NONE, "the task tag is the reserved value in {}", pdu.shown());
+    let command: ScsiCommand = pdu.read()?;
+    require!(command.write || pdu.data.is_empty(), "data goes along with a command that does not write");
+    if !immediate {
+        require!(pdu.data.is_empty(), "ImmediateData=No, but {} bytes are immediate", pdu.data.len());
+    }
+    require!(pdu.bhs.ahs_len() == 0, "a CDB of 16 bytes or less needs no extension: {}", pdu.shown());
+    Ok(())
+}
+
+fn write_mode(station: &mut Station, immediate: bool, initial_r2t: bool) -> Outcome {
+    let spell = |yes| if yes { "Yes" } else { "No" };
+    let keys = [
+        ("ImmediateData", spell(immediate)),
+        ("InitialR2T", spell(initial_r2t)),
+        ("FirstBurstLength", "8192"),
+        ("MaxBurstLength", "65536"),
+    ];
+    let got = begin(station, &keys)?;
+    let (sent, total) = (got.pdu.data.len(), got.command.expected_data_transfer_length);
+    let total = usize::try_from(total).unwrap_or_default();
+    require!(got.command.write, "W is clear in a WRITE: {}", got.pdu.shown());
+    require!(
+        sent <= total && sent <= 8192,
+        "{sent} bytes are immediate, of {total} and FirstBurstLength=8192"
+    );
+    require!(immediate || sent == 0, "ImmediateData=No, but {sent} bytes are immediate");
+    require!(sent < total || got.command.is_final, "all data is immediate, but F is clear");
+    require!(!initial_r2t || got.command.is_final, "InitialR2T=Yes, but F is clear");
+    release(station, &got)?;
+    station.serve_out(station.options.patience)?;
+    let data = station.data_out(got.command.itt);
+    let unsolicited: Vec<_> = data.iter().filter(|pdu| pdu.word(20) == u32::MAX).collect();
+    let first: usize = sent + unsolicited.iter().map(|pdu| pdu.data.len()).sum::<usize>();
+    require!(first <= 8192, "{first} bytes come unsolicited, FirstBurstLength is 8192");
+    let ends = unsolicited.last().is_none_or(|pdu| pdu.flags() & 0x80 != 0);
+    require!(ends, "the last unsolicited data has no F");
+    Ok(())
+}
+
+fn final_bit(station: &mut Station) -> Outcome {
+    let got = begin(station, &[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+    require!(got.pdu.data.is_empty(), "ImmediateData=No, but {} bytes are immediate", got.pdu.data.len());
+    require!(got.command.is_final, "no unsolicited data follows, but F is clear");
+    let early = station.until(HUSH / 3, |event| {
+        event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.itt() == got.command.itt)
+    })?;
+    require!(early.is_none(), "data comes before any R2T");
+    let len = got.command.expected_data_transfer_length.min(65_536);
+    let (_, pdus) = collect(station, &got, 0, 0, len)?;
+    require!(pdus.last().is_some_and(|pdu| pdu.flags() & 0x80 != 0), "the last data has no F");
+    finish(station, &got)
+}
+
+/// How a command fails.
+#[derive(Clone, Copy)]
+enum Ending {
+    Status(u8),
+    /// CHECK CONDITION, ABORTED COMMAND.
+    Sense(u16),
+}
+
+fn fail_it(station: &mut Station, got: &Got, ending: Ending) {
+    if let Some(conn) = station.conns.get_mut(got.conn) {
+        conn.pending.clear();
+    }
+    match ending {
+        Ending::Status(status) => station.respond(got.conn, got.command.itt, status, None),
+        Ending::Sense(code) => station.respond(got.conn, got.command.itt, 2, Some((0xb, code))),
+    }
+}
+
+/// After a command that failed: it comes again as a new one, or the caller hears of it.
+fn is_told(station: &mut Station, got: &Got) -> Outcome {
+    let (cdb, number) = (got.command.cdb, got.command.cmd_sn);
+    let wait = station.options.patience.max(HUSH);
+    let again = station.until(wait, |event| event.command().is_some_and(|command| command.cdb == cdb))?;
+    if let Some(event) = again {
+        let again = event.command().map(|command| command.cmd_sn);
+        require!(
+            again != Some(number),
+            "the command comes again with its old CmdSN: a failed one must be a new one"
+        );
+        return Ok(());
+    }
+    match station.exit() {
+        Some(false) => {
+            station.record.remark("the initiator leaves it to its caller, as it may");
+            Ok(())
+        }
+        Some(true) => fail!("the initiator goes on as if the command had succeeded"),
+        None => {
+            station.record.remark("the initiator leaves it to its caller, who does nothing yet");
+            Ok(())
+        }
+    }
+}
+
+fn failure(station: &mut Station, ending: Ending) -> Outcome {
+    station.start(&[])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    fail_it(station, &got, ending);
+    is_told(station, &got)
+}
+
+fn snack_refused(station: &mut Station) -> Outcome {
+    station.start(&[("ErrorRecoveryLevel", "1")])?;
+    let got = station.command("READ", Event::reads)?;
+    let Answer::Data(data) = station.disk.answer(got.command.lun, &got.command.cdb) else {
+        fail!("a READ beyond the end")
+    };
+    // The first half never comes.
+    let half = (data.len() / 2).next_multiple_of(512).min(data.len() - 1) & !511;
+    let limit = station.send_max(got.conn);
+    let rest = data.get(half..).unwrap_or_default();
+    let last = rest.chunks(limit).count() - 1;
+    for (index, bytes) in rest.chunks(limit).enumerate() {
+        let end = if index == last { End::Status } else { End::More };
+        let number = u32::try_from(index + 1).unwrap_or_default();
+        station.data_in(got.conn, &got.command, (number, half + index * limit), bytes, end);
+    }
+    let wait = station.options.patience;
+    while let Some(event) = station.until(wait, |event| {
+        event.is(Opcode::SNACK).is_some() || event.reads().is_some() || matches!(event.what, What::Closed)
+    })? {
+        let What::Came(pdu) = &event.what else { return Ok(()) };
+        if let Some(command) = event.reads() {
+            require!(command.cmd_sn != got.command.cmd_sn, "the command comes again with its old CmdSN");
+            return Ok(());
+        }
+        let sn = station.counted(event.conn);
+        let reject = Reject { reason: RejectReason::SNACK_REJECT, sn, data_sn: DataSn(0) };
+        station.send(event.conn, &reject, pdu.bhs.bytes());
+    }
+    is_told(station, &got)
+}
+
+fn window_in_response(station: &mut Station) -> Outcome {
+    station.window = 1;
+    let got = begin(station, &[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+    let len = got.command.expected_data_transfer_length.min(65_536);
+    collect(station, &got, 0, 0, len)?;
+    station.window = 0;
+    finish(station, &got)?;
+    let event = station.until(HUSH, |event| event.command().is_some_and(|command| !command.immediate))?;
+    if let Some(Event { what: What::Came(pdu), .. }) = event {
+        let max = station.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
+        require!(!CmdSn(pdu.word(24)).after(max), "the window is closed, but came {}", pdu.shown());
+    }
+    station.window = 1;
+    station.ping(got.conn, false);
+    Ok(())
+}
+
+fn expected_length(station: &mut Station) -> Outcome {
+    let got =
+        begin(station, &[("ImmediateData", "Yes"), ("InitialR2T", "Yes"), ("FirstBurstLength", "512")])?;
+    let (sent, total) = (got.pdu.data.len(), got.command.expected_data_transfer_length);
+    let total = usize::try_from(total).unwrap_or_default();
+    let Answer::Write { len, .. } = station.disk.answer(got.command.lun, &got.command.cdb) else {
+        fail!("a WRITE beyond the end")
+    };
+    require!(total == len, "the CDB writes {len} bytes, Expected Data Transfer Length is {total}");
+    require!(sent < total || got.command.is_final, "all data is immediate, but F is clear");
+    require!(sent <= 512, "{sent} bytes are immediate, FirstBurstLength is 512");
+    if sent < total {
+        let early = station.until(HUSH / 3, |event| {
+            event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.itt() == got.command.itt)
+        })?;
+        require!(early.is_none(), "data comes before any R2T although InitialR2T=Yes");
+    }
+    finish(station, &got)
+}

@@ -1,0 +1,215 @@
+//! Numbers of an initiator's requests, and the window (RFC 7143 §4.2.2): plan 1 to 5.
+
+use std::time::Duration;
+
+use iscsi::pdu::Opcode;
+use iscsi::serial::{CmdSn, StatSn};
+
+use crate::suite::case;
+use crate::verdict::Outcome;
+use crate::wire::Pdu;
+
+use super::Test;
+use super::station::{Event, Station, What};
+
+const SN: &str = "RFC 7143 §4.2.2.1";
+
+pub(super) const CASES: &[Test] = &[
+    case("ffp-i-1.1", SN, "CmdSN counts every request that is not immediate", numbering),
+    case("ffp-i-2.1", SN, "an immediate request carries the next CmdSN and does not use it up", immediate),
+    case(
+        "ffp-i-2.2",
+        SN,
+        "an immediate TMF carries the next CmdSN and does not use it up",
+        immediate_management,
+    ),
+    case("ffp-i-3.1", SN, "no command is sent into a closed window", closed_window),
+    case("ffp-i-3.2", SN, "commands stay within a wide window", wide_window),
+    case("ffp-i-3.3", SN, "one command at a time in a window of one", window_of_one),
+    case("ffp-i-4.1", "RFC 7143 §7.2.1", "a command that is sent again is the same", retry),
+    case("ffp-i-5.1", "RFC 7143 §4.2.2.2", "a leap of StatSN is no acknowledgement", status_leap),
+];
+
+/// How long an initiator is watched that should send nothing.
+pub(super) const HUSH: Duration = Duration::from_millis(1500);
+
+/// Whether a PDU is a request with a CmdSN.
+fn is_request(pdu: &Pdu) -> bool {
+    matches!(
+        pdu.opcode(),
+        Opcode::SCSI_COMMAND
+            | Opcode::NOP_OUT
+            | Opcode::TEXT_REQUEST
+            | Opcode::LOGOUT_REQUEST
+            | Opcode::TMF_REQUEST
+    )
+}
+
+/// Judges the CmdSNs of each session of one connection; returns how many immediate requests there were.
+fn judge_numbers(station: &Station) -> Outcome<(usize, usize)> {
+    let (mut plain, mut immediate) = (0, 0);
+    for conn in 0..station.conns.len() {
+        if station.conns.get(conn).is_some_and(|one| {
+            one.session.is_none()
+                || station.conns.iter().filter(|other| other.session == one.session).count() > 1
+        }) {
+            continue;
+        }
+        let mut next: Option<CmdSn> = None;
+        for (pdu, _) in station.came(conn) {
+            let sn = CmdSn(pdu.word(24));
+            if pdu.opcode() == Opcode::LOGIN_REQUEST {
+                next = Some(sn);
+            } else if is_request(pdu) {
+                let expected = next.unwrap_or(sn);
+                require!(sn == expected, "expected CmdSN {:x} in {}", expected.0, pdu.shown());
+                if pdu.bhs.is_immediate() {
+                    immediate += 1;
+                } else {
+                    plain += 1;
+                    next = Some(sn.next());
+                }
+            }
+        }
+    }
+    Ok((plain, immediate))
+}
+
+fn numbering(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    station
+        .command("READ or WRITE", Event::moves)
+        .map(|got| station.execute(got.conn, &got.command, &got.pdu.data))??;
+    station.serve_out(station.options.patience)?;
+    let (plain, _) = judge_numbers(station)?;
+    require!(plain > 1, "only {plain} requests came");
+    Ok(())
+}
+
+fn immediate(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    // A ping is answered by a NOP-Out without a task tag, which must be immediate (§11.18).
+    station.ping(got.conn, true);
+    station.execute(got.conn, &got.command, &got.pdu.data)?;
+    station.serve_out(station.options.patience)?;
+    let (_, immediate) = judge_numbers(station)?;
+    need!(immediate > 0, "the initiator sent nothing immediate, not even in answer to a ping");
+    Ok(())
+}
+
+fn immediate_management(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    station.command("READ or WRITE", Event::moves)?;
+    let (conn, pdu) =
+        station.request(Opcode::TMF_REQUEST, station.options.limit / 2, "task management request")?;
+    need!(pdu.bhs.is_immediate(), "the task management request is not immediate");
+    station.answer_management(conn, &pdu.read()?, iscsi::pdu::tmf_response::TmfResult::COMPLETE);
+    station.serve_out(HUSH)?;
+    judge_numbers(station)?;
+    Ok(())
+}
+
+fn is_new_command(event: &Event) -> bool {
+    event.is(Opcode::SCSI_COMMAND).is_some_and(|pdu| !pdu.bhs.is_immediate())
+}
+
+fn closed_window(station: &mut Station) -> Outcome {
+    station.window = 1;
+    station.start(&[])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    // The answer leaves MaxCmdSN where it was: the window is closed.
+    station.window = 0;
+    station.execute(got.conn, &got.command, &got.pdu.data)?;
+    if let Some(Event { what: What::Came(pdu), .. }) = station.until(HUSH, is_new_command)? {
+        let max = station.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
+        require!(!CmdSn(pdu.word(24)).after(max), "the window is closed, but came {}", pdu.shown());
+    }
+    station.window = 4;
+    station.ping(got.conn, false);
+    let more = station.until(station.options.patience, is_new_command)?;
+    need!(more.is_some(), "the initiator sent nothing more when the window was open again");
+    Ok(())
+}
+
+fn wide_window(station: &mut Station) -> Outcome {
+    station.window = 100;
+    station.start(&[])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    let mut held = vec![got];
+    while let Some(event) = station.until(Duration::from_millis(500), is_new_command)? {
+        let (What::Came(pdu), Some(command)) = (&event.what, event.command()) else { continue };
+        let max = station.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
+        require!(!CmdSn(pdu.word(24)).after(max), "beyond MaxCmdSN {:x}: {}", max.0, pdu.shown());
+        station.number(event.conn, pdu);
+        held.push(super::station::Got { conn: event.conn, command, pdu: pdu.clone() });
+    }
+    station.record.remark(format!("{} commands were outstanding at once", held.len()));
+    for got in held {
+        station.execute(got.conn, &got.command, &got.pdu.data)?;
+    }
+    Ok(())
+}
+
+fn window_of_one(station: &mut Station) -> Outcome {
+    station.window = 1;
+    station.start(&[])?;
+    for _ in 0..3 {
+        let Ok(got) = station.command("READ or WRITE", Event::moves) else { break };
+        if let Some(Event { what: What::Came(pdu), .. }) = station.until(HUSH / 3, is_new_command)? {
+            fail!("the window is one command wide, but a second came: {}", pdu.shown());
+        }
+        station.execute(got.conn, &got.command, &got.pdu.data)?;
+    }
+    Ok(())
+}
+
+fn retry(station: &mut Station) -> Outcome {
+    station.start(&[("ErrorRecoveryLevel", "1")])?;
+    // Neither answered nor acknowledged: for the initiator it is lost.
+    let got = station.unnumbered("READ or WRITE", Event::moves)?;
+    let wait = station.options.limit / 2;
+    let again = station.until(wait, |event| {
+        event.is(Opcode::SCSI_COMMAND).is_some_and(|pdu| pdu.word(24) == got.pdu.word(24))
+    })?;
+    match again {
+        Some(Event { conn, what: What::Came(pdu), .. }) if conn == got.conn => {
+            let same = |at: usize| got.pdu.byte(at) == pdu.byte(at);
+            // Bytes 28 to 31 are ExpStatSN.
+            let differs = (0..28).chain(32..48).find(|at| !same(*at));
+            require!(
+                differs.is_none(),
+                "byte {differs:?} differs: first {}, again {}",
+                got.pdu.shown(),
+                pdu.shown()
+            );
+            require!(got.pdu.data == pdu.data, "the immediate data differs");
+            Ok(())
+        }
+        Some(_) => fail!("the command is sent again on another connection"),
+        None => {
+            need!(false, "the initiator did not send the command again within {wait:?}; it need not");
+            Ok(())
+        }
+    }
+}
+
+fn status_leap(station: &mut Station) -> Outcome {
+    station.start(&[("ErrorRecoveryLevel", "1")])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    let leap = {
+        let Some(conn) = station.conns.get_mut(got.conn) else { fail!("the connection is gone") };
+        conn.stat_sn = StatSn(conn.stat_sn.0.wrapping_add(0x8000_0000));
+        conn.stat_sn
+    };
+    station.execute(got.conn, &got.command, &got.pdu.data)?;
+    let wait = station.options.patience;
+    let next = station.until(wait, |event| {
+        event.conn == got.conn
+            && matches!(&event.what, What::Came(pdu) if pdu.opcode() == Opcode::SCSI_COMMAND)
+    })?;
+    if let Some(Event { what: What::Came(pdu), .. }) = next {
+        require!(pdu.word(28) != leap.next().0, "the leap is taken for the next status: {}", pdu.shown());
+    }
+    Ok(())
+}

@@ -1,0 +1,550 @@
+//! Recovery, logout, pings, text, and asynchronous messages as an initiator takes them: plan 7, 13 to 15, 17, 18, 20.
+
+use std::time::{Duration, Instant};
+
+use iscsi::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use iscsi::pdu::logout_request::LogoutReason;
+use iscsi::pdu::nop_in::NopIn;
+use iscsi::pdu::reject::{Reject, RejectReason};
+use iscsi::pdu::snack::SnackKind;
+use iscsi::pdu::text_request::TextRequest;
+use iscsi::pdu::text_response::TextResponse;
+use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::pdu::{Itt, Opcode, Ttt};
+use iscsi::serial::DataSn;
+
+use crate::suite::case;
+use crate::text::Keys;
+use crate::verdict::{Outcome, Stop};
+use crate::wire::Pdu;
+
+use super::Test;
+use super::conn::End;
+use super::disk::Answer;
+use super::order::HUSH;
+use super::station::{Event, Got, Station, What};
+use super::transfer::{acknowledges, begin, collect, finish};
+
+const ASYNC: &str = "RFC 7143 §11.9.1";
+const LOGOUT: &str = "RFC 7143 §11.9.1, §11.14";
+const PING: &str = "RFC 7143 §11.18, §11.19";
+const TEXT: &str = "RFC 7143 §11.10, §11.11";
+
+pub(super) const CASES: &[Test] = &[
+    case("ffp-i-7.1", "RFC 7143 §7.2.2", "a task whose connection broke is reassigned", reassigns),
+    case("ffp-i-13.1", "RFC 7143 §11.16", "missing Data-In is asked for by SNACK", snack),
+    case("ffp-i-13.2", "RFC 7143 §11.16", "a DataACK is well-formed", acknowledges),
+    case("ffp-i-14.1", LOGOUT, "a request to log out is followed in time", logs_out),
+    case("ffp-i-14.2", LOGOUT, "a request to log out concerns its connection", logs_one_out),
+    case("ffp-i-15.1", PING, "a ping is answered", answers_ping),
+    case("ffp-i-15.2", PING, "a ping of the initiator is well-formed", pings),
+    case("ffp-i-15.3", PING, "a NOP-Out that tells ExpStatSN is well-formed", confirms),
+    case("ffp-i-17.1", LOGOUT, "no command follows a Logout", nothing_after_logout),
+    case("ffp-i-18.1", TEXT, "the text of a discovery is well-formed", discovery_text),
+    case("ffp-i-18.2", TEXT, "a text that goes on is asked for with its tags", text_goes_on),
+    case("ffp-i-18.3.1", TEXT, "F with a transfer tag does no harm", |s| odd_tag(s, true)),
+    case("ffp-i-18.3.2", TEXT, "no F and no transfer tag: the initiator gives up", |s| odd_tag(s, false)),
+    case(
+        "ffp-i-18.4",
+        "RFC 7143 §4.3, §6.2",
+        "a key that does not belong into discovery does no harm",
+        stray_key,
+    ),
+    case(
+        "ffp-i-18.5",
+        "RFC 7143 §6.3, §7.10",
+        "a rejected negotiation is not taken for agreed",
+        negotiation_rejected,
+    ),
+    case("ffp-i-20.1", ASYNC, "a request to log out within a second is followed", within_a_second),
+    case("ffp-i-20.2", ASYNC, "a connection that the target drops is given up, and made anew", dropped),
+    case("ffp-i-20.3", ASYNC, "a session that the target drops is given up, and made anew", session_dropped),
+    case(
+        "ffp-i-20.4",
+        ASYNC,
+        "a request to negotiate is answered with a text, or a logout",
+        negotiation_requested,
+    ),
+];
+
+fn level(station: &Station, least: u32) -> Outcome {
+    let level = station.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
+    if level < least {
+        return Err(Stop::Skip(format!("the initiator agrees to ErrorRecoveryLevel={level} only")));
+    }
+    Ok(())
+}
+
+fn reassigns(station: &mut Station) -> Outcome {
+    station.start(&[("ErrorRecoveryLevel", "2")])?;
+    let got = station.command("READ", Event::reads)?;
+    level(station, 2)?;
+    let Answer::Data(data) = station.disk.answer(got.command.lun, &got.command.cdb) else {
+        fail!("a READ beyond the end")
+    };
+    let limit = station.send_max(got.conn).min(data.len());
+    let first = data.get(..limit).unwrap_or_default().to_vec();
+    station.data_in(got.conn, &got.command, (0, 0), &first, End::Sequence);
+    if let Some(conn) = station.conns.get_mut(got.conn) {
+        conn.line.drop_connection();
+        conn.gone = true;
+    }
+    let wait = station.options.patience * 2;
+    let is_reassign = |event: &Event| {
+        event.is(Opcode::TMF_REQUEST).is_some_and(|pdu| pdu.flags() & 0x7f == TmfFunction::TASK_REASSIGN.0)
+    };
+    let event = station.until(wait, is_reassign)?;
+    let Some(Event { conn, what: What::Came(pdu), .. }) = event else { fail!("no TASK REASSIGN came") };
+    require!(pdu.word(20) == got.command.itt.0, "expected task {:x} in {}", got.command.itt.0, pdu.shown());
+    require!(conn != got.conn, "TASK REASSIGN comes on the connection that broke");
+    station.number(conn, &pdu);
+    station.answer_management(conn, &pdu.read()?, iscsi::pdu::tmf_response::TmfResult::COMPLETE);
+    // ExpDataSN says how much the initiator has.
+    let have = usize::try_from(pdu.word(36)).unwrap_or_default();
+    require!(have <= 1, "ExpDataSN {have} acknowledges data that was not sent");
+    let begin = if have == 0 { 0 } else { limit };
+    let rest = data.get(begin..).unwrap_or_default().to_vec();
+    let last = rest.chunks(limit).count().saturating_sub(1);
+    for (index, bytes) in rest.chunks(limit).enumerate() {
+        let end = if index == last { End::Status } else { End::More };
+        let number = u32::try_from(have + index).unwrap_or_default();
+        station.data_in(conn, &got.command, (number, begin + index * limit), bytes, end);
+    }
+    if rest.is_empty() {
+        station.respond(conn, got.command.itt, 0, None);
+    }
+    station.serve_out(station.options.patience)?;
+    require!(station.exit() != Some(false), "the initiator fails although its task was finished elsewhere");
+    Ok(())
+}
+
+/// Sends a read's data in pieces of 512 bytes but for number `hole`.
+fn with_a_hole(station: &mut Station, got: &Got, hole: usize) -> Vec<Vec<u8>> {
+    let Answer::Data(data) = station.disk.answer(got.command.lun, &got.command.cdb) else {
+        return Vec::new();
+    };
+    let pieces: Vec<Vec<u8>> = data.chunks(512).map(<[u8]>::to_vec).collect();
+    for (index, bytes) in pieces.iter().enumerate().filter(|(index, _)| *index != hole) {
+        let end = if index + 1 == pieces.len() { End::Sequence } else { End::More };
+        let number = u32::try_from(index).unwrap_or_default();
+        station.data_in(got.conn, &got.command, (number, index * 512), bytes, end);
+    }
+    pieces
+}
+
+fn snack(station: &mut Station) -> Outcome {
+    station.start(&[("ErrorRecoveryLevel", "1")])?;
+    let got = station.command("READ", Event::reads)?;
+    level(station, 1)?;
+    need!(
+        got.command.expected_data_transfer_length >= 2560,
+        "the READ is too short to miss the fourth PDU of it"
+    );
+    let pieces = with_a_hole(station, &got, 3);
+    let event = station.until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
+    let Some(Event { what: What::Came(pdu), .. }) = event else { fail!("missing Data-In is not asked for") };
+    require!(
+        pdu.flags() & 0xf == SnackKind::DATA_OR_R2T.0,
+        "expected a Data/R2T SNACK, came {}",
+        pdu.shown()
+    );
+    require!(pdu.itt() == got.command.itt, "expected task {:x} in {}", got.command.itt.0, pdu.shown());
+    require!(pdu.word(20) == u32::MAX, "a Data SNACK has no transfer tag: {}", pdu.shown());
+    let (begin, run) = (pdu.word(40), pdu.word(44));
+    require!(
+        (begin, run) == (3, 1) || (begin, run) == (3, 0) || (begin, run) == (0, 0),
+        "expected BegRun 3, RunLength 1 in {}",
+        pdu.shown()
+    );
+    let bytes = pieces.get(3).cloned().unwrap_or_default();
+    station.data_in(got.conn, &got.command, (3, 3 * 512), &bytes, End::More);
+    station.respond(got.conn, got.command.itt, 0, None);
+    station.serve_out(station.options.patience)?;
+    require!(station.exit() != Some(false), "the initiator fails although the missing data came");
+    Ok(())
+}
+
+/// Sends an asynchronous message.
+fn tell(station: &mut Station, conn: usize, event: AsyncEventCode, parameters: (u16, u16, u16)) -> Instant {
+    let sn = station.counted(conn);
+    let (parameter1, parameter2, parameter3) = parameters;
+    let message = AsyncMessage { lun: 0, sn, event, vendor_code: 0, parameter1, parameter2, parameter3 };
+    station.send(conn, &message, &[]);
+    Instant::now()
+}
+
+/// Waits for a Logout on `conn`, no later than `within`.
+fn logout_on(station: &mut Station, conn: usize, since: Instant, within: Duration) -> Outcome<Pdu> {
+    let event = station.until(within + Duration::from_millis(500), |event| {
+        event.conn == conn
+            && (event.is(Opcode::LOGOUT_REQUEST).is_some() || matches!(event.what, What::Closed))
+    })?;
+    let Some(Event { what: What::Came(pdu), at, .. }) = event else {
+        fail!("no Logout came within {within:?}")
+    };
+    let took = at.saturating_duration_since(since);
+    require!(
+        took <= within + Duration::from_millis(200),
+        "the Logout came after {took:?}, {within:?} were allowed"
+    );
+    Ok(pdu)
+}
+
+/// Judges a Logout that was asked for, and answers it.
+fn judge_logout(station: &mut Station, conn: usize, pdu: &Pdu) -> Outcome {
+    let request: iscsi::pdu::logout_request::LogoutRequest = pdu.read()?;
+    let (cid, stat_sn) = station.conns.get(conn).map(|conn| (conn.cid, conn.stat_sn)).unwrap_or_default();
+    require!(
+        request.reason != LogoutReason::RemoveForRecovery,
+        "the reason is recovery, nobody asked for that"
+    );
+    if request.reason == LogoutReason::CloseConnection {
+        require!(request.cid == cid, "expected CID {cid:x} in {}", pdu.shown());
+    }
+    // An acknowledgement may lag; it cannot run ahead.
+    require!(!request.exp_stat_sn.after(stat_sn), "ExpStatSN is beyond {:x} in {}", stat_sn.0, pdu.shown());
+    require!(pdu.data.is_empty() && pdu.bhs.ahs_len() == 0, "a Logout has neither data nor AHS");
+    station.number(conn, pdu);
+    station.log_out(conn, &request);
+    Ok(())
+}
+
+/// Fails if a command comes on `conn` within a moment.
+fn no_command(station: &mut Station, conn: usize) -> Outcome {
+    let event = station.until(HUSH, |event| event.conn == conn && event.command().is_some())?;
+    match event {
+        Some(Event { what: What::Came(pdu), .. }) => fail!("a command follows the Logout: {}", pdu.shown()),
+        _ => Ok(()),
+    }
+}
+
+fn logs_out(station: &mut Station) -> Outcome {
+    let got = begin(station, &[("ImmediateData", "No"), ("InitialR2T", "Yes"), ("ErrorRecoveryLevel", "1")])?;
+    let len = got.command.expected_data_transfer_length.min(65_536);
+    collect(station, &got, 0, 0, len)?;
+    let since = tell(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
+    finish(station, &got)?;
+    let pdu = logout_on(station, got.conn, since, Duration::from_secs(5))?;
+    judge_logout(station, got.conn, &pdu)?;
+    no_command(station, got.conn)
+}
+
+/// Serves until the initiator has two connections in one session.
+fn two_connections(station: &mut Station) -> Outcome<(usize, usize)> {
+    let until = Instant::now() + station.start_wait();
+    loop {
+        let mut of_first = station
+            .conns
+            .iter()
+            .enumerate()
+            .filter(|(_, conn)| conn.session == Some(0) && !conn.gone && conn.in_full_feature);
+        if let (Some((one, _)), Some((two, _))) = (of_first.next(), of_first.next()) {
+            return Ok((one, two));
+        }
+        let event = station.step(until)?;
+        match event {
+            Some(event) => station.serve(&event)?,
+            None => return Err(Stop::Skip("the initiator makes one connection per session".to_owned())),
+        }
+    }
+}
+
+fn logs_one_out(station: &mut Station) -> Outcome {
+    station.start(&[("ErrorRecoveryLevel", "1")])?;
+    let (one, two) = two_connections(station)?;
+    let since = tell(station, two, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
+    let event = station.until(Duration::from_secs(5), |event| event.is(Opcode::LOGOUT_REQUEST).is_some())?;
+    let Some(Event { conn, what: What::Came(pdu), at, .. }) = event else {
+        fail!("no Logout came within 5 s")
+    };
+    require!(at.saturating_duration_since(since) <= Duration::from_millis(5200), "the Logout came too late");
+    let request: iscsi::pdu::logout_request::LogoutRequest = pdu.read()?;
+    station.number(conn, &pdu);
+    station.log_out(conn, &request);
+    if request.reason == LogoutReason::CloseConnection {
+        let cid = station.conns.get(two).map(|conn| conn.cid);
+        require!(
+            Some(request.cid) == cid,
+            "another connection is logged out than was asked for: {}",
+            pdu.shown()
+        );
+        no_command(station, two)?;
+        let goes_on = station.conns.get(one).is_some_and(|conn| !conn.gone) || station.exit() == Some(true);
+        require!(goes_on, "the other connection of the session is gone too");
+    }
+    Ok(())
+}
+
+fn answers_ping(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    let ping = station.ping(got.conn, true);
+    let wait = station.options.patience;
+    let event = station
+        .until(wait, |event| event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.word(20) == ping.ttt.0))?;
+    let Some(Event { what: What::Came(pdu), .. }) = event else { fail!("a ping is not answered") };
+    require!(pdu.itt() == Itt::NONE, "an answer to a ping has no task tag: {}", pdu.shown());
+    require!(pdu.bhs.is_immediate(), "a NOP-Out without a task tag is immediate: {}", pdu.shown());
+    require!(pdu.bhs.lun() == ping.lun, "expected the LUN of the ping in {}", pdu.shown());
+    require!(pdu.data.is_empty(), "the ping had no data: {}", pdu.shown());
+    station.execute(got.conn, &got.command, &got.pdu.data)?;
+    let next = station.until(wait, |event| event.command().is_some_and(|command| !command.immediate))?;
+    if let Some(Event { what: What::Came(next), .. }) = next {
+        require!(next.word(24) == pdu.word(24), "the immediate NOP-Out used up a CmdSN: {}", next.shown());
+    }
+    Ok(())
+}
+
+/// Judges a NOP-Out that asks for an answer, and answers it.
+fn judge_ping(station: &mut Station, conn: usize, pdu: &Pdu) -> Outcome {
+    require!(pdu.word(20) == u32::MAX, "a ping of the initiator has no transfer tag: {}", pdu.shown());
+    require!(pdu.bhs.lun() == 0, "the LUN is reserved in {}", pdu.shown());
+    station.number(conn, pdu);
+    let pong = NopIn { lun: 0, itt: pdu.itt(), ttt: Ttt::NONE, sn: station.counted(conn) };
+    station.send(conn, &pong, &pdu.data);
+    let next = station.until(station.options.patience, |event| {
+        event.conn == conn && event.command().is_some_and(|command| !command.immediate)
+    })?;
+    if let Some(Event { what: What::Came(next), .. }) = next {
+        let expected = if pdu.bhs.is_immediate() { pdu.word(24) } else { pdu.word(24).wrapping_add(1) };
+        require!(
+            next.word(24) == expected,
+            "expected CmdSN {expected:x} after the ping, came {}",
+            next.shown()
+        );
+    }
+    Ok(())
+}
+
+fn pings(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    // A target that falls silent: the command is taken and not answered.
+    let got = station.command("READ or WRITE", Event::moves)?;
+    let wait = station.options.limit / 2;
+    let event =
+        station.until(wait, |event| event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.itt() != Itt::NONE))?;
+    let Some(Event { conn, what: What::Came(pdu), .. }) = event else {
+        return Err(Stop::Skip(format!("the initiator does not ping within {wait:?}; it need not")));
+    };
+    judge_ping(station, conn, &pdu)?;
+    station.execute(got.conn, &got.command, &got.pdu.data)
+}
+
+fn confirms(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    station.execute(got.conn, &got.command, &got.pdu.data)?;
+    let wait = station.options.limit / 2;
+    let event = station.until(wait, |event| {
+        event.is(Opcode::NOP_OUT).is_some_and(|pdu| pdu.itt() == Itt::NONE && pdu.word(20) == u32::MAX)
+    })?;
+    let Some(Event { what: What::Came(pdu), .. }) = event else {
+        return Err(Stop::Skip("the initiator tells ExpStatSN by other requests only; it may".to_owned()));
+    };
+    require!(pdu.bhs.is_immediate(), "a NOP-Out without a task tag is immediate: {}", pdu.shown());
+    require!(pdu.bhs.lun() == 0, "the LUN is reserved in {}", pdu.shown());
+    Ok(())
+}
+
+fn nothing_after_logout(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    let since = tell(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 5));
+    station.execute(got.conn, &got.command, &got.pdu.data)?;
+    let pdu = logout_on(station, got.conn, since, Duration::from_secs(5))?;
+    judge_logout(station, got.conn, &pdu)?;
+    no_command(station, got.conn)?;
+    let closed = |station: &Station| station.conns.get(got.conn).is_some_and(|conn| conn.gone);
+    if !closed(station) {
+        station.until(station.options.patience, |event| matches!(event.what, What::Closed))?;
+    }
+    require!(
+        closed(station)
+            || station.history.iter().any(|e| e.conn == got.conn && matches!(e.what, What::Closed)),
+        "the connection is not closed after the Logout Response"
+    );
+    Ok(())
+}
+
+/// Starts a discovery and waits for its text.
+fn discovery(station: &mut Station) -> Outcome<(usize, Pdu, TextRequest)> {
+    station.start_discovery()?;
+    let (conn, pdu) = station.request(Opcode::TEXT_REQUEST, station.start_wait(), "Text Request")?;
+    station.number(conn, &pdu);
+    let request = pdu.read()?;
+    Ok((conn, pdu, request))
+}
+
+fn discovery_text(station: &mut Station) -> Outcome {
+    let (conn, pdu, request) = discovery(station)?;
+    let keys = Keys::parse(&pdu.data)?;
+    require!(keys.value("SendTargets").is_some(), "no SendTargets in {}", pdu.shown());
+    require!(request.ttt == Ttt::NONE, "the first request has a transfer tag: {}", pdu.shown());
+    require!(request.itt != Itt::NONE, "the task tag is the reserved value: {}", pdu.shown());
+    require!(request.is_final, "the only request has no F: {}", pdu.shown());
+    let first = station.conns.get(conn).and_then(|conn| conn.first).map(|first| first.cmd_sn.0);
+    require!(first == Some(pdu.word(24)), "expected CmdSN {first:x?} in {}", pdu.shown());
+    let records = station.records();
+    station.say(conn, &request, &records, true);
+    station.serve_out(station.options.patience)
+}
+
+fn text_goes_on(station: &mut Station) -> Outcome {
+    let (conn, _, request) = discovery(station)?;
+    let records = station.records();
+    let first = Keys::of(&[("TargetName", records.value("TargetName").unwrap_or_default())]);
+    let sn = station.counted(conn);
+    let response = TextResponse {
+        is_final: false,
+        continues: false,
+        lun: 0x0001_0000_0000_0000,
+        itt: request.itt,
+        ttt: Ttt(0x7a7a_7a7a),
+        sn,
+    };
+    station.send(conn, &response, &first.to_bytes());
+    let event = station.until(station.options.patience, |event| event.is(Opcode::TEXT_REQUEST).is_some())?;
+    let Some(Event { what: What::Came(pdu), .. }) = event else {
+        fail!("the rest of the text is not asked for")
+    };
+    station.number(conn, &pdu);
+    require!(pdu.itt() == request.itt, "expected task tag {:x} in {}", request.itt.0, pdu.shown());
+    require!(pdu.word(20) == response.ttt.0, "expected transfer tag {:x} in {}", response.ttt.0, pdu.shown());
+    require!(pdu.bhs.lun() == response.lun, "expected LUN {:x}, came {:x}", response.lun, pdu.bhs.lun());
+    require!(pdu.data.is_empty(), "nothing is left to say: {}", pdu.shown());
+    let address = records.value("TargetAddress").unwrap_or_default().to_owned();
+    station.say(conn, &pdu.read()?, &Keys::of(&[("TargetAddress", &address)]), true);
+    station.serve_out(station.options.patience)
+}
+
+fn odd_tag(station: &mut Station, is_final: bool) -> Outcome {
+    let (conn, _, request) = discovery(station)?;
+    let sn = station.counted(conn);
+    let ttt = if is_final { Ttt(0x7a7a_7a7a) } else { Ttt::NONE };
+    let response = TextResponse { is_final, continues: false, lun: 0, itt: request.itt, ttt, sn };
+    let records = station.records().to_bytes();
+    station.send(conn, &response, &records);
+    let event = station.until(station.options.patience, |event| {
+        event.is(Opcode::LOGOUT_REQUEST).is_some()
+            || event.is(Opcode::TEXT_REQUEST).is_some()
+            || matches!(event.what, What::Closed)
+    })?;
+    match event {
+        Some(Event { what: What::Closed, .. }) => Ok(()),
+        Some(Event { what: What::Came(pdu), .. }) if pdu.opcode() == Opcode::LOGOUT_REQUEST => {
+            require!(pdu.flags() & 0x7f == 0, "discovery ends by closing the session: {}", pdu.shown());
+            require!(pdu.itt() != request.itt, "the Logout has the task tag of the text: {}", pdu.shown());
+            let request = pdu.read()?;
+            station.number(conn, &pdu);
+            station.log_out(conn, &request);
+            Ok(())
+        }
+        Some(Event { what: What::Came(pdu), .. }) => {
+            fail!("expected Logout or the end of the connection, came {}", pdu.shown())
+        }
+        _ => fail!("expected Logout or the end of the connection; nothing came"),
+    }
+}
+
+fn stray_key(station: &mut Station) -> Outcome {
+    let (conn, _, request) = discovery(station)?;
+    let mut records = station.records();
+    records.push("MaxBurstLength", "512");
+    station.say(conn, &request, &records, true);
+    station.serve_out(station.options.patience)?;
+    // To pass over the key, to answer it and to give up are all right; to hang is not.
+    require!(station.conns.get(conn).is_some_and(|conn| conn.gone), "the discovery does not end");
+    Ok(())
+}
+
+fn negotiation_rejected(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let (conn, pdu) =
+        station.request(Opcode::TEXT_REQUEST, station.start_wait(), "Text Request in a normal session")?;
+    let sn = station.counted(conn);
+    let reject = Reject { reason: RejectReason::PROTOCOL_ERROR, sn, data_sn: DataSn(0) };
+    station.send(conn, &reject, pdu.bhs.bytes());
+    let event = station.until(station.options.patience, |event| {
+        event.is(Opcode::TEXT_REQUEST).is_some() || matches!(event.what, What::Closed)
+    })?;
+    require!(
+        !matches!(event, Some(Event { what: What::Closed, .. })),
+        "the connection is closed because of the Reject"
+    );
+    Ok(())
+}
+
+fn within_a_second(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    let since = tell(station, got.conn, AsyncEventCode::LOGOUT_REQUEST, (0, 0, 1));
+    let pdu = logout_on(station, got.conn, since, Duration::from_secs(1))?;
+    judge_logout(station, got.conn, &pdu)?;
+    no_command(station, got.conn)
+}
+
+/// Waits for the initiator to connect again after `since`; says how long it took.
+fn comes_back(station: &mut Station, since: Instant, within: Duration) -> Outcome<Duration> {
+    let event = station.until(within, |event| matches!(event.what, What::Opened))?;
+    match event {
+        Some(event) => Ok(event.at.saturating_duration_since(since)),
+        None => Err(Stop::Skip("the initiator does not connect again; its caller may".to_owned())),
+    }
+}
+
+/// Says that connections are dropped, drops them, and waits for the initiator to come back.
+fn drop_and_wait(station: &mut Station, code: AsyncEventCode, conns: &[usize], times: (u16, u16)) -> Outcome {
+    let Some(first) = conns.first() else { fail!("no connection to drop") };
+    let cid = station.conns.get(*first).map(|conn| conn.cid).unwrap_or_default();
+    let parameter1 = if code == AsyncEventCode::CONNECTION_DROP { cid } else { 0 };
+    tell(station, *first, code, (parameter1, times.0, times.1));
+    std::thread::sleep(Duration::from_millis(50));
+    for conn in conns {
+        if let Some(conn) = station.conns.get_mut(*conn) {
+            conn.line.drop_connection();
+            conn.gone = true;
+        }
+    }
+    let wait = u64::from(times.0);
+    let took = comes_back(station, Instant::now(), station.options.patience + Duration::from_secs(wait))?;
+    let least = Duration::from_secs(wait).saturating_sub(Duration::from_millis(200));
+    require!(took >= least, "the initiator comes back after {took:?}, Time2Wait is {wait} s");
+    station.serve_out(station.options.patience)?;
+    require!(station.exit() != Some(false), "the initiator comes back, but fails");
+    Ok(())
+}
+
+fn dropped(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    drop_and_wait(station, AsyncEventCode::CONNECTION_DROP, &[got.conn], (0, 1))
+}
+
+fn session_dropped(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let conns = match two_connections(station) {
+        Ok((one, two)) => vec![one, two],
+        Err(Stop::Skip(_)) => {
+            station.record.remark("with one connection: the initiator makes no second one");
+            (0..station.conns.len())
+                .filter(|index| station.conns.get(*index).is_some_and(|conn| !conn.gone))
+                .collect()
+        }
+        Err(stop) => return Err(stop),
+    };
+    need!(!conns.is_empty(), "the initiator has gone before its session could be dropped");
+    drop_and_wait(station, AsyncEventCode::SESSION_DROP, &conns, (1, 2))
+}
+
+fn negotiation_requested(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let got = station.command("READ or WRITE", Event::moves)?;
+    let since = tell(station, got.conn, AsyncEventCode::NEGOTIATION_REQUEST, (0, 0, 3));
+    station.execute(got.conn, &got.command, &got.pdu.data)?;
+    let event = station.until(Duration::from_millis(3500), |event| {
+        event.is(Opcode::TEXT_REQUEST).is_some() || event.is(Opcode::LOGOUT_REQUEST).is_some()
+    })?;
+    let Some(Event { at, .. }) = event else { fail!("neither a Text Request nor a Logout came within 3 s") };
+    require!(at.saturating_duration_since(since) <= Duration::from_millis(3200), "it came too late");
+    Ok(())
+}

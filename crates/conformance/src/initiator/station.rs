@@ -1,0 +1,335 @@
+//! A scripted target: it listens, starts the initiator under test, serves it as any target would, and hands over
+//! whatever a case wants to treat itself.
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use iscsi::pdu::scsi_command::ScsiCommand;
+use iscsi::pdu::{Itt, Message, Opcode};
+
+use crate::record::Record;
+use crate::verdict::{Outcome, Stop};
+use crate::wire::{Came, Line, Pdu};
+
+use super::conn::{Conn, Session};
+use super::disk::{Disk, is_read, is_write};
+use super::policy::Policy;
+
+/// How to reach the initiator.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// What starts the initiator, once for each case. `{url}`, `{portal}`, `{iqn}` and `{id}` (of the case) are put in.
+    /// Without it, somebody starts it by hand.
+    pub exec: Option<String>,
+    /// What lets it discover targets.
+    pub discover: Option<String>,
+    /// The longest that one case may take.
+    pub limit: Duration,
+    /// How long to wait for what the initiator may or may not do by itself.
+    pub patience: Duration,
+}
+
+/// The name of the scripted target.
+pub const TARGET: &str = "iqn.2026-11.example.targe:scripted";
+
+/// Something that happened on a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    pub(super) conn: usize,
+    pub(super) at: Instant,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    Opened,
+    Closed,
+    Came(Pdu),
+}
+
+/// A command that a case treats itself.
+#[derive(Clone, Debug)]
+pub(super) struct Got {
+    pub(super) conn: usize,
+    pub(super) command: ScsiCommand,
+    pub(super) pdu: Pdu,
+}
+
+impl Event {
+    /// Returns the PDU, if it is of this kind.
+    pub(super) fn is(&self, opcode: Opcode) -> Option<&Pdu> {
+        match &self.what {
+            What::Came(pdu) if pdu.opcode() == opcode => Some(pdu),
+            _ => None,
+        }
+    }
+
+    /// Returns the command, if it is one.
+    pub(super) fn command(&self) -> Option<ScsiCommand> {
+        ScsiCommand::decode(&self.is(Opcode::SCSI_COMMAND)?.bhs).ok()
+    }
+
+    pub(super) fn reads(&self) -> Option<ScsiCommand> {
+        self.command().filter(|command| command.cdb.first().is_some_and(|code| is_read(*code)))
+    }
+
+    pub(super) fn writes(&self) -> Option<ScsiCommand> {
+        self.command().filter(|command| command.cdb.first().is_some_and(|code| is_write(*code)))
+    }
+
+    pub(super) fn moves(&self) -> Option<ScsiCommand> {
+        self.reads().or_else(|| self.writes())
+    }
+}
+
+/// One case's scripted target.
+#[derive(Debug)]
+pub(crate) struct Station {
+    pub(super) options: Rc<Options>,
+    pub(super) id: &'static str,
+    pub(crate) record: Record,
+    pub(super) deadline: Instant,
+    listener: Rc<TcpListener>,
+    initiator: Option<Child>,
+    pub(super) conns: Vec<Conn>,
+    pub(super) sessions: Vec<Session>,
+    pub(super) disk: Disk,
+    pub(super) policy: Policy,
+    /// Everything that happened, in order.
+    pub(super) history: Vec<Event>,
+    /// How many commands beyond ExpCmdSN the target lets come; 0 closes the window.
+    pub(super) window: u32,
+    /// A write whose data is asked for by the case itself.
+    pub(super) held: Option<Itt>,
+}
+
+impl Station {
+    pub(super) fn new(options: &Rc<Options>, listener: &Rc<TcpListener>, id: &'static str) -> Self {
+        Self {
+            options: Rc::clone(options),
+            id,
+            record: Record::new(),
+            deadline: Instant::now() + options.limit,
+            listener: Rc::clone(listener),
+            initiator: None,
+            conns: Vec::new(),
+            sessions: Vec::new(),
+            disk: Disk::default(),
+            policy: Policy::new(&[]),
+            history: Vec::new(),
+            window: 32,
+            held: None,
+        }
+    }
+
+    /// Wants these keys, and starts the initiator.
+    pub(super) fn start(&mut self, keys: &[(&str, &str)]) -> Outcome {
+        self.policy = Policy::new(keys);
+        let command = self.options.exec.clone();
+        self.launch(command.as_deref(), "start the initiator")
+    }
+
+    /// As [`Station::start`], for discovery.
+    pub(super) fn start_discovery(&mut self) -> Outcome {
+        let command = self.options.discover.clone();
+        need!(
+            command.is_some() || self.options.exec.is_none(),
+            "no command for discovery was given (--discover)"
+        );
+        self.launch(command.as_deref(), "let the initiator discover targets")
+    }
+
+    fn launch(&mut self, command: Option<&str>, by_hand: &str) -> Outcome {
+        let Some(command) = command else {
+            eprintln!("{}: {by_hand} on {} now", self.id, self.options.listen);
+            return Ok(());
+        };
+        let portal = self.options.listen.to_string();
+        let url = format!("iscsi://{portal}/{TARGET}/0");
+        let command = [("{url}", url.as_str()), ("{portal}", &portal), ("{iqn}", TARGET), ("{id}", self.id)]
+            .iter()
+            .fold(command.to_owned(), |command, (name, value)| command.replace(name, value));
+        self.record.event(&format!("runs: {command}"));
+        let mut child = Command::new("sh");
+        std::os::unix::process::CommandExt::process_group(&mut child, 0);
+        let spawned = child
+            .arg("-c")
+            .arg(&command)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        match spawned {
+            Ok(child) => self.initiator = Some(child),
+            Err(error) => fail!("{command}: {error}"),
+        }
+        Ok(())
+    }
+
+    /// Returns whether the initiator's command has ended; never without one.
+    pub(super) fn has_ended(&mut self) -> bool {
+        self.initiator.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(Some(_))))
+    }
+
+    /// Returns how the initiator's command ended, if it did: whether it was content.
+    pub(super) fn exit(&mut self) -> Option<bool> {
+        let status = self.initiator.as_mut()?.try_wait().ok()??;
+        self.record.event(&format!("the initiator's command ends: {status}"));
+        Some(status.success())
+    }
+
+    /// Ends the initiator and everything that it started.
+    pub(super) fn stop(&mut self) {
+        for conn in &mut self.conns {
+            if !conn.gone {
+                conn.line.drop_connection();
+            }
+        }
+        let Some(mut child) = self.initiator.take() else { return };
+        for signal in ["-TERM", "-KILL"] {
+            let group = format!("-{}", child.id());
+            let _ = Command::new("kill").args([signal, "--", &group]).stderr(Stdio::null()).status();
+            for _ in 0..20 {
+                if matches!(child.try_wait(), Ok(Some(_))) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let _ = child.wait();
+    }
+
+    /// Waits for the next thing to happen; `None` when the time is up.
+    pub(super) fn step(&mut self, until: Instant) -> Outcome<Option<Event>> {
+        loop {
+            if let Some(event) = self.look()? {
+                self.history.push(event.clone());
+                return Ok(Some(event));
+            }
+            let now = Instant::now();
+            require!(now < self.deadline, "the time limit of the case has passed");
+            if now >= until {
+                return Ok(None);
+            }
+            if self.conns.iter().all(|conn| conn.gone) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn look(&mut self) -> Outcome<Option<Event>> {
+        if let Ok((stream, _)) = self.listener.accept() {
+            let _ = stream.set_nonblocking(false);
+            let number = self.conns.len();
+            let line = Line::over(stream, number + 1, &self.record, self.deadline)?;
+            self.record.event(&format!("#{} the initiator connects", number + 1));
+            self.conns.push(Conn::new(line));
+            return Ok(Some(Event { conn: number, at: Instant::now(), what: What::Opened }));
+        }
+        for (index, conn) in self.conns.iter_mut().enumerate().filter(|(_, conn)| !conn.gone) {
+            let what = match conn.line.receive(Duration::ZERO)? {
+                Came::Pdu(pdu) => What::Came(pdu),
+                Came::Nothing => continue,
+                Came::Closed => {
+                    conn.gone = true;
+                    What::Closed
+                }
+            };
+            return Ok(Some(Event { conn: index, at: Instant::now(), what }));
+        }
+        Ok(None)
+    }
+
+    /// Serves the initiator until something happens that `wanted` takes; that is left to the caller.
+    pub(super) fn until(
+        &mut self,
+        wait: Duration,
+        mut wanted: impl FnMut(&Event) -> bool,
+    ) -> Outcome<Option<Event>> {
+        let until = Instant::now() + wait;
+        while let Some(event) = self.step(until)? {
+            if wanted(&event) {
+                return Ok(Some(event));
+            }
+            self.serve(&event)?;
+            if self.is_over() {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Serves until the initiator has ended and all connections are closed, or the time is up.
+    pub(super) fn serve_out(&mut self, wait: Duration) -> Outcome {
+        self.until(wait, |_| false)?;
+        Ok(())
+    }
+
+    fn is_over(&mut self) -> bool {
+        !self.conns.is_empty() && self.conns.iter().all(|conn| conn.gone) && self.has_ended()
+    }
+
+    /// Serves until a command comes that `wanted` takes; skips the case if none does. Its number counts as received.
+    pub(super) fn command(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&Event) -> Option<ScsiCommand>,
+    ) -> Outcome<Got> {
+        let got = self.unnumbered(what, wanted)?;
+        self.number(got.conn, &got.pdu);
+        Ok(got)
+    }
+
+    /// As [`Station::command`], but the number does not count as received.
+    pub(super) fn unnumbered(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&Event) -> Option<ScsiCommand>,
+    ) -> Outcome<Got> {
+        let event = self.until(self.start_wait(), |event| wanted(event).is_some())?;
+        if let Some(Event { conn, what: What::Came(pdu), .. }) = &event
+            && let Some(command) = event.as_ref().and_then(&wanted)
+        {
+            return Ok(Got { conn: *conn, command, pdu: pdu.clone() });
+        }
+        Err(Stop::Skip(format!("the initiator sent no {what}")))
+    }
+
+    /// Waits for a PDU of this kind; skips the case if none comes.
+    pub(super) fn request(&mut self, opcode: Opcode, wait: Duration, what: &str) -> Outcome<(usize, Pdu)> {
+        let event = self.until(wait, |event| event.is(opcode).is_some())?;
+        match event {
+            Some(Event { conn, what: What::Came(pdu), .. }) => Ok((conn, pdu)),
+            _ => Err(Stop::Skip(format!("the initiator sent no {what}"))),
+        }
+    }
+
+    /// How long an initiator may take from its start to its first reads and writes.
+    pub(super) fn start_wait(&self) -> Duration {
+        self.options.patience.max(Duration::from_secs(5))
+    }
+
+    /// Returns the PDUs that came on connection `conn`, with when.
+    pub(super) fn came(&self, conn: usize) -> impl Iterator<Item = (&Pdu, Instant)> {
+        self.history.iter().filter(move |event| event.conn == conn).filter_map(|event| match &event.what {
+            What::Came(pdu) => Some((pdu, event.at)),
+            _ => None,
+        })
+    }
+
+    /// Returns all Data-Out PDUs of a task.
+    pub(super) fn data_out(&self, itt: Itt) -> Vec<Pdu> {
+        let all = self.history.iter().filter_map(|event| event.is(Opcode::DATA_OUT));
+        all.filter(|pdu| pdu.itt() == itt).cloned().collect()
+    }
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,448 @@
+//! Data of reads and writes (RFC 7143 §4.2.5, §11.7, §11.8): plan 6 and 8 to 12.
+
+use std::time::Duration;
+
+use iscsi::pdu::r2t::R2t;
+use iscsi::pdu::snack::SnackKind;
+use iscsi::pdu::{Itt, Opcode, Ttt};
+
+use crate::suite::case;
+use crate::verdict::{Outcome, Stop};
+use crate::wire::Pdu;
+
+use super::Test;
+use super::conn::End;
+use super::disk::Answer;
+use super::station::{Event, Got, Station, What};
+
+const UNSOLICITED: &str = "RFC 7143 §4.2.5.2";
+const R2T: &str = "RFC 7143 §11.8";
+
+pub(super) const CASES: &[Test] = &[
+    case("ffp-i-6.1", "RFC 7143 §4.2.2.3, §11.7.5", "DataSN counts from 0 in every sequence", data_sn),
+    case("ffp-i-8.1", UNSOLICITED, "unsolicited data keeps within FirstBurstLength", |s| {
+        unsolicited(s, true, false)
+    }),
+    case("ffp-i-8.2", UNSOLICITED, "no unsolicited data in R2T mode", |s| unsolicited(s, false, true)),
+    case(
+        "ffp-i-8.3",
+        UNSOLICITED,
+        "unsolicited Data-Out keeps within FirstBurstLength, and none is immediate",
+        |s| unsolicited(s, false, false),
+    ),
+    case(
+        "ffp-i-9.1",
+        "RFC 7143 §4.2.5.3, §11.7.4",
+        "Data-Out carries the transfer tag of its R2T",
+        transfer_tag,
+    ),
+    case("ffp-i-10.1", "RFC 7143 §11.7.3", "status on Data-In is taken", status_on_data),
+    case("ffp-i-10.2", "RFC 7143 §11.7.2, §11.16", "Data-In with A is acknowledged", acknowledges),
+    case(
+        "ffp-i-11.1.1",
+        "RFC 7143 §11.7.7, §13.12",
+        "Data-Out keeps within our MaxRecvDataSegmentLength",
+        short_segments,
+    ),
+    case("ffp-i-11.1.2", "RFC 7143 §11.7.7", "Data-In of no bytes is no error", empty_data_in),
+    case("ffp-i-11.2.1", "RFC 7143 §11.7.1", "the last unsolicited data has F set", |s| {
+        last_is_final(s, true)
+    }),
+    case("ffp-i-11.2.2", "RFC 7143 §11.7.1", "the last data for an R2T has F set", |s| {
+        last_is_final(s, false)
+    }),
+    case("ffp-i-11.3", "RFC 7143 §11.7.5", "DataSN counts within the data for an R2T", data_sn),
+    case("ffp-i-11.4", "RFC 7143 §11.7.6", "Buffer Offset of Data-Out is right and grows", offsets),
+    case("ffp-i-12.1", R2T, "an R2T is answered with its tag, offset and length", |s| answers_r2t(s, 2048)),
+    case("ffp-i-12.2", R2T, "an R2T is answered in order and without holes", |s| answers_r2t(s, 4096)),
+    case("ffp-i-12.3", R2T, "R2Ts are answered in the order in which they come", r2t_order),
+    case("ffp-i-12.4", R2T, "R2Ts of two commands are answered in the order in which they come", parallel),
+];
+
+/// R2T mode with bursts as the plan wants them.
+const R2T_MODE: [(&str, &str); 4] = [
+    ("ImmediateData", "No"),
+    ("InitialR2T", "Yes"),
+    ("FirstBurstLength", "65536"),
+    ("MaxBurstLength", "262144"),
+];
+
+/// Serves until a write comes, and takes note of it without asking for data.
+pub(super) fn begin(station: &mut Station, keys: &[(&str, &str)]) -> Outcome<Got> {
+    station.start(keys)?;
+    next_write(station)
+}
+
+pub(super) fn next_write(station: &mut Station) -> Outcome<Got> {
+    let got = station.command("WRITE", Event::writes)?;
+    let Answer::Write { lba, len } = station.disk.answer(got.command.lun, &got.command.cdb) else {
+        return Err(Stop::Skip("the initiator writes beyond the end of the disk".to_owned()));
+    };
+    station.begin_write(got.conn, &got.command, (lba, len), &got.pdu.data);
+    station.held = Some(got.command.itt);
+    Ok(got)
+}
+
+/// Leaves the rest of a write to the station, what is still on its way included.
+pub(super) fn release(station: &mut Station, got: &Got) -> Outcome {
+    station.held = None;
+    station.go_on(got.conn, got.command.itt)
+}
+
+/// Asks for a piece and collects what comes for it, up to F.
+pub(super) fn collect(
+    station: &mut Station,
+    got: &Got,
+    sn: u32,
+    offset: u32,
+    len: u32,
+) -> Outcome<(R2t, Vec<Pdu>)> {
+    let r2t = station.ask(got.conn, &got.command, sn, offset, len);
+    let pdus = answers_to(station, r2t.ttt)?;
+    Ok((r2t, pdus))
+}
+
+/// Collects the Data-Out that carries this tag, up to F. It is put into the write as it comes.
+fn answers_to(station: &mut Station, ttt: Ttt) -> Outcome<Vec<Pdu>> {
+    let mut pdus = Vec::new();
+    loop {
+        let event = station.until(station.options.patience, |event| {
+            event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.word(20) == ttt.0)
+        })?;
+        let Some(Event { conn, what: What::Came(pdu), .. }) = event else {
+            fail!("the R2T is not answered to its end: {} PDUs came", pdus.len())
+        };
+        let mut head: iscsi::pdu::data_out::DataOut = pdu.read()?;
+        let is_final = head.is_final;
+        // The case decides what is asked for next.
+        head.is_final = false;
+        station.take_data(conn, &head, &pdu.data)?;
+        pdus.push(pdu);
+        if is_final {
+            return Ok(pdus);
+        }
+    }
+}
+
+/// Lets the station finish a write by itself.
+pub(super) fn finish(station: &mut Station, got: &Got) -> Outcome {
+    if let Some(write) = station
+        .conns
+        .get_mut(got.conn)
+        .and_then(|conn| conn.pending.iter_mut().find(|w| w.command.itt == got.command.itt))
+    {
+        write.asked = write.have;
+        write.unsolicited = false;
+    }
+    release(station, got)
+}
+
+fn len_of(pdus: &[Pdu]) -> usize {
+    pdus.iter().map(|pdu| pdu.data.len()).sum()
+}
+
+/// Fails unless PDUs for one R2T cover it in order: tag, DataSN, offsets, F on the last only.
+fn covers(r2t: &R2t, pdus: &[Pdu]) -> Outcome {
+    let mut offset = r2t.buffer_offset;
+    for (sn, pdu) in (0u32..).zip(pdus) {
+        require!(pdu.word(20) == r2t.ttt.0, "expected transfer tag {:x} in {}", r2t.ttt.0, pdu.shown());
+        require!(pdu.word(36) == sn, "expected DataSN {sn} in {}", pdu.shown());
+        require!(pdu.word(40) == offset, "expected Buffer Offset {offset:x} in {}", pdu.shown());
+        offset += u32::try_from(pdu.data.len()).unwrap_or_default();
+    }
+    let total = offset - r2t.buffer_offset;
+    let asked = r2t.desired_data_transfer_length;
+    require!(total == asked, "{total} bytes came, {asked} were asked for");
+    Ok(())
+}
+
+/// What a piece of `wanted` bytes comes to for this command.
+fn piece(got: &Got, wanted: u32) -> u32 {
+    wanted.min(got.command.expected_data_transfer_length)
+}
+
+fn data_sn(station: &mut Station) -> Outcome {
+    let keys = [R2T_MODE.as_slice(), &[("MaxRecvDataSegmentLength", "1024")]].concat();
+    let got = begin(station, &keys)?;
+    let total = got.command.expected_data_transfer_length;
+    let (mut offset, mut sn) = (0, 0);
+    while offset < total && sn < 16 {
+        let len = 2048.min(total - offset);
+        let (r2t, pdus) = collect(station, &got, sn, offset, len)?;
+        covers(&r2t, &pdus)?;
+        offset += len;
+        sn += 1;
+    }
+    finish(station, &got)
+}
+
+fn unsolicited(station: &mut Station, immediate: bool, initial_r2t: bool) -> Outcome {
+    let spell = |yes| if yes { "Yes" } else { "No" };
+    let keys = [
+        ("FirstBurstLength", "512"),
+        ("MaxBurstLength", "1024"),
+        ("InitialR2T", spell(initial_r2t)),
+        ("ImmediateData", spell(immediate)),
+    ];
+    let got = begin(station, &keys)?;
+    let agreed = station.sessions.first().map(|session| session.agreed.clone()).unwrap_or_default();
+    let burst = usize::try_from(agreed.number("FirstBurstLength")).unwrap_or_default();
+    let at_once = got.pdu.data.len();
+    require!(
+        agreed.yes("ImmediateData") || at_once == 0,
+        "ImmediateData=No, but {at_once} bytes are immediate"
+    );
+    if initial_r2t {
+        require!(got.command.is_final, "InitialR2T=Yes, but F is clear in {}", got.pdu.shown());
+    }
+    // Watch what comes before anything was asked for.
+    let event = station.until(Duration::from_millis(300), |event| {
+        event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.itt() == got.command.itt && pdu.word(20) != u32::MAX)
+    })?;
+    if let Some(Event { what: What::Came(pdu), .. }) = event {
+        fail!("data with a transfer tag before any R2T: {}", pdu.shown());
+    }
+    let pdus = station.data_out(got.command.itt);
+    require!(pdus.is_empty() || !agreed.yes("InitialR2T"), "InitialR2T=Yes, but unsolicited data comes");
+    let sent = at_once + len_of(&pdus);
+    require!(sent <= burst, "{sent} bytes come unsolicited, FirstBurstLength is {burst}");
+    require!(
+        pdus.is_empty() || pdus.last().is_some_and(|pdu| pdu.flags() & 0x80 != 0),
+        "the last unsolicited data has no F"
+    );
+    finish(station, &got)?;
+    station.serve_out(station.options.patience)?;
+    let rest = station.data_out(got.command.itt);
+    let solicited = rest.iter().filter(|pdu| pdu.word(20) != u32::MAX).count();
+    let total = usize::try_from(got.command.expected_data_transfer_length).unwrap_or_default();
+    require!(sent >= total || solicited > 0, "R2Ts are not answered");
+    Ok(())
+}
+
+fn transfer_tag(station: &mut Station) -> Outcome {
+    let keys = [
+        ("FirstBurstLength", "512"),
+        ("MaxBurstLength", "1024"),
+        ("InitialR2T", "Yes"),
+        ("ImmediateData", "No"),
+    ];
+    let got = begin(station, &keys)?;
+    let len = piece(&got, 1024);
+    let (r2t, pdus) = collect(station, &got, 0, 0, len)?;
+    for pdu in &pdus {
+        require!(pdu.bhs.lun() == r2t.lun, "the LUN of the R2T is missing in {}", pdu.shown());
+    }
+    covers(&r2t, &pdus)?;
+    finish(station, &got)
+}
+
+fn status_on_data(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let got = station.command("READ", Event::reads)?;
+    station.execute(got.conn, &got.command, &[])?;
+    let next = station.until(station.options.patience, |event| {
+        matches!(&event.what, What::Came(pdu) if pdu.opcode() != Opcode::NOP_OUT)
+            || matches!(event.what, What::Closed)
+    })?;
+    match next {
+        Some(Event { what: What::Came(pdu), .. }) => {
+            let expected = station.conns.get(got.conn).map_or(0, |conn| conn.stat_sn.0);
+            require!(pdu.word(28) == expected, "expected ExpStatSN {expected:x} in {}", pdu.shown());
+            Ok(())
+        }
+        Some(_) => {
+            require!(station.exit() != Some(false), "the initiator takes status on Data-In for an error");
+            Ok(())
+        }
+        None => fail!("the initiator does not go on after status on Data-In"),
+    }
+}
+
+/// The data of a read.
+fn data_of(station: &Station, got: &Got) -> Vec<u8> {
+    match station.disk.answer(got.command.lun, &got.command.cdb) {
+        Answer::Data(data) => data,
+        _ => Vec::new(),
+    }
+}
+
+pub(super) fn acknowledges(station: &mut Station) -> Outcome {
+    station.start(&[("ErrorRecoveryLevel", "1")])?;
+    let got = station.command("READ", Event::reads)?;
+    let level = station.sessions.first().map_or(0, |session| session.agreed.number("ErrorRecoveryLevel"));
+    need!(level > 0, "the initiator agrees to ErrorRecoveryLevel=0 only");
+    let data = data_of(station, &got);
+    let limit = station.send_max(got.conn);
+    let pieces: Vec<&[u8]> = data.chunks(limit).collect();
+    let last = pieces.len().saturating_sub(1);
+    for (index, bytes) in pieces.iter().enumerate() {
+        let end = if index == last { End::Acknowledge } else { End::More };
+        let number = u32::try_from(index).unwrap_or_default();
+        station.data_in(got.conn, &got.command, (number, index * limit), bytes, end);
+    }
+    let ttt = 0x7a00_0000;
+    let event = station.until(station.options.patience, |event| event.is(Opcode::SNACK).is_some())?;
+    let Some(Event { what: What::Came(pdu), .. }) = event else {
+        fail!("Data-In with A is not acknowledged by a SNACK")
+    };
+    require!(pdu.flags() & 0xf == SnackKind::DATA_ACK.0, "expected a DataACK, came {}", pdu.shown());
+    require!(
+        pdu.word(20) & 0xff00_0000 == ttt,
+        "the DataACK has not the transfer tag of the Data-In: {}",
+        pdu.shown()
+    );
+    require!(pdu.itt() == Itt::NONE, "a DataACK has no task tag: {}", pdu.shown());
+    let next = u32::try_from(pieces.len()).unwrap_or_default();
+    require!(pdu.word(40) == next, "expected BegRun {next} in {}", pdu.shown());
+    require!(pdu.word(44) == 0, "expected RunLength 0 in {}", pdu.shown());
+    station.respond(got.conn, got.command.itt, 0, None);
+    Ok(())
+}
+
+fn short_segments(station: &mut Station) -> Outcome {
+    let keys = [
+        ("ImmediateData", "Yes"),
+        ("InitialR2T", "No"),
+        ("FirstBurstLength", "65536"),
+        ("MaxBurstLength", "262144"),
+        ("MaxRecvDataSegmentLength", "512"),
+    ];
+    let got = begin(station, &keys)?;
+    require!(got.pdu.data.len() <= 512, "longer than the 512 bytes that we take: {}", got.pdu.shown());
+    release(station, &got)?;
+    station.serve_out(station.options.patience)?;
+    for pdu in station.data_out(got.command.itt) {
+        require!(pdu.data.len() <= 512, "longer than the 512 bytes that we take: {}", pdu.shown());
+    }
+    Ok(())
+}
+
+fn empty_data_in(station: &mut Station) -> Outcome {
+    station.start(&[])?;
+    let got = station.command("READ", Event::reads)?;
+    let data = data_of(station, &got);
+    station.data_in(got.conn, &got.command, (0, 0), &[], End::More);
+    let limit = station.send_max(got.conn);
+    let last = data.chunks(limit).count() - 1;
+    for (index, bytes) in data.chunks(limit).enumerate() {
+        let end = if index == last { End::Status } else { End::More };
+        let number = u32::try_from(index + 1).unwrap_or_default();
+        station.data_in(got.conn, &got.command, (number, index * limit), bytes, end);
+    }
+    station.serve_out(station.options.patience)?;
+    require!(station.exit() != Some(false), "the initiator takes Data-In of no bytes for an error");
+    Ok(())
+}
+
+fn last_is_final(station: &mut Station, unsolicited: bool) -> Outcome {
+    let mode = [
+        ("ImmediateData", "Yes"),
+        ("InitialR2T", "No"),
+        ("FirstBurstLength", "65536"),
+        ("MaxBurstLength", "262144"),
+    ];
+    let got = begin(station, if unsolicited { &mode } else { &R2T_MODE })?;
+    if !unsolicited {
+        let len = piece(&got, 65_536);
+        let (r2t, pdus) = collect(station, &got, 0, 0, len)?;
+        covers(&r2t, &pdus)?;
+        return finish(station, &got);
+    }
+    require!(got.pdu.data.len() <= 65_536, "more immediate data than FirstBurstLength: {}", got.pdu.shown());
+    if got.command.is_final {
+        station.record.remark("the initiator sends no more than immediate data by itself");
+        return finish(station, &got);
+    }
+    let wait = station.options.patience;
+    let event =
+        station.until(wait, |event| event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.flags() & 0x80 != 0))?;
+    require!(event.is_some(), "unsolicited data does not end with F");
+    Ok(())
+}
+
+fn offsets(station: &mut Station) -> Outcome {
+    data_sn(station)
+}
+
+fn answers_r2t(station: &mut Station, wanted: u32) -> Outcome {
+    let keys = [R2T_MODE.as_slice(), &[("MaxRecvDataSegmentLength", "512")]].concat();
+    let got = begin(station, &keys)?;
+    let len = piece(&got, wanted);
+    let r2t = station.ask_as(got.conn, &got.command, (0, Ttt(0xabba_abba)), 0, len);
+    let pdus = answers_to(station, r2t.ttt)?;
+    covers(&r2t, &pdus)?;
+    finish(station, &got)
+}
+
+fn r2t_order(station: &mut Station) -> Outcome {
+    let more =
+        [("DataSequenceInOrder", "No"), ("MaxOutstandingR2T", "4"), ("MaxRecvDataSegmentLength", "512")];
+    let got = begin(station, &[R2T_MODE.as_slice(), &more].concat())?;
+    let agreed = station.sessions.first().map(|session| session.agreed.clone()).unwrap_or_default();
+    let outstanding = agreed.number("MaxOutstandingR2T");
+    need!(!agreed.yes("DataSequenceInOrder"), "the initiator insists on DataSequenceInOrder=Yes");
+    need!(outstanding > 1, "the initiator agrees to MaxOutstandingR2T=1 only");
+    need!(got.command.expected_data_transfer_length >= 4096, "the WRITE is too short for four R2Ts");
+    let count = outstanding.min(4);
+    let mut r2ts = Vec::new();
+    for sn in 0..count {
+        r2ts.push(station.ask(got.conn, &got.command, sn, (count - 1 - sn) * 1024, 1024));
+    }
+    let mut order = Vec::new();
+    for _ in &r2ts {
+        let event = station.until(station.options.patience, |event| {
+            event.is(Opcode::DATA_OUT).is_some_and(|pdu| pdu.flags() & 0x80 != 0)
+        })?;
+        let Some(Event { conn, what: What::Came(pdu), .. }) = event else { fail!("an R2T is not answered") };
+        let mut head: iscsi::pdu::data_out::DataOut = pdu.read()?;
+        head.is_final = false;
+        station.take_data(conn, &head, &pdu.data)?;
+        order.push(pdu.word(20));
+    }
+    let asked: Vec<u32> = r2ts.iter().map(|r2t| r2t.ttt.0).collect();
+    require!(order == asked, "R2Ts {asked:x?} are answered in the order {order:x?}");
+    Ok(())
+}
+
+fn parallel(station: &mut Station) -> Outcome {
+    let first = begin(station, &R2T_MODE)?;
+    let Ok(second) = next_write_soon(station) else {
+        return Err(Stop::Skip("the initiator does not write in parallel".to_owned()));
+    };
+    let (short, other) = (piece(&second, 512), piece(&first, 512));
+    // Both arrive at once, so that the order is the initiator's choice.
+    need!(first.conn == second.conn, "the initiator writes on two connections");
+    let line = |station: &mut Station, step: fn(&mut crate::wire::Line)| {
+        if let Some(conn) = station.conns.get_mut(first.conn) {
+            step(&mut conn.line);
+        }
+    };
+    line(station, crate::wire::Line::gather);
+    let earlier = station.ask(second.conn, &second.command, 0, 0, short);
+    let later = station.ask(first.conn, &first.command, 0, 0, other);
+    line(station, crate::wire::Line::scatter);
+    let event = station.until(station.options.patience, |event| event.is(Opcode::DATA_OUT).is_some())?;
+    let Some(Event { what: What::Came(pdu), .. }) = event else { fail!("the R2Ts are not answered") };
+    require!(pdu.word(20) != later.ttt.0, "the later R2T is answered first: {}", pdu.shown());
+    require!(
+        pdu.word(20) == earlier.ttt.0,
+        "expected an answer to R2T {:x}, came {}",
+        earlier.ttt.0,
+        pdu.shown()
+    );
+    Ok(())
+}
+
+/// As [`next_write`], but a write must come while another is outstanding.
+fn next_write_soon(station: &mut Station) -> Outcome<Got> {
+    let event = station.until(Duration::from_millis(500), |event| event.writes().is_some())?;
+    let Some(event) = event else { return Err(Stop::Skip(String::new())) };
+    let (What::Came(pdu), Some(command)) = (&event.what, event.writes()) else {
+        return Err(Stop::Skip(String::new()));
+    };
+    station.number(event.conn, pdu);
+    if let Answer::Write { lba, len } = station.disk.answer(command.lun, &command.cdb) {
+        station.begin_write(event.conn, &command, (lba, len), &pdu.data);
+    }
+    Ok(Got { conn: event.conn, command, pdu: pdu.clone() })
+}

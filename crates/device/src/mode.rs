@@ -1,7 +1,7 @@
 //! Mode pages of a disk (SPC-5 §7.5, SBC-4 §6.5): MODE SENSE reads [`Settings`] as bytes, MODE SELECT makes new ones.
 //!
 //! A page is a row of one table: which bits stand for which setting, and which of them can be changed. MODE SELECT is
-//! judged whole before anything changes. Nothing is saved across a reset: the configuration is where defaults live.
+//! judged whole before anything changes. What it saves (SP) is what resets and the next start bring back.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -38,27 +38,34 @@ pub(crate) struct MediumFacts {
     pub(crate) descriptor: BlockDescriptor,
 }
 
+/// The settings that MODE SENSE can ask for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lists<'a> {
+    pub(crate) current: &'a Settings,
+    pub(crate) defaults: &'a Settings,
+    /// What was saved, or what stands for it as long as nothing was.
+    pub(crate) saved: &'a Settings,
+}
+
 /// Answers MODE SENSE.
 ///
 /// # Errors
-/// The sense for a page that there is none of, or for saved values.
+/// The sense for a page that there is none of.
 pub(crate) fn sense(
     request: SenseRequest,
-    settings: &Settings,
-    defaults: &Settings,
+    Lists { current, defaults, saved }: Lists<'_>,
     medium: MediumFacts,
 ) -> Result<Vec<u8>, Sense> {
-    if request.values == Values::Saved {
-        return Err(Sense::illegal(Asc::SAVING_PARAMETERS_NOT_SUPPORTED));
-    }
     let mut pages = Vec::new();
     for row in PAGES.iter().filter(|row| row.is_asked(request.code, request.subpage)) {
         let body = match request.values {
             Values::Changeable => row.changeable(),
             Values::Default => row.values(defaults),
-            Values::Current | Values::Saved => row.values(settings),
+            Values::Current => row.values(current),
+            Values::Saved => row.values(saved),
         };
-        Page { code: row.code, subpage: row.subpage, saveable: false, body: &body }.encode(&mut pages);
+        let saveable = !row.bits.is_empty();
+        Page { code: row.code, subpage: row.subpage, saveable, body: &body }.encode(&mut pages);
     }
     if pages.is_empty() {
         let code_known = PAGES.iter().any(|row| row.code == request.code) || request.code == page::ALL;

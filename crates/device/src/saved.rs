@@ -1,5 +1,5 @@
 //! The state of a logical unit that survives a loss of power, as bytes that somebody else keeps: persistent
-//! reservations with APTPL, and the identifying information.
+//! reservations with APTPL, the identifying information, and mode parameters that were saved.
 //!
 //! Every version that was ever written can be read; only the newest is written. What cannot be read is an error with a
 //! reason, never a guess: forgetting a reservation would let a fenced host write.
@@ -11,13 +11,19 @@ use base::bytes::{PastEnd, Reader};
 
 use crate::identifying::IdentifyingInformation;
 use crate::pr::{self, PersistentReservations};
+use crate::settings::Settings;
 
 /// The longest state that is read or written.
-pub const MAX_LEN: usize =
-    MAGIC.len() + 2 + pr::state::MAX_LEN + IdentifyingInformation::ENCODED_LEN_MAX + CHECKSUM_LEN;
+pub const MAX_LEN: usize = MAGIC.len()
+    + 2
+    + pr::state::MAX_LEN
+    + IdentifyingInformation::ENCODED_LEN_MAX
+    + SETTINGS_LEN
+    + CHECKSUM_LEN;
 
 const MAGIC: [u8; 4] = *b"TgLU";
 const CHECKSUM_LEN: usize = 4;
+const SETTINGS_LEN: usize = 3;
 
 /// The versions of the format. All numbers are big-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +31,29 @@ enum Version {
     /// `TgLU`, version (2), persistent reservations, identifying information, CRC32C of all before (4). The two parts
     /// are described where they are encoded.
     V1 = 1,
+    /// The same with the mode parameters behind the identifying information: whether any are saved (1), and their bits
+    /// (2), zero if none are.
+    V2 = 2,
+}
+
+/// What is saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Saved {
+    pub(crate) reservations: PersistentReservations,
+    pub(crate) information: IdentifyingInformation,
+    /// What MODE SELECT saved last, if it ever did.
+    pub(crate) settings: Option<Settings>,
+}
+
+impl Saved {
+    /// Nothing at all.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            reservations: PersistentReservations::new(),
+            information: IdentifyingInformation::default(),
+            settings: None,
+        }
+    }
 }
 
 /// Why saved state cannot be used.
@@ -68,14 +97,20 @@ impl From<PastEnd> for StateFault {
 }
 
 /// Returns the state as bytes; none at all when nothing is to survive.
-pub(crate) fn encode(reservations: &PersistentReservations, information: &IdentifyingInformation) -> Vec<u8> {
-    if !reservations.persists() && information.is_empty() {
+pub(crate) fn encode(
+    reservations: &PersistentReservations,
+    information: &IdentifyingInformation,
+    settings: Option<&Settings>,
+) -> Vec<u8> {
+    if !reservations.persists() && information.is_empty() && settings.is_none() {
         return Vec::new();
     }
     let mut bytes = Vec::from(MAGIC);
-    bytes.extend_from_slice(&(Version::V1 as u16).to_be_bytes());
+    bytes.extend_from_slice(&(Version::V2 as u16).to_be_bytes());
     reservations.encode(&mut bytes);
     information.encode(&mut bytes);
+    bytes.push(u8::from(settings.is_some()));
+    bytes.extend_from_slice(&settings.map_or(0, Settings::to_bits).to_be_bytes());
     bytes.extend_from_slice(&crc32c(&bytes).to_be_bytes());
     bytes
 }
@@ -84,9 +119,9 @@ pub(crate) fn encode(reservations: &PersistentReservations, information: &Identi
 ///
 /// # Errors
 /// Why the bytes cannot be used.
-pub(crate) fn decode(bytes: &[u8]) -> Result<(PersistentReservations, IdentifyingInformation), StateFault> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Saved, StateFault> {
     if bytes.is_empty() {
-        return Ok((PersistentReservations::new(), IdentifyingInformation::default()));
+        return Ok(Saved::nothing());
     }
     if bytes.len() > MAX_LEN {
         return Err(StateFault::TooLong);
@@ -96,19 +131,32 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<(PersistentReservations, Identifyin
     if reader.array()? != MAGIC {
         return Err(StateFault::Foreign);
     }
-    let version = reader.u16()?;
-    if version != Version::V1 as u16 {
-        return Err(StateFault::UnknownVersion(version));
-    }
+    let version = match reader.u16()? {
+        1 => Version::V1,
+        2 => Version::V2,
+        other => return Err(StateFault::UnknownVersion(other)),
+    };
     if crc32c(body) != u32::from_be_bytes(*sum) {
         return Err(StateFault::Corrupt);
     }
     let reservations = PersistentReservations::take(&mut reader)?;
     let information = IdentifyingInformation::take(&mut reader)?;
+    let settings = match version {
+        Version::V1 => None,
+        Version::V2 => take_settings(&mut reader)?,
+    };
     if !reader.is_empty() {
         return Err(StateFault::Inconsistent);
     }
-    Ok((reservations, information))
+    Ok(Saved { reservations, information, settings })
+}
+
+fn take_settings(reader: &mut Reader<'_>) -> Result<Option<Settings>, StateFault> {
+    match (reader.u8()?, reader.u16()?) {
+        (0, 0) => Ok(None),
+        (1, bits) => Settings::from_bits(bits).map(Some).ok_or(StateFault::Inconsistent),
+        _ => Err(StateFault::Inconsistent),
+    }
 }
 
 /// CRC32C (Castagnoli), bit by bit: it runs over a few kilobytes when somebody registers.

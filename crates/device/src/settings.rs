@@ -55,4 +55,52 @@ impl Settings {
             queue_error: QueueError { aborts: false, only_own: false },
         }
     }
+
+    /// Returns the settings as bits, for saved state: the order below, the first as the lowest.
+    pub(crate) fn to_bits(&self) -> u16 {
+        let kept = self.attention_interlock == AttentionInterlock::Kept;
+        let QueueError { aborts, only_own } = self.queue_error;
+        let bits = [
+            self.write_cache,
+            self.software_write_protect,
+            self.descriptor_sense,
+            self.task_aborted_status,
+            kept,
+            aborts,
+            only_own,
+        ];
+        bits.iter().rev().fold(0, |word, bit| word << 1 | u16::from(*bit))
+    }
+
+    /// Reads what [`Self::to_bits`] gave; `None` if no settings give these.
+    pub(crate) fn from_bits(bits: u16) -> Option<Self> {
+        let is_set = |at: u32| bits >> at & 1 == 1;
+        let settings = Self {
+            write_cache: is_set(0),
+            software_write_protect: is_set(1),
+            descriptor_sense: is_set(2),
+            task_aborted_status: is_set(3),
+            attention_interlock: if is_set(4) {
+                AttentionInterlock::Kept
+            } else {
+                AttentionInterlock::ClearedWhenReported
+            },
+            queue_error: QueueError { aborts: is_set(5), only_own: is_set(6) },
+        };
+        (settings.to_bits() == bits && !settings.queue_error.is_reserved()).then_some(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_come_back_from_their_bits_and_nothing_else_does() {
+        for bits in 0..=u16::MAX {
+            let back = Settings::from_bits(bits).map(|settings| settings.to_bits());
+            let expected = (bits < 0x80 && bits & 0x60 != 0x40).then_some(bits);
+            assert_eq!(back, expected, "{bits:x}");
+        }
+    }
 }

@@ -24,7 +24,7 @@ use crate::log::Statistics;
 use crate::pr::{NexusName, PersistentReservations, Standing};
 use crate::removal::{NOT_PRESENT, Removal};
 use crate::reserve::Reserve;
-use crate::saved;
+use crate::saved::{self, Saved};
 use crate::scratch::ScratchBuffers;
 use crate::self_test::SelfTestResults;
 use crate::server::Core;
@@ -44,6 +44,8 @@ pub(crate) struct State {
     scratch: ScratchBuffers,
     self_tests: SelfTestResults,
     timestamp: Timestamp,
+    /// The settings that a reset and the next start bring back.
+    pub(crate) saved_settings: Option<Settings>,
     started: Instant,
     /// What had been counted when LOG SELECT last reset the counters.
     counted_before: Statistics,
@@ -53,9 +55,11 @@ pub(crate) struct State {
 
 impl State {
     /// Starts a unit with what was saved of it.
-    pub(crate) fn new(pr: PersistentReservations, identifying: IdentifyingInformation) -> Self {
+    pub(crate) fn new(saved: Saved) -> Self {
+        let Saved { reservations: pr, information: identifying, settings: saved_settings } = saved;
         Self {
             pr,
+            saved_settings,
             reserve: Reserve::default(),
             removal: Removal::default(),
             identifying,
@@ -70,7 +74,7 @@ impl State {
 
     /// Returns the state to be saved.
     fn to_save(&self) -> Vec<u8> {
-        saved::encode(&self.pr, &self.identifying)
+        saved::encode(&self.pr, &self.identifying, self.saved_settings.as_ref())
     }
 
     /// Returns what a nexus is to the persistent reservation.
@@ -110,9 +114,21 @@ impl Core {
             self.nexuses.iter().map(|state| (state.nexus.id, standing(&state.nexus))).collect();
     }
 
-    /// The settings of a unit that nobody has touched: what a reset brings back.
+    /// The settings of a unit that nobody has touched.
     pub(crate) const fn default_settings(&self) -> Settings {
         Settings::new(self.facts.config.write_cache)
+    }
+
+    /// What a start and a reset bring back: what was saved, or else the defaults. A write cache that the configuration
+    /// forbids is not brought back.
+    pub(crate) fn lasting_settings(&self) -> Settings {
+        let default = self.default_settings();
+        match &self.spc.saved_settings {
+            Some(saved) => {
+                Settings { write_cache: saved.write_cache && default.write_cache, ..saved.clone() }
+            }
+            None => default,
+        }
     }
 }
 

@@ -128,7 +128,7 @@ impl Core {
 
     /// The effects of a reset beyond tasks and attentions (SAM-5 §6.3.3).
     pub(crate) fn was_reset(&mut self) {
-        self.settings = self.default_settings();
+        self.settings = self.lasting_settings();
         self.spc.reset();
         self.copies.operations.reset();
     }

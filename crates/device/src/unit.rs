@@ -21,10 +21,9 @@ use crate::contract::{
     Command, DataOutFault, Event, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId, PeerCaller,
     PeerRequest, PeerResult, TaskKey, UnitConfig,
 };
-use crate::identifying::IdentifyingInformation;
 use crate::inquiry::unit_designators;
 use crate::pr::PersistentReservations;
-use crate::saved::{self, StateFault};
+use crate::saved::{self, Saved, StateFault};
 use crate::server::Core;
 use crate::spc;
 use crate::task::{Origin, TaskId, TaskInfo};
@@ -120,9 +119,8 @@ impl LogicalUnit {
         saved: Option<&[u8]>,
         pool: Pool,
     ) -> Result<Self, Unusable> {
-        let (reservations, information) =
-            saved::decode(saved.unwrap_or_default()).map_err(Unusable::SavedState)?;
-        Self::with_state(config, store, spc::State::new(reservations, information), pool)
+        let saved = saved::decode(saved.unwrap_or_default()).map_err(Unusable::SavedState)?;
+        Self::with_state(config, store, spc::State::new(saved), pool)
     }
 
     /// Makes a unit whose saved state is lost. It refuses nearly every command with PERSISTENT RESERVATION INFORMATION
@@ -136,8 +134,8 @@ impl LogicalUnit {
         store: Box<dyn Store>,
         pool: Pool,
     ) -> Result<Self, Unusable> {
-        let state = spc::State::new(PersistentReservations::lost(), IdentifyingInformation::default());
-        Self::with_state(config, store, state, pool)
+        let saved = Saved { reservations: PersistentReservations::lost(), ..Saved::nothing() };
+        Self::with_state(config, store, spc::State::new(saved), pool)
     }
 
     fn with_state(
@@ -154,7 +152,8 @@ impl LogicalUnit {
             return Err(Unusable::GranuleBeyondBlock);
         }
         let tasks = TaskSet::new(config.task_set_max);
-        let core = Core::new(config, store, state, pool);
+        let mut core = Core::new(config, store, state, pool);
+        core.settings = core.lasting_settings();
         Ok(Self { core, tasks, managing: VecDeque::new(), waiting_for_aborts: Vec::new() })
     }
 

@@ -97,7 +97,7 @@ pub(crate) static ROOT: Section = Section {
             "state_dir",
             Path,
             Told("`$XDG_STATE_HOME/targe`, else `~/.local/state/targe`"),
-            "Where persistent reservations and the default disk are kept. Created with mode 0700 if missing.",
+            "Where persistent reservations, saved mode parameters, the keys of encrypted devices and the default disk are kept. Created with mode 0700 if missing.",
         ),
         key(
             "admin_socket",

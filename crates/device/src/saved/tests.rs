@@ -8,9 +8,10 @@ use crate::contract::RelativePort;
 use crate::pr::out::{Request, World};
 use crate::pr::{NexusName, Standing};
 
-/// What a release with version 1 wrote: three registrants, the second of which holds Exclusive Access - Registrants
-/// Only, and identifying information of both kinds.
+/// What releases with version 1 and with version 2 wrote: three registrants, the second of which holds Exclusive Access - Registrants
+/// Only, and identifying information of both kinds; in version 2 also settings.
 const V1: &[u8] = include_bytes!("v1.bin");
+const V2: &[u8] = include_bytes!("v2.bin");
 
 const PORTS: [RelativePort; 2] = [RelativePort(1), RelativePort(2)];
 
@@ -55,7 +56,7 @@ fn sample() -> (PersistentReservations, IdentifyingInformation) {
 
 /// The state with `change` made to it and the checksum put right.
 fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut bytes = V1[..V1.len() - CHECKSUM_LEN].to_vec();
+    let mut bytes = V2[..V2.len() - CHECKSUM_LEN].to_vec();
     change(&mut bytes);
     let sum = crc32c(&bytes);
     bytes.extend_from_slice(&sum.to_be_bytes());
@@ -63,14 +64,22 @@ fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 #[test]
-fn version_1_is_what_is_written() {
+fn version_2_is_what_is_written() {
     let (pr, information) = sample();
-    assert_eq!(encode(&pr, &information), V1);
+    assert_eq!(encode(&pr, &information, Some(&settings())), V2);
+}
+
+/// The settings that the fixture holds.
+fn settings() -> Settings {
+    Settings { write_cache: false, descriptor_sense: true, ..Settings::new(true) }
 }
 
 #[test]
-fn version_1_is_still_read() {
-    let (pr, information) = decode(V1).unwrap();
+fn both_versions_are_read() {
+    let first = decode(V1).unwrap();
+    assert_eq!(decode(V2).unwrap(), Saved { settings: Some(settings()), ..first.clone() });
+    let Saved { reservations: pr, information, settings } = first;
+    assert_eq!(settings, None);
     assert_eq!(information, sample().1);
     assert_eq!(pr.full_status().registrants, sample().0.full_status().registrants);
     assert_eq!(pr.kind(), Some(ReservationType::ExclusiveAccessRegistrantsOnly));
@@ -78,13 +87,13 @@ fn version_1_is_still_read() {
     assert_eq!(pr.standing(&b), Standing::Holder);
     assert!(pr.persists());
     assert_eq!(pr.keys().generation, 0, "a power cycle sets it to zero");
-    assert_eq!(encode(&pr, &information), V1);
+    assert_eq!(decode(&encode(&pr, &information, None)), decode(V1));
 }
 
 #[test]
 fn nothing_to_survive_is_no_bytes() {
-    let none = (PersistentReservations::new(), IdentifyingInformation::default());
-    assert_eq!(encode(&none.0, &none.1), []);
+    let none = Saved::nothing();
+    assert_eq!(encode(&none.reservations, &none.information, None), []);
     assert_eq!(decode(&[]), Ok(none));
 }
 
@@ -97,8 +106,8 @@ fn reservations_without_aptpl_are_left_out() {
     volatile
         .out(&a, Request::Register(register), World { target_ports: &PORTS, initiator_ports: &[] })
         .unwrap();
-    let back = decode(&encode(&volatile, &information)).unwrap();
-    assert_eq!(back, (PersistentReservations::new(), information));
+    let back = decode(&encode(&volatile, &information, None)).unwrap();
+    assert_eq!(back, Saved { information, ..Saved::nothing() });
 }
 
 #[test]
@@ -109,11 +118,11 @@ fn the_checksum_is_crc32c() {
 /// CVE-2025-57275 was a state file that was believed. Every cut and every flipped bit of ours is an error.
 #[test]
 fn a_damaged_state_is_an_error() {
-    for len in 1..V1.len() {
-        assert!(decode(&V1[..len]).is_err(), "cut to {len}");
+    for len in 1..V2.len() {
+        assert!(decode(&V2[..len]).is_err(), "cut to {len}");
     }
-    for at in 0..V1.len() * 8 {
-        let mut bytes = V1.to_vec();
+    for at in 0..V2.len() * 8 {
+        let mut bytes = V2.to_vec();
         bytes[at / 8] ^= 1 << (at % 8);
         assert!(decode(&bytes).is_err(), "bit {at} flipped");
     }
@@ -124,7 +133,11 @@ fn a_state_that_lies_with_a_good_checksum_is_an_error() {
     assert!(decode(&forged(|_| {})).is_ok());
     for (change, why) in [
         ((|bytes| bytes[0] = b'x') as fn(&mut Vec<u8>), StateFault::Foreign),
-        (|bytes| bytes[5] = 2, StateFault::UnknownVersion(2)),
+        (|bytes| bytes[5] = 3, StateFault::UnknownVersion(3)),
+        // Whether settings are saved, and which.
+        (|bytes| *bytes.iter_mut().nth_back(2).unwrap() = 0, StateFault::Inconsistent),
+        (|bytes| *bytes.iter_mut().nth_back(2).unwrap() = 2, StateFault::Inconsistent),
+        (|bytes| *bytes.last_mut().unwrap() |= 0x80, StateFault::Inconsistent),
         // Whether it persists, type, holder, count.
         (|bytes| bytes[6] = 0, StateFault::Inconsistent),
         (|bytes| bytes[6] = 2, StateFault::Inconsistent),

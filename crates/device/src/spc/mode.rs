@@ -1,12 +1,15 @@
 //! MODE SENSE and MODE SELECT.
 
+use alloc::boxed::Box;
+
 use scsi::mode::{BlockDescriptor, Form, Values};
 use scsi::opcode;
 use scsi::sense::{Asc, Sense};
 
+use super::reservation::answer_saved;
 use super::{data_or, whole};
 use crate::flush::FlushThen;
-use crate::mode::{self, MediumFacts, SenseRequest};
+use crate::mode::{self, Lists, MediumFacts, SenseRequest};
 use crate::server::Core;
 use crate::task::TaskInfo;
 use crate::verdict::Verdict;
@@ -27,7 +30,9 @@ pub(super) fn sense(core: &mut Core, task: &TaskInfo) -> Verdict {
         Form::Ten => u32::from(cdb.u16(7)),
     };
     let medium = medium_facts(core, task);
-    data_or(mode::sense(request, &core.settings, &core.default_settings(), medium), allocation)
+    let (defaults, saved) = (core.default_settings(), core.lasting_settings());
+    let lists = Lists { current: &core.settings, defaults: &defaults, saved: &saved };
+    data_or(mode::sense(request, lists, medium), allocation)
 }
 
 pub(super) fn select(_: &mut Core, task: &TaskInfo) -> Verdict {
@@ -48,15 +53,31 @@ fn selected(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
         Ok(new) => new,
         Err(sense) => return Verdict::Check(sense),
     };
-    if new == core.settings {
-        return Verdict::Good;
-    }
+    let saves = task.cdb.u8(1) & 0x01 != 0 && !list.is_empty();
     let cache_goes = core.settings.write_cache && !new.write_cache;
-    core.settings = new;
-    core.nexuses.attend_all(Asc::MODE_PARAMETERS_CHANGED, Some(task.nexus));
+    if new != core.settings {
+        core.settings = new;
+        core.nexuses.attend_all(Asc::MODE_PARAMETERS_CHANGED, Some(task.nexus));
+    }
+    if !saves {
+        return end(cache_goes);
+    }
+    let before = core.spc.saved_settings.replace(core.settings.clone());
+    let then = move |core: &mut Core, task: &TaskInfo, saved| match answer_saved(core, task, saved) {
+        Verdict::Good => end(cache_goes),
+        failed => {
+            core.spc.saved_settings = before;
+            failed
+        }
+    };
+    Verdict::Save { state: core.spc.to_save(), then: Box::new(then) }
+}
+
+/// Ends a MODE SELECT whose settings are in force.
+fn end(cache_goes: bool) -> Verdict {
     if cache_goes {
         // From now on each write is durable when it is acknowledged; those before become so here.
-        Verdict::Run(alloc::boxed::Box::new(FlushThen { then: |_, _| Verdict::Good }))
+        Verdict::Run(Box::new(FlushThen { then: |_, _| Verdict::Good }))
     } else {
         Verdict::Good
     }

@@ -101,7 +101,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         opcode: op::MODE_SELECT_6,
         name: "MODE SELECT(6)",
-        usage: &[0x15, 0x10, 0, 0, 0xff, 0],
+        usage: &[0x15, 0x11, 0, 0, 0xff, 0],
         timeout_s: 60,
         handler: mode::select,
         ..CHANGES
@@ -109,7 +109,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         opcode: op::MODE_SELECT_10,
         name: "MODE SELECT(10)",
-        usage: &[0x55, 0x10, 0, 0, 0, 0, 0, 0xff, 0xff, 0],
+        usage: &[0x55, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0],
         timeout_s: 60,
         handler: mode::select,
         ..CHANGES

@@ -1,6 +1,7 @@
 use scsi::mode::{Form, Page, Parameters};
 
 use super::*;
+use crate::contract::UnitConfig;
 use crate::testing::cdb_16;
 
 /// The current page.
@@ -45,8 +46,11 @@ fn all_pages_come_with_six_and_ten() {
     );
     let short = rig.run(A, &[op::MODE_SENSE_6, 0, 0x3f, 0, 4, 0], 4, &[]);
     assert_eq!((short.transferable, short.good()), (4, six[..4].to_vec()));
-    rig.run(A, &[op::MODE_SENSE_6, 0, 0xff, 0, 255, 0], 255, &[])
-        .illegal(Asc::SAVING_PARAMETERS_NOT_SUPPORTED);
+    assert_eq!(
+        rig.run(A, &[op::MODE_SENSE_6, 0, 0xff, 0, 255, 0], 255, &[]).good(),
+        six,
+        "nothing was saved yet"
+    );
     rig.run(A, &[op::MODE_SENSE_6, 0, 0x05, 0, 255, 0], 255, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
 }
 
@@ -131,6 +135,73 @@ fn a_reset_brings_the_defaults_back() {
     write(&mut rig, A).good();
 }
 
+/// Sends MODE SELECT with SP for a page with some of its bits changed, and hands over the state that is to be saved.
+fn change_for_good(rig: &mut Rig, (code, byte, mask): (u8, usize, u8), saved: bool) -> (Reply, Vec<u8>) {
+    let mut list = Vec::from([0; 4]);
+    list.extend(page(rig, A, code));
+    list[4 + byte] ^= mask;
+    let len = u8::try_from(list.len()).unwrap();
+    let key = rig.start(A, &[op::MODE_SELECT_6, 0x11, 0, 0, len, 0], 0, list.len());
+    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    rig.send(key, &list, 0, len.into());
+    assert!(rig.event_of(key).is_none(), "not before it is saved");
+    let state = rig.save(saved);
+    (rig.finish(key, &[]), state)
+}
+
+fn restarted(configuration: UnitConfig, state: &[u8]) -> Rig {
+    let medium = Box::new(Ram::new(BLOCKS * 512));
+    let pool = base::buffer::Pool::new(0);
+    Rig::of(crate::unit::LogicalUnit::new(configuration, medium, Some(state), pool).unwrap())
+}
+
+/// PC 11b: saved values.
+fn saved_page(rig: &mut Rig, code: u8) -> Vec<u8> {
+    rig.run(A, &[op::MODE_SENSE_6, 0x08, 0xc0 | code, 0, 255, 0], 255, &[]).good()[4..].to_vec()
+}
+
+#[test]
+fn saved_settings_outlive_a_reset_and_a_restart_and_others_do_not() {
+    let mut rig = Rig::new();
+    let untouched = page(&mut rig, A, 0x0a);
+    let (answer, state) = change_for_good(&mut rig, D_SENSE, true);
+    answer.good();
+    rig.hears(B, Asc::MODE_PARAMETERS_CHANGED);
+    let saved = page(&mut rig, A, 0x0a);
+    flip(&mut rig, A, INTERLOCK);
+    assert_eq!(saved_page(&mut rig, 0x0a), saved);
+    rig.unit.reset(Instant::ORIGIN, crate::unit::Reset::LogicalUnit);
+    rig.drain();
+    while rig.ready_for(A).status != scsi::status::Status::GOOD {}
+    assert_eq!(page(&mut rig, A, 0x0a), saved);
+    let default = rig.run(A, &[op::MODE_SENSE_6, 0x08, 0x8a, 0, 255, 0], 255, &[]).good();
+    assert_eq!(default[4..], untouched);
+    let mut rig = restarted(config(), &state);
+    assert_eq!(page(&mut rig, A, 0x0a), saved);
+}
+
+#[test]
+fn a_saved_write_cache_is_not_brought_back_against_the_configuration() {
+    let mut rig = Rig::new();
+    let (answer, off) = change_for_good(&mut rig, WCE, true);
+    answer.good();
+    let (answer, on) = change_for_good(&mut rig, WCE, true);
+    answer.good();
+    for (configured, state, expected) in [(true, &off, 0), (true, &on, 4), (false, &on, 0), (false, &off, 0)]
+    {
+        let mut rig = restarted(UnitConfig { write_cache: configured, ..config() }, state);
+        assert_eq!(page(&mut rig, A, 0x08)[2], expected);
+    }
+}
+
+#[test]
+fn settings_that_could_not_be_saved_are_not_called_so() {
+    let mut rig = Rig::new();
+    let untouched = page(&mut rig, A, 0x0a);
+    change_for_good(&mut rig, D_SENSE, false).0.check(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
+    assert_eq!(saved_page(&mut rig, 0x0a), untouched);
+}
+
 #[test]
 fn an_interlocked_attention_stays_until_request_sense() {
     let mut rig = Rig::new();
@@ -151,7 +222,7 @@ fn lists_that_are_wrong_change_nothing() {
     list.extend(&before);
     list[6] ^= 0x04;
     select(&mut rig, A, 0x00, &list).illegal(Asc::INVALID_FIELD_IN_CDB);
-    select(&mut rig, A, 0x11, &list).illegal(Asc::INVALID_FIELD_IN_CDB);
+    select(&mut rig, A, 0x12, &list).illegal(Asc::INVALID_FIELD_IN_CDB);
     select(&mut rig, A, 0x10, &list[..10]).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
     select(&mut rig, A, 0x10, &list[..3]).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
     let announced = [op::MODE_SELECT_6, 0x10, 0, 0, 60, 0];

@@ -231,14 +231,40 @@ impl Session {
         }
     }
 
-    /// Takes back the requests that were on a connection that is lost.
+    /// Takes back the requests that were on a connection that is lost. At level 2 those stay that the target may miss:
+    /// their numbers leave gaps, and [`Self::resend_manages`] fills them.
     pub(super) fn lose_manages(&mut self, slot: Option<Slot>) {
-        let lost = self.manages.iter().filter(|(_, manage)| slot.is_none_or(|slot| manage.slot == slot));
+        let (recovers, exp_cmd_sn) = (self.recovers() && slot.is_some(), self.exp_cmd_sn);
+        let lost = self.manages.iter().filter(|(_, manage)| {
+            let misses = recovers && manage.numbered && !manage.cmd_sn.before(exp_cmd_sn);
+            slot.is_none_or(|slot| manage.slot == slot) && !misses
+        });
         for key in lost.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
             if let Some(manage) = self.manages.remove(key)
                 && manage.errand == Errand::Owner
             {
                 self.events.push_back(Event::Managed { id: ManageId(key), result: None });
+            }
+        }
+    }
+
+    /// Sends requests again, on another connection, whose numbers the target still waits for.
+    pub(super) fn resend_manages(&mut self, from: Slot, to: Slot) {
+        let exp_cmd_sn = self.exp_cmd_sn;
+        let left = self.manages.iter().filter(|(_, manage)| manage.slot == from && manage.sent);
+        let left: alloc::vec::Vec<_> =
+            left.map(|(key, manage)| (key, manage.cmd_sn.before(exp_cmd_sn))).collect();
+        for (key, arrived) in left {
+            if arrived {
+                // Its answer was lost with the connection.
+                if let Some(manage) = self.manages.remove(key)
+                    && manage.errand == Errand::Owner
+                {
+                    self.events.push_back(Event::Managed { id: ManageId(key), result: None });
+                }
+            } else if let Some(manage) = self.manages.get_mut(key) {
+                manage.slot = to;
+                self.queue(to, Output::Manage(key));
             }
         }
     }

@@ -159,8 +159,10 @@ impl Session {
         }
     }
 
+    /// Returns whether requests are left of a connection that is gone.
     fn has_orphans(&self, slot: Slot) -> bool {
         self.tasks.iter().any(|(_, task)| task.standing == Standing::Orphan(slot))
+            || self.manages.iter().any(|(_, manage)| manage.slot == slot)
     }
 
     /// Takes the tasks off a lost connection: those that never left wait again, the others are orphans.
@@ -364,6 +366,7 @@ impl Session {
     }
 
     fn adopt(&mut self, now: Instant, from: Slot, to: Slot) {
+        self.resend_manages(from, to);
         let orphans = self.tasks.iter().filter(|(_, task)| task.standing == Standing::Orphan(from));
         let mut keys: Vec<_> = orphans.map(|(key, task)| (task.order, key)).collect();
         keys.sort_unstable();

@@ -59,6 +59,8 @@ impl Engine {
         if !keeps {
             return false;
         }
+        self.discard_early(session, conn);
+        let Some(state) = self.sessions.get_mut(session) else { return false };
         self.next_adrift = (self.next_adrift + 1) % ADRIFT;
         let until =
             now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
@@ -82,6 +84,35 @@ impl Engine {
             self.end_tasks(session, Some(oldest.adrift));
         }
         true
+    }
+
+    /// Forgets what came on a connection ahead of its turn: it is not acknowledged, and will come again.
+    fn discard_early(&mut self, session: Key, conn: ConnId) {
+        let (tasks, tmfs) = (&self.tasks, &self.tmfs);
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        //= rfc7143#section-11.14
+        //# When receiving a Logout Request with the reason code "remove
+        //# connection for recovery", the target MUST discard all requests not
+        //# yet acknowledged via ExpCmdSN that were issued on the specified
+        //# connection
+        let void = state.window.discard(|request| match request {
+            Request::Command(command) => tasks.get(command.task.0).is_some_and(|task| task.conn == conn),
+            Request::Manage(key) => tmfs.get(*key).is_some_and(|tmf| tmf.conn == conn),
+            Request::Ping(of, ..) | Request::Text(of, ..) | Request::Logout(of, _) => *of == conn,
+            Request::Plug => false,
+        });
+        for request in void {
+            match request {
+                Request::Command(command) => self.retire(command.task.0),
+                Request::Manage(key) => {
+                    self.drop_tmf(key);
+                }
+                Request::Ping(_, _, Some(bytes)) | Request::Text(_, _, Some(bytes)) => {
+                    self.pool.recycle(bytes)
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Drops the task management requests of a session, or of one of its connections, and what of other requests

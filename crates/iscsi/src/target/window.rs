@@ -118,6 +118,14 @@ impl<T> Window<T> {
         sn.within(self.exp, self.max) && self.early.iter().all(|(early, _)| *early != sn)
     }
 
+    /// Takes the early requests out that `is_void` says are: their numbers are missing again.
+    pub(crate) fn discard(&mut self, mut is_void: impl FnMut(&T) -> bool) -> Vec<T> {
+        let (void, kept) = mem::take(&mut self.early).into_iter().partition(|(_, request)| is_void(request));
+        self.early = kept;
+        let void: Vec<(CmdSn, T)> = void;
+        void.into_iter().map(|(_, request)| request).collect()
+    }
+
     /// Returns the early requests, for change.
     pub(crate) fn early_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.early.iter_mut().map(|(_, request)| request)

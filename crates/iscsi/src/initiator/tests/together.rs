@@ -387,7 +387,7 @@ fn level_2_survives_cut_connections_and_the_caller_notices_nothing() {
         let faults = Faults { flips_up: 10, flips_down: 10, cuts: 20_000, budget: 12 };
         let mut pair = faulty(seed, 2, connections, faults);
         let mut rng = Rng::from_seed(seed);
-        work(seed, &mut pair, &mut rng, 24, Duration::from_secs(300));
+        work(seed, &mut pair, &mut rng, 24, Duration::from_secs(60));
         let stats = pair.session.stats();
         assert_eq!((stats.sessions_rebuilt, stats.replays), (0, 0), "seed {seed}");
         cut += pair.cut;

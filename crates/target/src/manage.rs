@@ -48,7 +48,9 @@ impl Shard {
         let cold = request.function == TmfFunction::TARGET_COLD_RESET;
         match request.function {
             TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET => {
-                let units = self.units_of_target(nexus);
+                // SAM-5 §7 resets every unit of the target. What a nexus does not see it has no business with: an
+                // initiator that was let in to one unit must not end the tasks of others.
+                let units = self.nexuses.get(nexus).map(crate::nexus::Entry::units).unwrap_or_default();
                 self.spread(now, &request, &units, ManageFunction::LogicalUnitReset, cold);
             }
             TmfFunction::I_T_NEXUS_RESET => {
@@ -61,17 +63,6 @@ impl Shard {
                 (Some(unit), Some(function)) => self.spread(now, &request, &[unit], function, false),
             },
         }
-    }
-
-    /// The units of the target that a nexus reaches, whoever sees them.
-    fn units_of_target(&self, nexus: NexusId) -> Vec<UnitId> {
-        let target = self.nexuses.get(nexus).and_then(|entry| self.config.target(entry.target));
-        let Some(target) = target else { return Vec::new() };
-        let own = target.initiators.iter().filter_map(|entry| entry.luns.as_ref()).flatten();
-        let mut units: Vec<_> = target.luns.iter().chain(own).map(|entry| entry.unit).collect();
-        units.sort_unstable();
-        units.dedup();
-        units
     }
 
     fn spread(
@@ -118,13 +109,17 @@ impl Shard {
         }
     }
 
-    /// Ends every session with the target of a nexus: the end of TARGET COLD RESET.
+    /// Ends every session with the target of a nexus that sees a unit which the nexus sees too: the end of TARGET
+    /// COLD RESET.
     fn close_target_of(&mut self, now: Instant, nexus: NexusId) {
-        let Some(target) = self.nexuses.get(nexus).map(|entry| entry.target) else { return };
+        let Some((target, seen)) = self.nexuses.get(nexus).map(|entry| (entry.target, entry.units())) else {
+            return;
+        };
         let sessions: Vec<_> = self
             .nexuses
             .iter()
             .filter(|(_, entry)| entry.target == target)
+            .filter(|(id, entry)| *id == nexus || entry.units().iter().any(|unit| seen.contains(unit)))
             .map(|(_, entry)| entry.session)
             .collect();
         for session in sessions {

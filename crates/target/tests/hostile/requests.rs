@@ -2,7 +2,8 @@
 
 use base::rng::Rng;
 use iscsi::pdu::scsi_command::ScsiCommand;
-use iscsi::pdu::{Bhs, Message, Opcode};
+use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::pdu::{Bhs, Itt, Message, Opcode};
 use store::Store;
 use store::ram::Ram;
 
@@ -196,6 +197,40 @@ fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
     (cdb[0], cdb[13]) = (0x83, u8::try_from(list.len()).unwrap());
     assert_eq!(mallory.run(&mut world, 0, &cdb, &list, 0).status, 0);
     assert_eq!(mallory.read(&mut world, 0, 100, 8).data, [0xa5; 8 * BLOCK]);
+}
+
+/// Resets of the target reach the units that their session sees, and the sessions that share one of them.
+#[test]
+fn a_reset_of_the_target_reaches_nothing_that_its_session_does_not_see() {
+    let lun = |unit| LunEntry { number: 0, unit: UnitId(unit), access: Access::ReadWrite };
+    let sees = |pattern: &str, unit| InitiatorEntry {
+        pattern: pattern.into(),
+        luns: Some(vec![lun(unit)]),
+        auth: None,
+    };
+    let owner = "iqn.2026-11.org.example:owner";
+    let media = || -> Box<dyn Store> { Box::new(Ram::new(8 << 20)) };
+    let mut world = World::new(config(&[], vec![sees(owner, 1), sees("*", 0)]), vec![media(), media()]);
+    let mut owner = Initiator::login(&mut world, owner, 1);
+    owner.clear_attentions(&mut world, 0);
+    let mut partner = Initiator::login(&mut world, "iqn.2026-11.org.example:partner", 1);
+    partner.clear_attentions(&mut world, 0);
+    let mut mallory = login(&mut world);
+    for function in [TmfFunction::TARGET_WARM_RESET, TmfFunction::TARGET_COLD_RESET] {
+        let reset = mallory.manage(function, 0, Itt::NONE);
+        mallory.send(&mut world, reset.encode(), &[]);
+        assert_eq!(mallory.hear(&mut world).first(), Some(&Opcode::TMF_RESPONSE));
+        assert_eq!(owner.read(&mut world, 0, 0, 1).status, 0, "no attention, and no end");
+        if function == TmfFunction::TARGET_WARM_RESET {
+            assert_eq!(
+                partner.read(&mut world, 0, 0, 1).code().0,
+                6,
+                "the reset is told to who shares the unit"
+            );
+            partner.clear_attentions(&mut world, 0);
+        }
+    }
+    assert!(!world.is_open(mallory.conn) && !world.is_open(partner.conn) && world.is_open(owner.conn));
 }
 
 /// SPC-4 §6.4: two identification descriptors and one segment, eight blocks from block 0 to block 100.

@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 use base::time::{Duration, Instant};
 use device::contract::UnitConfig;
 use device::unit::{LogicalUnit, UnitStats};
-use iscsi::target::contract::{AsyncEvent, ConnectionView, Repairs, SessionId, Traffic};
+use iscsi::target::contract::{AsyncEvent, ConnectionView, Down, Refusal, Repairs, SessionId, Traffic};
 
 use crate::config::{ShardConfig, UnitId};
 use crate::shard::Shard;
@@ -23,6 +23,36 @@ pub struct SaveRequest {
     /// The whole state, in place of what was stored for this unit before.
     pub state: Vec<u8>,
 }
+
+/// Something that an operator may want to know.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// A session began.
+    SessionUp {
+        /// The initiator.
+        initiator: String,
+        /// The target.
+        target: String,
+        /// Where it comes from.
+        peer: Option<SocketAddr>,
+        /// The name under which the initiator proved itself.
+        user: Option<String>,
+    },
+    /// A session ended.
+    SessionDown {
+        /// The initiator.
+        initiator: String,
+        /// The target; `None` if it is gone too.
+        target: Option<String>,
+        /// Why.
+        why: Down,
+    },
+    /// A login failed.
+    LoginRefused(Refusal),
+}
+
+/// How many notices wait for whoever writes them down; more are forgotten.
+pub(crate) const MAX_NOTICES: usize = 256;
 
 /// A session, for people.
 #[derive(Clone, Debug)]
@@ -182,6 +212,17 @@ impl Shard {
     /// Returns whether no session is left.
     pub fn is_idle(&self) -> bool {
         self.engine.sessions().next().is_none()
+    }
+
+    /// Returns something that an operator may want to know.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front().or_else(|| self.engine.poll_refusal().map(Notice::LoginRefused))
+    }
+
+    pub(crate) fn notice(&mut self, notice: Notice) {
+        if self.notices.len() < MAX_NOTICES {
+            self.notices.push_back(notice);
+        }
     }
 
     /// Returns every session.

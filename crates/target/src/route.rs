@@ -4,14 +4,14 @@ use base::buffer::Bytes;
 use base::time::Instant;
 use device::contract::{Command, Event as UnitEvent, NexusId, SenseBytes, TaskKey};
 use iscsi::pdu::scsi_command::TaskAttribute as WireAttribute;
-use iscsi::target::contract::{self as wire, Event, Finish, SessionUp, TaskRef};
+use iscsi::target::contract::{self as wire, Down, Event, Finish, SessionUp, TaskRef};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::{Asc, Sense};
 use scsi::status::{Status, TaskAttribute};
 
 use crate::config::UnitId;
-use crate::control::SaveRequest;
+use crate::control::{Notice, SaveRequest};
 use crate::nexus::{Entry, Nexuses};
 use crate::shard::Shard;
 
@@ -32,7 +32,7 @@ impl Shard {
                     unit.task_gone(now, key_of(task));
                 }
             }
-            Event::SessionDown { session, why: _ } => self.session_down(now, Nexuses::id_of(session)),
+            Event::SessionDown { session, why } => self.session_down(now, Nexuses::id_of(session), why),
         }
     }
 
@@ -44,6 +44,12 @@ impl Shard {
             return;
         };
         let id = self.nexuses.insert(entry);
+        self.notice(Notice::SessionUp {
+            initiator: up.initiator.as_str().into(),
+            target: up.target_name.as_str().into(),
+            peer: self.engine.peer(up.session),
+            user: up.user.clone(),
+        });
         self.introduce(now, id);
     }
 
@@ -57,8 +63,10 @@ impl Shard {
         }
     }
 
-    fn session_down(&mut self, now: Instant, id: NexusId) {
+    fn session_down(&mut self, now: Instant, id: NexusId, why: Down) {
         let Some(entry) = self.nexuses.remove(id) else { return };
+        let target = self.config.target(entry.target).map(|target| target.name.as_str().into());
+        self.notice(Notice::SessionDown { initiator: entry.initiator.as_str().into(), target, why });
         self.managing.forget(id);
         for unit in entry.units() {
             if let Some(unit) = self.units.stir(unit) {

@@ -13,7 +13,7 @@ use device::unit::LogicalUnit;
 use iscsi::target::engine::{Engine, Limits};
 
 use crate::config::{ShardConfig, UnitId};
-use crate::control::SaveRequest;
+use crate::control::{Notice, SaveRequest};
 use crate::directory::Desk;
 use crate::manage::Managing;
 use crate::nexus::Nexuses;
@@ -31,6 +31,8 @@ pub struct Shard {
     pub(crate) managing: Managing,
     pub(crate) saves: VecDeque<SaveRequest>,
     pub(crate) draining: bool,
+    /// What the operator may want to know, and was not told.
+    pub(crate) notices: VecDeque<Notice>,
 }
 
 /// The logical units of a shard, by number, and which of them may have something to say.
@@ -143,6 +145,7 @@ impl Shard {
             managing: Managing::default(),
             saves: VecDeque::new(),
             draining: false,
+            notices: VecDeque::new(),
         }
     }
 

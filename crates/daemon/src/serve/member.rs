@@ -9,8 +9,9 @@ use base::transmit::Transmit;
 use device::unit::{LogicalUnit, Unusable};
 use drivers::files::Files;
 use drivers::mailbox::Handle;
+use iscsi::target::contract::{Down, Refusal};
 use target::config::UnitId;
-use target::control::{SaveRequest, SessionReport, UnitReport};
+use target::control::{Notice, SaveRequest, SessionReport, UnitReport};
 use target::shard::Shard;
 
 use super::blueprint::Blueprint;
@@ -194,6 +195,30 @@ impl Member {
         self.shard.units().into_iter().map(|report| UnitView { bytes: bytes(report.unit), report }).collect()
     }
 
+    fn pass_notices_on(&mut self) {
+        while let Some(notice) = self.shard.poll_notice() {
+            match notice {
+                Notice::SessionUp { initiator, target, peer, user } => {
+                    let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
+                    let user = user.map_or(String::new(), |user| format!(" as {user:?}"));
+                    crate::info!("session of {initiator}{user}{from} with {target} is up");
+                }
+                Notice::SessionDown { initiator, target, why } => {
+                    let with = target.map_or(String::new(), |target| format!(" with {target}"));
+                    if matches!(why, Down::LoggedOut | Down::Reinstated | Down::Closed) {
+                        crate::info!("session of {initiator}{with} is over: {why}");
+                    } else {
+                        crate::warning!("session of {initiator}{with} is over: {why}");
+                    }
+                }
+                Notice::LoginRefused(Refusal { peer, initiator, why }) => {
+                    let of = initiator.map_or(String::new(), |name| format!(" of {}", name.as_str()));
+                    crate::warning!("login{of} from {peer} is refused: {why}");
+                }
+            }
+        }
+    }
+
     fn pass_saves_on(&mut self) {
         while let Some(SaveRequest { unit, ticket, state }) = self.shard.poll_save() {
             let Some(naa) = self.names.get(&unit).copied() else { continue };
@@ -244,6 +269,7 @@ impl StreamMachine for Member {
     /// here.
     fn poll_action(&mut self) -> Option<Action> {
         self.pass_saves_on();
+        self.pass_notices_on();
         self.shard.poll_action()
     }
 

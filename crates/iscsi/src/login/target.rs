@@ -23,7 +23,7 @@ use super::{
 };
 use crate::chap::conversation::{BadChap, ChapKeys, TargetChap};
 use crate::keys::{DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH, Key, Role};
-use crate::name::{Cid, Isid, Tsih};
+use crate::name::{Cid, IscsiName, Isid, Tsih};
 use crate::negotiate::exchange::answer_unknown;
 use crate::negotiate::gate::{BadNegotiation, Gate};
 use crate::text::value::list;
@@ -44,6 +44,8 @@ pub struct TargetLogin {
     outgoing: Spreader,
     /// Whether we would leave the stage, once what is outgoing is sent.
     ready: bool,
+    /// Who the initiator says it is, as soon as that is a name.
+    named: Option<IscsiName>,
     identity: Option<Identity>,
     auth: Auth,
     over: bool,
@@ -108,6 +110,7 @@ impl TargetLogin {
             incoming: Collector::new(),
             outgoing: Spreader::default(),
             ready: false,
+            named: None,
             identity: None,
             auth: Auth::Open,
             over: false,
@@ -117,6 +120,11 @@ impl TargetLogin {
     /// Returns how many bytes of text it holds that goes on in other PDUs.
     pub const fn held(&self) -> usize {
         self.incoming.held() + self.outgoing.held()
+    }
+
+    /// Returns who the initiator says it is, if it said so. Whether that is true is another question.
+    pub const fn named(&self) -> Option<&IscsiName> {
+        self.named.as_ref()
     }
 
     /// Returns when the login must be complete; the owner closes the connection then.
@@ -249,6 +257,7 @@ impl TargetLogin {
     ) -> Result<bool, Failure> {
         let sorted = self.sort(text, out)?;
         if self.identity.is_none() {
+            self.named = sorted.initiator_name.and_then(|name| IscsiName::parse(name).ok());
             let fixed = self.fixed.ok_or(Why::AfterTheEnd)?;
             let identity = Identity::establish(&sorted, fixed, &self.via, directory, out)?;
             self.identity = Some(identity);

@@ -209,20 +209,48 @@ pub enum AsyncEvent<'a> {
     },
 }
 
+/// A login that failed, for the log.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Where it came from.
+    pub peer: SocketAddr,
+    /// Who the initiator says it is, if it came to that.
+    pub initiator: Option<IscsiName>,
+    /// Why.
+    pub why: Refused,
+}
+
+/// Why a login failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The login itself failed.
+    #[error(transparent)]
+    Login(#[from] crate::login::Why),
+    /// It succeeded, and there is no session for it: what the initiator is told.
+    #[error("there is no session for it (status {:04x}h)", .0.0)]
+    Status(crate::login::Status),
+}
+
 /// Why a session ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Down {
     /// The initiator logged out.
+    #[error("it logged out")]
     LoggedOut,
     /// The initiator logged in again under the same name (session reinstatement, RFC 7143 §6.3.5).
+    #[error("it logged in again")]
     Reinstated,
     /// Its last connection was lost.
+    #[error("its connection was lost")]
     ConnectionLost,
     /// The initiator broke the protocol beyond what the session's error recovery level repairs.
+    #[error("it broke a rule: {0}")]
     Misbehaved(super::why::Why),
     /// The initiator did not answer.
+    #[error("it did not answer in time")]
     TimedOut,
     /// The layer above asked for it.
+    #[error("it was closed")]
     Closed,
 }
 

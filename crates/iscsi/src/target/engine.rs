@@ -22,7 +22,7 @@ use base::time::{Duration, Instant};
 use super::arena::{Arena, Key};
 use super::budget::Budget;
 use super::connection::{Connection, Output, index};
-use super::contract::{Down, Event, Repairs, SessionId, SessionView};
+use super::contract::{Down, Event, Refusal, Refused, Repairs, SessionId, SessionView};
 use super::reassign::is_adrift;
 use super::session::{Session, Tmf};
 use super::states::{ConnectionEvent, SessionEvent};
@@ -31,6 +31,7 @@ use super::timer::{Owner, Timer, Timers};
 use super::why::Why;
 use crate::login::SessionKind;
 use crate::login::directory::Directory;
+use crate::name::IscsiName;
 use crate::negotiate::full_feature::TargetText;
 use crate::pdu::{TargetSn, Ttt};
 use crate::recovery::{self, Answer, Then};
@@ -55,6 +56,8 @@ pub struct Engine {
     pub(super) stirred: VecDeque<Key>,
     /// What waits of control PDUs and is held of text, on all connections.
     pub(super) control_bytes: usize,
+    /// Logins that failed and were not told of.
+    pub(super) refusals: VecDeque<Refusal>,
     pub(super) next_ttt: u32,
     /// The next of the numbers that tasks without a connection have in its place.
     pub(super) next_adrift: u32,
@@ -144,6 +147,9 @@ pub const MAX_CONTROL_QUEUED: usize = 2048;
 /// How many bytes those may take: a few pings of the longest kind.
 pub const MAX_CONTROL_BYTES: usize = 4 << 20;
 
+/// How many failed logins wait to be told of; of more, the operator learns by their number.
+const MAX_REFUSALS: usize = 64;
+
 /// What a control PDU takes beside its data.
 pub(super) const CONTROL_COST: usize = 256;
 
@@ -215,6 +221,7 @@ impl Engine {
             answers: Budget::new(limits.data_in_bytes_max),
             stirred: VecDeque::new(),
             control_bytes: 0,
+            refusals: VecDeque::new(),
             next_ttt: 0,
             next_adrift: 0,
             now: Instant::ORIGIN,
@@ -302,6 +309,16 @@ impl Engine {
         self.serve_lines();
         self.serve_logouts();
         self.events.pop_front()
+    }
+
+    /// Returns a login that failed. Of many between two questions only some are told.
+    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+        self.refusals.pop_front()
+    }
+
+    /// Returns where the first connection of a session comes from.
+    pub fn peer(&self, session: SessionId) -> Option<SocketAddr> {
+        self.sessions.get(session.0).and_then(|session| self.peer_of(*session.conns.first()?))
     }
 
     /// Returns the next thing that the driver must do.
@@ -435,6 +452,17 @@ impl Engine {
     /// Returns a transfer tag that was not in use for the last four thousand million.
     pub(super) const fn new_ttt(&mut self) -> Ttt {
         take_ttt(&mut self.next_ttt)
+    }
+
+    /// Takes note of a login that failed.
+    pub(super) fn note_refusal(&mut self, conn: ConnId, initiator: Option<IscsiName>, why: Refused) {
+        self.stats.logins_failed += 1;
+        if let Some(connection) = self.conn(conn)
+            && self.refusals.len() < MAX_REFUSALS
+        {
+            let peer = connection.via.peer;
+            self.refusals.push_back(Refusal { peer, initiator, why });
+        }
     }
 
     /// Looks up what to do about a broken rule.

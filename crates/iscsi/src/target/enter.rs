@@ -7,7 +7,7 @@ use base::time::Instant;
 
 use super::arena::{Arena, Key};
 use super::connection::{Body, Connection, Control, index};
-use super::contract::{Down, Event, SessionId, SessionUp};
+use super::contract::{Down, Event, Refused, SessionId, SessionUp};
 use super::dispatch::Cx;
 use super::engine::Engine;
 use super::retain::Unacked;
@@ -63,9 +63,12 @@ impl Engine {
                 self.hold_text(conn, 0)?;
                 self.enter(cx, response, *outcome)
             }
-            LoginStep::Fail { response, why: _ } => self.refuse_login(conn, response),
+            LoginStep::Fail { response, why } => {
+                self.note_refusal(conn, login.named().cloned(), why.into());
+                self.refuse_login(conn, response)
+            }
             LoginStep::Drop(why) => {
-                self.stats.logins_failed += 1;
+                self.note_refusal(conn, login.named().cloned(), why.into());
                 Err(Why::Login(why))
             }
         }
@@ -89,7 +92,6 @@ impl Engine {
     }
 
     fn refuse_login(&mut self, conn: ConnId, response: login::LoginResponse) -> Result<(), Why> {
-        self.stats.logins_failed += 1;
         self.login_response(conn, response)?;
         if let Some(connection) = self.conn_mut(conn) {
             connection.closing = true;
@@ -119,7 +121,10 @@ impl Engine {
         };
         let session = match found {
             Ok(session) => session,
-            Err(status) => return self.refuse_login(conn, response.refused(status)),
+            Err(status) => {
+                self.note_refusal(conn, Some(outcome.initiator), Refused::Status(status));
+                return self.refuse_login(conn, response.refused(status));
+            }
         };
         let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
         let (begins, ends) = match state.state {

@@ -46,6 +46,11 @@ impl House {
         command
     }
 
+    /// Returns what daemons wrote to stderr.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
     /// Runs the binary to its end: exit code, stdout, stderr.
     pub(crate) fn run(&self, args: &[&str]) -> (i32, String, String) {
         let output = self.command(args).output().unwrap();
@@ -69,11 +74,12 @@ impl House {
     }
 
     fn start(&self, mut command: Command) -> Daemon {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+        let log = fs::OpenOptions::new().append(true).create(true).open(self.path("log")).unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
         while !banner.contains("Ctrl-C stops.") {
-            assert_ne!(stdout.read_line(&mut banner).unwrap(), 0, "the daemon did not start: {banner}");
+            assert_ne!(stdout.read_line(&mut banner).unwrap(), 0, "did not start: {banner}{}", self.log());
         }
         std::thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
         let address = banner.split_whitespace().find_map(|word| word.parse().ok()).unwrap();

@@ -251,6 +251,39 @@ fn who_does_not_log_in_is_closed_and_who_is_refused_counted() {
 }
 
 #[test]
+fn the_log_tells_who_came_who_went_and_who_was_refused_and_no_secret() {
+    let house = House::new();
+    let auth = "[target.auth]\nuser = \"u\"\nsecret = \"a long enough secret\"\n[[target.lun]]";
+    let text = ram_targets(&["a", "b"]);
+    let at = text.rfind("[[target.lun]]").unwrap();
+    let text = text[..at].to_owned() + &text[at..].replace("[[target.lun]]", auth);
+    house.write("targe.toml", &text);
+    fs::set_permissions(house.path("targe.toml"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .unwrap();
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let mut polite = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    let from = polite.address();
+    polite.log_out();
+    drop(polite);
+    drop(Initiator::log_in(daemon.address, &format!("{NAME}a")));
+    assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}b")).err(), Some([2, 1]));
+    assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}c")).err(), Some([2, 3]));
+    assert_eq!(daemon.stop().0, 0);
+    let log = house.log();
+    let who = "iqn.2001-04.com.example:test";
+    for told in [
+        format!("info  session of {who} from {from} with {NAME}a is up"),
+        format!("info  session of {who} with {NAME}a is over: it logged out"),
+        format!("warn  session of {who} with {NAME}a is over: its connection was lost"),
+        format!("warn  login of {who} from 127.0.0.1:"),
+    ] {
+        assert!(log.contains(&told), "{told:?} is not in:\n{log}");
+    }
+    assert_eq!(log.matches("is refused: ").count(), 2, "{log}");
+    assert!(!log.contains("long enough"), "{log}");
+}
+
+#[test]
 fn sessions_are_asked_to_log_out_before_the_end() {
     let house = House::new();
     house.write("targe.toml", &ram_targets(&["a"]));

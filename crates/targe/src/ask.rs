@@ -140,6 +140,7 @@ fn show_status(status: &Status) -> String {
     head.row(&["state", &status.state_dir]);
     head.row(&["sessions", &format!("{} of {}", status.sessions, status.max_sessions)]);
     head.row(&["logins", &format!("{}, and {} refused", status.logins, status.failed_logins)]);
+    head.row(&["repaired", &repaired(&status.repairs)]);
     for reactor in &status.reactors {
         let core = reactor.core.map_or(String::new(), |core| format!(" on core {core}"));
         let (into, out) = (reactor.bytes_in, reactor.bytes_out);

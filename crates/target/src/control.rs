@@ -245,6 +245,18 @@ impl Shard {
         self.engine.sessions().map(report).collect()
     }
 
+    /// Returns what was lost or damaged on the way so far, in sessions at hand and gone, and what was repaired.
+    pub const fn repairs(&self) -> Repairs {
+        let stats = self.engine.stats();
+        Repairs {
+            header_digest_errors: stats.header_digest_errors,
+            data_digest_errors: stats.data_digest_errors,
+            snacks: stats.snacks,
+            recovery_r2ts: stats.recovery_r2ts,
+            reassigns: stats.reassigns,
+        }
+    }
+
     /// Returns how many logins succeeded and how many failed so far.
     pub const fn logins(&self) -> (u64, u64) {
         let stats = self.engine.stats();

@@ -207,6 +207,8 @@ object! {
         logins: u64,
         /// Logins that were refused, since the start.
         failed_logins: u64,
+        /// What was lost or damaged on the way, since the start, in sessions at hand and gone.
+        repairs: Repairs,
         /// The portals.
         portals: Vec<Portal>,
         /// The targets.

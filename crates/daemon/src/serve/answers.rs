@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use drivers::mailbox::Handle;
 use iscsi::negotiate::Digest;
-use iscsi::target::contract::ConnectionView;
+use iscsi::target::contract::{self, ConnectionView};
 use serde::Serialize;
 use serde_json::Value;
 use target::control::SessionReport;
@@ -75,6 +75,7 @@ impl Shared {
     fn status(&self) -> Result<Status, Failure> {
         let reports = self.all_sessions()?;
         let logins = self.gather(Member::logins)?;
+        let repaired = self.gather(Member::repairs)?;
         let current = self.current();
         let config = &current.blueprint.config;
         let sessions_of = |name: &str| reports.iter().filter(|r| r.target.as_deref() == Some(name)).count();
@@ -96,6 +97,7 @@ impl Shared {
             sessions: count(reports.len()),
             logins: logins.iter().map(|(good, _)| good).sum(),
             failed_logins: logins.iter().map(|(_, failed)| failed).sum(),
+            repairs: repaired.iter().fold(Repairs::NONE, |sum, one| sum.with(one)),
             portals: portals
                 .map(|(portal, (_, listening))| Portal {
                     listen: listening.to_string(),
@@ -216,13 +218,22 @@ fn session(report: SessionReport) -> Session {
         data_out_bytes: report.traffic.data_out_bytes,
         members: report.members.iter().map(connection).collect(),
         lost_connections: u64::try_from(report.lost).unwrap_or(u64::MAX),
-        repairs: Repairs {
-            header_digest_errors: report.repairs.header_digest_errors,
-            data_digest_errors: report.repairs.data_digest_errors,
-            snacks: report.repairs.snacks,
-            recovery_r2ts: report.repairs.recovery_r2ts,
-            reassigns: report.repairs.reassigns,
-        },
+        repairs: Repairs::NONE.with(&report.repairs),
+    }
+}
+
+impl Repairs {
+    const NONE: Self =
+        Self { header_digest_errors: 0, data_digest_errors: 0, snacks: 0, recovery_r2ts: 0, reassigns: 0 };
+
+    fn with(self, more: &contract::Repairs) -> Self {
+        Self {
+            header_digest_errors: self.header_digest_errors + more.header_digest_errors,
+            data_digest_errors: self.data_digest_errors + more.data_digest_errors,
+            snacks: self.snacks + more.snacks,
+            recovery_r2ts: self.recovery_r2ts + more.recovery_r2ts,
+            reassigns: self.reassigns + more.reassigns,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use base::transmit::Transmit;
 use device::unit::{LogicalUnit, Unusable};
 use drivers::files::Files;
 use drivers::mailbox::Handle;
-use iscsi::target::contract::{Down, Refusal};
+use iscsi::target::contract::{Down, Refusal, Repairs};
 use target::config::UnitId;
 use target::control::{Notice, SaveRequest, SessionReport, UnitReport};
 use target::shard::Shard;
@@ -175,6 +175,11 @@ impl Member {
     /// Returns how many logins succeeded and how many failed so far.
     pub(super) const fn logins(&self) -> (u64, u64) {
         self.shard.logins()
+    }
+
+    /// Returns what was lost or damaged on the way so far, and what was repaired.
+    pub(super) const fn repairs(&self) -> Repairs {
+        self.shard.repairs()
     }
 
     /// Returns every session.

@@ -3,6 +3,9 @@
 //! Nothing is sent from here: a task or a connection takes note of the runs that are wanted, and they leave when its
 //! turn comes, cut off where the driver's batch is full. So however often something is asked for, what waits
 //! is a handful of numbers, and an initiator that does not read holds up nobody but itself.
+//!
+//! Tags that have no meaning in a SNACK of its kind are not looked at: initiators are to set them to the reserved value
+//! (§11.16.4, §11.16.5), and not all do.
 
 use base::machine::ConnId;
 use base::time::Instant;
@@ -12,12 +15,16 @@ use super::arena::Key;
 use super::connection::Output;
 use super::engine::Engine;
 use super::retain::Kept;
+use super::task::Task;
 use super::why::Why;
 use crate::pdu::r2t::R2t;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::{Itt, Message, TargetSn, Ttt};
 use crate::recovery::erl1;
 use crate::serial::{DataSn, R2tSn, StatSn};
+
+/// How many tags ago one was given out that may still be acknowledged.
+const LATE: u32 = 1 << 16;
 
 impl Engine {
     /// Takes a SNACK.
@@ -35,9 +42,6 @@ impl Engine {
             SnackKind::STATUS => self.status_snack(conn, snack),
             SnackKind::DATA_OR_R2T => {
                 let key = self.task_of_snack(conn, session, snack)?;
-                if snack.tag != Ttt::NONE.0 {
-                    return Err(Why::SnackIllegal);
-                }
                 self.data_snack(conn, key, snack)
             }
             SnackKind::R_DATA => {
@@ -62,9 +66,6 @@ impl Engine {
 
     fn status_snack(&mut self, conn: ConnId, snack: &Snack) -> Result<(), Why> {
         let Some(connection) = self.conn_mut(conn) else { return Err(Why::Bug) };
-        if snack.itt != Itt::NONE || snack.tag != Ttt::NONE.0 {
-            return Err(Why::SnackIllegal);
-        }
         //= rfc7143#section-11.16
         //# Any SNACK that requests a numbered response, data, or R2T that was not
         //# sent by the target or was already acknowledged by the initiator MUST be
@@ -124,13 +125,20 @@ impl Engine {
 
     /// Takes note that data arrived: what is kept of it can go (§11.16.2).
     fn data_ack(&mut self, session: Key, snack: &Snack) -> Result<(), Why> {
-        if snack.itt != Itt::NONE || snack.run_length != 0 || snack.tag == Ttt::NONE.0 {
+        if snack.run_length != 0 || snack.tag == Ttt::NONE.0 {
             return Err(Why::SnackIllegal);
         }
         let Some(state) = self.sessions.get(session) else { return Err(Why::Bug) };
         let named = state.tasks(&self.tasks).find(|(_, task)| task.inn.ack_ttt == Some(Ttt(snack.tag)));
-        let (key, lun) = named.map(|(key, task)| (key, task.lun)).ok_or(Why::DataAckUnknown)?;
-        let Some(task) = self.tasks.get_mut(key).filter(|_| lun == snack.lun) else {
+        let Some((key, _)) = named else {
+            // The acknowledgement of its status acknowledged its data too (§11.7.2), and may have overtaken this one.
+            let is_late = self.next_ttt.wrapping_sub(snack.tag).wrapping_sub(1) < LATE;
+            self.stats.ignored += u64::from(is_late);
+            return if is_late { Ok(()) } else { Err(Why::DataAckUnknown) };
+        };
+        let fits =
+            |task: &&mut Task| task.lun == snack.lun && (snack.itt == Itt::NONE || snack.itt == task.itt);
+        let Some(task) = self.tasks.get_mut(key).filter(fits) else {
             return Err(Why::DataAckUnknown);
         };
         let (first, next) = (task.inn.acked_sn, task.inn.data_sn);
@@ -240,7 +248,7 @@ impl Engine {
 }
 
 /// Returns the first R2T of a task in this run of numbers that is open, or that a recovery R2T took the place of.
-fn next_r2t(task: &super::task::Task, from: u32, count: u32) -> Option<(R2tSn, Ttt, u32, u32)> {
+fn next_r2t(task: &Task, from: u32, count: u32) -> Option<(R2tSn, Ttt, u32, u32)> {
     let early = task.out.unsolicited.iter().filter(|run| run.ttt != Ttt::NONE);
     let open = task.out.runs.iter().chain(early).filter(|run| run.sent);
     let open = open.map(|run| {

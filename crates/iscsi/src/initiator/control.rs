@@ -7,7 +7,7 @@ use base::time::{Duration, Instant};
 use super::contract::{ConnectionDown, Down, End, Event, Notice, Slot};
 use super::manage::{Errand, Manage};
 use super::place::{Control, Output, Place, Removal, Stage, Timer};
-use super::session::{Phase, Session, TAG_MANAGE, TAG_TASK, find, tag};
+use super::session::{Phase, Session, TAG_MANAGE, TAG_SMALL, TAG_TASK, find, tag};
 use super::task::Standing;
 use super::why::{RejectText, Why};
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
@@ -34,9 +34,12 @@ impl Session {
             if !self.take_status(now, slot, pdu.sn)? {
                 return Ok(());
             }
+            let repairs = self.repairs();
             let Some(link) = self.link_mut(slot) else { return Err(Why::Bug) };
             match link.ping.take_if(|(itt, _)| *itt == pdu.itt) {
                 Some((_, sent)) => link.synced = sent,
+                // A second ping went out before the answer to the first was here.
+                None if repairs && pdu.itt.0 >> 30 == TAG_SMALL => {}
                 None => return Err(Why::UnknownTask),
             }
         }
@@ -79,6 +82,7 @@ impl Session {
         let Some(link) = self.link_mut(slot) else { return };
         if link.ping.is_none() {
             link.ping = Some((itt, now));
+            self.watch_if_repairing(now, slot);
             self.control(slot, Control::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
         }
     }
@@ -176,7 +180,7 @@ impl Session {
     /// Returns whether a connection carries requests other than tasks.
     fn is_used(&self, slot: Slot) -> bool {
         self.manages.iter().any(|(_, manage)| manage.slot == slot)
-            || self.talk.as_ref().is_some_and(|talk| talk.at.as_ref().is_some_and(|(at, _, _)| *at == slot))
+            || self.talks_on(slot)
             || self
                 .places
                 .iter()

@@ -352,6 +352,13 @@ impl Session {
         }
     }
 
+    /// Makes sure that somebody looks after what was just sent, where lost PDUs can be repaired.
+    pub(super) fn watch_if_repairing(&mut self, now: Instant, slot: Slot) {
+        if self.repairs() {
+            self.watch(now, slot);
+        }
+    }
+
     /// Makes sure that somebody looks after what is missing.
     pub(super) fn watch(&mut self, now: Instant, slot: Slot) {
         let at = now.after(self.plan.limits.repair_after);

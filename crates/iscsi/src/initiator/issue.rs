@@ -8,7 +8,7 @@ use super::place::Output;
 use super::session::{MAX_GHOSTS, Phase, Session, TAG_TASK, tag};
 use super::task::{Standing, Task};
 use super::why::Why;
-use crate::pdu::TargetSn;
+use crate::pdu::{Itt, TargetSn};
 use crate::target::arena::Key;
 
 impl Session {
@@ -158,15 +158,20 @@ impl Session {
         }
     }
 
+    /// Remembers a tag for which something may still come.
+    pub(super) fn remember(&mut self, itt: Itt) {
+        if self.ghosts.len() >= MAX_GHOSTS {
+            self.ghosts.pop_front();
+        }
+        self.ghosts.push_back(itt);
+    }
+
     /// Ends a task and reports it.
     pub(super) fn finish(&mut self, key: Key, end: End) {
         self.unassign(key);
         let Some(mut task) = self.tasks.remove(key) else { return self.bug() };
         if task.is_out() && !matches!(end, End::Status(_) | End::Failed(_)) {
-            if self.ghosts.len() >= MAX_GHOSTS {
-                self.ghosts.pop_front();
-            }
-            self.ghosts.push_back(tag(TAG_TASK, key));
+            self.remember(tag(TAG_TASK, key));
         }
         let data_in = match &end {
             End::Status(_) => task.inn.finish(),

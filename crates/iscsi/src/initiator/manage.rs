@@ -35,6 +35,7 @@ pub(super) struct Manage {
     pub(super) sent_at: Instant,
     /// Whether it was sent before, so that it may have been carried out.
     pub(super) again: bool,
+    pub(super) tries: u32,
 }
 
 /// Whose request it is.
@@ -63,6 +64,7 @@ impl Manage {
             order: 0,
             sent_at: Instant::ORIGIN,
             again: false,
+            tries: 0,
         }
     }
 
@@ -182,6 +184,7 @@ impl Session {
         }
         digests.header(&request.encode(), out);
         self.stats.pdus_out += 1;
+        self.watch_if_repairing(now, slot);
     }
 
     pub(super) fn tmf_response(&mut self, now: Instant, slot: Slot, pdu: &TmfResponse) -> Result<(), Why> {
@@ -189,7 +192,8 @@ impl Session {
             return Ok(());
         }
         let Some(key) = find(&self.manages, TAG_MANAGE, pdu.itt) else {
-            return Err(Why::UnknownTask);
+            // What was asked twice may be answered twice.
+            return if self.ghosts.contains(&pdu.itt) { Ok(()) } else { Err(Why::UnknownTask) };
         };
         if self.manages.get(key).is_some_and(|manage| manage.slot != slot) {
             return Err(Why::OtherConnection);
@@ -201,6 +205,9 @@ impl Session {
     /// Acts on the answer to a task management request.
     pub(super) fn managed(&mut self, now: Instant, key: Key, result: TmfResult) {
         let Some(manage) = self.manages.remove(key) else { return };
+        if manage.again {
+            self.remember(tag(TAG_MANAGE, key));
+        }
         match (manage.errand, manage.task) {
             (Errand::Reassign, Some(task)) => return self.reassigned(now, &manage, task, result),
             (Errand::Reassign | Errand::Plug, _) => return,

@@ -48,26 +48,39 @@ impl Session {
         }
         missing |= self.repair_tasks(now, slot);
         self.repair_requests(now, slot);
+        let synced = self.link(slot).map_or(Instant::ORIGIN, |link| link.synced);
+        self.repair_talk(slot, synced);
+        let talks = self.talks_on(slot);
         let Some(link) = self.link_mut(slot) else { return };
         let unanswered = link.ping.is_some_and(|(_, sent)| now.since(sent) >= limits.repair_after);
-        if unanswered && link.damaged {
-            // The ping may be what was lost.
+        if unanswered {
+            // The ping, or its answer, may be what was lost.
             link.ping = None;
             missing = true;
         } else if link.ping.is_none() && !missing {
             link.damaged = false;
         }
         link.repairs = if missing { link.repairs + 1 } else { 0 };
-        let (again, idle) = (link.damaged && link.ping.is_none(), link.tasks == 0 && link.moving == 0);
+        let again = (link.damaged || unanswered) && link.ping.is_none();
+        let idle = link.tasks == 0 && link.moving == 0;
         if link.repairs > limits.repairs_max {
             return self.misbehaved(now, slot, Why::NotRepaired);
         }
         let unacknowledged = self.oldest_unacknowledged(now, slot).is_some();
-        if again || unacknowledged {
+        let unsure = self.manages.iter().any(|(_, manage)| {
+            manage.slot == slot
+                && !manage.numbered
+                && manage.sent
+                && now.since(manage.sent_at) >= limits.repair_after
+        });
+        if self.manages.iter().any(|(_, manage)| manage.slot == slot && manage.tries > limits.repairs_max) {
+            return self.misbehaved(now, slot, Why::NotRepaired);
+        }
+        if again || unacknowledged || unsure || talks {
             self.ping(now, slot);
         }
         self.move_on(now, slot);
-        if !idle || missing || again || self.manages.len() > 0 {
+        if !idle || missing || again || talks || self.manages.len() > 0 {
             self.watch(now, slot);
         }
     }
@@ -123,9 +136,12 @@ impl Session {
             Some((Oldest::Manage(key), sent_at)) if synced > sent_at => self.send_again(now, slot, key),
             _ => {}
         }
-        // A move is immediate, and has no number that could be missed.
+        // What is immediate has no number that could be missed. A move is answered at once; other functions take
+        // their time, and do no harm when they are carried out twice.
+        let patience = self.plan.limits.repair_after.saturating_mul(MANAGE_PATIENCE);
         let lost = |manage: &Manage| {
-            manage.errand != Errand::Owner && manage.slot == slot && manage.sent && synced > manage.sent_at
+            let due = manage.errand != Errand::Owner || now.since(manage.sent_at) >= patience;
+            !manage.numbered && manage.slot == slot && manage.sent && synced > manage.sent_at && due
         };
         let keys: Vec<_> =
             self.manages.iter().filter(|(_, manage)| lost(manage)).map(|(key, _)| key).collect();
@@ -137,6 +153,7 @@ impl Session {
     fn send_again(&mut self, now: Instant, slot: Slot, key: Key) {
         if let Some(manage) = self.manages.get_mut(key) {
             (manage.again, manage.sent_at) = (true, now);
+            manage.tries += 1;
             self.stats.retries += 1;
             self.queue(slot, Output::Manage(key));
         }
@@ -161,6 +178,10 @@ impl Session {
         task.or(manage).filter(|(_, sent_at)| now.since(*sent_at) >= after)
     }
 }
+
+/// How many times [`Limits::repair_after`](super::contract::Limits) an immediate function may take before it is taken
+/// for lost.
+const MANAGE_PATIENCE: u32 = 5;
 
 /// A request that has a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

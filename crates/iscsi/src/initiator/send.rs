@@ -122,6 +122,7 @@ impl Session {
         }
         self.stats.pdus_out += 1;
         self.stats.data_out_bytes += u64::from(immediate_len);
+        self.watch_if_repairing(now, slot);
         if unsolicited {
             // Unsolicited data follows in the order of the commands (RFC 7143 §4.2.4.2).
             self.send_unsolicited(slot, key, out);

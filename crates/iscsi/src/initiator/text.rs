@@ -28,6 +28,8 @@ pub(super) struct Talk {
     text: Option<TextOut>,
     /// Once it has begun: where, under which tag, and how far it is.
     pub(super) at: Option<(Slot, Itt, InitiatorText)>,
+    /// When something was last said.
+    pub(super) said: Instant,
     topic: Topic,
 }
 
@@ -81,7 +83,7 @@ impl Session {
         if self.talk.is_some() {
             return Err(Refusal::Full);
         }
-        self.talk = Some(Box::new(Talk { text: Some(text), at: None, topic }));
+        self.talk = Some(Box::new(Talk { text: Some(text), at: None, said: now, topic }));
         self.dispatch(now);
         Ok(())
     }
@@ -89,12 +91,17 @@ impl Session {
     /// Answers a target that wants to be asked something (RFC 7143 §11.9.1, event 4).
     pub(super) fn talk_of_nothing(&mut self) {
         if self.talk.is_none() {
-            self.talk = Some(Box::new(Talk { text: Some(TextOut::new()), at: None, topic: Topic::Nothing }));
+            self.talk = Some(Box::new(Talk {
+                text: Some(TextOut::new()),
+                at: None,
+                said: Instant::ORIGIN,
+                topic: Topic::Nothing,
+            }));
         }
     }
 
     /// Begins the conversation that waits for a connection.
-    pub(super) fn go_on_talking(&mut self, _now: Instant) {
+    pub(super) fn go_on_talking(&mut self, now: Instant) {
         if self.talk.as_ref().is_none_or(|talk| talk.at.is_some()) {
             return;
         }
@@ -114,10 +121,14 @@ impl Session {
         let mut conversation = InitiatorText::new(itt.0, text, piece_max);
         let call = conversation.start();
         talk.at = Some((slot, itt, conversation));
-        self.say(slot, call, 0);
+        self.say(now, slot, call, 0);
     }
 
-    fn say(&mut self, slot: Slot, call: TextCall, lun: u64) {
+    fn say(&mut self, now: Instant, slot: Slot, call: TextCall, lun: u64) {
+        if let Some(talk) = self.talk.as_mut() {
+            talk.said = now;
+        }
+        self.watch_if_repairing(now, slot);
         let request = TextRequest {
             immediate: true,
             is_final: call.is_final,
@@ -164,7 +175,7 @@ impl Session {
             agreed: Agreed::default(),
         };
         match conversation.handle(&reply).map_err(Why::Talk)? {
-            Some(call) => self.say(slot, call, pdu.lun),
+            Some(call) => self.say(now, slot, call, pdu.lun),
             None => self.end_talk(slot)?,
         }
         Ok(())
@@ -216,6 +227,23 @@ impl Session {
         {
             self.events.push_back(Event::TextFailed);
         }
+    }
+
+    /// Gives a conversation up in which the target's answer, or our question, was lost on the way: nothing of it can be
+    /// said twice.
+    pub(super) fn repair_talk(&mut self, slot: Slot, synced: Instant) {
+        let lost = self
+            .talk
+            .as_ref()
+            .is_some_and(|talk| talk.said < synced && talk.at.as_ref().is_some_and(|(at, _, _)| *at == slot));
+        if lost && self.link(slot).is_some_and(|link| link.missing_statuses(None).is_none()) {
+            self.lose_talk(Some(slot));
+        }
+    }
+
+    /// Returns whether a conversation waits for an answer on this connection.
+    pub(super) fn talks_on(&self, slot: Slot) -> bool {
+        self.talk.as_ref().is_some_and(|talk| talk.at.as_ref().is_some_and(|(at, _, _)| *at == slot))
     }
 
     /// Takes note that a text was refused.

@@ -526,3 +526,81 @@ fn a_target_that_wants_a_negotiation_gets_one() {
     let request: crate::pdu::text_request::TextRequest = raw.expect(conn);
     assert_eq!((request.ttt, request.is_final), (Ttt::NONE, true));
 }
+
+#[test]
+fn what_is_sent_after_a_long_silence_is_looked_after_too() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    raw.pass(Duration::from_secs(5));
+    let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
+    raw.drain();
+    let lost: ScsiCommand = raw.expect(conn);
+    raw.pass(Duration::from_millis(1100));
+    let ping: NopOut = raw.expect(conn);
+    // The answer to the first ping is late: a second one is on the way.
+    raw.pass(Duration::from_millis(1100));
+    let second: NopOut = raw.expect(conn);
+    for itt in [ping.itt, second.itt] {
+        let pong = NopIn { lun: 0, itt, ttt: Ttt::NONE, sn: raw.next_sn(conn) };
+        raw.send(conn, &pong, &[]);
+    }
+    raw.pass(Duration::from_millis(2200));
+    let again: ScsiCommand = raw.expect(conn);
+    assert_eq!((again.cmd_sn, again.itt), (lost.cmd_sn, lost.itt));
+    assert!(raw.session.is_up());
+    raw.exp_cmd_sn = 2;
+    let pdu = raw.data_in(conn, again.itt, 0, 0);
+    let pdu = raw.with_status(conn, pdu);
+    raw.send(conn, &pdu, &[1; 512]);
+    assert!(raw.outcome(task).end.is_good());
+}
+
+#[test]
+fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
+    // With room in the command window it has a number, without it is immediate.
+    for window in [64, 1] {
+        let mut raw = Raw::new(Setup::default());
+        let conn = ConnId(0);
+        raw.window = window;
+        raw.log_in(conn, 7, &["ErrorRecoveryLevel=1"]);
+        let (task, command) = raw.start(conn, read(0, 512));
+        raw.session
+            .manage(raw.now, Management { function: TmfFunction::LOGICAL_UNIT_RESET, lun: LUN, task: None })
+            .unwrap();
+        raw.drain();
+        let first: TmfRequest = raw.expect(conn);
+        assert_eq!(first.immediate, window == 1);
+        let mut repeated = 0;
+        let mut rounds = 0;
+        // The target answers pings and nothing else.
+        while repeated < 2 {
+            rounds += 1;
+            assert!(rounds < 200);
+            raw.pass(Duration::from_millis(500));
+            while let Some(sent) = raw.receive(conn) {
+                match sent.bhs.opcode() {
+                    NopOut::OPCODE => {
+                        let pong =
+                            NopIn { lun: 0, itt: sent.bhs.itt(), ttt: Ttt::NONE, sn: raw.next_sn(conn) };
+                        raw.send(conn, &pong, &[]);
+                    }
+                    TmfRequest::OPCODE => {
+                        let again: TmfRequest = sent.read();
+                        assert_eq!(
+                            (again.itt, again.cmd_sn, again.immediate),
+                            (first.itt, first.cmd_sn, first.immediate)
+                        );
+                        repeated += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        raw.exp_cmd_sn = command.cmd_sn.next().0 + u32::from(!first.immediate);
+        for _ in 0..2 {
+            let done = TmfResponse { response: TmfResult::COMPLETE, itt: first.itt, sn: raw.next_sn(conn) };
+            raw.send(conn, &done, &[]);
+        }
+        assert_eq!(raw.outcome(task).end, End::Aborted);
+        assert!(raw.session.is_up());
+    }
+}

@@ -38,6 +38,8 @@ pub(crate) enum Command {
     Write(WriteArgs),
     /// Load LUNs and tell rates and latencies
     Bench(Box<BenchArgs>),
+    /// Write blocks that say what they are, and tell whether every one still is that
+    Verify(Box<VerifyArgs>),
     /// Run experiments, and the instruments they are made of
     Lab(crate::lab::LabArgs),
     /// Test whether a target or an initiator keeps to RFC 7143, whoever made it
@@ -225,6 +227,61 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub(crate) poll: bool,
     /// Write without asking; what is on the LUNs is lost
+    #[arg(long)]
+    pub(crate) write: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    #[arg(help = URL_HELP)]
+    pub(crate) url: String,
+    /// Write every block of the LUN, not as many as time allows
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Without --full, write for so many seconds
+    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    pub(crate) time: std::time::Duration,
+    /// Fill blocks with this pattern: fixed, walking-one, walking-zero, long-runs, checksum-neutral, random, counting
+    /// [default: each in turn]
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) pattern: Option<String>,
+    /// Use this part of the LUN only: LENGTH, or OFFSET,LENGTH
+    #[arg(long, value_name = "RANGE", value_parser = range)]
+    pub(crate) range: Option<(u64, u64)>,
+    /// Sign blocks of this length, 512 to 64K [default: 4K, more on large LUNs]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) unit: Option<u64>,
+    /// Move at most so many bytes in each command
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = size)]
+    pub(crate) bs: u64,
+    /// Keep so many commands under way
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) depth: u32,
+    /// Take addresses and contents from this seed [default: a new one, which is told]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// End at the first wrong block
+    #[arg(long)]
+    pub(crate) stop_on_corruption: bool,
+    /// End after so many failed commands
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) errors: u64,
+    /// Keep a journal of what was sent and acknowledged in this new file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) journal: Option<PathBuf>,
+    /// Let each entry of the journal reach stable storage before its command is sent
+    #[arg(long, requires = "journal")]
+    pub(crate) sync_journal: bool,
+    /// Write nothing: judge the LUN by the journal of an earlier run
+    #[arg(long, requires = "journal", conflicts_with_all = ["full", "sync_journal"])]
+    pub(crate) check: bool,
+    /// With --check: the target lost its power, so what was not flushed may be lost
+    #[arg(long, requires = "check")]
+    pub(crate) power_lost: bool,
+    /// Write without asking; what is on the LUN is lost
     #[arg(long)]
     pub(crate) write: bool,
     /// Print one JSON object

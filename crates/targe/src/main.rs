@@ -18,6 +18,7 @@ mod progress;
 mod reach;
 mod serve;
 mod tables;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Read(args) => blocks::read(&args),
         Command::Write(args) => blocks::write(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
     };

@@ -1,0 +1,247 @@
+//! `targe verify`: is every block there, whole, in its place and up to date?
+
+use std::fmt::Write;
+use std::io::{IsTerminal, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use initiator::answer::block_on;
+use initiator::disk::RemoteDisk;
+use initiator::url::Url;
+use lab::verify::journal::{BadJournal, Journal};
+use lab::verify::plan::{Plan, Refused, Work};
+use lab::verify::report::{Progress, Report, Stage};
+use lab::verify::{Go, check, run as verify};
+use oracle::pattern::Pattern;
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use store::shared::SharedStore;
+
+use crate::cli::VerifyArgs;
+use crate::progress::amount;
+use crate::{Failure, consent, print, reach};
+
+pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
+    let url = reach::url(&args.url)?;
+    if args.check {
+        return judge(args, &url);
+    }
+    consent::ask(args.write, &format!("this overwrites what is on {url}"))?;
+    let journal = args.journal.as_deref().map(|path| create(path, args.sync_journal)).transpose()?;
+    let client = reach::client()?;
+    let disk = reach::disk(&client, &url)?;
+    let plan = plan(args, &disk)?;
+    let mut teller = Teller::new()?;
+    eprintln!("targe: seed {}", plan.seed);
+    let report = verify(&disk, &plan, journal, &mut |progress| teller.tell(progress));
+    teller.end();
+    let report = report.map_err(|why| refused(&url, &why))?;
+    tell(args, &url, &disk, &report)
+}
+
+/// Judges the LUN by the journal of an earlier run.
+fn judge(args: &VerifyArgs, url: &Url) -> Result<(), Failure> {
+    let Some(path) = &args.journal else {
+        return Err(Failure::Misused("--check: name the journal with --journal".to_owned()));
+    };
+    let journal =
+        std::fs::read(path).map_err(|error| Failure::Misused(format!("{}: {error}", path.display())))?;
+    let client = reach::client()?;
+    let disk = reach::disk(&client, url)?;
+    let mut teller = Teller::new()?;
+    let report = check(&disk, &journal, args.power_lost, args.stop_on_corruption, &mut |progress| {
+        teller.tell(progress)
+    });
+    teller.end();
+    let report = report.map_err(|why| match why {
+        BadJournal::NotOne => Failure::Misused(format!("{}: {why}", path.display())),
+        BadJournal::Refused(_) => Failure::Failed(format!("{}: {}", path.display(), reach::told(&why))),
+    })?;
+    tell(args, url, &disk, &report)
+}
+
+fn create(path: &std::path::Path, synced: bool) -> Result<Journal, Failure> {
+    let file = std::fs::File::create_new(path);
+    let file = file.map_err(|error| Failure::Misused(format!("--journal {}: {error}", path.display())))?;
+    Ok(Journal::new(file, synced))
+}
+
+fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<Plan, Failure> {
+    let pattern = args.pattern.as_deref().map(|name| {
+        let names = || Pattern::ALL.map(Pattern::name).join(", ");
+        Pattern::by_name(name)
+            .ok_or_else(|| Failure::Misused(format!("--pattern {name}: those are {}", names())))
+    });
+    let profile = disk.profile();
+    let (from, len) = match args.range {
+        Some((from, len)) => (from, Some(len)),
+        None => (0, None),
+    };
+    let unit = match args.unit {
+        Some(unit) => usize::try_from(unit).unwrap_or(usize::MAX),
+        None => Plan::unit_for(len.unwrap_or(profile.len), profile.granule),
+    };
+    Ok(Plan {
+        from,
+        len,
+        unit,
+        io_max: usize::try_from(args.bs).unwrap_or(usize::MAX).max(unit),
+        depth: usize::try_from(args.depth).unwrap_or(1),
+        work: if args.full { Work::Whole } else { Work::For(args.time) },
+        pattern: pattern.transpose()?,
+        stop_on_corruption: args.stop_on_corruption,
+        errors_max: args.errors,
+        seed: args.seed.unwrap_or_else(seed),
+    })
+}
+
+/// Returns a seed that no other run has, as far as the clock can tell.
+fn seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos() & u128::from(u64::MAX)).unwrap_or(0)
+}
+
+fn refused(url: &Url, why: &Refused) -> Failure {
+    match why {
+        Refused::ReadOnly | Refused::Journal(_) => Failure::Failed(format!("{url}: {}", reach::told(why))),
+        why => Failure::Misused(format!("{url}: {}", reach::told(why))),
+    }
+}
+
+/// Says how far it is, and hears the signals that end it.
+struct Teller {
+    shown: bool,
+    ends: Arc<AtomicBool>,
+}
+
+impl Teller {
+    fn new() -> Result<Self, Failure> {
+        let ends = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // A second one ends the process at once.
+            let registered = signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&ends))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&ends)));
+            registered.map_err(|error| Failure::Failed(format!("signals: {error}")))?;
+        }
+        Ok(Self { shown: std::io::stderr().is_terminal(), ends })
+    }
+
+    fn tell(&self, progress: &Progress) -> Go {
+        if self.shown {
+            eprint!("\r\x1b[K{}", line(progress));
+            let _ = std::io::stderr().flush();
+        }
+        if self.ends.load(Ordering::Relaxed) { Go::Stop } else { Go::On }
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn line(progress: &Progress) -> String {
+    let stage = match progress.stage {
+        Stage::Writing => "writing",
+        Stage::Verifying => "verifying",
+    };
+    let percent =
+        (u128::from(progress.done) * 100).checked_div(u128::from(progress.total)).unwrap_or(0).min(100);
+    let mut text = format!("{stage} {percent:3} %, {:.0} s", progress.elapsed.as_secs_f64());
+    for (count, what) in [(progress.wrong, "WRONG BLOCKS"), (progress.errors, "errors")] {
+        if count > 0 {
+            // Writing to a string does not fail.
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    text
+}
+
+/// What the session saw of damage, and what it did about it; nothing if the session is gone.
+fn repairs(disk: &RemoteDisk) -> Value {
+    let Ok(stats) = block_on(disk.session().stats()) else { return Value::Null };
+    json!({
+        "header_digest_errors": stats.header_digest_errors,
+        "data_digest_errors": stats.data_digest_errors,
+        "data_snacks": stats.data_snacks,
+        "status_snacks": stats.status_snacks,
+        "retries": stats.retries,
+        "rejects": stats.rejects,
+        "reassigns": stats.reassigns,
+        "replays": stats.replays,
+        "logins": stats.logins,
+        "connections_lost": stats.connections_lost,
+        "sessions_rebuilt": stats.sessions_rebuilt,
+        "sessions_continued": stats.sessions_continued,
+    })
+}
+
+fn tell(args: &VerifyArgs, url: &Url, disk: &RemoteDisk, report: &Report) -> Result<(), Failure> {
+    let verdict = if report.wrong.total() > 0 {
+        Some(format!("{} wrong blocks", report.wrong.total()))
+    } else if report.errors > 0 {
+        Some(format!("{} operations failed", report.errors))
+    } else if !report.complete {
+        Some("ended before everything was verified".to_owned())
+    } else {
+        None
+    };
+    if args.json {
+        let mut object = json!(report);
+        if let Value::Object(object) = &mut object {
+            object.insert("url".to_owned(), json!(url.to_string()));
+            object.insert("sound".to_owned(), json!(report.is_sound()));
+            object.insert("session".to_owned(), repairs(disk));
+        }
+        print(&format!("{object}\n"));
+    } else {
+        print(&show(report));
+    }
+    match verdict {
+        None => Ok(()),
+        Some(what) => Err(Failure::Failed(format!("{url}: {what}"))),
+    }
+}
+
+fn show(report: &Report) -> String {
+    let mut text = String::new();
+    let bytes = |count: u64| amount(crate::progress::to_f64(count));
+    let took = Duration::from_secs_f64(report.seconds);
+    let mut row = |what: &str| {
+        let _ = writeln!(text, "{what}");
+    };
+    row(&format!(
+        "{} written in {} writes, {} read back",
+        bytes(report.written_bytes),
+        report.writes,
+        bytes(report.read_bytes)
+    ));
+    row(&format!(
+        "{} of {} verified, {:.1} s in all",
+        bytes(report.verified_bytes),
+        bytes(report.range_bytes),
+        took.as_secs_f64()
+    ));
+    let wrong = &report.wrong;
+    for (count, what) in [
+        (wrong.lost, "lost"),
+        (wrong.stale, "stale"),
+        (wrong.torn, "torn"),
+        (wrong.misdirected, "misdirected"),
+        (wrong.foreign, "foreign"),
+        (wrong.garbled, "garbled"),
+        (wrong.unsubmitted, "unsubmitted"),
+        (report.errors, "operations failed"),
+    ] {
+        if count > 0 {
+            row(&format!("{count} {what}"));
+        }
+    }
+    report.findings.iter().chain(&report.error_texts).for_each(|finding| row(finding));
+    if report.is_sound() {
+        row("every block is right");
+    }
+    text
+}

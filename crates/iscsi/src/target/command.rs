@@ -406,6 +406,9 @@ impl Engine {
 
     /// Ends the tasks of a session, or those of one of its connections, and tells the layer above.
     pub(super) fn end_tasks(&mut self, session: Key, of: Option<ConnId>) {
+        if let Some(conn) = of {
+            self.discard_early(session, conn);
+        }
         let Some(state) = self.sessions.get(session) else { return };
         let keys: alloc::vec::Vec<Key> = state
             .tasks(&self.tasks)

@@ -256,6 +256,11 @@ impl Engine {
     pub(super) fn gap_is_open(&mut self, now: Instant, session: Key) {
         use super::timer::{Owner, Timer};
         let Some(state) = self.sessions.get_mut(session) else { return };
+        if !state.window.has_gap() {
+            // What was behind it is gone with its connection.
+            state.gap_looks = 0;
+            return;
+        }
         // While there is no connection, nothing can come.
         state.gap_looks += u32::from(!state.conns.is_empty());
         let waited = self.limits.gap_within.as_nanos().saturating_mul(state.gap_looks.into());

@@ -87,7 +87,7 @@ impl Engine {
     }
 
     /// Forgets what came on a connection ahead of its turn: it is not acknowledged, and will come again.
-    fn discard_early(&mut self, session: Key, conn: ConnId) {
+    pub(super) fn discard_early(&mut self, session: Key, conn: ConnId) {
         let (tasks, tmfs) = (&self.tasks, &self.tmfs);
         let Some(state) = self.sessions.get_mut(session) else { return };
         //= rfc7143#section-11.14
@@ -115,32 +115,15 @@ impl Engine {
         }
     }
 
-    /// Drops the task management requests of a session, or of one of its connections, and what of other requests
-    /// still waits for its turn: its answer could go nowhere.
+    /// Drops the task management requests of a session, or of one of its connections: their answers could go nowhere.
     pub(super) fn end_requests(&mut self, session: Key, of: Option<ConnId>) {
-        let Some(state) = self.sessions.get_mut(session) else { return };
-        let mut data = smallvec::SmallVec::<[base::buffer::Bytes; 4]>::new();
-        for request in state.window.early_mut() {
-            let (Request::Ping(conn, ..) | Request::Text(conn, ..) | Request::Logout(conn, _)) = request
-            else {
-                continue;
-            };
-            if of.is_none_or(|of| of == *conn)
-                && let Request::Ping(_, _, Some(bytes)) | Request::Text(_, _, Some(bytes)) =
-                    core::mem::replace(request, Request::Plug)
-            {
-                data.push(bytes);
-            }
-        }
+        let Some(state) = self.sessions.get(session) else { return };
         let tmfs: smallvec::SmallVec<[Key; 4]> = state
             .tmfs
             .iter()
             .copied()
             .filter(|tmf| self.tmfs.get(*tmf).is_some_and(|tmf| of.is_none_or(|conn| tmf.conn == conn)))
             .collect();
-        for bytes in data {
-            self.pool.recycle(bytes);
-        }
         for tmf in tmfs {
             self.drop_tmf(tmf);
         }

@@ -190,6 +190,32 @@ fn a_request_that_waits_for_its_turn_is_never_answered_on_a_connection_of_somebo
 }
 
 #[test]
+fn what_a_lost_connection_sent_ahead_of_its_turn_may_come_again() {
+    for level in [0, 1, 2] {
+        let (mut world, conns, _) = session(level, 2);
+        let first = world.command(conns[0]);
+        let second = world.command(conns[1]);
+        let second = ScsiCommand { cmd_sn: first.cmd_sn.next(), ..second };
+        world.send(conns[1], &second, &[]);
+        assert!(world.events.is_empty());
+        world.hang_up(conns[1], Gone::Failed);
+        // The number is not missing any more: nobody is blamed for it.
+        world.pass(Duration::from_secs(10));
+        while world.receive(conns[0]).is_some() {}
+        assert_eq!(world.ended(conns[0]), None, "level {level}");
+        assert!(world.events.is_empty(), "a task that never began ends without a word: {:?}", world.events);
+        for command in [&first, &second] {
+            world.send(conns[0], command, &[]);
+        }
+        for command in [first, second] {
+            let task = world.expect_command().task;
+            world.finish(task, Finish::good(0));
+            assert_eq!(world.expect::<ScsiResponse>(conns[0]).itt, command.itt);
+        }
+    }
+}
+
+#[test]
 fn a_connection_is_replaced_by_one_with_its_number() {
     let (mut world, conns, tsih) = session(0, 2);
     let read = world.read(conns[1], 10);

@@ -88,6 +88,13 @@ pub trait StreamMachine {
     /// Takes received bytes. The machine consumes them all; it bounds what it keeps by itself.
     fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
 
+    /// Takes note that the peer sends no more; it may still receive. Returns whether the connection should stay until
+    /// the machine asks for its end, since answers are still to come; otherwise it is closed once what is pending has
+    /// been sent. Called at most once.
+    fn ended(&mut self, _now: Instant, _conn: ConnId) -> bool {
+        false
+    }
+
     /// Lends the buffer that the next bytes belong into, if that is known and worth it: a large payload whose place
     /// is settled. The driver gives it back with [`Self::repaid`] after each receive, filled or not. While a loan
     /// is out the driver does not call `received` for that connection: first the loan is repaid, then the bytes

@@ -209,7 +209,9 @@ impl Connections {
             Receipt::More => self.list_receive(number),
             Receipt::End => {
                 conn.peer_ended = true;
-                self.close(number, now, Gone::Closed);
+                if conn.state != State::Open || !machine.ended(now, ConnId(number)) {
+                    self.close(number, now, Gone::Closed);
+                }
             }
             Receipt::Failed => self.end(number, Gone::Failed),
         }

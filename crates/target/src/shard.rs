@@ -172,6 +172,12 @@ impl StreamMachine for Shard {
         self.settle(now);
     }
 
+    fn ended(&mut self, now: Instant, conn: ConnId) -> bool {
+        let stays = self.engine.ended(now, conn);
+        self.settle(now);
+        stays
+    }
+
     fn lend(&mut self, conn: ConnId) -> Option<Loan> {
         self.engine.lend(conn)
     }

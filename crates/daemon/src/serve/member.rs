@@ -250,6 +250,10 @@ impl StreamMachine for Member {
         self.shard.received(now, conn, bytes);
     }
 
+    fn ended(&mut self, now: Instant, conn: ConnId) -> bool {
+        self.shard.ended(now, conn)
+    }
+
     fn lend(&mut self, conn: ConnId) -> Option<Loan> {
         self.shard.lend(conn)
     }

@@ -40,6 +40,7 @@ with_both_engines! {
     answers_bytes_that_trickle_in,
     sends_what_is_pending_before_it_closes,
     answers_a_peer_that_closed_its_side,
+    stays_with_a_peer_that_closed_its_side_until_the_machine_is_done,
     aborts_at_once,
     survives_a_reset,
     holds_two_batches_for_a_peer_that_does_not_read,
@@ -124,6 +125,28 @@ fn answers_a_peer_that_closed_its_side(engine: EngineChoice) {
     stream.read_to_end(&mut all).unwrap();
     assert_eq!(all.len(), 2 << 20);
     rig.await_that("the end of the connection", |parrot| parrot.gone == [(ConnId(0), Gone::Closed)]);
+}
+
+fn stays_with_a_peer_that_closed_its_side_until_the_machine_is_done(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    rig.ask(|parrot| parrot.stays = true);
+    let mut stream = rig.connect();
+    send(&mut stream, BABBLE, 100);
+    stream.shutdown(Shutdown::Write).unwrap();
+    rig.await_that("the end of what it says", |parrot| parrot.ended == [ConnId(0)]);
+    assert_eq!(receive(&mut stream, 100).len(), 100);
+    rig.ask(|parrot| parrot.babble(ConnId(0), 3 << 20));
+    assert_eq!(receive(&mut stream, 3 << 20).len(), 3 << 20);
+    assert!(rig.ask(|parrot| parrot.gone.is_empty()));
+    rig.ask(|parrot| {
+        parrot.babble(ConnId(0), 50);
+        parrot.close(ConnId(0));
+    });
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    assert_eq!(all.len(), 50);
+    rig.await_that("the end of the connection", |parrot| parrot.gone == [(ConnId(0), Gone::Closed)]);
+    assert_eq!(rig.stop(HANG).ended, [ConnId(0)]);
 }
 
 fn aborts_at_once(engine: EngineChoice) {

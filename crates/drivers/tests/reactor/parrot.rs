@@ -39,6 +39,9 @@ pub(crate) struct Parrot {
     pub(crate) media_ready: Vec<MediumId>,
     pub(crate) alarms: VecDeque<Instant>,
     pub(crate) rung: Vec<Instant>,
+    /// Whether it has more to say to those who say no more.
+    pub(crate) stays: bool,
+    pub(crate) ended: Vec<ConnId>,
     actions: VecDeque<Action>,
 }
 
@@ -89,6 +92,10 @@ impl Parrot {
             }
             other => panic!("frame of kind {other}"),
         }
+    }
+
+    pub(crate) fn close(&mut self, conn: ConnId) {
+        self.actions.push_back(Action::Close(conn));
     }
 
     pub(crate) fn abort(&mut self, conn: ConnId) {
@@ -156,6 +163,11 @@ impl StreamMachine for Parrot {
         }
         state.lent = true;
         Some(Loan { buf: state.payload.take()?, want: left })
+    }
+
+    fn ended(&mut self, _: Instant, conn: ConnId) -> bool {
+        self.ended.push(conn);
+        self.stays
     }
 
     fn repaid(&mut self, _: Instant, conn: ConnId, loan: Loan) {

@@ -432,7 +432,7 @@ impl Engine {
         state.ready.clear();
         // Below level 2 nothing is kept for a session that lost its connections, so nobody can continue it.
         state.state = match down {
-            Down::ConnectionLost => {
+            Down::ConnectionLost | Down::HalfClosed => {
                 let lost = state.state.on(SessionEvent::ConnectionsLost).unwrap_or(state.state);
                 lost.on(SessionEvent::TimedOut)
             }
@@ -452,11 +452,13 @@ impl Engine {
             connection.state = connection.state.on(event).unwrap_or(connection.state);
             if !connection.closing {
                 connection.closing = true;
-                self.actions.push_back(if down == Down::LoggedOut || down == Down::Closed {
-                    Action::Close(conn)
-                } else {
-                    Action::Abort(conn)
-                });
+                self.actions.push_back(
+                    if matches!(down, Down::LoggedOut | Down::Closed | Down::HalfClosed) {
+                        Action::Close(conn)
+                    } else {
+                        Action::Abort(conn)
+                    },
+                );
             }
         }
         if let Some(state) = self.sessions.remove(session)

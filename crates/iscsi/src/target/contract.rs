@@ -240,6 +240,9 @@ pub enum Down {
     /// The initiator logged in again under the same name (session reinstatement, RFC 7143 §6.3.5).
     #[error("it logged in again")]
     Reinstated,
+    /// Its initiator closed its half of the last connection, and has the answers to what it had asked.
+    #[error("it closed its half of the connection")]
+    HalfClosed,
     /// Its last connection was lost.
     #[error("its connection was lost")]
     ConnectionLost,

@@ -5,7 +5,8 @@
 //! nothing more from the initiator end and their answers leave, each in its connection's order, before the Logout
 //! Response does. Tasks that would need more data are terminated, and so is what takes longer than
 //! [`super::engine::Limits::logout_within`]. An initiator that sends its last commands and its logout in one segment
-//! thus gets the answers to all of them, whatever the speed of the medium.
+//! thus gets the answers to all of them, whatever the speed of the medium; and so does one that closes its half of the
+//! connection behind them.
 
 use base::machine::{Action, ConnId};
 use base::time::Instant;
@@ -29,7 +30,8 @@ pub(crate) struct Leaving {
     /// The connection that the request came on.
     asked: ConnId,
     ends: Ends,
-    answer: LogoutResponse,
+    /// Nothing where the initiator only stopped to send.
+    answer: Option<LogoutResponse>,
     /// Whether it has waited long enough.
     late: bool,
 }
@@ -105,7 +107,33 @@ impl Engine {
             time2retain: 0,
         };
         let Some(ends) = ends else { return self.control(conn, Control::Logout(answer), Body::Empty) };
-        let leaving = Leaving { asked: conn, ends, answer, late: false };
+        let leaving = Leaving { asked: conn, ends, answer: Some(answer), late: false };
+        self.begin_to_leave(now, session, leaving)
+    }
+
+    /// Takes note that the initiator sends no more on a connection. Returns whether answers are still to come on it: it
+    /// is as if it had asked for a logout and wanted no answer.
+    ///
+    /// At level 2, or where the session has other connections, the connection is lost, which those know what to do about.
+    pub fn ended(&mut self, now: Instant, conn: ConnId) -> bool {
+        let Some(connection) = self.conn(conn).filter(|connection| !connection.closing) else { return false };
+        let Some((key, state)) = connection.session.and_then(|key| Some((key, self.sessions.get(key)?)))
+        else {
+            return false;
+        };
+        if state.leaving.iter().any(Leaving::ends_session) {
+            return true;
+        }
+        if state.conns.len() > 1 || state.parameters.error_recovery_level > 1 {
+            return false;
+        }
+        let leaving = Leaving { asked: conn, ends: Ends::Session, answer: None, late: false };
+        self.begin_to_leave(now, key, leaving).is_ok()
+    }
+
+    /// Hears the initiator no more on the connections that end, and waits for what was begun.
+    fn begin_to_leave(&mut self, now: Instant, session: Key, leaving: Leaving) -> Result<(), Why> {
+        let conns = self.sessions.get(session).map(|state| state.conns.clone()).unwrap_or_default();
         self.conn_mut(leaving.timed()).ok_or(Why::Bug)?.on(ConnectionEvent::LogoutRequest)?;
         for conn in conns.into_iter().filter(|conn| leaving.covers(*conn)) {
             if let Some(connection) = self.conn_mut(conn) {
@@ -246,13 +274,13 @@ impl Engine {
     fn leave(&mut self, session: Key, leaving: &Leaving) {
         let is_there = |conn: ConnId| self.conn(conn).is_some_and(|c| c.session == Some(session));
         let (asked, named) = (is_there(leaving.asked), is_there(leaving.timed()));
-        let answered = if asked {
-            self.control(leaving.asked, Control::Logout(leaving.answer), Body::Empty)
-        } else {
-            Ok(())
+        let answered = match leaving.answer {
+            Some(answer) if asked => self.control(leaving.asked, Control::Logout(answer), Body::Empty),
+            _ => Ok(()),
         };
+        let down = if leaving.answer.is_some() { Down::LoggedOut } else { Down::HalfClosed };
         match leaving.ends {
-            Ends::Session => self.end_session(session, Down::LoggedOut),
+            Ends::Session => self.end_session(session, down),
             Ends::Connection(conn) if named => self.close_member(session, conn),
             Ends::Connection(_) => {}
         }

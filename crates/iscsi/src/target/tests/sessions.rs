@@ -201,6 +201,59 @@ fn commands_that_stand_before_a_logout_are_answered_before_it() {
 }
 
 #[test]
+fn an_initiator_that_closes_its_half_gets_the_answers_to_what_it_had_asked() {
+    let mut world = World::new();
+    let (conn, up) = world.login(&[]);
+    let commands = three(&mut world, conn);
+    for command in &commands {
+        world.send(conn, command, &[]);
+    }
+    let tasks = [(); 3].map(|()| world.expect_command().task);
+    assert!(world.engine.ended(world.now, conn));
+    world.drain();
+    for (task, command) in tasks.into_iter().zip(&commands) {
+        assert_eq!(world.ended(conn), None);
+        if task == tasks[1] {
+            world.data_in(task, 0, &[7; 512]);
+            assert_eq!(world.expect::<DataIn>(conn).itt, command.itt);
+        }
+        world.finish(task, Finish::good(if task == tasks[1] { 512 } else { 0 }));
+        assert_eq!(world.expect::<ScsiResponse>(conn).itt, command.itt);
+    }
+    assert_eq!(world.ended(conn), Some(Action::Close(conn)));
+    assert_eq!(downs(&mut world), [(up.session, Down::HalfClosed)]);
+}
+
+#[test]
+fn an_initiator_that_closes_its_half_is_waited_for_no_longer_than_a_logout() {
+    // Idle: nothing is to be waited for.
+    let mut world = World::new();
+    let (conn, up) = world.login(&[]);
+    assert!(world.engine.ended(world.now, conn));
+    world.drain();
+    assert_eq!(world.ended(conn), Some(Action::Close(conn)));
+    assert_eq!(downs(&mut world), [(up.session, Down::HalfClosed)]);
+    // What needs data of it is gone at once, what is slow in time.
+    let (conn, up) = world.login_again();
+    let write = world.write(conn, 512);
+    let first = world.start(conn, &write, &[]).task;
+    world.fetch(first, 0, 512);
+    world.expect_any(conn);
+    let read = world.read(conn, 512);
+    let second = world.start(conn, &read, &[]).task;
+    assert!(world.engine.ended(world.now, conn));
+    world.drain();
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { task }) if task == first));
+    world.pass(Duration::from_millis(2000));
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { task }) if task == second));
+    assert_eq!(downs(&mut world), [(up.session, Down::HalfClosed)]);
+    assert_eq!(world.ended(conn), Some(Action::Close(conn)));
+    // Before and after a session there is nothing to wait for.
+    let conn = world.connect();
+    assert!(!world.engine.ended(world.now, conn));
+}
+
+#[test]
 fn answers_that_have_not_left_leave_before_the_logout_is_answered() {
     let mut world = World::new();
     let (conn, _) = world.login(&[]);

@@ -47,8 +47,9 @@ bench: build packages  ## targe beside tgt and a bare TCP echo, as ratios
 	$(CARGO) build --release --locked --package targe-load
 	bench/run $(ARGS)
 
-conform: build  ## RFC 7143 and 7144, case by case, against our own target
+conform: build  ## RFC 7143 and 7144, case by case, against our own target and initiator
 	tests/conform/run --server $(SERVER)
+	tests/conform/initiator
 
 doc:  ## the documentation of every room, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

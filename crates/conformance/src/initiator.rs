@@ -4,7 +4,7 @@ mod conn;
 mod disk;
 mod policy;
 mod serve;
-mod station;
+pub(crate) mod station;
 
 mod command;
 mod management;

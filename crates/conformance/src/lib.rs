@@ -30,6 +30,9 @@ mod suite;
 mod text;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 pub use iscsi::chap::{Credentials, Secret};
 pub use suite::{CaseResult, Entry, Selection, Summary};
 pub use verdict::Verdict;

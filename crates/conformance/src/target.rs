@@ -2,7 +2,7 @@
 
 mod conn;
 mod login;
-mod station;
+pub(crate) mod station;
 mod task;
 
 mod chap;

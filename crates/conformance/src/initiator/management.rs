@@ -132,12 +132,13 @@ fn answers_are_taken(station: &mut Station) -> Outcome {
     }
     station.respond(conn, got.command.itt, 8, None);
     station.answer_management(conn, &request, TmfResult::COMPLETE);
-    let event = station
-        .until(station.options.patience, |event| event.conn == conn && matches!(event.what, What::Closed))?;
-    require!(
-        event.is_none() || station.exit().is_some(),
-        "the initiator drops the connection because of an answer that was under way"
-    );
+    let wait = station.options.patience;
+    let event = station.until(wait, |event| {
+        event.conn == conn
+            && (event.is(Opcode::LOGOUT_REQUEST).is_some() || matches!(event.what, What::Closed))
+    })?;
+    let dropped = matches!(event, Some(Event { what: What::Closed, .. }));
+    require!(!dropped, "the initiator drops the connection because of an answer that was under way");
     Ok(())
 }
 

@@ -25,7 +25,7 @@ use super::station::{Event, Station, TARGET, What};
 
 impl Station {
     /// Treats what happened as any target would.
-    pub(super) fn serve(&mut self, event: &Event) -> Outcome {
+    pub(crate) fn serve(&mut self, event: &Event) -> Outcome {
         let What::Came(pdu) = &event.what else { return Ok(()) };
         let conn = event.conn;
         self.number(conn, pdu);

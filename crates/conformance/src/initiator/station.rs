@@ -38,14 +38,14 @@ pub const TARGET: &str = "iqn.2026-11.example.targe:scripted";
 
 /// Something that happened on a connection.
 #[derive(Clone, Debug)]
-pub(super) struct Event {
+pub(crate) struct Event {
     pub(super) conn: usize,
     pub(super) at: Instant,
     pub(super) what: What,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum What {
+pub(crate) enum What {
     Opened,
     Closed,
     Came(Pdu),
@@ -95,6 +95,7 @@ pub(crate) struct Station {
     pub(super) deadline: Instant,
     listener: Rc<TcpListener>,
     initiator: Option<Child>,
+    turn: usize,
     pub(super) conns: Vec<Conn>,
     pub(super) sessions: Vec<Session>,
     pub(super) disk: Disk,
@@ -108,7 +109,7 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    pub(super) fn new(options: &Rc<Options>, listener: &Rc<TcpListener>, id: &'static str) -> Self {
+    pub(crate) fn new(options: &Rc<Options>, listener: &Rc<TcpListener>, id: &'static str) -> Self {
         Self {
             options: Rc::clone(options),
             id,
@@ -116,6 +117,7 @@ impl Station {
             deadline: Instant::now() + options.limit,
             listener: Rc::clone(listener),
             initiator: None,
+            turn: 0,
             conns: Vec::new(),
             sessions: Vec::new(),
             disk: Disk::default(),
@@ -204,7 +206,7 @@ impl Station {
     }
 
     /// Waits for the next thing to happen; `None` when the time is up.
-    pub(super) fn step(&mut self, until: Instant) -> Outcome<Option<Event>> {
+    pub(crate) fn step(&mut self, until: Instant) -> Outcome<Option<Event>> {
         loop {
             if let Some(event) = self.look()? {
                 self.history.push(event.clone());
@@ -230,7 +232,11 @@ impl Station {
             self.conns.push(Conn::new(line));
             return Ok(Some(Event { conn: number, at: Instant::now(), what: What::Opened }));
         }
-        for (index, conn) in self.conns.iter_mut().enumerate().filter(|(_, conn)| !conn.gone) {
+        // In turn, so that a busy connection does not keep the others waiting.
+        self.turn = self.turn.wrapping_add(1);
+        let count = self.conns.len();
+        for index in (0..count).map(|step| (self.turn + step) % count) {
+            let Some(conn) = self.conns.get_mut(index).filter(|conn| !conn.gone) else { continue };
             let what = match conn.line.receive(Duration::ZERO)? {
                 Came::Pdu(pdu) => What::Came(pdu),
                 Came::Nothing => continue,

@@ -245,7 +245,7 @@ impl Talk {
         mutual: Option<&Credentials>,
     ) -> Outcome<Result<(), Entry>> {
         let request = plan.request(SECURITY, None);
-        let challenge = match self.ask(request, &Keys::of(&[("CHAP_A", "8,7,6,5")]))? {
+        let challenge = match self.ask(request, &Keys::of(&[("CHAP_A", "5")]))? {
             Ok((_, keys)) => keys,
             Err(entry) => return Ok(Err(entry)),
         };

@@ -1,0 +1,268 @@
+//! The tool itself: a sound peer passes, and each fault in a peer makes the case fail that is there to find it.
+//!
+//! Each suite judges the other's station: the scripted target is a target, and the station that logs in to targets is an
+//! initiator. Between the two sits a relay that changes PDUs on their way, so that one fault at a time is there.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::suite::{CaseResult, Selection};
+use crate::verdict::Verdict;
+use crate::{initiator, target};
+
+/// Changes the header or the data of a PDU.
+type Fault = fn(header: &mut [u8], data: &mut [u8]);
+
+fn sound(_: &mut [u8], _: &mut [u8]) {}
+
+/// Adds to a number in the header of PDUs with this opcode.
+fn add(header: &mut [u8], opcode: u8, at: usize, by: u32) {
+    if header[0] & 0x3f == opcode {
+        let number = u32::from_be_bytes(header[at..at + 4].try_into().unwrap()).wrapping_add(by);
+        header[at..at + 4].copy_from_slice(&number.to_be_bytes());
+    }
+}
+
+const PATIENCE: Duration = Duration::from_millis(800);
+
+/// Runs threads until it is dropped.
+struct Peers {
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Peers {
+    fn new() -> Self {
+        Self { stop: Arc::new(AtomicBool::new(false)) }
+    }
+
+    /// Repeats `work` on a thread of its own.
+    fn keep(&self, work: impl Fn() + Send + 'static) {
+        let stop = Arc::clone(&self.stop);
+        thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                work();
+                thread::sleep(Duration::from_millis(2));
+            }
+        });
+    }
+
+    /// Relays connections to `to`, with faults in what goes there and what comes back. Returns its address.
+    fn relay(&self, to: SocketAddr, there: Fault, back: Fault) -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let addr = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        self.keep(move || {
+            let Ok((near, _)) = listener.accept() else { return };
+            near.set_nonblocking(false).unwrap();
+            let Ok(far) = TcpStream::connect(to) else { return };
+            for stream in [&near, &far] {
+                stream.set_nodelay(true).unwrap();
+            }
+            let (near2, far2) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            thread::spawn(move || pass(near, far, there));
+            thread::spawn(move || pass(far2, near2, back));
+        });
+        addr
+    }
+}
+
+/// Passes PDUs on until either side closes.
+fn pass(mut from: TcpStream, mut to: TcpStream, fault: Fault) {
+    let mut header = [0; 48];
+    while from.read_exact(&mut header).is_ok() {
+        let len = usize::from(header[4]) * 4
+            + usize::try_from(u32::from_be_bytes([0, header[5], header[6], header[7]]))
+                .unwrap()
+                .next_multiple_of(4);
+        let mut rest = vec![0; len];
+        if from.read_exact(&mut rest).is_err() {
+            break;
+        }
+        fault(&mut header, &mut rest);
+        if to.write_all(&[&header[..], &rest].concat()).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Write);
+}
+
+fn target_options(portal: SocketAddr) -> target::Options {
+    target::Options {
+        portals: vec![portal],
+        target: Some(initiator::TARGET.to_owned()),
+        lun: Some(0),
+        initiator: target::INITIATOR.to_owned(),
+        user: None,
+        mutual: None,
+        write: true,
+        limit: Duration::from_secs(20),
+        patience: PATIENCE,
+    }
+}
+
+/// Judges the scripted target, spoilt by `fault`, by one case.
+fn judge_target(id: &str, fault: Fault) -> CaseResult {
+    let peers = Peers::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let portal = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let stop = Arc::clone(&peers.stop);
+    thread::spawn(move || {
+        let options = Rc::new(initiator::Options {
+            listen: portal,
+            exec: None,
+            discover: None,
+            limit: Duration::from_secs(60),
+            patience: PATIENCE,
+        });
+        let listener = Rc::new(listener);
+        let mut station = initiator::station::Station::new(&options, &listener, "itself");
+        while !stop.load(Ordering::Relaxed) {
+            if let Ok(Some(event)) = station.step(Instant::now() + Duration::from_millis(20)) {
+                let _ = station.serve(&event);
+            }
+        }
+    });
+    let portal = peers.relay(portal, sound, fault);
+    let selection = Selection::new(&[id.to_owned()]);
+    target::run(&target_options(portal), &selection, |_| ()).unwrap().remove(0)
+}
+
+/// Judges an initiator that writes and reads, spoilt by `fault`, by one case.
+fn judge_initiator(id: &str, fault: Fault) -> CaseResult {
+    let peers = Peers::new();
+    let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let portal = peers.relay(listen, fault, sound);
+    peers.keep(move || {
+        let unit = target::station::Unit { lun: 0, block: 512, blocks: 1 << 17 };
+        let options = Rc::new(target_options(portal));
+        let mut station = target::station::Station::new(&options, initiator::TARGET, unit);
+        let _ = station.start(&[]).and_then(|mut conn| {
+            conn.write_blocks(&[7; 4096])?;
+            conn.write_blocks(&[8; 1024])?;
+            conn.read_blocks(16)
+        });
+    });
+    let options = initiator::Options {
+        listen,
+        exec: None,
+        discover: None,
+        limit: Duration::from_secs(20),
+        patience: PATIENCE,
+    };
+    initiator::run(&options, &Selection::new(&[id.to_owned()]), |_| ()).unwrap().remove(0)
+}
+
+/// Fails unless each case passes on a sound peer and fails with its fault.
+fn finds(judge: fn(&str, Fault) -> CaseResult, faults: &[(&str, Fault)]) {
+    for (id, fault) in faults {
+        let well = judge(id, sound);
+        assert_eq!(
+            well.verdict,
+            Verdict::Pass,
+            "{id} on a sound peer: {}\n{}",
+            well.why,
+            well.record.join("\n")
+        );
+        let ill = judge(id, *fault);
+        assert_eq!(ill.verdict, Verdict::Fail, "{id} with its fault: {}\n{}", ill.why, ill.record.join("\n"));
+        assert!(!ill.why.is_empty() && !ill.record.is_empty(), "{id}: a failure says why and shows PDUs");
+    }
+}
+
+#[test]
+fn each_fault_of_a_target_is_found_by_its_case() {
+    finds(
+        judge_target,
+        &[
+            ("ffp-t-1.1", |header, _| add(header, 0x21, 32, 0u32.wrapping_sub(100))),
+            ("ffp-t-2.1", |header, _| add(header, 0x21, 24, 1)),
+            ("ffp-t-3.1", |header, _| add(header, 0x25, 36, 1)),
+            ("ffp-t-4.1", |header, _| add(header, 0x31, 36, 1)),
+            ("ffp-t-8.1", |header, _| {
+                if header[0] == 0x31 {
+                    header[20..24].fill(0xff);
+                }
+            }),
+            ("ffp-t-8.2", |header, _| add(header, 0x25, 8, 1)),
+            ("ffp-t-9.2", |header, data| {
+                if header[0] == 0x25 && data.len() >= 512 {
+                    header[1] &= 0x7f;
+                }
+            }),
+            ("ffp-t-9.5", |header, data| {
+                if data.len() >= 512 {
+                    add(header, 0x25, 40, 512);
+                }
+            }),
+            ("ffp-t-13.1", |header, _| {
+                if header[0] == 0x26 {
+                    header[2] = 3;
+                }
+            }),
+            ("ffp-t-15.1.3", |header, data| {
+                if header[0] == 0x20 && !data.is_empty() {
+                    data[0] ^= 1;
+                }
+            }),
+            ("ffp-t-16.1", |header, _| add(header, 0x21, 44, 1)),
+            ("ffp-t-16.3.3", |header, data| {
+                // One bit of a block that is read back.
+                if header[0] == 0x25 && data.len() == 1024 {
+                    data[1000] ^= 0x10;
+                }
+            }),
+            ("ffp-t-17.2.2", |header, _| {
+                if header[0] == 0x24 {
+                    header[1] |= 0x80;
+                }
+            }),
+            ("login-numbers", |header, _| add(header, 0x23, 28, 1)),
+        ],
+    );
+}
+
+#[test]
+fn each_fault_of_an_initiator_is_found_by_its_case() {
+    finds(
+        judge_initiator,
+        &[
+            ("ffp-i-1.1", |header, _| {
+                // Every READ skips a number.
+                if header[0] == 0x01 && header[32] == 0x28 {
+                    add(header, 0x01, 24, 1);
+                }
+            }),
+            ("ffp-i-6.1", |header, _| add(header, 0x05, 36, 1)),
+            ("ffp-i-9.1", |header, _| add(header, 0x05, 20, 1)),
+            ("ffp-i-11.2.2", |header, _| {
+                if header[0] == 0x05 {
+                    header[1] = 0;
+                }
+            }),
+            ("ffp-i-11.4", |header, _| add(header, 0x05, 40, 4)),
+            ("ffp-i-15.1", |header, _| {
+                if header[0] & 0x3f == 0 {
+                    header[0] &= 0x3f;
+                }
+            }),
+            ("ffp-i-16.1.1", |header, _| add(header, 0x01, 28, 1)),
+            ("ffp-i-16.6", |header, _| {
+                if header[0] == 0x01 && header[32] == 0x2a {
+                    add(header, 0x01, 20, 512);
+                }
+            }),
+        ],
+    );
+}

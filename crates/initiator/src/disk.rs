@@ -221,26 +221,42 @@ const CAPACITY_MAY_DIFFER: [Asc; 2] = [Asc::CAPACITY_DATA_HAS_CHANGED, Asc::MEDI
 async fn examine(unit: &LogicalUnit) -> Result<Geometry, UnitError> {
     let (capacity, long_commands) = unit.capacity().await?;
     let mut geometry = Geometry::new(capacity, long_commands);
-    // A unit is asked for pages that it does not list, as some list none: it says no, and that is all.
-    if let Some(bytes) = unit.vpd(page::BLOCK_LIMITS).await?
-        && let Some(limits) = body(&bytes).and_then(|body| BlockLimits::parse(body).ok())
-    {
-        geometry.limit(&limits);
-    }
-    if let Some(bytes) = unit.vpd(page::LOGICAL_BLOCK_PROVISIONING).await?
-        && let Some(provisioning) = body(&bytes).and_then(|body| LogicalBlockProvisioning::parse(body).ok())
-    {
-        geometry.provision(&provisioning);
-    }
-    if let Some(bytes) = unit.vpd(page::BLOCK_CHARACTERISTICS).await?
-        && let Some(characteristics) = body(&bytes).and_then(|body| BlockCharacteristics::parse(body).ok())
-    {
-        geometry.rotational = characteristics.rotation_rate > 1;
+    // Only what it lists: some units take offence at being asked for more.
+    let listed = unit.vpd(page::SUPPORTED_PAGES).await?.unwrap_or_default();
+    let listed = body(&listed).unwrap_or_default();
+    for code in [page::BLOCK_LIMITS, page::LOGICAL_BLOCK_PROVISIONING, page::BLOCK_CHARACTERISTICS] {
+        if listed.contains(&code)
+            && let Some(bytes) = unit.vpd(code).await?
+        {
+            learn(&mut geometry, code, body(&bytes).unwrap_or_default());
+        }
     }
     if let Some(caching) = unit.caching().await? {
         geometry.cache(caching);
     }
     Ok(geometry)
+}
+
+/// Takes what a page says. One that is cut off says nothing.
+fn learn(geometry: &mut Geometry, code: u8, body: &[u8]) {
+    match code {
+        page::BLOCK_LIMITS => {
+            if let Ok(limits) = BlockLimits::parse(body) {
+                geometry.limit(&limits);
+            }
+        }
+        page::LOGICAL_BLOCK_PROVISIONING => {
+            if let Ok(provisioning) = LogicalBlockProvisioning::parse(body) {
+                geometry.provision(&provisioning);
+            }
+        }
+        page::BLOCK_CHARACTERISTICS => {
+            if let Ok(characteristics) = BlockCharacteristics::parse(body) {
+                geometry.rotational = characteristics.rotation_rate > 1;
+            }
+        }
+        _ => {}
+    }
 }
 
 fn body(bytes: &[u8]) -> Option<&[u8]> {

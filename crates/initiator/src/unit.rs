@@ -93,7 +93,8 @@ impl LogicalUnit {
         let mut len = INQUIRY_LEN;
         loop {
             let reply = match self.read(inquiry(Some(page), len), u32::from(len)).await {
-                Err(error) if is_illegal(&error) => return Ok(None),
+                // Some say no without saying why.
+                Err(error) if is_illegal(&error) || error == CommandError::NoSense => return Ok(None),
                 reply => reply?,
             };
             let bytes = reply.bytes();

@@ -362,11 +362,12 @@ impl InitiatorLogin {
         if self.pdus > MAX_LOGIN_PDUS {
             return Err(CallWhy::TooManyPdus);
         }
+        // Some targets refuse with a header of zeros. A refusal is one whatever else is wrong with it.
+        if response.status() != Status::SUCCESS && response.itt == self.plan.itt {
+            return turned_away(response);
+        }
         if response.isid != self.plan.isid.0 || response.itt != self.plan.itt {
             return Err(CallWhy::IdentityChanged);
-        }
-        if response.status() != Status::SUCCESS {
-            return turned_away(response);
         }
         self.check_header(response)?;
         if !self.outgoing.is_done() {

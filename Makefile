@@ -8,7 +8,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test sim test-libiscsi test-guest test-qemu test-wireshark test-crash test-hostile conform fuzz bench doc build tidy packages
+.PHONY: help demo test sim test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-hostile conform fuzz bench doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-guest: build packages  ## the Linux kernel's initiator, in a QEMU guest
 
 test-qemu: build packages  ## QEMU's own iSCSI driver
 	tests/foreign/qemu/run --server $(SERVER)
+
+test-initiator: build packages  ## our initiator with targets that others wrote, and ours
+	tests/foreign/initiator/run
 
 test-wireshark: build packages  ## Wireshark's dissectors over captures of foreign initiators
 	tests/foreign/wireshark/run --server $(SERVER)

@@ -361,11 +361,16 @@ pub struct UnitConfig {
     pub write_cache: bool,
     /// How many tasks its task set holds before TASK SET FULL.
     pub task_set_max: u16,
-    /// The longest single transfer in blocks (VPD B0h MAXIMUM TRANSFER LENGTH).
+    /// The longest single transfer in blocks (VPD B0h MAXIMUM TRANSFER LENGTH). With less than [`PEER_TRANSFER_MAX`] bytes
+    /// a unit cannot take part in every copy.
     pub transfer_blocks_max: u32,
     /// The target ports through which it is reached, sorted by relative port.
     pub ports: Rc<[TargetPort]>,
 }
+
+/// The longest read or write, in bytes, that a copy manager asks of another unit: a piece of a copy, and a block at either
+/// end where the blocks of both units differ.
+pub const PEER_TRANSFER_MAX: u32 = (512 << 10) + 2 * 4096;
 
 /// A target port, for VPD page 83h, REPORT TARGET PORT GROUPS and READ FULL STATUS.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,6 +28,8 @@ const PORT_GROUP: u16 = 1;
 /// The longest transfer that a unit takes in one command. Initiators split what is longer; what is shorter costs them
 /// more commands for nothing.
 const TRANSFER_BYTES_MAX: u32 = 8 << 20;
+// Copies between LUNs need that much.
+const _: () = assert!(TRANSFER_BYTES_MAX >= device::contract::PEER_TRANSFER_MAX);
 
 /// How many tasks a unit holds: the largest command window (4096) for each of a handful of busy initiators.
 const TASK_SET_MAX: u16 = 16_384;

@@ -16,10 +16,12 @@ use scsi::copy::rod::BlockRange;
 use scsi::sense::{Asc, ForwardedFrom, Sense, SenseKey};
 use scsi::status::Status;
 
-use crate::contract::{PeerAnswer, PeerFault, PeerRequest, PeerResult, PeerUnit};
+use crate::contract::{PEER_TRANSFER_MAX, PeerAnswer, PeerFault, PeerRequest, PeerResult, PeerUnit};
 
 /// The longest piece: a multiple of every block size, and a buffer that the pool keeps.
 pub(crate) const PIECE_LEN: u64 = 512 << 10;
+
+const _: () = assert!(PIECE_LEN + 2 * 4096 <= PEER_TRANSFER_MAX as u64);
 
 /// How many pieces are under way: one being written and one being read, twice, to hide the latency between. A copy
 /// holds at most this many pieces in memory: 2 MiB.

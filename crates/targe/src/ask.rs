@@ -86,10 +86,15 @@ pub(crate) fn luns(args: &AskArgs) -> Result<(), Failure> {
     let Luns { luns } = parse(answer)?;
     let mut table = Table::new(&["TARGET", "LUN", "SIZE", "BLOCK", "FLAGS", "MEDIUM", "NAA"]);
     for lun in &luns {
-        let flags: Vec<&str> = [(lun.read_only, "ro"), (lun.thin, "thin"), (lun.write_cache, "cached")]
-            .into_iter()
-            .filter_map(|(set, word)| set.then_some(word))
-            .collect();
+        let flags: Vec<&str> = [
+            (lun.read_only, "ro"),
+            (lun.thin, "thin"),
+            (lun.write_cache, "cached"),
+            (lun.encrypted, "encrypted"),
+        ]
+        .into_iter()
+        .filter_map(|(set, word)| set.then_some(word))
+        .collect();
         let (number, block) = (lun.lun.to_string(), lun.block_bytes.to_string());
         table.row(&[
             &lun.target,

@@ -383,6 +383,8 @@ object! {
         thin: bool,
         /// Whether writes are acknowledged before they are durable.
         write_cache: bool,
+        /// Whether what it holds is stored encrypted.
+        encrypted: bool,
         /// The unit serial number.
         serial: String,
         /// The world-wide name, in hexadecimal digits.

@@ -151,6 +151,7 @@ impl Shared {
                     read_only: mapped.read_only,
                     thin: unit.thin,
                     write_cache: unit.write_cache,
+                    encrypted: unit.encrypt.is_some(),
                     serial: unit.identity.serial.clone(),
                     naa: unit.identity.naa.to_string(),
                     commands: stats.commands,

@@ -36,6 +36,7 @@ fn check_read(why: Why, lie: impl Fn(&mut Raw, DataIn) -> (Bhs, Vec<u8>)) {
     assert_eq!(raw.session.stats().bugs, 0);
 }
 
+/// CVE-2020-1711: a target answered with more than was asked for, and QEMU's initiator took it.
 #[test]
 fn data_in_outside_the_buffer_is_refused_before_it_is_read() {
     for (offset, len) in
@@ -73,6 +74,7 @@ fn data_in_for_a_command_that_does_not_read_is_refused() {
     assert_eq!(raw.outcome(task).end, End::Lost);
 }
 
+/// libiscsi 2025-09: a reply that is shorter than what its reader takes for granted.
 #[test]
 fn a_good_status_with_less_data_than_it_admits_is_refused() {
     for (len, residual, good) in [
@@ -103,6 +105,7 @@ fn a_good_status_with_less_data_than_it_admits_is_refused() {
     }
 }
 
+/// edk2#9796: the sum of an R2T's offset and length wrapped around.
 #[test]
 fn r2ts_that_lie_are_refused_and_send_nothing() {
     type Lie = (Why, fn(R2t) -> R2t);
@@ -229,6 +232,7 @@ fn sense_that_is_longer_than_its_segment_is_refused() {
     }
 }
 
+/// CVE-2026-44944, CVE-2026-18724: names from a list became names of files.
 #[test]
 fn names_with_slashes_and_newlines_never_come_out_of_a_list() {
     let mut setup = Setup::default();
@@ -253,6 +257,7 @@ fn names_with_slashes_and_newlines_never_come_out_of_a_list() {
     assert_eq!(ignored, 7);
 }
 
+/// open-iscsi PR #224: a list of some 250 targets overflowed a buffer.
 #[test]
 fn a_flood_of_targets_ends_at_a_limit() {
     let mut setup = Setup::default();

@@ -309,6 +309,7 @@ fn the_command_window_holds_back_what_it_has_no_room_for() {
     }
 }
 
+/// open-iscsi PR #224: a list of some 250 targets overflowed a buffer.
 #[test]
 fn ten_thousand_targets_are_discovered() {
     let mut setup = Setup::default();

@@ -375,10 +375,10 @@ impl Engine {
         self.give_data_out(session, freed);
         let unsent = task.inn.stop(&self.pool);
         self.give_answers(session, unsent);
+        if task.answer.is_some() {
+            self.forget_answer(session);
+        }
         if let Some(state) = self.sessions.get_mut(session) {
-            if task.answer.is_some() {
-                state.answered = state.answered.saturating_sub(1);
-            }
             if task.immediate {
                 state.immediate = state.immediate.saturating_sub(1);
             }

@@ -109,13 +109,14 @@ impl Engine {
         self.lower_fences(session);
     }
 
-    /// Returns whether a connection must send nothing for now.
+    /// Returns whether a connection must send nothing for now that takes a status number: a fence is up, or its session
+    /// keeps as many answers as it may.
     pub(super) fn is_held_up(&self, conn: ConnId) -> bool {
         let session = self.conn(conn).and_then(|connection| connection.session);
-        session
-            .and_then(|key| self.sessions.get(key))
-            .and_then(|state| state.raised)
-            .is_some_and(|raised| raised.conn != conn)
+        session.and_then(|key| self.sessions.get(key)).is_some_and(|state| {
+            state.answered >= self.limits.answered_max()
+                || state.raised.is_some_and(|raised| raised.conn != conn)
+        })
     }
 
     /// Sends the responses that wait for nothing any more, one at a time.

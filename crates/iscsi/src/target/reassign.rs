@@ -195,8 +195,8 @@ impl Engine {
         let upto = erl2::acknowledges(task.inn.acked_sn, task.inn.data_sn, exp_data_sn);
         let freed = task.inn.acknowledge(upto, &self.pool);
         task.inn.rewind();
-        if let Some(state) = self.sessions.get_mut(session) {
-            state.answered = state.answered.saturating_sub(u32::from(was_answered));
+        if was_answered {
+            self.forget_answer(session);
         }
         self.stats.reassigns += 1;
         self.count(conn, |repairs| repairs.reassigns += 1);

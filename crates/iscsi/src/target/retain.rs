@@ -15,7 +15,7 @@ use base::time::Instant;
 
 use super::arena::Key;
 use super::connection::{Body, Control, Output, index};
-use super::engine::{Engine, Limits, MAX_CONTROL_BYTES};
+use super::engine::{CONTROL_COST, Engine, Limits, MAX_CONTROL_BYTES};
 use super::task::Answered;
 use super::timer::{Owner, Timer};
 use super::window::MAX_DEPTH;
@@ -121,6 +121,13 @@ impl Limits {
         let open = self.queue_depth.clamp(1, MAX_DEPTH).saturating_mul(2).saturating_add(self.immediate_max);
         usize::try_from(open).unwrap_or(usize::MAX).saturating_add(SPARE)
     }
+
+    /// Returns how many answered tasks a session keeps, those of lost connections included: a window of them, and what
+    /// may be on the way beside it.
+    pub(crate) fn answered_max(&self) -> u32 {
+        let open = self.queue_depth.clamp(1, MAX_DEPTH).saturating_add(self.immediate_max);
+        open.saturating_add(u32::try_from(SPARE).unwrap_or(u32::MAX))
+    }
 }
 
 impl Engine {
@@ -207,7 +214,9 @@ impl Engine {
         // It overtakes answers that cannot leave before they are acknowledged.
         let ping = Output::Control(Box::new((Control::NopIn(ping), Body::Empty)));
         connection.control_queued += 1;
+        connection.control_bytes += CONTROL_COST;
         connection.out.push_front(ping);
+        self.control_bytes += CONTROL_COST;
         self.ask_transmit(conn);
     }
 
@@ -250,10 +259,28 @@ impl Engine {
         self.give_data_out(session, freed);
         self.leave_window(key);
         self.stir_logouts(session);
+        let half = self.limits.answered_max() / 2;
+        if self.sessions.get(session).is_some_and(|state| state.answered >= half) {
+            self.ask_session_for_ack(session);
+        }
         if let Some(state) = self.sessions.get_mut(session) {
             state.answered += 1;
             if !state.ready.is_empty() {
                 self.drain_ready(session);
+            }
+        }
+    }
+
+    /// Takes an answered task out of the count of those that are kept. Who waited for that goes on.
+    pub(super) fn forget_answer(&mut self, session: Key) {
+        let max = self.limits.answered_max();
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        let was_full = state.answered >= max;
+        state.answered = state.answered.saturating_sub(1);
+        if was_full {
+            let conns = state.conns.clone();
+            for conn in conns {
+                self.ask_transmit(conn);
             }
         }
     }

@@ -381,3 +381,33 @@ fn a_task_is_aborted_from_any_connection() {
     assert_eq!(world.expect::<TmfResponse>(conns[1]).response, TmfResult::COMPLETE);
     world.expect_silence(conns[0]);
 }
+
+#[test]
+fn a_session_that_acknowledges_nothing_keeps_a_window_of_answers_over_all_its_connections() {
+    for lost in [false, true] {
+        let (mut world, conns, _) = session(2, 4);
+        let max = Limits::default().answered_max();
+        for round in 0..2 * max {
+            let on = conns[usize::try_from(round % 4).unwrap()];
+            if world.ended(on).is_some() || lost && on == conns[3] && round > 4 * 60 {
+                continue;
+            }
+            let read = ScsiCommand { itt: Itt(1 << 20 | round), ..world.read(on, 4) };
+            issue(&mut world, &conns, on, &read, &[]);
+            let Some(Event::Command(up)) = world.next_event() else { break };
+            world.data_in(up.task, 0, &pattern(0, 4));
+            world.finish(up.task, Finish::good(4));
+            if lost && round == 4 * 60 {
+                world.hang_up(conns[3], Gone::Failed);
+            }
+        }
+        let kept = world.engine.tasks.iter().filter(|(_, task)| task.answer.is_some()).count();
+        assert_eq!(kept, usize::try_from(max).unwrap());
+        // Acknowledging on one connection lets the answers on all go on.
+        let sent: u32 = world.engine.conns[conns[0].0 as usize].as_ref().unwrap().stat_sn.0;
+        while world.receive(conns[1]).is_some() {}
+        ack(&mut world, conns[0], StatSn(sent));
+        assert!(world.receive(conns[1]).is_some(), "an answer was held back");
+    }
+    assert!(size_of::<crate::target::task::Task>() <= 1024);
+}

@@ -8,7 +8,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test sim test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-hostile conform fuzz bench doc build tidy packages
+.PHONY: help demo test sim test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile conform fuzz bench doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-wireshark: build packages  ## Wireshark's dissectors over captures of forei
 
 test-crash: build packages  ## the target killed while it writes
 	tests/foreign/crash/run --server $(SERVER)
+
+test-attach: build packages  ## LUNs as local disks: NBD clients, loop devices over FUSE, fio
+	tests/foreign/attach/run --server $(SERVER)
 
 test-hostile: build  ## peers that mean harm, with the target's memory measured
 	tests/foreign/hostile/run

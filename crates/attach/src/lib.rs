@@ -7,7 +7,6 @@
 //!
 //! **Invariant:** knows no transport and no SCSI: how the medium is reached, and how long a request may wait for it
 //! to come back, is the medium's business.
-#![forbid(unsafe_code)]
 
 pub mod bytewise;
 mod errno;
@@ -23,3 +22,4 @@ pub mod stripe;
 #[allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 mod testing;
 mod waker;
+pub mod writeback;

@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Bench(Box<BenchArgs>),
     /// Write blocks that say what they are, and tell whether every one still is that
     Verify(Box<VerifyArgs>),
+    /// Make LUNs a local disk, until a signal detaches it
+    Attach(crate::attach::AttachArgs),
     /// Run experiments, and the instruments they are made of
     Lab(crate::lab::LabArgs),
     /// Test whether a target or an initiator keeps to RFC 7143, whoever made it
@@ -136,7 +138,7 @@ pub(crate) struct DiscoverArgs {
 }
 
 /// What `URL` is; its brackets are no links.
-const URL_HELP: &str =
+pub(crate) const URL_HELP: &str =
     "The LUN: iscsi://[USER@]HOST[:PORT]/IQN/LUN[?KEY=VALUE&...]; docs/initiator.md lists the keys";
 
 #[derive(Debug, Args)]
@@ -289,7 +291,7 @@ pub(crate) struct VerifyArgs {
     pub(crate) json: bool,
 }
 
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     daemon::config::parse_size(text)
 }
 

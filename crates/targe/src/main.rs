@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod attach;
 mod bench;
 mod blocks;
 mod check;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Write(args) => blocks::write(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Attach(args) => attach::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
     };

@@ -18,6 +18,8 @@ pub(super) const FILE_NAME: &str = "disk";
 pub(super) const TRANSFER_LEN_MAX: usize = 1 << 20;
 /// The same in pages.
 const TRANSFER_PAGES_MAX: u16 = 256;
+/// The length of transfers that is recommended to programs.
+const BLOCK_LEN: u32 = 128 << 10;
 /// Asynchronous requests that the kernel hands out before we answered one.
 const BACKGROUND_MAX: u16 = 128;
 /// Extents asked for at once while looking for data or a hole.
@@ -195,7 +197,8 @@ impl Machine {
             times: [self.since_s; 3],
             uid: self.uid,
             gid: self.gid,
-            block_len: profile.preferred_granule.max(4096),
+            // What programs make their buffers as long as: nothing is cached, so short reads are slow.
+            block_len: BLOCK_LEN.max(profile.preferred_granule),
             ..Attr::default()
         };
         if node == ROOT {

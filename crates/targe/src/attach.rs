@@ -1,0 +1,291 @@
+//! `targe attach`: LUNs as a local disk, until a signal detaches it.
+
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ::attach::fuse::{Detached, Mount};
+use ::attach::nbd::{Export, Server};
+use ::attach::notice::{Notice, Watch};
+use ::attach::stripe::Stripe;
+use clap::Args;
+use daemon::config::show_size;
+use initiator::answer::block_on;
+use initiator::disk::RemoteDisk;
+use initiator::sessions::News;
+use initiator::url::Url;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use store::shared::SharedStore;
+
+use crate::cli::{URL_HELP, size};
+use crate::{Failure, print, reach};
+
+/// Signals this close together are one request: `timeout` and some supervisors signal a process and then its group.
+const ONE_REQUEST: Duration = Duration::from_millis(250);
+/// Failures of the disk are told once in this time; a dead disk fails thousands of requests a second.
+const TELL_AGAIN: Duration = Duration::from_secs(5);
+/// The exit code of an end that was not in order.
+const EXIT_FAILED: i32 = 1;
+/// What the kernel has where it has ublk.
+const UBLK: &str = "/dev/ublk-control";
+
+#[derive(Debug, Args)]
+pub(crate) struct AttachArgs {
+    #[arg(required = true, help = URL_HELP)]
+    url: Vec<String>,
+    #[command(flatten)]
+    way: Way,
+    /// Join several LUNs, in the order given, by chunks of so many bytes in turn (RAID 0)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    stripe: Option<u64>,
+}
+
+/// How the disk appears.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Way {
+    /// Serve NBD clients on this Unix socket
+    #[arg(long, value_name = "SOCKET")]
+    nbd: Option<PathBuf>,
+    /// Mount a file named disk on this directory, for losetup and whatever else takes a file
+    #[arg(long, value_name = "DIR")]
+    fuse: Option<PathBuf>,
+    /// Make a block device by ublk (not in this build)
+    #[arg(long)]
+    ublk: bool,
+}
+
+/// Why the main thread wakes up.
+enum Occasion {
+    /// A signal asks for the end.
+    Stop,
+    /// Nobody uses the disk any more.
+    Ended,
+}
+
+pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
+    if args.way.ublk {
+        let why = if Path::new(UBLK).exists() {
+            "ublk is not in this build"
+        } else {
+            "this kernel has no ublk (no /dev/ublk-control), nor has this build"
+        };
+        return Err(Failure::Misused(format!("--ublk: {why}; attach with --nbd or --fuse")));
+    }
+    let urls = args.url.iter().map(|url| reach::url(url)).collect::<Result<Vec<_>, _>>()?;
+    if urls.len() > 1 && args.stripe.is_none() {
+        return Err(Failure::Misused(
+            "several LUNs are joined by --stripe SIZE, such as --stripe 128K".into(),
+        ));
+    }
+    for (number, url) in urls.iter().enumerate() {
+        if urls.iter().take(number).any(|other| other == url) {
+            return Err(Failure::Misused(format!("{url} is given twice")));
+        }
+    }
+    // Before there are threads: they inherit it.
+    let free_of_own_pages = ::attach::writeback::never_wait_for_own_pages();
+    let client = reach::client()?;
+    let disks = urls.iter().map(|url| reach::disk(&client, url)).collect::<Result<Vec<_>, _>>()?;
+    for (url, disk) in urls.iter().zip(&disks) {
+        tell_of_session(url, disk);
+    }
+    let whole = joined(&disks, args.stripe)?;
+    if !free_of_own_pages && args.way.fuse.is_some() {
+        eprintln!(
+            "targe: without CAP_SYS_RESOURCE, a host short of memory may hang on a file system on this disk"
+        );
+    }
+    let name = urls.iter().map(Url::to_string).collect::<Vec<_>>().join(" ");
+    let (tell, occasions) = channel();
+    // A file that is in use is not let go by the first signal.
+    let signals_obeyed = if args.way.fuse.is_some() { 2 } else { 1 };
+    watch_signals(tell.clone(), signals_obeyed)
+        .map_err(|error| Failure::Failed(format!("cannot take over signals: {error}")))?;
+    match (&args.way.nbd, &args.way.fuse) {
+        (Some(socket), _) => serve_nbd(socket, whole, &name, &occasions),
+        (_, Some(dir)) => serve_file(dir, whole, &name, tell, &occasions),
+        _ => Err(Failure::Misused("say where: --nbd SOCKET or --fuse DIR".into())),
+    }?;
+    for disk in &disks {
+        // The target notices by itself if this does not reach it; nothing is under way any more.
+        let _ = block_on(disk.session().log_out());
+    }
+    Ok(())
+}
+
+/// One disk of all.
+fn joined(disks: &[RemoteDisk], stripe: Option<u64>) -> Result<Arc<dyn SharedStore>, Failure> {
+    let shared = |disk: &RemoteDisk| Arc::new(disk.clone()) as Arc<dyn SharedStore>;
+    match (disks, stripe) {
+        ([disk], None) => Ok(shared(disk)),
+        (_, stripe) => {
+            let chunk = stripe.unwrap_or(::attach::stripe::CHUNK_DEFAULT);
+            let whole = Stripe::new(disks.iter().map(shared).collect(), chunk)
+                .map_err(|why| Failure::Misused(format!("--stripe: {why}")))?;
+            Ok(Arc::new(whole))
+        }
+    }
+}
+
+fn serve_nbd(
+    socket: &Path,
+    disk: Arc<dyn SharedStore>,
+    name: &str,
+    occasions: &Receiver<Occasion>,
+) -> Result<(), Failure> {
+    let size = show_size(disk.profile().len);
+    let export = Export { name: String::new(), description: name.to_owned() };
+    let server = Server::start(socket, disk, export, teller())
+        .map_err(|error| Failure::Failed(reach::told(&error)))?;
+    let uri = nbd_uri(&std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned()));
+    eprintln!("{name}, {size}, is an NBD disk now; Ctrl-C detaches it");
+    eprintln!("  nbdinfo '{uri}'\n  qemu-img info '{uri}'");
+    eprintln!("  sudo nbd-client -unix {} /dev/nbd0", socket.display());
+    print(&format!("{uri}\n"));
+    // Without a sender there is nothing to wait for.
+    let _ = occasions.recv();
+    server.stop().map_err(not_durable)
+}
+
+fn serve_file(
+    dir: &Path,
+    disk: Arc<dyn SharedStore>,
+    name: &str,
+    tell: Sender<Occasion>,
+    occasions: &Receiver<Occasion>,
+) -> Result<(), Failure> {
+    let size = show_size(disk.profile().len);
+    let ended = Box::new(move || {
+        // The main thread may be beyond listening.
+        let _ = tell.send(Occasion::Ended);
+    });
+    let mount = Mount::start(dir, disk, "targe", teller(), ended)
+        .map_err(|error| Failure::Failed(reach::told(&error)))?;
+    let file = mount.file();
+    eprintln!("{name}, {size}, is a file now; Ctrl-C detaches it");
+    eprintln!("  sudo losetup --find --show --direct-io=on {}", file.display());
+    print(&format!("{}\n", file.display()));
+    let mut detached = false;
+    while let Ok(Occasion::Stop) = occasions.recv() {
+        if detached {
+            eprintln!("targe: cut off from those who still use it");
+            mount.abort();
+            break;
+        }
+        match mount.detach() {
+            Ok(Detached::Now) => break,
+            Ok(Detached::OnceClosed) => {
+                detached = true;
+                eprintln!(
+                    "targe: somebody still uses {}: it is served until he closes it (losetup --detach); \
+                     another signal cuts him off",
+                    file.display()
+                );
+            }
+            Err(error) => {
+                eprintln!("targe: cannot unmount {}: {error}; another signal ends it anyway", dir.display());
+                detached = true;
+            }
+        }
+    }
+    mount.wait().map_err(not_durable)
+}
+
+fn not_durable(failure: store::contract::Failure) -> Failure {
+    Failure::Failed(format!("what was written last may be lost: flush: {}", failure.fault))
+}
+
+/// The address of a socket, as QEMU and libnbd take it.
+fn nbd_uri(socket: &Path) -> String {
+    let mut uri = "nbd+unix:///?socket=".to_owned();
+    for byte in socket.as_os_str().as_bytes() {
+        let plain = byte.is_ascii_alphanumeric() || b"/-._~".contains(byte);
+        // Writing to a string does not fail.
+        let _ = if plain { write!(uri, "{}", char::from(*byte)) } else { write!(uri, "%{byte:02X}") };
+    }
+    uri
+}
+
+/// Tells on stderr when the target goes and comes.
+fn tell_of_session(url: &Url, disk: &RemoteDisk) {
+    let url = url.to_string();
+    let mut waiting = false;
+    disk.session().watch(Box::new(move |news| {
+        match news {
+            News::Recovering => {
+                waiting = true;
+                eprintln!("targe: {url}: no path to the target; requests wait");
+            }
+            News::Up(_) if waiting => {
+                waiting = false;
+                eprintln!("targe: {url}: reached again");
+            }
+            // Else it is our own end.
+            News::Down(why) if why.connection().is_some() => {
+                eprintln!("targe: {url}: given up: {}; requests fail from now on", reach::told(why));
+            }
+            _ => {}
+        }
+        true
+    }));
+}
+
+/// Tells notices on stderr, failures of the disk not more often than they can be read.
+fn teller() -> Watch {
+    let told: Mutex<Option<(Instant, u64)>> = Mutex::default();
+    Arc::new(move |notice| match notice {
+        Notice::Failed { what, at, len, failure } => {
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            let (since, untold) = told.unwrap_or((Instant::now(), 0));
+            if told.is_some() && since.elapsed() < TELL_AGAIN {
+                *told = Some((since, untold + 1));
+                return;
+            }
+            *told = Some((Instant::now(), 0));
+            let others = if untold > 0 { format!(" (and {untold} more before)") } else { String::new() };
+            eprintln!("targe: {what} of {len} bytes at {at}: {}{others}", failure.fault);
+        }
+        Notice::Misbehaved(why) => eprintln!("targe: a client was cut off: {why}"),
+        Notice::TooManyClients => eprintln!("targe: a client was turned away: there are too many"),
+    })
+}
+
+/// Has signals that ask for the end wake the main thread, so many times; the next one is obeyed at once.
+fn watch_signals(tell: Sender<Occasion>, times: u32) -> std::io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let watch = move || {
+        let mut last: Option<Instant> = None;
+        let mut count = 0;
+        for _ in &mut signals {
+            if last.is_some_and(|last| last.elapsed() < ONE_REQUEST) {
+                continue;
+            }
+            last = Some(Instant::now());
+            count += 1;
+            if count > times || tell.send(Occasion::Stop).is_err() {
+                std::process::exit(EXIT_FAILED);
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_in_addresses_are_escaped() {
+        for (path, uri) in [
+            ("/run/disk-1.sock", "nbd+unix:///?socket=/run/disk-1.sock"),
+            ("/a b&c?", "nbd+unix:///?socket=/a%20b%26c%3F"),
+        ] {
+            assert_eq!(nbd_uri(Path::new(path)), uri);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+"""`targe attach` as a context: a disk of a server (or several, striped), at an NBD socket or as a file."""
+
+import os
+import signal
+import subprocess
+
+import servers
+
+# Longest a disk may take to appear, seconds: it is there once its address is printed.
+START_MAX_S = 20
+STOP_MAX_S = 30
+
+
+class Attached:
+    def __init__(self, server, way, units=(0,), query="", arguments=(), name="attach"):
+        self.urls = [server.url(unit, query=query) for unit in units]
+        self.folder = server.folder
+        self.way = way
+        self.place = os.path.join(server.folder, "socket" if way == "nbd" else "mnt")
+        self.arguments = list(arguments)
+        self.log_path = os.path.join(server.folder, f"{name}.log")
+        self.process = None
+        self.address = None
+
+    def command(self):
+        return [servers.Targe.binary, "attach", *self.urls, f"--{self.way}", self.place, *self.arguments]
+
+    def __enter__(self):
+        # Behind a name that exists may be the mount of one that died.
+        if self.way == "fuse" and os.path.basename(self.place) not in os.listdir(self.folder):
+            os.mkdir(self.place)
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+                                            text=True, preexec_fn=servers.die_with_parent)
+        self.address = self.process.stdout.readline().strip()
+        if not self.address:
+            code = self.process.wait(START_MAX_S)
+            raise RuntimeError(f"attach ends with {code}: {self.said()[-300:]}")
+        return self
+
+    def __exit__(self, *_):
+        if self.process is None:
+            return
+        for _ in range(2):
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(STOP_MAX_S)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        else:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.process = None
+
+    def ask_to_end(self):
+        self.process.send_signal(signal.SIGTERM)
+
+    def end(self):
+        """Waits for the end; returns the exit code."""
+        code = self.process.wait(STOP_MAX_S)
+        self.process.stdout.close()
+        self.process = None
+        return code
+
+    def detach(self):
+        self.ask_to_end()
+        return self.end()
+
+    def said(self):
+        with open(self.log_path, errors="replace") as log:
+            return log.read()
+
+
+def refused(command):
+    """Runs an attach that must not work; returns its exit code and what it said."""
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
+    return done.returncode, done.stdout + done.stderr

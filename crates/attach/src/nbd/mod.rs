@@ -12,7 +12,7 @@ mod status;
 mod wire;
 
 pub use server::{Server, StartError};
-pub use session::Session;
+pub use session::{Session, Ticket};
 pub use wire::Why;
 
 /// What is exported, as clients see it.

@@ -510,7 +510,10 @@ fn no_flag_at_all_serves_a_default_disk() {
 fn what_no_key_changes_is_what_the_protocol_engine_offers() {
     let scratch = Scratch::new();
     let keys = scratch.flags(&Flags::default()).unwrap().config.targets[0].keys.clone();
-    assert_eq!(keys, KeyPolicy::default());
+    // RFC 7143 §13.23 has a default of its own; we offer more.
+    assert_eq!(keys.task_reporting, ["FastAbort", "ResponseFence", "RFC3720"]);
+    let task_reporting = KeyPolicy::default().task_reporting;
+    assert_eq!(KeyPolicy { task_reporting, ..keys }, KeyPolicy::default());
 }
 
 #[test]

@@ -133,8 +133,8 @@ pub(crate) static ROOT: Section = Section {
         key(
             "memory",
             Size { min: 16 << 20, max: 1 << 44 },
-            Value("256M"),
-            "The budget for data in flight, over all sessions. A peer that would exceed it waits.",
+            Told("`256M`, or `64M` for each reactor where there are more than four"),
+            "The budget for data in flight, over all sessions; reactors share it evenly. A peer that would exceed it waits.",
         ),
         key(
             "max_sessions",

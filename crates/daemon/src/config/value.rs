@@ -29,8 +29,8 @@ pub struct Config {
     pub cores: Vec<u16>,
     /// Whether reactors spin.
     pub poll: bool,
-    /// The budget for data in flight.
-    pub memory: ByteLen,
+    /// The budget for data in flight; `None` goes by the number of reactors.
+    pub memory: Option<ByteLen>,
     /// The most sessions in all.
     pub max_sessions: u16,
     /// The most connections in all.

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::machine::PortalId;
+use base::units::ByteLen;
 use drivers::config::{EngineChoice, EngineKind};
 use drivers::mailbox::Handle;
 use drivers::reactor::Reactor;
@@ -168,8 +169,8 @@ fn driver_config(config: &Config, count: usize) -> drivers::config::Config {
         // One address, however many sessions it has, leaves room for others.
         connections_per_peer_max: (connections_max - connections_max / 4).max(1),
         stall: config.send_timeout,
-        unsent_bytes_max: share(config, count) / 4,
-        pool_bytes_max: share(config, count) / 4,
+        unsent_bytes_max: share(config.memory, count) / 4,
+        pool_bytes_max: share(config.memory, count) / 4,
         ..drivers::config::Config::default()
     }
 }
@@ -180,10 +181,10 @@ fn limits(config: &Config, index: usize, count: usize) -> Limits {
         connections_max: u32::from(config.max_connections),
         sessions_max: config.max_sessions,
         queue_depth: u32::from(config.queue_depth),
-        data_out_bytes_max: share(config, count) / 2,
+        data_out_bytes_max: share(config.memory, count) / 2,
         // The other quarter is for what is on its way into sockets.
-        data_in_bytes_max: share(config, count) / 4,
-        control_bytes_max: share(config, count) / 16,
+        data_in_bytes_max: share(config.memory, count) / 4,
+        control_bytes_max: share(config.memory, count) / 16,
         login_within: config.login_timeout,
         ping_after: config.nop_interval.unwrap_or(Duration::MAX),
         pong_within: config.nop_timeout,
@@ -193,7 +194,30 @@ fn limits(config: &Config, index: usize, count: usize) -> Limits {
     }
 }
 
+/// The memory of all reactors together, and the least of each, when none is given.
+const MEMORY: usize = 256 << 20;
+const MEMORY_EACH_MIN: usize = 64 << 20;
+
 /// Returns the part of the memory that one reactor has.
-fn share(config: &Config, count: usize) -> usize {
-    usize::try_from(config.memory.0).unwrap_or(usize::MAX) / count.max(1)
+fn share(memory: Option<ByteLen>, count: usize) -> usize {
+    let count = count.max(1);
+    match memory {
+        Some(memory) => usize::try_from(memory.0).unwrap_or(usize::MAX) / count,
+        None => (MEMORY / count).max(MEMORY_EACH_MIN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shared_evenly_and_grows_with_many_reactors_unless_it_is_given() {
+        let given = Some(ByteLen(100 << 20));
+        for (memory, count, each_mib) in
+            [(None, 1, 256), (None, 4, 64), (None, 32, 64), (given, 1, 100), (given, 4, 25)]
+        {
+            assert_eq!(share(memory, count), each_mib << 20, "{memory:?}, {count} reactors");
+        }
+    }
 }

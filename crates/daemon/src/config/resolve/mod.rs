@@ -103,7 +103,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         },
         cores: root.cores.map(|at| cores(&at, report)).unwrap_or_default(),
         poll: root.poll.is_some_and(|at| at.value),
-        memory: ByteLen(root.memory.map_or(0, |at| at.value)),
+        memory: root.memory.map(|at| ByteLen(at.value)),
         max_sessions,
         max_connections: root.max_connections.map_or(1, |at| at.value),
         login_timeout: root.login_timeout.map_or(Duration::ZERO, |at| at.value),

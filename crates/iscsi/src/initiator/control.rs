@@ -82,8 +82,12 @@ impl Session {
         let Some(link) = self.link_mut(slot) else { return };
         if link.ping.is_none() {
             link.ping = Some((itt, now));
+            // Ahead of what waits: a long queue is no silence.
+            link.controls += 1;
+            let ping = (Control::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
+            link.out.push_front(Output::Control(alloc::boxed::Box::new(ping)));
+            self.ask(slot);
             self.watch_if_repairing(now, slot);
-            self.control(slot, Control::Nop(nop(itt, Ttt::NONE, 0)), Vec::new());
         }
     }
 

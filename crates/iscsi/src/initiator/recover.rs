@@ -64,6 +64,9 @@ impl Session {
                 None => {}
             }
         }
+        if why != ConnectionDown::SessionEnded {
+            self.last = why;
+        }
         self.events.push_back(Event::ConnectionDown { slot, why });
         // What this connection was to clean up for others is to be asked for again.
         for place in &mut self.places {

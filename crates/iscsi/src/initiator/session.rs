@@ -63,6 +63,8 @@ pub struct Session {
     pub(super) retain: Option<Instant>,
     /// The logout of the whole session: its tag, and until when it may take.
     pub(super) farewell: Option<(Itt, Instant)>,
+    /// Why the last connection, or attempt to have one, came to its end.
+    pub(super) last: ConnectionDown,
     pub(super) stats: Stats,
 }
 
@@ -117,6 +119,7 @@ impl Session {
             patience: (plan.retry.first).then(|| now.after(plan.retry.patience)),
             retain: None,
             farewell: None,
+            last: ConnectionDown::Unreachable,
             stats: Stats::default(),
             plan,
         };
@@ -234,7 +237,7 @@ impl Session {
             self.lose_session(now, ConnectionDown::Lost);
         }
         if self.patience.take_if(|at| *at <= now).is_some() && self.phase == Phase::Away {
-            self.end(Down::NoPath(ConnectionDown::TooSlow));
+            self.end(Down::NoPath(self.last));
         }
         self.dispatch(now);
     }

@@ -1,0 +1,222 @@
+//! The library as a program uses it, against a target of ours.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of this is test code, where a panic is the verdict"
+)]
+
+mod target;
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use base::buffer::{Bytes, DataList};
+use base::units::Lba;
+use drivers::config::{Config, EngineChoice};
+use initiator::answer::block_on;
+use initiator::client::Client;
+use initiator::command::{Command, CommandError};
+use initiator::disk::{DiskError, RemoteDisk};
+use initiator::driver::Driver;
+use initiator::login::plan;
+use initiator::open::open_disk;
+use initiator::sessions::{Event, News};
+use initiator::url::{OfProcess, Url};
+use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::pdu::tmf_response::TmfResult;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use scsi::block;
+use scsi::lun::Lun;
+use scsi::sense::SenseKey;
+use store::contract::{Durability, ExtentState, OpAction, Outcome};
+use store::shared::SharedStore;
+
+/// Nothing here takes a second; what takes this long hangs.
+const HANG: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+
+fn url(lun: u16) -> Url {
+    target::url(lun).parse().unwrap()
+}
+
+fn disk(lun: u16) -> RemoteDisk {
+    let client = Client::start(&Config::default()).unwrap();
+    block_on(open_disk(&client, &url(lun), &OfProcess)).unwrap()
+}
+
+fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    base::rng::Rng::from_seed(seed).fill(&mut bytes);
+    bytes
+}
+
+fn list(bytes: &[u8]) -> DataList {
+    Bytes::copied_from(bytes).into()
+}
+
+fn flat(data: &DataList) -> Vec<u8> {
+    data.parts().iter().flat_map(|part| part.iter().copied()).collect()
+}
+
+/// Does one operation through the contract of a shared medium.
+fn perform(disk: &RemoteDisk, action: OpAction) -> Outcome {
+    let (tell, told) = channel();
+    disk.submit(action, Box::new(move |result| tell.send(result).unwrap()));
+    told.recv_timeout(HANG).unwrap().unwrap()
+}
+
+#[test]
+fn a_disk_keeps_the_contract_of_a_medium() {
+    let disk = disk(0);
+    let profile = disk.profile();
+    assert_eq!((profile.len, profile.granule, profile.read_only), (8 << 20, 512, false));
+    assert!(profile.thin && profile.deallocated_reads_zero);
+    // Longer than any command: it is cut, and put together again.
+    let data = pattern(1, 5 * MIB + 512);
+    let action = OpAction::Write { at: 512, data: list(&data), durability: Durability::Stable };
+    assert!(matches!(perform(&disk, action), Outcome::Done(back) if flat(&back) == data));
+    let read = |at, len| match perform(&disk, OpAction::Read { at, len }) {
+        Outcome::Data(data) => flat(&data),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(read(512, data.len()), data);
+    assert_eq!(read(0, 512), [0; 512]);
+    assert!(read(0, 0).is_empty());
+    // Two ways to have zeros, and what is left of the storage.
+    let zeroes = |at, may_deallocate| OpAction::WriteZeroes {
+        at,
+        len: MIB as u64,
+        may_deallocate,
+        durability: Durability::Cached,
+    };
+    perform(&disk, zeroes(1 << 20, false));
+    perform(&disk, zeroes(2 << 20, true));
+    perform(&disk, OpAction::Deallocate { at: 3 << 20, len: 1 << 20 });
+    perform(&disk, OpAction::Flush);
+    assert_eq!(read(1 << 20, 3 * MIB), vec![0; 3 * MIB]);
+    assert_eq!(read(4 << 20, MIB), data[4 * MIB - 512..5 * MIB - 512]);
+    let Outcome::Extents(extents) = perform(&disk, OpAction::Extents { at: 0, len: 8 << 20, count_max: 99 })
+    else {
+        panic!("no extents");
+    };
+    let mut at = 0;
+    for extent in &extents {
+        assert_eq!(extent.at, at, "{extents:?}");
+        at += extent.len;
+    }
+    assert_eq!(at, 8 << 20);
+    let state = |at| extents.iter().find(|extent| extent.at + extent.len > at).unwrap().state;
+    assert_eq!(
+        [state(1 << 20), state(2 << 20), state(3 << 20)],
+        [ExtentState::Mapped, ExtentState::Hole, ExtentState::Hole]
+    );
+    // What leaves the medium, or is no whole block, goes nowhere.
+    assert_eq!(block_on(disk.read(8 << 20, 512)).unwrap_err(), DiskError::BeyondTheEnd);
+    assert_eq!(
+        block_on(disk.write(1, list(&[0; 512]), Durability::Cached)).unwrap_err(),
+        DiskError::Unaligned
+    );
+}
+
+#[test]
+fn a_compare_and_write_writes_only_what_it_found() {
+    let disk = disk(1);
+    let (old, new) = ([1; 512], [2; 512]);
+    block_on(disk.write(4096, list(&old), Durability::Cached)).unwrap();
+    block_on(disk.compare_and_write(4096, list(&[old, new].concat()))).unwrap();
+    match block_on(disk.compare_and_write(4096, list(&[old, [3; 512]].concat()))) {
+        Err(DiskError::Command(CommandError::Sense(sense))) => assert_eq!(sense.key, SenseKey::MISCOMPARE),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(flat(&block_on(disk.read(4096, 512)).unwrap()), new);
+}
+
+#[test]
+fn a_reset_is_heard_and_the_next_command_does_not_suffer_from_it() {
+    let disk = disk(2);
+    let (tell, heard) = channel();
+    disk.session().watch(Box::new(move |news| {
+        if let News::Attention { asc, .. } = news {
+            tell.send(*asc).unwrap();
+        }
+        true
+    }));
+    let answer = block_on(disk.unit().manage(TmfFunction::LOGICAL_UNIT_RESET)).unwrap();
+    assert_eq!(answer, Some(TmfResult::COMPLETE));
+    assert_eq!(flat(&block_on(disk.read(0, 512)).unwrap()), [0; 512]);
+    let asc = heard.recv_timeout(HANG).unwrap();
+    assert_eq!(asc.0 >> 8, 0x29, "{asc:?}");
+}
+
+#[test]
+fn many_threads_use_one_disk() {
+    let disk = disk(3);
+    std::thread::scope(|scope| {
+        for number in 0..8_u64 {
+            let disk = &disk;
+            scope.spawn(move || {
+                let at = number << 20;
+                for round in 0..20 {
+                    let data = pattern(number * 100 + round, 64 << 10);
+                    block_on(disk.write(at, list(&data), Durability::Cached)).unwrap();
+                    assert_eq!(flat(&block_on(disk.read(at, data.len())).unwrap()), data);
+                }
+            });
+        }
+    });
+    block_on(disk.session().log_out()).unwrap();
+    let error = block_on(disk.read(0, 512)).unwrap_err();
+    assert!(
+        matches!(error, DiskError::Command(CommandError::Refused(_) | CommandError::Down(_))),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_driver_works_in_a_loop_of_its_owner() {
+    for engine in [EngineChoice::Epoll, EngineChoice::Auto] {
+        let mut driver = Driver::new(&Config { engine, ..Config::default() }).unwrap();
+        let session = driver.open(plan(&url(4), &OfProcess).unwrap());
+        let mut left: BTreeSet<u64> = (0..500).collect();
+        for token in &left {
+            // Before the session is up: they wait for it.
+            let cdb = block::read_16(Lba(*token), 8, false);
+            driver.submit(
+                session,
+                *token,
+                Command::new(Lun(0x0004_0000_0000_0000), cdb).reading(4096).repeatable(),
+            );
+        }
+        let start = Instant::now();
+        let mut down = false;
+        while !down {
+            assert!(start.elapsed() < HANG, "it hangs with {} commands left", left.len());
+            let sleep = driver.advance().unwrap();
+            let mut busy = false;
+            while let Some(event) = driver.poll_event() {
+                busy = true;
+                match event {
+                    Event::Finished { token, result, .. } => {
+                        assert_eq!(result.unwrap().bytes(), [0; 4096]);
+                        assert!(left.remove(&token), "{token} ended twice");
+                        if left.is_empty() {
+                            driver.log_out(session);
+                        }
+                    }
+                    Event::Session { news: News::Down(_), .. } => down = true,
+                    _ => {}
+                }
+            }
+            if !busy {
+                let limit = sleep.unwrap_or(HANG).min(HANG);
+                let (tv_sec, tv_nsec) = (limit.as_secs().try_into().unwrap(), limit.subsec_nanos().into());
+                poll(&mut [PollFd::new(&driver, PollFlags::IN)], Some(&Timespec { tv_sec, tv_nsec }))
+                    .unwrap();
+            }
+        }
+        assert!(left.is_empty());
+    }
+}

@@ -454,48 +454,6 @@ impl History {
         }
     }
 
-    /// Returns what a change leaves in each of its blocks, as far as that is known, and whether that may be torn; a copy
-    /// reads from `begin` to `to`.
-    fn contents(&self, change: &Change, begin: Tick, to: Tick) -> Vec<((DeviceId, Lba), (Known, bool))> {
-        let Change { device, lba: first, .. } = *change;
-        let at = |(device, lba): (DeviceId, Lba)| {
-            let content = match change.content {
-                Planned::Zero => Known::Exactly(Content::Zero),
-                Planned::Anything => Known::Anything,
-                Planned::Same(mark) => Known::Exactly(Content::Signed(mark)),
-                Planned::Signed(writer, sequence) => {
-                    Known::Exactly(Content::Signed(Mark { device, lba, writer, sequence }))
-                }
-                Planned::CopyOf(source, from) => {
-                    let from = Lba(from.0.saturating_add(lba.0.saturating_sub(first.0)));
-                    return ((device, lba), self.copy_of((source, from), begin, to));
-                }
-            };
-            ((device, lba), (content, false))
-        };
-        keys_of(device, first, change.blocks).map(at).collect()
-    }
-
-    fn copy_of(&self, source: (DeviceId, Lba), from: Tick, to: Tick) -> (Known, bool) {
-        let Some(block) = self.blocks.get(&source) else { return (self.initial(), false) };
-        let mut contents = Vec::new();
-        let mut broken = false;
-        for version in block.readable(from, to) {
-            broken |= version.broken;
-            match &version.content {
-                Known::Exactly(content) => contents.push(*content),
-                Known::OneOf(own) => contents.extend_from_slice(own),
-                Known::Anything => return (Known::Anything, broken),
-            }
-        }
-        contents.sort_unstable();
-        contents.dedup();
-        match contents.as_slice() {
-            [only] => (Known::Exactly(*only), broken),
-            _ => (Known::OneOf(contents), broken),
-        }
-    }
-
     fn expected(&self, device: DeviceId, lba: Lba, from: Tick, to: Tick) -> Vec<Content> {
         let mut expected = Vec::new();
         let Some(block) = self.blocks.get(&(device, lba)) else {
@@ -515,6 +473,7 @@ impl History {
     }
 
     fn judge(&mut self, key: (DeviceId, Lba), reading: Reading, from: Tick, to: Tick) -> Option<Finding> {
+        self.refresh_copies(key, to);
         let tears = self.tears;
         // What was read before or after a crash says nothing of what the crash left.
         let telling = self.crashes.get(&key.0).is_none_or(|crash| *crash < from);
@@ -595,5 +554,6 @@ fn keys_of(device: DeviceId, first: Lba, blocks: u64) -> impl Iterator<Item = (D
     (first.0..first.0.saturating_add(blocks)).map(move |lba| (device, Lba(lba)))
 }
 
+mod copies;
 #[cfg(test)]
 mod tests;

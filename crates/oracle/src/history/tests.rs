@@ -276,6 +276,7 @@ fn zeros_and_copies_and_one_block_for_many_are_judged() {
     desk.done(5);
     let copy = desk.history.submit(change(5, 1, Planned::CopyOf(DEVICE, Lba(1)), false));
     let newer = desk.done(1);
+    assert_eq!(desk.clone_for().read(5, &newer), None, "copied late, and seen before it ended");
     desk.history.end(copy, End::Done);
     assert_eq!(desk.clone_for().read(5, &newer), None, "copied before or after");
     assert_eq!(desk.read(5, &source), None);

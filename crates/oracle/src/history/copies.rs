@@ -1,0 +1,78 @@
+//! What changes leave in blocks, copies among them: what those leave depends on what they found.
+
+use alloc::vec::Vec;
+
+use base::units::Lba;
+
+use super::{Change, Content, History, Known, Mark, OpId, Planned, keys_of};
+use crate::register::Tick;
+use crate::stamp::DeviceId;
+
+impl History {
+    /// Returns what a change leaves in each of its blocks, as far as that is known, and whether that may be torn; a copy
+    /// reads from `begin` to `to`.
+    pub(super) fn contents(
+        &self,
+        change: &Change,
+        begin: Tick,
+        to: Tick,
+    ) -> Vec<((DeviceId, Lba), (Known, bool))> {
+        let Change { device, lba: first, .. } = *change;
+        let at = |(device, lba): (DeviceId, Lba)| {
+            let content = match change.content {
+                Planned::Zero => Known::Exactly(Content::Zero),
+                Planned::Anything => Known::Anything,
+                Planned::Same(mark) => Known::Exactly(Content::Signed(mark)),
+                Planned::Signed(writer, sequence) => {
+                    Known::Exactly(Content::Signed(Mark { device, lba, writer, sequence }))
+                }
+                Planned::CopyOf(source, from) => {
+                    let from = Lba(from.0.saturating_add(lba.0.saturating_sub(first.0)));
+                    return ((device, lba), self.copy_of((source, from), begin, to));
+                }
+            };
+            ((device, lba), (content, false))
+        };
+        keys_of(device, first, change.blocks).map(at).collect()
+    }
+
+    fn copy_of(&self, source: (DeviceId, Lba), from: Tick, to: Tick) -> (Known, bool) {
+        let Some(block) = self.blocks.get(&source) else { return (self.initial(), false) };
+        let mut contents = Vec::new();
+        let mut broken = false;
+        for version in block.readable(from, to) {
+            broken |= version.broken;
+            match &version.content {
+                Known::Exactly(content) => contents.push(*content),
+                Known::OneOf(own) => contents.extend_from_slice(own),
+                Known::Anything => return (Known::Anything, broken),
+            }
+        }
+        contents.sort_unstable();
+        contents.dedup();
+        match contents.as_slice() {
+            [only] => (Known::Exactly(*only), broken),
+            _ => (Known::OneOf(contents), broken),
+        }
+    }
+
+    /// Copies into a block that are still under way may hold whatever their source held until now.
+    pub(super) fn refresh_copies(&mut self, key: (DeviceId, Lba), now: Tick) {
+        if self.copies.is_empty() {
+            return;
+        }
+        let ops = self.blocks.get(&key).map(|block| block.versions.as_slice()).unwrap_or_default();
+        let open: Vec<OpId> =
+            ops.iter().map(|version| OpId(version.op)).filter(|op| self.copies.contains_key(op)).collect();
+        for op in open {
+            let (Some(change), Some(read)) = (self.ops.get(&op), self.copies.get(&op)) else { continue };
+            let Planned::CopyOf(source, from) = change.content else { continue };
+            let lba = Lba(from.0.saturating_add(key.1.0.saturating_sub(change.lba.0)));
+            let (content, broken) = self.copy_of((source, lba), read.0, now);
+            if let Some(version) = self.blocks.get_mut(&key).and_then(|block| block.find(op.0)) {
+                version.content = content;
+                version.broken |= broken;
+            }
+        }
+    }
+}

@@ -10,6 +10,7 @@ extern crate alloc;
 pub mod buffer;
 pub mod bytes;
 pub mod machine;
+pub mod planted;
 pub mod rng;
 pub mod serial;
 pub mod time;

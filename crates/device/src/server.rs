@@ -5,6 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use base::buffer::{Bytes, DataList, Pool};
+use base::planted::{self, Bug};
 use base::time::Instant;
 use base::units::{BlockSize, Blocks, ByteLen};
 use scsi::sense::{Asc, Sense, SenseKey};
@@ -251,7 +252,8 @@ impl Core {
     }
 
     /// Returns when a write may be acknowledged, given its FUA bit.
-    pub(crate) const fn durability(&self, force_unit_access: bool) -> Durability {
+    pub(crate) fn durability(&self, force_unit_access: bool) -> Durability {
+        let force_unit_access = force_unit_access && !planted::is(Bug::IgnoreFua);
         if self.facts.profile.volatile_cache && (force_unit_access || !self.settings.write_cache) {
             Durability::Stable
         } else {

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use base::buffer::DataList;
+use base::planted::{self, Bug};
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
@@ -211,7 +212,7 @@ impl LogicalUnit {
         self.core.stats.aborts += 1;
         let held_back = self.core.medium.forget_waiting(id);
         task.info.ops.set(task.info.ops.get().saturating_sub(held_back));
-        if !task.info.is_idle() {
+        if !task.info.is_idle() && !planted::is(Bug::ForgetFence) {
             self.core.medium.fence(id);
         }
         self.tasks.mark_aborted(id, answer);

@@ -5,6 +5,7 @@
 //! what they have to send; what that takes of the budgets was taken before the loss and is given back when they end.
 
 use base::machine::{Action, ConnId};
+use base::planted::{self, Bug};
 use base::time::{Duration, Instant};
 
 use super::arena::Key;
@@ -177,7 +178,9 @@ impl Engine {
         //# management response to the reassignment request MUST be issued before
         //# the reassignment becomes effective.
         self.answer_tmf(key, result)?;
-        if let (TmfResult::COMPLETE, Some(task)) = (result, task) {
+        if let (TmfResult::COMPLETE, Some(task)) = (result, task)
+            && !planted::is(Bug::ForgetReassign)
+        {
             self.adopt(now, task, tmf.conn, tmf.exp_data_sn);
         }
         Ok(())

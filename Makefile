@@ -8,7 +8,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test sim test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile conform fuzz bench doc build tidy packages
+.PHONY: help demo test sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile conform fuzz bench doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: packages  ## everything CI runs
 
 sim:  ## worlds from seeds: SEEDS=2000 runs so many, SEED=7 replays one and prints all of it
 	$(CARGO) run --profile sim --locked --quiet --package targe-sim
+
+sim-planted:  ## bugs planted on purpose: the simulator must find each within SEEDS
+	RUSTFLAGS="--cfg targe_planted" $(CARGO) run --profile sim --locked --quiet --package targe-sim --target-dir target/planted
 
 test-libiscsi: build packages  ## libiscsi's suite on every configuration
 	tests/foreign/libiscsi/run --server $(SERVER)

@@ -141,6 +141,10 @@ pub trait Fabric {
     /// Lets everything happen that is due; also after media have completions.
     fn advance(&mut self, now: Instant);
 
+    /// An initiator ends its nexus at once and begins a new one: the last resort of block layers when task management is not
+    /// answered.
+    fn give_up(&mut self, now: Instant, initiator: usize);
+
     /// Throws no dice from now on.
     fn heal(&mut self, now: Instant);
 
@@ -149,6 +153,9 @@ pub trait Fabric {
 
     /// The target loses its power: machine, nexuses, everything. It comes back at once on what its media kept.
     fn crash(&mut self, now: Instant);
+
+    /// Returns when something last went wrong between the ends: an order may have to wait for what mends it.
+    fn trouble(&self) -> Instant;
 
     /// Returns what of the target still holds something for somebody, in words; `None` when it is idle.
     fn holds(&self) -> Option<String>;

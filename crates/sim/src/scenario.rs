@@ -94,7 +94,7 @@ impl Scenario {
         let blocks = 48 + rng.below(200);
         let volatile = rng.chance(1, 2);
         let micros = Duration::from_micros;
-        let effect = *pick(&mut rng, &[0, 0, 300, 5_000, 80_000]);
+        let effect = *pick(&mut rng, &[0, 0, 300, 5_000, 80_000, 700_000]);
         let answer = *pick(&mut rng, &[0, 0, 200, 20_000]);
         let len = block_size.len_of(base::units::Blocks(blocks)).map_or(0, |len| len.0);
         let medium = MediumPlan {
@@ -211,7 +211,7 @@ fn way(rng: &mut Rng, faults: u32) -> StreamPlan {
         if rng.chance(1, 2) { Odds(faults * weight) } else { Odds::NEVER }
     };
     let mut plan = StreamPlan {
-        corrupt_header: odds(100),
+        corrupt_header: odds(250),
         corrupt_header_digest: odds(30),
         corrupt_data: odds(150),
         corrupt_data_digest: odds(30),

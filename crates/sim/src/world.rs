@@ -20,6 +20,9 @@ use crate::workload::Workload;
 /// After this long an initiator loses patience with an order and aborts it, as block layers do.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// After this long an initiator loses patience with task management and ends its nexus.
+const MANAGES_WITHIN: Duration = Duration::from_secs(60);
+
 /// After this long without an end, an order hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(600);
 
@@ -69,7 +72,7 @@ pub struct World {
     desk: Desk,
     actors: Vec<Actor>,
     open: BTreeMap<Ticket, Open>,
-    managing: BTreeMap<Ticket, Instant>,
+    managing: BTreeMap<Ticket, Managing>,
     next_ticket: u64,
     rng: Rng,
     trace: Trace,
@@ -89,12 +92,20 @@ struct Actor {
     next: Instant,
 }
 
+struct Managing {
+    initiator: usize,
+    since: Instant,
+    /// When its initiator gives up.
+    patience: Instant,
+}
+
 struct Open {
     initiator: usize,
     unit: u16,
     since: Instant,
     /// When its initiator asks for its end, again.
     patience: Instant,
+    immediate: bool,
 }
 
 /// Runs the world of a scenario.
@@ -185,12 +196,15 @@ impl World {
         let now = self.clock.now();
         let sends = self.actors.iter().filter(|actor| self.may_send(actor)).map(|actor| actor.next);
         let oldest = self.open.values().map(|open| open.patience).min();
-        let hangs = self.open.values().map(|open| open.since).chain(self.managing.values().copied()).min();
+        let managing = self.managing.values();
+        let unanswered = managing.clone().map(|open| open.patience).min();
+        let hangs = self.open.values().map(|open| open.since).chain(managing.map(|open| open.since)).min();
         let next = (self.media.iter().filter_map(Medium::next))
             .chain(self.fabric.next())
             .chain(sends)
             .chain(self.crashes.last().copied())
             .chain(oldest)
+            .chain(unanswered)
             .chain(hangs.map(|since| since.after(HANGS_AFTER)))
             .min();
         let Some(next) = next else {
@@ -247,11 +261,14 @@ impl World {
         let ticket = self.ticket();
         self.trace.say(|| describe(initiator, ticket, &order.cdb, &meaning));
         self.trace.mix_bytes(&order.cdb);
-        let unit = order.unit;
+        let (unit, immediate) = (order.unit, order.immediate);
         self.desk.submitted(ticket, meaning);
         if self.fabric.submit(now, initiator, ticket, order) {
             self.actors[initiator].open += 1;
-            self.open.insert(ticket, Open { initiator, unit, since: now, patience: now.after(PATIENCE) });
+            self.open.insert(
+                ticket,
+                Open { initiator, unit, since: now, patience: now.after(PATIENCE), immediate },
+            );
         } else {
             self.desk.ended(initiator, ticket, &Ended::Refused);
         }
@@ -280,7 +297,8 @@ impl World {
         let ticket = self.ticket();
         self.trace.say(|| format!("initiator {initiator} asks {function:?} as {}", ticket.0));
         if self.fabric.manage(now, initiator, ticket, function) {
-            self.managing.insert(ticket, now);
+            let patience = now.after(MANAGES_WITHIN);
+            self.managing.insert(ticket, Managing { initiator, since: now, patience });
         }
     }
 
@@ -292,6 +310,15 @@ impl World {
             let Some(open) = self.open.get_mut(&ticket) else { continue };
             open.patience = now.after(PATIENCE);
             let (initiator, unit) = (open.initiator, open.unit);
+            // What was lost on the way may take a while to be missed; an immediate command never is. And who is aborted by
+            // another initiator hears nothing of it (TAS is 0, SAM-5 §5.6).
+            let since = self.fabric.trouble().max(open.since);
+            let aborts = self.scenario.manages_one_in > 0 || self.scenario.reserves_one_in > 0;
+            if now.since(since) >= PATIENCE && !open.immediate && !aborts {
+                let line =
+                    format!("order {} of initiator {initiator} waits although nothing is wrong", ticket.0);
+                self.fail(line);
+            }
             self.trace
                 .say(|| format!("initiator {initiator} waits too long for {} on unit {unit}", ticket.0));
             self.manage(now, initiator, Manage::AbortTask(ticket));
@@ -301,7 +328,16 @@ impl World {
             let line = format!("order {} of initiator {} never ended", ticket.0, open.initiator);
             self.fail(line);
         }
-        if let Some((ticket, _)) = self.managing.iter().find(|(_, since)| now >= since.after(HANGS_AFTER)) {
+        let given_up = self.managing.values_mut().find(|open| now >= open.patience);
+        if let Some(open) = given_up {
+            // RFC 7143 gives an initiator no way to learn whether an immediate request arrived.
+            open.patience = now.after(MANAGES_WITHIN);
+            let initiator = open.initiator;
+            self.trace.say(|| format!("initiator {initiator} gives up its nexus"));
+            self.fabric.give_up(now, initiator);
+        }
+        if let Some((ticket, _)) = self.managing.iter().find(|(_, open)| now >= open.since.after(HANGS_AFTER))
+        {
             let line = format!("management request {} was never answered", ticket.0);
             self.fail(line);
         }

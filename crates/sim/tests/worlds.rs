@@ -7,7 +7,7 @@ use sim::trace::Trace;
 use sim::world::{self, Report};
 
 /// Few, since this runs without optimisation.
-const SEEDS: u64 = 30;
+const SEEDS: u64 = 18;
 
 fn run(seed: u64) -> Report {
     world::run(&Scenario::of(seed), &Trace::new(30, false)).unwrap_or_else(|failure| panic!("{failure}"))

@@ -42,6 +42,7 @@ pub struct Direct {
     happenings: VecDeque<Happening>,
     next_nexus: u32,
     commands: u64,
+    trouble: Instant,
 }
 
 struct Host {
@@ -92,6 +93,7 @@ impl Direct {
             happenings: VecDeque::new(),
             next_nexus: 1,
             commands: 0,
+            trouble: now,
         };
         direct.build();
         for host in 0..scenario.initiators {
@@ -156,6 +158,7 @@ impl Direct {
     /// Everything of a nexus is gone; its tasks are lost.
     fn lose(&mut self, now: Instant, host: usize) {
         let Some(id) = self.hosts[host].nexus.take() else { return };
+        self.trouble = now;
         self.trace.say(|| format!("initiator {host} loses its nexus"));
         for unit in 0..self.units.len() {
             self.units[unit].nexus_lost(now, id);
@@ -400,6 +403,10 @@ impl Fabric for Direct {
         }
     }
 
+    fn give_up(&mut self, now: Instant, initiator: usize) {
+        self.plan(now, Step::Lose(initiator));
+    }
+
     fn heal(&mut self, _now: Instant) {
         self.queue.retain(|_, step| !matches!(step, Step::Lose(_)));
     }
@@ -422,6 +429,10 @@ impl Fabric for Direct {
             let at = self.soon(now);
             self.plan(at, Step::Return(host));
         }
+    }
+
+    fn trouble(&self) -> Instant {
+        self.trouble
     }
 
     fn holds(&self) -> Option<String> {

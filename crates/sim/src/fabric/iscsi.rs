@@ -56,6 +56,7 @@ pub struct Iscsi {
     /// The target does not listen before this.
     boots_at: Instant,
     tally: Tally,
+    trouble: Instant,
 }
 
 /// An initiator.
@@ -133,6 +134,7 @@ impl Iscsi {
             healed: false,
             boots_at: now,
             tally: Tally::default(),
+            trouble: now,
         };
         fabric.boot(now);
         for host in 0..scenario.initiators {
@@ -215,6 +217,7 @@ impl Iscsi {
         self.hosts[host].connecting.remove(&slot);
         let refused = !self.healed && self.rng.chance(self.plan.connects_fail_per_mille, 1000);
         if refused || now < self.boots_at {
+            self.trouble = now;
             return self.hosts[host].session.connect_failed(now, slot);
         }
         self.tally.connections += 1;
@@ -319,6 +322,7 @@ impl Iscsi {
                 self.trace.say(|| format!("initiator {host} slot {} is up", slot.0));
             }
             Event::ConnectionDown { slot, why } => {
+                self.trouble = now;
                 self.trace.say(|| format!("initiator {host} slot {} is down: {why}", slot.0));
             }
             other => self.trace.say(|| format!("initiator {host}: {other:?}")),
@@ -328,6 +332,7 @@ impl Iscsi {
     /// A session is over: its owner begins a new one, unless it wanted the end.
     fn down(&mut self, now: Instant, host: usize, why: Down) {
         self.trace.say(|| format!("initiator {host} is down: {why}"));
+        self.trouble = now;
         let entry = &mut self.hosts[host];
         assert!(entry.tasks.is_empty(), "a session went down with tasks that were not reported");
         assert!(
@@ -441,6 +446,11 @@ impl Fabric for Iscsi {
         }
     }
 
+    fn give_up(&mut self, now: Instant, initiator: usize) {
+        self.hosts[initiator].session.close(now);
+        self.settle(now);
+    }
+
     fn heal(&mut self, _now: Instant) {
         self.healed = true;
         self.wires.values_mut().for_each(Wire::heal);
@@ -464,6 +474,10 @@ impl Fabric for Iscsi {
         self.boot(now);
         self.boots_at = now.after(Span::between(Duration::ZERO, Duration::from_secs(4)).pick(&mut self.rng));
         self.settle(now);
+    }
+
+    fn trouble(&self) -> Instant {
+        self.trouble
     }
 
     fn holds(&self) -> Option<String> {

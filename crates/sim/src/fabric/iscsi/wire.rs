@@ -222,6 +222,7 @@ impl Iscsi {
         let logged = self.wires.get_mut(&number).map(|wire| wire.link.take_log()).unwrap_or_default();
         for fault in logged {
             self.tally.faults += 1;
+            self.trouble = now;
             self.trace.say(|| format!("wire {number}: {fault}"));
         }
         any

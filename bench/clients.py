@@ -12,6 +12,7 @@ sys.path[:0] = [os.path.join(ROOT, "tests", "foreign"), os.path.join(ROOT, "test
 
 from driver import disk
 
+TARGE = os.path.join(ROOT, "target", "release", "targe")
 LOAD = os.path.join(ROOT, "target", "release", "load")
 # Longer than any run is meant to take.
 RUN_MAX_S = 120
@@ -56,6 +57,17 @@ def load(server, row, seconds):
         options.append("--digests")
     result = json.loads(run([LOAD, *server.load_arguments(), *options]))
     return result["completed"], result["seconds"]
+
+
+def targe_bench(server, row, seconds):
+    """Our own initiator, as users have it."""
+    digest = "crc32c" if row.digests else "none"
+    options = ["--rw", row.direction, "--bs", str(row.size), "--depth", str(row.depth), "--time", str(seconds), "--warmup", "0"]
+    if row.random:
+        options.append("--random")
+    url = server.url(query=f"?header_digest={digest}&data_digest={digest}")
+    result = json.loads(run([TARGE, "bench", url, "--write", "--json", *options]))
+    return result["ios"], result["seconds"]
 
 
 def run(command):

@@ -3,6 +3,7 @@
 use iscsi::chap::{Algorithm, Credentials, Response, Secret};
 use iscsi::text::value::{to_base64, to_hex};
 
+use crate::entropy::{fresh, pattern};
 use crate::suite::case;
 use crate::text::Keys;
 use crate::verdict::Outcome;
@@ -109,6 +110,17 @@ fn proof(user: &Credentials, to: &Challenged) -> Response {
     Response::compute(to.algorithm, to.id, &user.secret, &to.bytes)
 }
 
+/// Returns the keys of a proof, with a challenge of our own if the target shall prove itself too: one that wants both
+/// refuses half of it.
+fn claim(station: &Station, name: &str, response: &str, algorithm: Algorithm) -> Keys {
+    let mut keys = Keys::of(&[("CHAP_N", name), ("CHAP_R", response)]);
+    if station.auth.mutual.is_some() {
+        keys.push("CHAP_I", "17");
+        keys.push("CHAP_C", &to_hex(&pattern(fresh(), algorithm.response_len())));
+    }
+    keys
+}
+
 fn algorithms(station: &mut Station) -> Outcome {
     let user = user(station)?;
     let mut known = 0;
@@ -125,8 +137,7 @@ fn algorithms(station: &mut Station) -> Outcome {
         };
         known += 1;
         let challenge = Challenged::read(&keys)?;
-        let keys =
-            Keys::of(&[("CHAP_N", &user.name), ("CHAP_R", &to_hex(proof(&user, &challenge).as_bytes()))]);
+        let keys = claim(station, &user.name, &to_hex(proof(&user, &challenge).as_bytes()), algorithm);
         if let Err(status) = prove(&mut talk, &plan, &keys)? {
             fail!("with algorithm {number} the right response is refused with {status:04x?}");
         }
@@ -229,7 +240,7 @@ fn base64_response(station: &mut Station) -> Outcome {
     let plan = Plan::normal(station);
     let (mut talk, challenge) = challenged(station, &plan, "5")?;
     let response = to_base64(proof(&user, &challenge).as_bytes());
-    let keys = Keys::of(&[("CHAP_N", &user.name), ("CHAP_R", &response)]);
+    let keys = claim(station, &user.name, &response, challenge.algorithm);
     match prove(&mut talk, &plan, &keys)? {
         Ok(_) => Ok(()),
         Err(status) => fail!("the right response in base64 is refused with {status:04x?}"),

@@ -4,7 +4,6 @@
 use iscsi::pdu::Opcode;
 use iscsi::pdu::nop_in::NopIn;
 use iscsi::pdu::r2t::R2t;
-use iscsi::pdu::text_response::TextResponse;
 
 use crate::cdb;
 use crate::entropy::pattern;
@@ -80,9 +79,6 @@ fn padding(station: &mut Station) -> Outcome {
         let allocation = u16::try_from(len).unwrap_or_default();
         conn.run(cdb::inquiry(allocation), Flow::Read, u32::from(allocation), &[])?.good("INQUIRY")?;
     }
-    let request = conn.text(true);
-    conn.send(&request, &Keys::of(&[("X-com.example.odd", "12")]).to_bytes());
-    conn.expect::<TextResponse>(request.itt)?;
     Ok(())
 }
 

@@ -147,7 +147,7 @@ pub(crate) enum Entry {
     In(Box<Conn>),
     /// Refused with this status, class and detail.
     Refused(u16),
-    /// Refused by closing the connection.
+    /// Refused by closing the connection, or by rejecting every way to authenticate.
     Closed,
 }
 
@@ -233,6 +233,8 @@ impl Talk {
         match (method.as_str(), &auth.user) {
             ("CHAP", Some(user)) => self.chap(plan, user, auth.mutual.as_ref()),
             ("None", _) => Ok(self.ask(request, &Keys::new())?.map(|_| ())),
+            // A refusal of all that was offered.
+            ("Reject", _) => Ok(Err(Entry::Closed)),
             (other, _) => fail!("the target answers AuthMethod={other}, which was not offered"),
         }
     }

@@ -221,6 +221,7 @@ fn abort_set(station: &mut Station) -> Outcome {
     let request = conn.manage(TmfFunction::ABORT_TASK_SET);
     conn.send(&request, &[]);
     let result = response(&mut conn, &request)?;
+    need!(result != TmfResult::NOT_SUPPORTED, "the target does not support ABORT TASK SET");
     require!(result == TmfResult::COMPLETE, "expected function complete, came {:02x}", result.0);
     ping_after(&mut conn)?;
     conn.hush(HUSH, "nothing more was asked for")?;
@@ -290,7 +291,7 @@ fn warm_reset(station: &mut Station) -> Outcome {
     let (task, request) = reset(&mut conn, TmfFunction::TARGET_WARM_RESET)?;
     match response(&mut conn, &request)? {
         TmfResult::COMPLETE => {}
-        TmfResult::NOT_SUPPORTED | TmfResult::NOT_AUTHORIZED => {
+        TmfResult::NOT_SUPPORTED | TmfResult::NOT_AUTHORIZED | TmfResult::REJECTED => {
             station.record.remark("the target does not support the function, as it may");
             return Ok(());
         }
@@ -316,7 +317,7 @@ fn cold_reset(station: &mut Station) -> Outcome {
             continue;
         }
         return match pdu.read::<TmfResponse>()?.response {
-            TmfResult::NOT_SUPPORTED | TmfResult::NOT_AUTHORIZED => {
+            TmfResult::NOT_SUPPORTED | TmfResult::NOT_AUTHORIZED | TmfResult::REJECTED => {
                 station.record.remark("the target does not support the function, as it may");
                 Ok(())
             }

@@ -295,6 +295,12 @@ fn header_digest(station: &mut Station) -> Outcome {
 /// Waits for the Reject of a data digest error; `None` if the target ends the connection, as it may at level 0.
 pub(super) fn digest_reject(conn: &mut Conn) -> Outcome<Option<Pdu>> {
     let pdu = match conn.perhaps(conn.patience)? {
+        Came::Pdu(pdu) if pdu.opcode() == Opcode::R2T => {
+            // A recovery R2T may overtake the Reject.
+            let reject = digest_reject(conn);
+            conn.put_back(pdu);
+            return reject;
+        }
         Came::Pdu(pdu) => pdu,
         Came::Closed if conn.params.erl == 0 => {
             conn.line.record().remark("the target ends the connection, as it may at level 0");

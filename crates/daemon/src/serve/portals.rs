@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use drivers::listener;
 
@@ -31,13 +32,26 @@ fn told(address: SocketAddr, error: &io::Error) -> String {
 
 /// Opens an address. Returns the listener and the address it really has, which differs when any port was asked for.
 pub(super) fn open(address: SocketAddr) -> Result<(TcpListener, SocketAddr), PortalError> {
-    let open = || {
+    let open = || -> io::Result<_> {
         let listener = listener::open(address)?;
         let local = listener.local_addr()?;
         Ok((listener, local))
     };
-    open().map_err(|source| PortalError { address, source })
+    let mut opened = open();
+    for _ in 0..TRIES {
+        match &opened {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => std::thread::sleep(PAUSE),
+            _ => break,
+        }
+        opened = open();
+    }
+    opened.map_err(|source| PortalError { address, source })
 }
+
+/// A port that is taken is tried again for a second: the kernel closes the sockets of a killed daemon's ring a moment after
+/// the daemon is gone, and who starts it again at once is not to be told that another program listens.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
@@ -51,6 +65,17 @@ mod tests {
             open(address).unwrap_err().to_string(),
             format!("portal {address}: another program listens there")
         );
+    }
+
+    #[test]
+    fn a_port_that_is_freed_in_a_moment_is_waited_for() {
+        let (taken, address) = open("127.0.0.1:0".parse().unwrap()).unwrap();
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(PAUSE * 2);
+            drop(taken);
+        });
+        assert_eq!(open(address).map(|(_, local)| local).map_err(|error| error.to_string()), Ok(address));
+        other.join().unwrap();
     }
 
     #[test]

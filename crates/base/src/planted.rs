@@ -1,6 +1,6 @@
 //! Bugs planted on purpose, to see whether the simulator finds them: a judge that never finds anything proves nothing.
 //!
-//! Only a build with `--cfg targe_planted` can have them, and none has one unless [`plant`] was called. Everywhere else
+//! Only a build with `--cfg targe_planted` can have them, and none has one unless `plant` was called. Everywhere else
 //! [`is`] is false at compile time, and nothing of this is left.
 
 /// A bug.

@@ -1,6 +1,6 @@
 //! The laboratory: what targets promise, measured and judged from outside, ours and others' alike.
 //!
-//! * [`bench`] loads units and measures rates and latencies.
+//! * [`mod@bench`] loads units and measures rates and latencies.
 //! * [`verify`] writes blocks that say what they are, and tells whether they are still that.
 //! * [`proxy`] stands between an initiator and a target and breaks what passes, after TCP has found it whole.
 //!

@@ -56,7 +56,7 @@ pub(crate) struct ConformShown {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConformTarget {
-    /// Its portals, HOST[:PORT]; several are used in turn for the connections of a session
+    /// Its portals, `HOST[:PORT]`; several are used in turn for the connections of a session
     #[arg(value_name = "ADDR")]
     pub(crate) portals: Vec<String>,
     /// Its name [default: the first that discovery shows]

@@ -42,12 +42,12 @@ macro_rules! handle {
 }
 
 handle! {
-    /// Names a task from [`submit`] to its [`Event::Done`].
+    /// Names a task from [`submit`](super::session::Session::submit) to its [`Event::Done`].
     pub struct TaskId;
 }
 
 handle! {
-    /// Names a task management request from [`manage`] to its [`Event::Managed`].
+    /// Names a task management request from [`manage`](super::session::Session::manage) to its [`Event::Managed`].
     pub struct ManageId;
 }
 

@@ -1,5 +1,5 @@
 //! Every rule that a target can break once a login is over, one name each. What an initiator does about it is the
-//! same for nearly all of them: it closes the connection. What it does then is [`super::recover`]'s affair.
+//! same for nearly all of them: it closes the connection. What it does then is `recover`'s affair.
 
 use crate::negotiate::full_feature::BadTalk;
 use crate::pdu::Malformed;

@@ -274,7 +274,7 @@ fn the_log_tells_who_came_who_went_and_who_was_refused_and_no_secret() {
     for told in [
         format!("info  session of {who} from {from} with {NAME}a is up"),
         format!("info  session of {who} with {NAME}a is over: it logged out"),
-        format!("warn  session of {who} with {NAME}a is over: its connection was lost"),
+        format!("warn  session of {who} with {NAME}a is over: it closed its half of the connection"),
         format!("warn  login of {who} from 127.0.0.1:"),
     ] {
         assert!(log.contains(&told), "{told:?} is not in:\n{log}");

@@ -217,7 +217,7 @@ impl TargetAddress {
     pub fn parse(text: &[u8]) -> Option<(Self, Option<PortalGroupTag>)> {
         let text = core::str::from_utf8(text).ok()?;
         let (place, group) = match text.split_once(',') {
-            Some((place, group)) => (place, Some(PortalGroupTag(group.parse().ok()?))),
+            Some((place, group)) => (place, Some(PortalGroupTag(digits(group)?))),
             None => (text, None),
         };
         let address = if let Ok(socket) = place.parse::<SocketAddr>() {
@@ -228,9 +228,12 @@ impl TargetAddress {
             Self::Socket(SocketAddr::new(IpAddr::V4(v4), DEFAULT_PORT))
         } else {
             let (name, port) = match place.split_once(':') {
-                Some((name, port)) => (name, port.parse().ok()?),
+                Some((name, port)) => (name, digits(port)?),
                 None => (place, DEFAULT_PORT),
             };
+            if let Ok(v4) = name.parse::<Ipv4Addr>() {
+                return Some((Self::Socket(SocketAddr::new(IpAddr::V4(v4), port)), group));
+            }
             let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
             if name.is_empty() || name.len() > MAX_HOST || !name.bytes().all(legal) {
                 return None;
@@ -239,6 +242,11 @@ impl TargetAddress {
         };
         Some((address, group))
     }
+}
+
+/// Reads a decimal number: `parse` alone would take a sign.
+fn digits(text: &str) -> Option<u16> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 /// The longest host name, in bytes (RFC 1035 §2.3.4).
@@ -254,6 +262,9 @@ mod tests {
         for (text, want) in [
             ("10.0.0.1:3261,1", Some(("10.0.0.1:3261", Some(1)))),
             ("10.0.0.1", Some(("10.0.0.1:3260", None))),
+            ("10.0.0.1:+260", None),
+            ("10.0.0.1:00260", Some(("10.0.0.1:260", None))),
+            ("san-1.example.com:5,+1", None),
             ("[::1]:3260,65535", Some(("[::1]:3260", Some(65535)))),
             ("[fe80::1],7", Some(("[fe80::1]:3260", Some(7)))),
             ("san-1.example.com:5", Some(("san-1.example.com:5", None))),

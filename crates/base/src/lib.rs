@@ -7,8 +7,10 @@
 
 extern crate alloc;
 
+pub mod arena;
 pub mod buffer;
 pub mod bytes;
+pub mod ether;
 pub mod machine;
 pub mod planted;
 pub mod rng;

@@ -14,7 +14,7 @@
 //!
 //! **Invariant:** nothing here knows what a CDB means or what a logical unit is.
 
-pub(crate) mod arena;
+pub(crate) use base::arena;
 mod budget;
 mod command;
 mod connection;

@@ -4,14 +4,16 @@ use alloc::vec::Vec;
 
 /// Names a value in an [`Arena`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Key {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
+pub struct Key {
+    /// Dense, and unique among the values in being.
+    pub index: u32,
+    /// How often the index was used before.
+    pub generation: u32,
 }
 
 /// Values with keys. Removing one keeps its slot, so that a steady state allocates nothing.
 #[derive(Debug)]
-pub(crate) struct Arena<T> {
+pub struct Arena<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
 }
@@ -22,22 +24,35 @@ struct Slot<T> {
     value: Option<T>,
 }
 
+impl<T> Default for Arena<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T> Arena<T> {
-    pub(crate) const fn new() -> Self {
+    /// Makes an empty store.
+    pub const fn new() -> Self {
         Self { slots: Vec::new(), free: Vec::new() }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Returns whether there is no value.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns how many values there are.
+    pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// Returns how many indices were ever in use.
-    pub(crate) fn slots(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
     /// Puts a value in; `make` is given its key.
-    pub(crate) fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
+    pub fn insert_with(&mut self, make: impl FnOnce(Key) -> T) -> Key {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, value: None });
             // More than 2^32 values do not fit in memory.
@@ -51,11 +66,13 @@ impl<T> Arena<T> {
         key
     }
 
-    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+    /// Returns a value.
+    pub fn get(&self, key: Key) -> Option<&T> {
         self.slots.get(key.index as usize).filter(|slot| slot.generation == key.generation)?.value.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    /// Returns a value, to be changed.
+    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         self.slots
             .get_mut(key.index as usize)
             .filter(|slot| slot.generation == key.generation)?
@@ -63,7 +80,8 @@ impl<T> Arena<T> {
             .as_mut()
     }
 
-    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+    /// Takes a value out; its key finds nothing from now on.
+    pub fn remove(&mut self, key: Key) -> Option<T> {
         let slot = self.slots.get_mut(key.index as usize).filter(|slot| slot.generation == key.generation)?;
         let value = slot.value.take()?;
         slot.generation = slot.generation.wrapping_add(1);
@@ -72,13 +90,13 @@ impl<T> Arena<T> {
     }
 
     /// Returns the key of the value at an index.
-    pub(crate) fn key_at(&self, index: u32) -> Option<Key> {
+    pub fn key_at(&self, index: u32) -> Option<Key> {
         let slot = self.slots.get(index as usize)?;
         slot.value.as_ref().map(|_| Key { index, generation: slot.generation })
     }
 
     /// Returns the values in the order of their indices.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         (0u32..).zip(&self.slots).filter_map(|(index, slot)| {
             slot.value.as_ref().map(|value| (Key { index, generation: slot.generation }, value))
         })

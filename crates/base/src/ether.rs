@@ -1,0 +1,303 @@
+//! The contract between machines that speak in Ethernet frames and the drivers that carry them.
+//!
+//! A driver owns *ports*: interfaces on which it sends and receives frames of one EtherType. It tells the machine of a port
+//! with [`FrameMachine::port_up`], again whenever the port's MTU or address changes, and with [`FrameMachine::port_down`]
+//! when the link is gone; frames may be lost at any time and without word. In each wake-up it hands over every frame that
+//! came, then asks [`FrameMachine::poll_port`] which ports have something to send, and calls
+//! [`FrameMachine::transmit_frames`] for each until it leaves the batch empty.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::buffer::{Bytes, Pool};
+use crate::time::Instant;
+
+/// The length of an Ethernet header, in bytes: destination, source, EtherType.
+pub const ETHERNET_HEADER_LEN: usize = 14;
+
+/// An IEEE 802 MAC address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// Everybody.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// Returns whether the address names a group of stations (the I/G bit), broadcast included.
+    pub const fn is_group(self) -> bool {
+        self.0[0] & 1 == 1
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// An interface, as the driver's owner numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EtherPort(pub u32);
+
+/// What is known of a port that is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortState {
+    /// Its address.
+    pub mac: Mac,
+    /// The longest payload of a frame, in bytes, without the Ethernet header.
+    pub mtu: usize,
+    /// How many frames of that length the port can hold until they are read; what comes beyond is lost unseen.
+    pub receive_slots: usize,
+}
+
+/// A frame as it came.
+#[derive(Debug)]
+pub struct Received<'a> {
+    /// Where it came in.
+    pub port: EtherPort,
+    /// Who says to have sent it. Nothing vouches for that.
+    pub source: Mac,
+    /// Whether it was sent to a group of stations and not to this port alone.
+    pub group: bool,
+    /// What follows the Ethernet header, padding included. The machine may decrypt it in place.
+    pub payload: &'a mut [u8],
+}
+
+/// A machine that talks in frames. The defaults are those of a machine that does not.
+pub trait FrameMachine {
+    /// Takes note of a port, or of what changed about it. `entropy` is fresh from the operating system's generator.
+    fn port_up(&mut self, _now: Instant, _port: EtherPort, _state: &PortState, _entropy: [u8; 32]) {}
+
+    /// Takes note that a port carries nothing at present.
+    fn port_down(&mut self, _now: Instant, _port: EtherPort) {}
+
+    /// Takes a frame. What is wrong with it is the machine's business.
+    fn frame(&mut self, _now: Instant, _frame: Received<'_>) {}
+
+    /// Returns a port that has something to send. Given once until `transmit_frames` was called for it.
+    fn poll_port(&mut self) -> Option<EtherPort> {
+        None
+    }
+
+    /// Appends the frames that the port has to send until `out` is full or nothing is left.
+    fn transmit_frames(&mut self, _now: Instant, _port: EtherPort, _out: &mut FrameBatch) {}
+
+    /// Takes note that `count` frames of the last batch could not be sent because they were longer than the port
+    /// allows at present.
+    fn frames_too_long(&mut self, _now: Instant, _port: EtherPort, _count: usize) {}
+
+    /// Returns how many more blocks of entropy the machine would like to have in reserve.
+    fn entropy_wanted(&self) -> usize {
+        0
+    }
+
+    /// Takes a block of entropy, fresh from the operating system's generator.
+    fn stir(&mut self, _entropy: [u8; 32]) {}
+}
+
+/// Frames on their way to one port. Like [`crate::transmit::Transmit`], headers lie in a slab and payloads are shared; unlike it, the
+/// boundaries between frames are kept.
+#[derive(Debug, Default)]
+pub struct FrameBatch {
+    slab: Vec<u8>,
+    pieces: Vec<Piece>,
+    frames: Vec<Frame>,
+    bytes: usize,
+    /// Of the frame that is being written: where its pieces and its part of the slab begin.
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Slab { start: usize, end: usize },
+    Shared(Bytes),
+}
+
+#[derive(Debug)]
+struct Frame {
+    to: Mac,
+    len: usize,
+    pieces_end: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    to: Mac,
+    pieces: usize,
+    slab: usize,
+    len: usize,
+}
+
+impl FrameBatch {
+    /// How many frames a batch takes: what one system call can send.
+    pub const FRAMES: usize = 64;
+
+    /// How many bytes it takes, give or take a frame.
+    pub const BYTES: usize = 1 << 20;
+
+    /// Makes an empty batch.
+    pub const fn new() -> Self {
+        Self { slab: Vec::new(), pieces: Vec::new(), frames: Vec::new(), bytes: 0, open: None }
+    }
+
+    /// Returns whether no more frames should be begun.
+    pub const fn is_full(&self) -> bool {
+        self.frames.len() >= Self::FRAMES || self.bytes >= Self::BYTES
+    }
+
+    /// Returns whether it holds no whole frame.
+    pub const fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Returns how many whole frames it holds.
+    pub const fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Begins a frame. One that was begun and not ended is dropped.
+    pub fn begin(&mut self, to: Mac) {
+        self.cancel();
+        self.open = Some(Open { to, pieces: self.pieces.len(), slab: self.slab.len(), len: 0 });
+    }
+
+    /// Appends a copy of `bytes` to the frame that was begun.
+    pub fn put(&mut self, bytes: &[u8]) {
+        let Some(open) = &mut self.open else { return };
+        let start = self.slab.len();
+        self.slab.extend_from_slice(bytes);
+        let end = self.slab.len();
+        open.len += bytes.len();
+        if start == end {
+            return;
+        }
+        let own = self.pieces.len() > open.pieces;
+        match self.pieces.last_mut() {
+            Some(Piece::Slab { end: last, .. }) if own && *last == start => *last = end,
+            _ => self.pieces.push(Piece::Slab { start, end }),
+        }
+    }
+
+    /// Appends shared bytes to the frame that was begun, without copying them.
+    pub fn share(&mut self, bytes: Bytes) {
+        let Some(open) = &mut self.open else { return };
+        if !bytes.is_empty() {
+            open.len += bytes.len();
+            self.pieces.push(Piece::Shared(bytes));
+        }
+    }
+
+    /// Returns everything that was `put` into the frame that was begun: the whole of it, if nothing was shared. For
+    /// ciphers that work in place.
+    pub fn written(&mut self) -> &mut [u8] {
+        let start = self.open.map_or(self.slab.len(), |open| open.slab);
+        self.slab.get_mut(start..).unwrap_or_default()
+    }
+
+    /// Returns the pieces of the frame that was begun, in order, for checksums.
+    pub fn open_pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let start = self.open.map_or(self.pieces.len(), |open| open.pieces);
+        self.pieces.get(start..).unwrap_or_default().iter().map(|piece| self.bytes_of(piece))
+    }
+
+    /// Ends the frame that was begun.
+    pub fn end(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.bytes += open.len;
+            self.frames.push(Frame { to: open.to, len: open.len, pieces_end: self.pieces.len() });
+        }
+    }
+
+    /// Drops the frame that was begun.
+    pub fn cancel(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.pieces.truncate(open.pieces);
+            self.slab.truncate(open.slab);
+        }
+    }
+
+    /// Returns the frames, in order: to whom, how long, and of which pieces.
+    pub fn frames(&self) -> impl Iterator<Item = (Mac, usize, impl Iterator<Item = &[u8]>)> {
+        let mut start = 0;
+        self.frames.iter().map(move |frame| {
+            let pieces = self.pieces.get(start..frame.pieces_end).unwrap_or_default();
+            start = frame.pieces_end;
+            (frame.to, frame.len, pieces.iter().map(|piece| self.bytes_of(piece)))
+        })
+    }
+
+    /// Becomes empty; blocks that were shared go back to `pool`.
+    pub fn clear(&mut self, pool: &Pool) {
+        self.open = None;
+        for piece in self.pieces.drain(..) {
+            if let Piece::Shared(bytes) = piece {
+                pool.recycle(bytes);
+            }
+        }
+        self.frames.clear();
+        self.slab.clear();
+        self.bytes = 0;
+    }
+
+    fn bytes_of<'a>(&'a self, piece: &'a Piece) -> &'a [u8] {
+        match piece {
+            Piece::Slab { start, end } => self.slab.get(*start..*end).unwrap_or_default(),
+            Piece::Shared(bytes) => bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(batch: &FrameBatch) -> Vec<(Mac, usize, Vec<u8>)> {
+        batch.frames().map(|(to, len, pieces)| (to, len, pieces.flatten().copied().collect())).collect()
+    }
+
+    #[test]
+    fn frames_keep_their_boundaries_and_an_unfinished_one_leaves_no_trace() {
+        let (a, pool) = (Mac([2, 0, 0, 0, 0, 1]), Pool::new(1 << 20));
+        let mut batch = FrameBatch::new();
+        batch.begin(a);
+        batch.put(b"head");
+        batch.share(Bytes::copied_from(b"payload"));
+        batch.put(b"crc");
+        batch.end();
+        batch.begin(a);
+        batch.put(b"dropped");
+        batch.begin(Mac::BROADCAST);
+        batch.put(b"ab");
+        batch.put(b"cd");
+        batch.written().reverse();
+        assert!(batch.open_pieces().eq([b"dcba"]));
+        batch.end();
+        let want = [(a, 14, b"headpayloadcrc".to_vec()), (Mac::BROADCAST, 4, b"dcba".to_vec())];
+        assert_eq!(content(&batch), want);
+        batch.clear(&pool);
+        assert!(batch.is_empty() && content(&batch).is_empty() && pool.kept_bytes() > 0);
+    }
+
+    #[test]
+    fn a_batch_is_full_by_frames_or_by_bytes() {
+        let mut batch = FrameBatch::new();
+        for _ in 0..FrameBatch::FRAMES {
+            assert!(!batch.is_full());
+            batch.begin(Mac::BROADCAST);
+            batch.end();
+        }
+        assert!(batch.is_full() && batch.len() == FrameBatch::FRAMES);
+        batch.clear(&Pool::new(0));
+        batch.begin(Mac::BROADCAST);
+        batch.share(Bytes::copied_from(&alloc::vec![0; FrameBatch::BYTES]));
+        batch.end();
+        assert!(batch.is_full());
+    }
+}

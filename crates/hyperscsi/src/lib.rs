@@ -1,0 +1,14 @@
+//! HyperSCSI, version 2: SCSI straight on Ethernet frames, both roles, without I/O.
+//!
+//! `docs/hyperscsi.md` is the specification; this room is one implementation of it and cites it by section.
+//!
+//! **Invariant:** knows no device types and no sockets: a CDB is bytes, a status is a byte, a port is a number.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod frame;
+
+/// The EtherType of HyperSCSI.
+pub const ETHERTYPE: u16 = 0x889a;

@@ -234,7 +234,7 @@ impl Session {
 
     /// Logs the session out if nothing is open any more.
     pub(super) fn take_leave(&mut self, now: Instant) {
-        let busy = self.tasks.len() > 0 || self.manages.len() > 0 || self.talk.is_some();
+        let busy = !self.tasks.is_empty() || !self.manages.is_empty() || self.talk.is_some();
         if self.phase == Phase::Down || busy || self.farewell.is_some() {
             return;
         }

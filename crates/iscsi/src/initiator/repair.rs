@@ -80,7 +80,7 @@ impl Session {
             self.ping(now, slot);
         }
         self.move_on(now, slot);
-        if !idle || missing || again || talks || self.manages.len() > 0 {
+        if !idle || missing || again || talks || !self.manages.is_empty() {
             self.watch(now, slot);
         }
     }

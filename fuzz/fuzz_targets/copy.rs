@@ -6,13 +6,14 @@ use base::buffer::{Bytes, Pool};
 use base::time::Instant;
 use base::units::BlockSize;
 use device::contract::{
+    Claims,
     Access, Command, Event, Identity, Nexus, NexusId, PeerCaller, PeerUnit, RelativePort, TaskKey, UnitConfig,
 };
 use device::unit::LogicalUnit;
 use ground::Operations;
 use libfuzzer_sys::fuzz_target;
 use scsi::cdb::Cdb;
-use scsi::copy::list::{CopyList, Limits};
+use scsi::copy::list::{CopyList, CscdFields, Limits};
 use scsi::copy::rod::{PopulateToken, WriteUsingToken};
 use scsi::lun::Lun;
 use scsi::status::TaskAttribute;
@@ -94,6 +95,7 @@ fn unit() -> LogicalUnit {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
+        claims: Claims::default(),
         task_set_max: 64,
         transfer_blocks_max: 16384,
         ports: [].into(),
@@ -116,7 +118,7 @@ fn unit() -> LogicalUnit {
 }
 
 fn reads_what_it_writes(which: u8, list: &[u8]) {
-    let limits = Limits { cscds_max: 8, segments_max: 64, descriptors_len_max: 2304, inline_len_max: 64 };
+    let limits = Limits { cscds_max: 8, segments_max: 64, descriptors_len_max: 2304, inline_len_max: 64, cscd_fields: CscdFields::Spc4 };
     match which & 0x3f {
         0x00 => {
             if let Ok(first) = CopyList::parse_lid1(list, &limits) {

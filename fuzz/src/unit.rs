@@ -10,6 +10,7 @@ use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks, Lba};
 use device::contract::{
+    Claims,
     Access, Command, DataOutFault, Event, Identity, ManageFunction, ManageKey, Nexus, NexusId, PeerCaller,
     PeerRequest, RelativePort, TargetPort, TaskKey, UnitConfig,
 };
@@ -168,6 +169,7 @@ impl Ordeal {
             atomic_blocks: 1 << (choice & 3),
             thin: choice & 4 == 0,
             write_cache: choice & 8 == 0,
+            claims: Claims::default(),
             task_set_max: 32,
             transfer_blocks_max: 8192,
             ports: [TargetPort {

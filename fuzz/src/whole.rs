@@ -9,7 +9,7 @@ use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use base::units::BlockSize;
-use device::contract::{Access, Identity, RelativePort, TargetPort, UnitConfig};
+use device::contract::{Access, Claims, Identity, RelativePort, TargetPort, UnitConfig};
 use device::unit::LogicalUnit;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::name::PortalGroupTag;
@@ -331,6 +331,7 @@ fn unit_config(number: u32) -> UnitConfig {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
+        claims: Claims::default(),
         task_set_max: 32,
         transfer_blocks_max: 8192,
         ports: Rc::new([TargetPort {

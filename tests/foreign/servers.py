@@ -30,7 +30,8 @@ DIGEST_POLICIES = {"offered": ("offer", "offer"), "required": ("require", "requi
 @dataclass(frozen=True)
 class Lun:
     """One logical unit. `thin` files start as one hole, others are written full of zeros. `atomic`: what atomic writes are
-    multiples of, if anything. `encrypted`: whether what it holds is stored encrypted."""
+    multiples of, if anything. `encrypted`: whether what it holds is stored encrypted. `claims`: what the unit says of
+    itself otherwise than as it comes, as keys of targe's configuration; other products say what they say."""
     medium: str = "file"
     size: int = 100 * MIB
     thin: bool = True
@@ -41,6 +42,7 @@ class Lun:
     physical: int = 4096
     atomic: int = 0
     encrypted: bool = False
+    claims: tuple = ()
 
 
 @dataclass(frozen=True)
@@ -251,6 +253,7 @@ class Targe(Server):
                 yield f"atomic_bs = {lun.atomic}"
             if lun.encrypted:
                 yield f'encrypt = "{self.secret_path()}"'
+            yield from (f"{key} = {toml(value)}" for key, value in lun.claims)
 
     def reload(self):
         """Applies the export as it is described now to the running server."""
@@ -345,8 +348,8 @@ class Lio(Server):
             self.guest = None
 
 
-def toml(flag):
-    return "true" if flag else "false"
+def toml(value):
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def make_file(path, lun):

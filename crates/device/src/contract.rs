@@ -359,6 +359,8 @@ pub struct UnitConfig {
     pub thin: bool,
     /// Whether its write cache starts enabled (WCE).
     pub write_cache: bool,
+    /// What it claims of what it can.
+    pub claims: Claims,
     /// How many tasks its task set holds before TASK SET FULL.
     pub task_set_max: u16,
     /// The longest single transfer in blocks (VPD B0h MAXIMUM TRANSFER LENGTH). With less than [`PEER_TRANSFER_MAX`] bytes
@@ -366,6 +368,44 @@ pub struct UnitConfig {
     pub transfer_blocks_max: u32,
     /// The target ports through which it is reached, sorted by relative port.
     pub ports: Rc<[TargetPort]>,
+}
+
+/// What a unit claims of what it can, for initiators that want less of it. What is not claimed is not done either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// The standards it is of.
+    pub level: Level,
+    /// Whether unmapped blocks read as zeros (LBPRZ), where those of the medium do. Where they need not, nothing is
+    /// anchored either, since an anchored block is one that reads as zeros and keeps its storage.
+    pub unmapped_zeros: bool,
+    /// Whether WRITE SAME of no blocks goes to the end of the medium (WSNZ clear).
+    pub write_same_to_end: bool,
+    /// MAXIMUM COMPARE AND WRITE LENGTH in blocks, where memory allows so many; at least 1.
+    pub compare_and_write_max: u8,
+}
+
+impl Default for Claims {
+    /// Everything.
+    fn default() -> Self {
+        Self {
+            level: Level::Spc4,
+            unmapped_zeros: true,
+            write_same_to_end: true,
+            compare_and_write_max: u8::MAX,
+        }
+    }
+}
+
+/// The standards that a unit claims: the VERSION of its INQUIRY data, its version descriptors, and which commands it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// SPC-3, with SBC-3 as far as that goes: no copies with four-byte list identifiers, no ROD tokens, no VPD page 8Fh, no
+    /// WRITE ATOMIC; CSCD descriptors have the LU ID TYPE and NUL fields that SPC-4 took away.
+    Spc3,
+    /// SPC-4 in the VERSION field; SPC-5 and SBC-4 are claimed by version descriptors only.
+    Spc4,
+    /// SPC-5 there as well.
+    Spc5,
 }
 
 /// The longest read or write, in bytes, that a copy manager asks of another unit: a piece of a copy, and a block at either

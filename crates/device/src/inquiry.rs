@@ -5,7 +5,9 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry, VERSION_SPC_4, version_descriptor};
+use scsi::inquiry::{
+    DeviceType, Qualifier, StandardInquiry, VERSION_SPC_3, VERSION_SPC_4, VERSION_SPC_5, version_descriptor,
+};
 use scsi::sense::Sense;
 use scsi::transport_id::PROTOCOL_ISCSI;
 use scsi::vpd::{
@@ -13,7 +15,7 @@ use scsi::vpd::{
     Page, page,
 };
 
-use crate::contract::{Identity, RelativePort, TargetPort, UnitConfig};
+use crate::contract::{Identity, Level, RelativePort, TargetPort, UnitConfig};
 
 /// What INQUIRY has to tell of a unit, as one nexus sees it.
 #[derive(Debug)]
@@ -52,7 +54,7 @@ impl Portrait<'_> {
             qualifier: Qualifier::CONNECTED,
             device_type: self.device_type,
             removable: config.removable,
-            version: VERSION_SPC_4,
+            version: self.version(),
             hierarchical: true,
             target_port_groups: TPGS_IMPLICIT,
             third_party_copy: self.third_party_copy,
@@ -114,14 +116,36 @@ impl Portrait<'_> {
         self.device_type == DeviceType::DIRECT_ACCESS_BLOCK
     }
 
+    const fn version(&self) -> u8 {
+        match self.config.claims.level {
+            Level::Spc3 => VERSION_SPC_3,
+            Level::Spc4 => VERSION_SPC_4,
+            Level::Spc5 => VERSION_SPC_5,
+        }
+    }
+
     fn versions(&self) -> [u16; 8] {
         let iscsi = self.config.ports.iter().any(|port| port.protocol == PROTOCOL_ISCSI);
         let mut versions = [0; 8];
-        let claimed = [version_descriptor::SAM_5]
+        // A unit of SPC-3 claims SBC-3 nevertheless: that is what its block limits page and its UNMAP are of.
+        let (architecture, common): (u16, &[u16]) = match self.config.claims.level {
+            Level::Spc3 => {
+                (version_descriptor::SAM_3, &[version_descriptor::SPC_3, version_descriptor::SBC_3])
+            }
+            Level::Spc4 | Level::Spc5 => (
+                version_descriptor::SAM_5,
+                &[
+                    version_descriptor::SPC_4,
+                    version_descriptor::SBC_3,
+                    version_descriptor::SPC_5,
+                    version_descriptor::SBC_4,
+                ],
+            ),
+        };
+        let claimed = [architecture]
             .into_iter()
             .chain(iscsi.then_some(version_descriptor::ISCSI))
-            .chain([version_descriptor::SPC_4, version_descriptor::SBC_3])
-            .chain([version_descriptor::SPC_5, version_descriptor::SBC_4]);
+            .chain(common.iter().copied());
         for (to, from) in versions.iter_mut().zip(claimed) {
             *to = from;
         }

@@ -134,8 +134,11 @@ impl Core {
 
     /// Takes a changed configuration into use.
     pub(crate) fn reconfigure(&mut self, config: UnitConfig) {
-        let UnitConfig { identity, block_size, .. } = self.facts.config.clone();
+        let UnitConfig { identity, block_size, claims, .. } = self.facts.config.clone();
         self.facts.config = UnitConfig { identity, block_size, ..config };
+        if self.facts.config.claims != claims {
+            self.nexuses.attend_all(Asc::INQUIRY_DATA_HAS_CHANGED, None);
+        }
         if !self.facts.config.removable {
             // Nobody could put it in again.
             self.spc.removal.load();

@@ -21,8 +21,8 @@ use store::contract::{Completion, Op, Profile};
 use store::ram::Ram;
 
 use crate::contract::{
-    Access, Command, Event, Identity, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId, RelativePort,
-    TargetPort, TaskKey, UnitConfig,
+    Access, Claims, Command, Event, Identity, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId,
+    RelativePort, TargetPort, TaskKey, UnitConfig,
 };
 use crate::unit::LogicalUnit;
 
@@ -98,6 +98,7 @@ pub(crate) fn config() -> UnitConfig {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
+        claims: Claims::default(),
         task_set_max: 64,
         transfer_blocks_max: 16384,
         ports: [TargetPort {

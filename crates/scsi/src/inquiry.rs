@@ -32,7 +32,9 @@ impl DeviceType {
 /// Version descriptors: standards that a device claims, without a version (SPC-5 table 149).
 #[allow(missing_docs, reason = "the names are the standard's")]
 pub mod version_descriptor {
+    pub const SAM_3: u16 = 0x0060;
     pub const SAM_5: u16 = 0x00a0;
+    pub const SPC_3: u16 = 0x0300;
     pub const SPC_4: u16 = 0x0460;
     pub const SBC_3: u16 = 0x04c0;
     pub const SPC_5: u16 = 0x05c0;
@@ -40,9 +42,15 @@ pub mod version_descriptor {
     pub const ISCSI: u16 = 0x0960;
 }
 
-/// VERSION of a device that obeys SPC-4. Newer standards are claimed by version descriptors: initiators in use take a
-/// higher VERSION for an error.
+/// VERSION of a device that obeys SPC-3.
+pub const VERSION_SPC_3: u8 = 0x05;
+
+/// VERSION of a device that obeys SPC-4. Newer standards are claimed by version descriptors as well, since some initiators in
+/// use take a higher VERSION for an error.
 pub const VERSION_SPC_4: u8 = 0x06;
+
+/// VERSION of a device that obeys SPC-5.
+pub const VERSION_SPC_5: u8 = 0x07;
 
 /// Standard INQUIRY data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

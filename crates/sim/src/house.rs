@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use base::buffer::Pool;
 use base::units::BlockSize;
-use device::contract::{Identity, RelativePort, TargetPort, UnitConfig};
+use device::contract::{Claims, Identity, RelativePort, TargetPort, UnitConfig};
 use device::unit::LogicalUnit;
 
 use crate::media::Medium;
@@ -35,6 +35,7 @@ pub fn unit_config(unit: u16, block_size: BlockSize) -> UnitConfig {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
+        claims: Claims::default(),
         task_set_max: 64,
         transfer_blocks_max: 32768,
         ports: Rc::new([TargetPort {

@@ -202,6 +202,7 @@ impl Workload {
             designator: house::naa(unit),
             pad: false,
             block_len: u32::try_from(self.block_len).unwrap(),
+            null: false,
         };
         let mut list = CopyList {
             format: Format::Lid1,

@@ -13,6 +13,11 @@ PLAIN = ("libiscsi", "secret-of-libiscsi")
 LIKE_HEX = ("0xuser", "secret-of-libiscsi")
 LIKE_BASE64 = ("0buser", "secret-of-libiscsi")
 
+# What a unit can say otherwise than as it comes.
+TO_THE_END = ("write_same_to_end", True)
+LONG_COMPARE_AND_WRITE = ("compare_and_write_max", 255)
+NO_ZEROS = ("unmapped", "unspecified")
+
 READING = ("SCSI.Inquiry", "SCSI.Mandatory", "SCSI.ModeSense6", "SCSI.Read10", "SCSI.Read12", "SCSI.Read16", "SCSI.Read6",
            "SCSI.ReadCapacity10", "SCSI.ReadCapacity16", "SCSI.ReadOnly", "SCSI.TestUnitReady")
 LOGGING_IN = ("SCSI.Mandatory", "SCSI.Read16", "SCSI.Write16", "SCSI.Reserve6", "SCSI.ProutReserve", "iSCSI.iSCSITMF",
@@ -34,9 +39,13 @@ CONFIGURATIONS = [
     # The tool wants to find a SANITIZE still at work after five seconds.
     Configuration("long sanitize", Export(luns=(Lun("null", size=2048 * MIB),)), only=("SCSI.Sanitize.Reset",)),
     Configuration("thin file", Export(luns=(Lun("file"),))),
-    Configuration("full file", Export(luns=(Lun("file", thin=False),))),
+    Configuration("full file, WRITE SAME to the end, long COMPARE AND WRITE", Export(luns=(Lun("file", thin=False, claims=(
+        TO_THE_END, LONG_COMPARE_AND_WRITE)),))),
     Configuration("thin file, no write cache, 4 KiB blocks", Export(luns=(Lun("file", write_cache=False, block=4096),))),
-    Configuration("memory, no physical blocks", Export(luns=(Lun("ram", physical=512),))),
+    # Where blocks that were unmapped need not be zeros, the tool does not want to find zeros after it sent FFh.
+    Configuration("memory, no physical blocks, no zeros, WRITE SAME to the end", Export(luns=(Lun("ram", physical=512, claims=(
+        TO_THE_END, NO_ZEROS, LONG_COMPARE_AND_WRITE)),))),
+    Configuration("memory, of SPC-3", Export(luns=(Lun("ram", claims=(("spc", "3"),)),))),
     Configuration("memory, header digest, atomic writes of 4 KiB", Export(luns=(Lun("ram", atomic=4096),), digests="header"),
                   query="?header_digest=crc32c"),
     Configuration("memory, both digests", Export(luns=(Lun("ram"),), digests="required"),

@@ -414,6 +414,18 @@ macro_rules! lun_keys {
             key("long_cdbs", Switch, Value("false"),
                 "Whether the 32-byte commands are offered: READ(32) and its kin, which are made for protection \
                  information."),
+            key("spc", Choice(&["3", "4", "5"]), Value("4"),
+                "The standard that INQUIRY claims in its VERSION field. `3`, for initiators that refuse what is newer, also \
+                 names no later standard elsewhere, and offers no ODX, no EXTENDED COPY(LID4) and no WRITE ATOMIC. `4` names \
+                 SPC-5 and SBC-4 among the version descriptors, `5` in the field too."),
+            key("unmapped", Choice(&["zeros", "unspecified"]), Value("zeros"),
+                "What is promised of unmapped blocks: `zeros` (LBPRZ, where the medium keeps it), or nothing, for a disk that \
+                 is to move to a medium that does not. Blocks are then not anchored either."),
+            key("write_same_to_end", Switch, Value("false"),
+                "Whether a WRITE SAME of no blocks goes to the end of the disk, as SBC allows. Otherwise it is refused (WSNZ): \
+                 a zero by mistake overwrites nothing."),
+            key("compare_and_write_max", Count { min: 1, max: 255 }, Value("1"),
+                "The most blocks of one COMPARE AND WRITE. VMware's ATS, which it is for, takes one."),
             key("serial", Text { len_max: 36 }, Told("derived like `naa`"), "The unit serial number, printable ASCII."),
             key("naa", Text { len_max: 36 }, Told("derived from the names of target and medium"),
                 "The world-wide name: 16 or 32 hexadecimal digits that begin with 2, 3, 5 or 6. Two LUNs never share \

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use device::contract::{Claims, Level as SpcLevel};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 
 use super::*;
@@ -469,6 +470,23 @@ fn a_whole_configuration_resolves_to_what_it_says() {
 }
 
 #[test]
+fn what_a_lun_claims_can_be_less_than_it_can() {
+    let scratch = Scratch::new();
+    let claims = |spec: &str| {
+        let flags = Flags { luns: vec![spec.to_owned()], ..Flags::default() };
+        scratch.flags(&flags).unwrap().config.units[0].claims
+    };
+    let usual = Claims { write_same_to_end: false, compare_and_write_max: 1, ..Claims::default() };
+    assert_eq!(claims("ram:1M"), usual);
+    assert_eq!(claims("ram:1M,spc=3"), Claims { level: SpcLevel::Spc3, ..usual });
+    assert_eq!(claims("ram:1M,spc=5"), Claims { level: SpcLevel::Spc5, ..usual });
+    assert_eq!(
+        claims("ram:1M,unmapped=unspecified,write_same_to_end,compare_and_write_max=255"),
+        Claims { unmapped_zeros: false, write_same_to_end: true, compare_and_write_max: 255, ..usual }
+    );
+}
+
+#[test]
 fn warnings_stop_nothing() {
     let scratch = Scratch::new();
     scratch.file("odd.img", vec![0; (2 << 20) + 1], 0o600);
@@ -580,6 +598,8 @@ fn wrong_specs_say_what_is_wrong() {
         ("null:1M,encrypt=good", "a lun of type null takes no \"encrypt\""),
         ("file:none.img,atomic_bs=4096", "a lun of type file takes no \"atomic_bs\""),
         ("ram:1M,bs=4096,atomic_bs=512", "\"atomic_bs\" is less than \"bs\" (4096)"),
+        ("ram:1M,spc=2", "\"spc\" must be one of 3, 4, 5, not \"2\" (did you mean \"3\"?)"),
+        ("ram:1M,compare_and_write_max=256", "\"compare_and_write_max\" must be 1 to 255"),
         ("ram:1M,direct", "a lun of type ram takes no \"direct\""),
         ("ram:1M,", "unknown key \"\" in lun"),
         ("file:none.img", "DIR/none.img does not exist; give \"size\" to create it"),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::{BlockSize, ByteLen};
+use device::contract::Claims;
 
 use iscsi::chap::{Algorithms, Credentials};
 use iscsi::name::IscsiName;
@@ -146,6 +147,8 @@ pub struct Unit {
     pub removable: bool,
     /// Whether the 32-byte commands are offered.
     pub long_cdbs: bool,
+    /// What it claims of what it can.
+    pub claims: Claims,
     /// Who it says it is.
     pub identity: Identity,
 }

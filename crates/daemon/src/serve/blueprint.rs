@@ -300,6 +300,7 @@ impl Blueprint {
             atomic_blocks: unit.atomic_block_size.map_or(1, |size| size.bytes() / unit.block_size.bytes()),
             thin: unit.thin,
             write_cache: unit.write_cache,
+            claims: unit.claims,
             task_set_max: TASK_SET_MAX,
             transfer_blocks_max: TRANSFER_BYTES_MAX >> unit.block_size.shift(),
             ports: Rc::from(ports),

@@ -2,19 +2,27 @@
 
 use alloc::boxed::Box;
 
-use scsi::copy::list::{CopyList, Format, ListIdUsage};
+use scsi::copy::list::{CopyList, CscdFields, Format, Limits, ListIdUsage};
 use scsi::copy::{ListId, Refusal};
 use scsi::sense::{Asc, Sense};
 
 use super::page::LIMITS;
 use super::program::Program;
 use super::{Named, register, start};
+use crate::contract::Level;
 use crate::server::Core;
 use crate::task::TaskInfo;
 use crate::verdict::Verdict;
 
 pub(super) fn extended_copy_lid1(_: &mut Core, task: &TaskInfo) -> Verdict {
-    parameters(task, |core, task, list| begin(core, task, CopyList::parse_lid1(list, &LIMITS)))
+    parameters(task, |core, task, list| {
+        let cscd_fields = match core.facts.config.claims.level {
+            Level::Spc3 => CscdFields::Spc3,
+            Level::Spc4 | Level::Spc5 => CscdFields::Spc4,
+        };
+        let list = CopyList::parse_lid1(list, &Limits { cscd_fields, ..LIMITS });
+        begin(core, task, list)
+    })
 }
 
 pub(super) fn extended_copy_lid4(_: &mut Core, task: &TaskInfo) -> Verdict {

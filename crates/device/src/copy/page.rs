@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use base::units::Blocks;
 use scsi::copy::cscd::{CscdId, IDENTIFICATION};
-use scsi::copy::list::Limits;
+use scsi::copy::list::{CscdFields, Limits};
 use scsi::copy::results::OperatingParameters;
 use scsi::copy::rod::RodType;
 use scsi::copy::segment;
@@ -18,8 +18,13 @@ use crate::server::{Core, Facts};
 
 /// What a parameter list may hold: room for every descriptor at its longest, and no inline data, since no descriptor
 /// that we know uses it.
-pub(super) const LIMITS: Limits =
-    Limits { cscds_max: 8, segments_max: 64, descriptors_len_max: 8 * 32 + 64 * 32, inline_len_max: 0 };
+pub(super) const LIMITS: Limits = Limits {
+    cscds_max: 8,
+    segments_max: 64,
+    descriptors_len_max: 8 * 32 + 64 * 32,
+    inline_len_max: 0,
+    cscd_fields: CscdFields::Spc4,
+};
 
 /// The longest segment. 65535 blocks of 4 KiB, the most that block segments can say, are just below it.
 pub(super) const SEGMENT_LEN_MAX: u32 = 256 << 20;

@@ -218,7 +218,8 @@ impl Program {
         if id == CscdId::COPY_MANAGER_UNIT {
             return Some(self.myself.clone());
         }
-        let cscd = self.cscds.get(usize::from(id.0))?;
+        // SPC-3 §6.3.6.1: a segment that would need a command to a null device fails as if it could not be reached.
+        let cscd = self.cscds.get(usize::from(id.0)).filter(|cscd| !cscd.null)?;
         Some(PeerUnit::Designator {
             code_set: cscd.code_set,
             kind: cscd.kind,

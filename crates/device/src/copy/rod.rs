@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use base::units::Blocks;
 use scsi::copy::cscd::Cscd;
-use scsi::copy::list::ListIdUsage;
+use scsi::copy::list::{CscdFields, ListIdUsage};
 use scsi::copy::results::OperationStatus;
 use scsi::copy::rod::{BlockRange, PopulateToken, RodToken, RodType, TokenFields, WriteUsingToken};
 use scsi::copy::{ListId, Refusal};
@@ -23,6 +23,7 @@ use super::{Named, myself, page, register, start};
 use crate::contract::{PeerFault, PeerUnit};
 use crate::range_lock::ByteRange;
 use crate::sbc::address::Span;
+use crate::sbc::limits;
 use crate::server::Core;
 use crate::task::TaskInfo;
 use crate::verdict::{Job, JobInput, JobStep, Verdict};
@@ -128,7 +129,7 @@ impl Populate {
             Designator::scsi_name(association, Some(port.protocol), &port.device_name).encode(&mut target);
         }
         let block = facts.block_size();
-        let zeros = facts.is_thin() && facts.profile.deallocated_reads_zero;
+        let zeros = limits::unmapped_zeros(facts);
         let token = RodToken::new(&TokenFields {
             rod_type: RodType::POINT_IN_TIME_CHANGE_VULNERABLE,
             id: core.copies.tokens.next_id(),
@@ -195,6 +196,7 @@ fn creator(naa: &[u8], block_len: u32) -> [u8; scsi::copy::cscd::CSCD_LEN] {
         designator: designator.bytes,
         pad: false,
         block_len,
+        null: false,
     }
     .to_bytes()
 }
@@ -228,7 +230,8 @@ fn source_of(core: &Core, list: &WriteUsingToken) -> Result<(Source, Blocks), Se
         RodType::POINT_IN_TIME_CHANGE_VULNERABLE => {}
         _ => return Err(Sense::illegal(Asc::UNSUPPORTED_TOKEN_TYPE)),
     }
-    let creator = Cscd::parse(&token.creator(), 0).map_err(|_| Sense::illegal(Asc::TOKEN_CORRUPT))?;
+    let creator =
+        Cscd::parse(&token.creator(), 0, CscdFields::Spc4).map_err(|_| Sense::illegal(Asc::TOKEN_CORRUPT))?;
     let block = core.facts.block_size();
     if creator.block_len != block.bytes() {
         return Err(Sense::illegal(Asc::UNSUPPORTED_TOKEN_TYPE));

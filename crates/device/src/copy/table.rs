@@ -7,6 +7,7 @@ use scsi::copy::{copy_in, copy_out};
 use scsi::opcode as op;
 
 use super::{extended, results, rod};
+use crate::contract::Level;
 use crate::pr::conflict::Conflict;
 use crate::server::Facts;
 use crate::table::{Attention, Medium, Row, always};
@@ -28,8 +29,13 @@ const ROW: Row = Row {
 /// A copy: 64 segments of 256 MiB take a slow disk this long.
 const COPY_TIMEOUT_S: u32 = 600;
 
-const fn makes_tokens(facts: &Facts) -> bool {
-    facts.makes_tokens
+fn makes_tokens(facts: &Facts) -> bool {
+    facts.makes_tokens && is_of_spc_4(facts)
+}
+
+/// What SPC-4 brought.
+fn is_of_spc_4(facts: &Facts) -> bool {
+    facts.config.claims.level > Level::Spc3
 }
 
 /// A THIRD-PARTY COPY IN command.
@@ -55,6 +61,7 @@ pub(crate) const ROWS: &[Row] = &[
         conflict: Conflict::Changes,
         timeout_s: COPY_TIMEOUT_S,
         handler: extended::extended_copy_lid4,
+        enabled: is_of_spc_4,
         ..ROW
     },
     Row {
@@ -82,6 +89,7 @@ pub(crate) const ROWS: &[Row] = &[
         usage: &[0x83, 0x1c, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         conflict: Conflict::Changes,
         handler: extended::copy_operation_abort,
+        enabled: is_of_spc_4,
         ..ROW
     },
     Row {
@@ -118,6 +126,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "RECEIVE COPY STATUS(LID4)",
         usage: &[0x84, 0x05, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: results::copy_status_lid4,
+        enabled: is_of_spc_4,
         ..IN
     },
     Row {

@@ -6,7 +6,7 @@ use base::units::BlockSize;
 use scsi::vpd::{CodeSet, DesignatorType, ProvisioningType};
 
 use super::*;
-use crate::contract::Identity;
+use crate::contract::{Claims, Identity};
 
 const IQN: &str = "iqn.2026-01.org.example:disk0";
 
@@ -34,6 +34,7 @@ fn config() -> UnitConfig {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
+        claims: Claims::default(),
         task_set_max: 128,
         transfer_blocks_max: 0x8000,
         ports: Rc::from([port(1), port(2)]),

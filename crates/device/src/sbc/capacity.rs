@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use base::bytes::{PastEnd, Writer};
 
+use super::limits;
 use crate::server::{Core, Facts};
 use crate::task::TaskInfo;
 use crate::verdict::Verdict;
@@ -43,7 +44,7 @@ fn parameters_16(facts: &Facts) -> Result<Vec<u8>, PastEnd> {
     writer.u8(0)?;
     writer.u8(facts.config.physical_exponent & 0xf)?;
     let provisioning = u16::from(facts.is_thin()) << 15;
-    let zeros = u16::from(facts.is_thin() && facts.profile.deallocated_reads_zero) << 14;
+    let zeros = u16::from(limits::unmapped_zeros(facts)) << 14;
     // The first block starts a physical block.
     writer.u16(provisioning | zeros)?;
     writer.zeros(16)?;

@@ -2,6 +2,7 @@
 
 use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, ProvisioningType};
 
+use crate::contract::Level;
 use crate::server::Facts;
 
 /// The longest compare buffer, and write buffer, of a COMPARE AND WRITE, and the longest WRITE ATOMIC: both are held
@@ -33,12 +34,19 @@ pub(crate) fn limits(facts: &Facts) -> BlockLimits {
     let thin = facts.is_thin();
     let atomic_blocks = u64::try_from(facts.profile.atomic_len_max).unwrap_or(u64::MAX) / u64::from(block);
     let atomic_step = facts.config.atomic_blocks.max(1);
-    let atomic_max = u32::try_from(atomic_blocks).unwrap_or(u32::MAX).min(exclusive_max);
+    let atomic_max = if facts.config.claims.level > Level::Spc3 {
+        u32::try_from(atomic_blocks).unwrap_or(u32::MAX).min(exclusive_max)
+    } else {
+        // WRITE ATOMIC came with SBC-4.
+        0
+    };
     let atomic_max = atomic_max - atomic_max % atomic_step;
     let atomic_step = if atomic_max > 0 && atomic_step > 1 { atomic_step } else { 0 };
     BlockLimits {
-        write_same_non_zero: false,
-        compare_and_write_max: u8::try_from(exclusive_max).unwrap_or(u8::MAX),
+        write_same_non_zero: !facts.config.claims.write_same_to_end,
+        compare_and_write_max: u8::try_from(exclusive_max)
+            .unwrap_or(u8::MAX)
+            .min(facts.config.claims.compare_and_write_max.max(1)),
         transfer_granularity: u16::try_from(granularity).unwrap_or(u16::MAX),
         transfer_max,
         transfer_optimal: exclusive_max,
@@ -69,7 +77,7 @@ pub(crate) fn characteristics(facts: &Facts) -> BlockCharacteristics {
 
 /// Returns how blocks are provisioned, if the unit is thin.
 pub(crate) fn provisioning(facts: &Facts) -> Option<LogicalBlockProvisioning> {
-    let zeros = facts.profile.deallocated_reads_zero;
+    let zeros = unmapped_zeros(facts);
     facts.is_thin().then_some(LogicalBlockProvisioning {
         unmap: true,
         write_same_16: true,
@@ -78,6 +86,11 @@ pub(crate) fn provisioning(facts: &Facts) -> Option<LogicalBlockProvisioning> {
         anchor: zeros,
         kind: ProvisioningType::THIN,
     })
+}
+
+/// Returns whether unmapped blocks are promised to read as zeros.
+pub(crate) const fn unmapped_zeros(facts: &Facts) -> bool {
+    facts.is_thin() && facts.profile.deallocated_reads_zero && facts.config.claims.unmapped_zeros
 }
 
 /// Returns whether blocks can be erased by giving their storage back: only where nothing of them can be read then.

@@ -21,8 +21,7 @@ const DESCRIPTOR_LEN: usize = 16;
 
 /// UNMAP.
 pub(super) fn unmap(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let zeros = core.facts.profile.deallocated_reads_zero;
-    if task.cdb.u8(1) & 1 != 0 && !zeros {
+    if task.cdb.u8(1) & 1 != 0 && !limits::unmapped_zeros(&core.facts) {
         return Verdict::Check(Sense::invalid_cdb(1, Some(0)));
     }
     Verdict::Parameters { len: u32::from(task.cdb.u16(7)), then: free }

@@ -7,7 +7,7 @@ use base::units::Blocks;
 use scsi::cdb::Cdb;
 use scsi::sense::Sense;
 
-use super::address::{Span, fields};
+use super::address::{Span, fields, length_field};
 use super::intake::Intake;
 use super::limits;
 use super::spread::{Change, Spread};
@@ -48,7 +48,10 @@ fn prepare(facts: &Facts, cdb: &Cdb) -> Result<(Flags, Span), Sense> {
     }
     let (lba, blocks) = fields(cdb);
     let span = Span::new(facts, lba, blocks)?;
-    // Zero blocks are all to the end of the medium (WSNZ is clear).
+    // SBC-4, Block Limits VPD page: with WSNZ set, a WRITE SAME of no blocks is refused; else it goes to the end.
+    if blocks.0 == 0 && limits::limits(facts).write_same_non_zero {
+        return Err(Sense::invalid_cdb(length_field(cdb), None));
+    }
     let rest = Blocks(facts.capacity().0.saturating_sub(lba.0));
     let span = if blocks.0 == 0 { Span::new(facts, lba, rest)? } else { span };
     span.check_length(cdb, limits::limits(facts).write_same_max)?;

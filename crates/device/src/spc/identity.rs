@@ -5,7 +5,7 @@ use scsi::opcode;
 use scsi::sense::Sense;
 
 use super::data;
-use crate::contract::RelativePort;
+use crate::contract::{Level, RelativePort};
 use crate::copy::page;
 use crate::inquiry::Portrait;
 use crate::sbc::limits;
@@ -33,7 +33,8 @@ fn portrait(core: &Core, port: RelativePort) -> Portrait<'_> {
         device_type: DeviceType::DIRECT_ACCESS_BLOCK,
         port,
         third_party_copy: copies,
-        third_party_copy_page: copies.then(|| page::body(core)),
+        // The page came with SPC-4.
+        third_party_copy_page: (copies && facts.config.claims.level > Level::Spc3).then(|| page::body(core)),
         volatile_cache: facts.profile.volatile_cache,
         limits: limits::limits(facts),
         characteristics: limits::characteristics(facts),

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::list::{CscdFields, Limits};
 use super::{Refusal, u8_at, u16_at, u32_at};
 
 /// The type code of an identification descriptor, the one that this room knows.
@@ -12,6 +13,10 @@ pub const CSCD_LEN: usize = 32;
 
 /// The longest designator that fits in an identification descriptor.
 pub const MAX_DESIGNATOR_LEN: usize = 20;
+
+/// Byte 1 of an identification descriptor in SPC-3.
+const LU_ID_TYPE: u8 = 0xc0;
+const NUL: u8 = 0x20;
 
 /// Names a CSCD in a segment descriptor: an index into the list of descriptors, or a code (SPC-4 table 121).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,22 +44,29 @@ pub struct Cscd {
     pub pad: bool,
     /// The length of a block as the initiator knows it; 0 if it does not say.
     pub block_len: u32,
+    /// Whether it is no device but a null device (NUL, SPC-3 only): its designator means nothing.
+    pub null: bool,
 }
 
 impl Cscd {
     /// Parses the descriptor that starts at byte `at` of the parameter list `list`.
     ///
-    /// The LU ID TYPE field is ignored, as SPC-4 §6.4.5.2 has it for this type, and so is the NUL bit of SPC-3.
-    ///
     /// # Errors
-    /// The type is another one, or the designator is empty or longer than its place.
-    pub fn parse(list: &[u8], at: usize) -> Result<Self, Refusal> {
+    /// The type is another one, the designator is empty or longer than its place, or, with the fields of SPC-3, LU ID TYPE
+    /// asks for something else than a logical unit number.
+    pub fn parse(list: &[u8], at: usize, fields: CscdFields) -> Result<Self, Refusal> {
         let bytes = list.get(at..).and_then(|rest| rest.get(..CSCD_LEN)).ok_or(Refusal::LengthError)?;
         if u8_at(bytes, 0) != IDENTIFICATION {
             return Err(Refusal::UnsupportedCscdType { byte: at });
         }
-        let len = usize::from(u8_at(bytes, 7));
-        if len == 0 || len > MAX_DESIGNATOR_LEN {
+        let spc_3 = fields == CscdFields::Spc3;
+        if spc_3 && u8_at(bytes, 1) & LU_ID_TYPE != 0 {
+            return Err(Refusal::bits(at + 1, 7));
+        }
+        let null = spc_3 && u8_at(bytes, 1) & NUL != 0;
+        // Of a null device, bytes 4 to 27 are ignored.
+        let len = if null { 0 } else { usize::from(u8_at(bytes, 7)) };
+        if (len == 0 && !null) || len > MAX_DESIGNATOR_LEN {
             return Err(Refusal::field(at + 7));
         }
         let designator = bytes.get(8..8 + len).unwrap_or_default().to_vec();
@@ -66,6 +78,7 @@ impl Cscd {
             designator,
             pad: u8_at(bytes, 28) & 0x04 != 0,
             block_len: u32_at(bytes, 28) & 0x00ff_ffff,
+            null,
         })
     }
 
@@ -76,7 +89,7 @@ impl Cscd {
         let [_, high, middle, low] = self.block_len.to_be_bytes();
         let head = [
             IDENTIFICATION,
-            self.device_type & 0x1f,
+            u8::from(self.null) << 5 | self.device_type & 0x1f,
             0,
             0,
             self.code_set & 0xf,
@@ -103,10 +116,10 @@ pub(super) fn parse_all(
     list: &[u8],
     start: usize,
     len: usize,
-    count_max: u16,
     length_field: usize,
+    limits: &Limits,
 ) -> Result<Vec<Cscd>, Refusal> {
-    if len.div_ceil(CSCD_LEN) > usize::from(count_max) {
+    if len.div_ceil(CSCD_LEN) > usize::from(limits.cscds_max) {
         return Err(Refusal::TooManyCscds { byte: length_field });
     }
     // The type comes first: a longer descriptor of a type we do not know is refused for its type.
@@ -119,7 +132,7 @@ pub(super) fn parse_all(
         if at + CSCD_LEN > start + len {
             return Err(Refusal::field(length_field));
         }
-        cscds.push(Cscd::parse(list, at)?);
+        cscds.push(Cscd::parse(list, at, limits.cscd_fields)?);
         at += CSCD_LEN;
     }
     Ok(cscds)
@@ -143,6 +156,7 @@ mod tests {
             designator: (0x60..0x70).collect(),
             pad: false,
             block_len: 4096,
+            null: false,
         }
     }
 
@@ -151,10 +165,10 @@ mod tests {
         let bytes = naa().to_bytes();
         assert_eq!(bytes[..9], [0xe4, 0, 0, 0, 1, 3, 0, 16, 0x60]);
         assert_eq!(bytes[23..32], [0x6f, 0, 0, 0, 0, 0, 0, 0x10, 0]);
-        assert_eq!(Cscd::parse(&bytes, 0), Ok(naa()));
+        assert_eq!(Cscd::parse(&bytes, 0, CscdFields::Spc4), Ok(naa()));
         let padded = Cscd { pad: true, block_len: 512, association: 2, ..naa() };
         assert_eq!(padded.to_bytes()[28..], [4, 0, 2, 0]);
-        assert_eq!(Cscd::parse(&padded.to_bytes(), 0), Ok(padded));
+        assert_eq!(Cscd::parse(&padded.to_bytes(), 0, CscdFields::Spc4), Ok(padded));
     }
 
     #[test]
@@ -162,14 +176,33 @@ mod tests {
         for kind in (0xe0..=0xff).filter(|kind| *kind != IDENTIFICATION) {
             let mut bytes = naa().to_bytes();
             bytes[0] = kind;
-            assert_eq!(Cscd::parse(&bytes, 0), Err(Refusal::UnsupportedCscdType { byte: 0 }), "{kind:#x}");
+            assert_eq!(
+                Cscd::parse(&bytes, 0, CscdFields::Spc4),
+                Err(Refusal::UnsupportedCscdType { byte: 0 }),
+                "{kind:#x}"
+            );
         }
         for len in [0, 21, 255] {
             let mut bytes = [0; 40];
             bytes[8..].copy_from_slice(&naa().to_bytes());
             bytes[15] = len;
-            assert_eq!(Cscd::parse(&bytes, 8), Err(Refusal::field(15)), "{len}");
+            assert_eq!(Cscd::parse(&bytes, 8, CscdFields::Spc4), Err(Refusal::field(15)), "{len}");
         }
-        assert_eq!(Cscd::parse(&naa().to_bytes()[..31], 0), Err(Refusal::LengthError));
+        assert_eq!(Cscd::parse(&naa().to_bytes()[..31], 0, CscdFields::Spc4), Err(Refusal::LengthError));
+    }
+
+    #[test]
+    fn spc_3_knows_two_fields_that_spc_4_ignores() {
+        let mut bytes = naa().to_bytes();
+        bytes[1] = 0xc0;
+        assert_eq!(Cscd::parse(&bytes, 0, CscdFields::Spc4), Ok(naa()));
+        assert_eq!(Cscd::parse(&bytes, 0, CscdFields::Spc3), Err(Refusal::bits(1, 7)));
+        bytes[1] = 0x20;
+        assert_eq!(Cscd::parse(&bytes, 0, CscdFields::Spc4), Ok(naa()));
+        // Where a null device would have its designator may stand anything.
+        bytes[7] = 0xff;
+        let null = Cscd::parse(&bytes, 0, CscdFields::Spc3).unwrap();
+        assert!(null.null && null.designator.is_empty());
+        assert_eq!(Cscd::parse(&null.to_bytes(), 0, CscdFields::Spc3), Ok(null));
     }
 }

@@ -17,6 +17,18 @@ pub struct Limits {
     pub descriptors_len_max: u32,
     /// The most bytes of inline data.
     pub inline_len_max: u32,
+    /// How CSCD descriptors are read.
+    pub cscd_fields: CscdFields,
+}
+
+/// Which fields an identification descriptor has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CscdFields {
+    /// LU ID TYPE and NUL too (SPC-3 §6.3.6.1): the former must be 00b, the latter makes a device that nothing can be asked of.
+    Spc3,
+    /// LU ID TYPE does not concern this descriptor, NUL is obsolete: both are ignored (SPC-4 §6.4.5.2).
+    #[default]
+    Spc4,
 }
 
 impl Limits {
@@ -165,8 +177,7 @@ impl CopyList {
         if inline_at - lengths.header > size(limits.descriptors_len_max) || end > list.len() {
             return Err(Refusal::LengthError);
         }
-        let cscds =
-            cscd::parse_all(list, lengths.header, lengths.cscd, limits.cscds_max, lengths.cscd_field)?;
+        let cscds = cscd::parse_all(list, lengths.header, lengths.cscd, lengths.cscd_field, limits)?;
         let segments = segment::parse_all(list, segments_at, lengths.segment, limits.segments_max)?;
         Ok(Self {
             format,

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use base::bytes::{PastEnd, Reader};
 
-use super::list::Limits;
+use super::list::{CscdFields, Limits};
 use super::rod::{ROD_TOKEN_LEN, RodToken};
 use super::{len16, len32, size};
 
@@ -184,7 +184,13 @@ impl OperatingParameters {
         let types = usize::from(reader.u8()?);
         Ok(Self {
             no_list_id: flags & 1 != 0,
-            limits: Limits { cscds_max, segments_max, descriptors_len_max, inline_len_max },
+            limits: Limits {
+                cscds_max,
+                segments_max,
+                descriptors_len_max,
+                inline_len_max,
+                cscd_fields: CscdFields::Spc4,
+            },
             segment_len_max,
             held_len_max,
             total_concurrent,
@@ -360,7 +366,13 @@ mod tests {
 
     #[test]
     fn operating_parameters_stand_where_spc_puts_them() {
-        let limits = Limits { cscds_max: 8, segments_max: 64, descriptors_len_max: 2304, inline_len_max: 0 };
+        let limits = Limits {
+            cscds_max: 8,
+            segments_max: 64,
+            descriptors_len_max: 2304,
+            inline_len_max: 0,
+            cscd_fields: CscdFields::Spc4,
+        };
         let sent = OperatingParameters {
             no_list_id: true,
             limits,

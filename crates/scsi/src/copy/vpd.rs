@@ -243,6 +243,7 @@ pub fn supports(body: &[u8], opcode: u8, service_action: u8) -> bool {
 mod tests {
     use alloc::vec;
 
+    use super::super::list::CscdFields;
     use super::*;
 
     fn page() -> ThirdPartyCopy {
@@ -255,7 +256,13 @@ mod tests {
                 transfer_blocks_optimal: 0x2_0000,
             }),
             commands: vec![(0x83, vec![0, 1, 0x10]), (0x84, vec![0, 3])],
-            limits: Limits { cscds_max: 8, segments_max: 64, descriptors_len_max: 2304, inline_len_max: 0 },
+            limits: Limits {
+                cscds_max: 8,
+                segments_max: 64,
+                descriptors_len_max: 2304,
+                inline_len_max: 0,
+                cscd_fields: CscdFields::Spc4,
+            },
             descriptor_types: vec![2, 0xe4],
             cscd_ids: vec![CscdId::COPY_MANAGER_UNIT],
             token_features: Some(TokenFeatures {

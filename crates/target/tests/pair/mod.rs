@@ -11,7 +11,7 @@ use base::machine::{Action, Arrival, ConnId, Gone, PortalId, StreamMachine as _}
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use base::units::BlockSize;
-use device::contract::{Access, Identity, RelativePort, TargetPort, UnitConfig};
+use device::contract::{Access, Claims, Identity, RelativePort, TargetPort, UnitConfig};
 use device::unit::LogicalUnit;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::name::PortalGroupTag;
@@ -64,6 +64,7 @@ pub(crate) fn unit_config(number: u32) -> UnitConfig {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
+        claims: Claims::default(),
         task_set_max: 128,
         transfer_blocks_max: 32768,
         ports: Rc::new([TargetPort {

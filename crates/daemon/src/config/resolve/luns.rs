@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::units::{BlockSize, ByteLen};
+use device::contract::{Claims, Level};
 
 use super::super::identity;
 use super::super::names::check_label;
@@ -217,6 +218,7 @@ impl<'a> Pool<'a> {
             atomic_block_size: atomic_block_size.filter(|size| size.bytes() >= block_size.bytes()),
             removable: lun.removable,
             long_cdbs: lun.long_cdbs,
+            claims: claims(lun),
             identity: Identity {
                 serial: String::new(),
                 naa: Naa::Short([0; 8]),
@@ -310,6 +312,26 @@ impl<'a> Pool<'a> {
         }
     }
 }
+
+fn claims(lun: &wire::Lun) -> Claims {
+    Claims {
+        level: match lun.spc.as_ref().map(|at| at.value) {
+            Some("3") => Level::Spc3,
+            Some("5") => Level::Spc5,
+            _ => Level::Spc4,
+        },
+        unmapped_zeros: lun.unmapped.as_ref().is_none_or(|at| at.value == "zeros"),
+        write_same_to_end: lun.write_same_to_end,
+        compare_and_write_max: lun
+            .compare_and_write_max
+            .as_ref()
+            .and_then(|at| u8::try_from(at.value).ok())
+            .unwrap_or(COMPARE_AND_WRITE_MAX),
+    }
+}
+
+/// The default of `compare_and_write_max`, in blocks.
+const COMPARE_AND_WRITE_MAX: u8 = 1;
 
 /// Collects the numbers that are fixed with `lun = N`.
 fn fixed_numbers(luns: &[wire::Lun], report: &mut Report) -> BTreeSet<u16> {

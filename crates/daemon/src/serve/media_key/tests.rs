@@ -1,6 +1,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use base::units::{BlockSize, ByteLen};
+use device::contract::Claims;
 
 use super::*;
 use crate::config::{Identity, Naa};
@@ -36,6 +37,7 @@ impl World {
             atomic_block_size: None,
             removable: false,
             long_cdbs: false,
+            claims: Claims::default(),
             identity: Identity {
                 serial: String::new(),
                 naa: Naa::Short([0x3a, 0, 0, 0, 0, 0, 0, 1]),

@@ -11,8 +11,8 @@ use scsi::copy::{ListId, copy_in};
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
 
-use super::world::{LID4, MIB_512, World, blocks, cscd, in_cdb, list, out_cdb};
-use crate::contract::Access;
+use super::world::{LID4, MIB_512, World, blocks, cscd, in_cdb, list, named, out_cdb};
+use crate::contract::{Access, Claims, Level, UnitConfig};
 use crate::testing::{A, B};
 
 const B512: BlockSize = BlockSize::B512;
@@ -305,4 +305,26 @@ fn copies_beyond_those_that_are_reported_meet_busy() {
     }
     world.slow(false);
     world.copy(0, A, &copy).good();
+}
+
+/// libiscsi ExtendedCopy.ValidTgtDescr, for a unit of SPC-3.
+#[test]
+fn a_unit_of_spc_3_knows_the_type_of_unit_identifier_and_null_devices() {
+    let mut world = World::new(&[MIB_512]);
+    let claims = Claims { level: Level::Spc3, ..Claims::default() };
+    world.units[0].reconfigure(base::time::Instant::ORIGIN, UnitConfig { claims, ..named(0, B512) });
+    world.run(0, A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::INQUIRY_DATA_HAS_CHANGED);
+    let bytes = list(Format::Lid1, &[cscd(0, B512)], &[blocks(0, 0, 8, 0, 100)]).to_bytes();
+    world.run(0, A, &out_cdb(0, bytes.len()), 0, &bytes).good();
+    for (flags, key, asc) in [
+        (0xc0, SenseKey::ILLEGAL_REQUEST, Asc::INVALID_FIELD_IN_PARAMETER_LIST),
+        (0x40, SenseKey::ILLEGAL_REQUEST, Asc::INVALID_FIELD_IN_PARAMETER_LIST),
+        (0x20, SenseKey::COPY_ABORTED, Asc::UNREACHABLE_COPY_TARGET),
+    ] {
+        let mut bytes = bytes.clone();
+        bytes[17] = flags;
+        world.run(0, A, &out_cdb(0, bytes.len()), 0, &bytes).check(key, asc);
+    }
+    let reply = world.copy(0, A, &list(LID4, &[cscd(0, B512)], &[blocks(0, 0, 8, 0, 100)]));
+    reply.check(SenseKey::ILLEGAL_REQUEST, Asc::INVALID_FIELD_IN_CDB);
 }

@@ -468,6 +468,7 @@ pub(super) fn cscd(number: usize, block: BlockSize) -> Cscd {
         designator: named(number, block).identity.naa,
         pad: false,
         block_len: block.bytes(),
+        null: false,
     }
 }
 

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::contract::{Event, ManageFunction, ManageOutcome, UnitConfig};
+use crate::contract::{Claims, Event, ManageFunction, ManageOutcome, UnitConfig};
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, cdb_32, config, pattern};
 use scsi::opcode as op;
 use scsi::opcode::variable_length as long;
@@ -199,4 +199,15 @@ fn aborting_who_holds_or_awaits_a_range_lets_the_others_through() {
         assert!(!abort_holder || rig.events.iter().any(done));
         rig.write(0, &[3; 1024]);
     }
+}
+
+#[test]
+fn a_compare_and_write_is_no_longer_than_the_administrator_lets_it_be() {
+    let claims = Claims { compare_and_write_max: 2, ..Claims::default() };
+    let mut rig = Rig::with(UnitConfig { claims, ..config() }, Box::new(store::ram::Ram::new(BLOCKS * 512)));
+    let zeros = [0; 6 * 512];
+    rig.run(A, &compare_and_write(0, 2), 0, &zeros[..4 * 512]).good();
+    rig.run(A, &compare_and_write(0, 3), 0, &zeros).illegal(Asc::INVALID_FIELD_IN_CDB);
+    let page = rig.run(A, &[op::INQUIRY, 1, 0xb0, 0, 64, 0], 64, &[]).good();
+    assert_eq!(page[5], 2, "MAXIMUM COMPARE AND WRITE LENGTH");
 }

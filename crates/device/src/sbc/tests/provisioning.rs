@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::contract::UnitConfig;
+use crate::contract::{Claims, UnitConfig};
 use crate::testing::{A, BLOCKS, Reply, Rig, cdb_10, cdb_16, cdb_32, config, pattern};
 use base::buffer::PAGE;
 use scsi::opcode as op;
@@ -271,4 +271,47 @@ fn blocks_larger_than_what_the_medium_frees_are_mapped_if_any_of_them_is() {
     let mut rig = Rig::with(config, Box::new(Ram::new(16 * 65536)));
     rig.write(3, &vec![1; 16 * PAGE]);
     assert_eq!(status(&mut rig, 0, 1000), [(0, 3, 1), (3, 1, 0), (4, 12, 1)]);
+}
+
+#[test]
+fn no_blocks_can_be_refused() {
+    let claims = Claims { write_same_to_end: false, ..Claims::default() };
+    let mut rig = Rig::with(UnitConfig { claims, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
+    let block = pattern(512, 5);
+    for flags in [0, 0x08] {
+        for form in same(flags, 0, 0) {
+            rig.run(A, &form, 0, &block).illegal(Asc::INVALID_FIELD_IN_CDB);
+        }
+        for form in same(flags, 9, 1) {
+            rig.run(A, &form, 0, &block).good();
+        }
+    }
+    // Without a Data-Out buffer too.
+    rig.run(A, &cdb_16(op::WRITE_SAME_16, 1, 0, 0), 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    assert_eq!(rig.read(0, 9), vec![0; 9 * 512]);
+    assert_eq!(rig.read(9, 1), block);
+    let page = rig.run(A, &[op::INQUIRY, 1, 0xb0, 0, 64, 0], 64, &[]).good();
+    assert_eq!(page[4], 1, "WSNZ");
+}
+
+#[test]
+fn a_unit_that_promises_no_zeros_says_so_everywhere_and_still_keeps_what_was_sent() {
+    let claims = Claims { unmapped_zeros: false, ..Claims::default() };
+    let mut rig = Rig::with(UnitConfig { claims, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
+    let capacity = rig.run(A, &cdb_16(op::SERVICE_ACTION_IN_16, 0x10, 0, 32), 32, &[]).good();
+    assert_eq!(capacity[14] & 0xc0, 0x80, "LBPME without LBPRZ");
+    let page = rig.run(A, &[op::INQUIRY, 1, 0xb2, 0, 64, 0], 64, &[]).good();
+    assert_eq!(page[5], 0xe0, "LBPU, LBPWS, LBPWS10, no LBPRZ, no ANC_SUP");
+    let list = unmap_list(&[(0, 8)]);
+    let mut anchored = unmap_cdb(list.len());
+    anchored[1] = 1;
+    rig.run(A, &anchored, 0, &list).illegal(Asc::INVALID_FIELD_IN_CDB);
+    rig.run(A, &cdb_16(op::WRITE_SAME_16, 0x18, 0, 8), 0, &[0; 512]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    unmap(&mut rig, &[(0, 8)]).good();
+    // What a block holds that is not zeros is written, whatever UNMAP would allow.
+    let block = pattern(512, 5);
+    for form in same(0x08, 4, 300) {
+        rig.run(A, &form, 0, &block).good();
+        assert!(rig.read(4, 300) == block.repeat(300));
+    }
 }

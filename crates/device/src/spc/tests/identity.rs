@@ -5,6 +5,7 @@ use scsi::vpd::{BlockLimits, Page};
 
 use super::*;
 use crate::absent;
+use crate::contract::{Claims, Level, UnitConfig};
 
 fn inquiry(rig: &mut Rig, vital: bool, page: u8, allocation: u16) -> Reply {
     let [high, low] = allocation.to_be_bytes();
@@ -39,7 +40,7 @@ fn a_page_code_without_evpd_is_an_error() {
 /// libiscsi Inquiry.SupportedVPD, Inquiry.MandatoryVPDSBC, the page codes sorted.
 #[test]
 fn every_listed_page_can_be_read() {
-    for config in [config(), crate::contract::UnitConfig { thin: false, ..config() }] {
+    for config in [config(), UnitConfig { thin: false, ..config() }] {
         let thin = config.thin;
         let mut rig = Rig::with(config, Box::new(Ram::new(BLOCKS * 512)));
         let list = inquiry(&mut rig, true, 0, 255).good();
@@ -66,7 +67,7 @@ fn block_limits_follow_the_configuration() {
 #[test]
 fn unmap_limits_are_what_initiators_take_for_sane() {
     for thin in [true, false] {
-        let config = crate::contract::UnitConfig { thin, ..config() };
+        let config = UnitConfig { thin, ..config() };
         let physical = 1 << config.physical_exponent;
         let mut rig = Rig::with(config, Box::new(Ram::new(BLOCKS * 512)));
         let page = inquiry(&mut rig, true, 0xb0, 255).good();
@@ -158,4 +159,54 @@ fn the_timestamp_can_be_set_and_read() {
     rig.hears(B, Asc::TIMESTAMP_CHANGED);
     rig.run(A, &set(11), 0, &[0; 11]).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
     rig.run(A, &set(12), 0, &[0; 11]).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
+}
+
+fn claiming(level: Level) -> UnitConfig {
+    UnitConfig { claims: Claims { level, ..Claims::default() }, ..config() }
+}
+
+#[test]
+fn a_unit_claims_the_standards_it_is_told_to_and_has_no_command_of_later_ones() {
+    use scsi::copy::copy_out;
+    for (level, version, newest, later) in [
+        (Level::Spc3, 5, [0x0300, 0x04c0], false),
+        (Level::Spc4, 6, [0x05c0, 0x0600], true),
+        (Level::Spc5, 7, [0x05c0, 0x0600], true),
+    ] {
+        let mut rig = Rig::with(claiming(level), Box::new(Ram::new(BLOCKS * 512)));
+        rig.unit.seed(&[7; 32]);
+        let data = StandardInquiry::parse(&inquiry(&mut rig, false, 0, 96).good()).unwrap();
+        assert_eq!(data.version, version);
+        let claimed: Vec<u16> = data.versions.into_iter().filter(|version| *version != 0).collect();
+        assert!(claimed.ends_with(&newest), "{claimed:04x?}");
+        assert!(data.third_party_copy);
+        let pages = inquiry(&mut rig, true, 0, 255).good();
+        assert_eq!(pages.contains(&0x8f), later);
+        let limits = inquiry(&mut rig, true, 0xb0, 255).good();
+        let limits = BlockLimits::parse(Page::parse(&limits).unwrap().body).unwrap();
+        assert_eq!(limits.atomic_max > 0, later);
+        let has = |rig: &mut Rig, opcode: u8, action: u16| {
+            let [high, low] = action.to_be_bytes();
+            let form = if opcode == op::THIRD_PARTY_COPY_OUT { 2 } else { 1 };
+            let ask = [op::MAINTENANCE_IN, 0x0c, form, opcode, high, low, 0, 0, 0, 255, 0, 0];
+            rig.run(A, &ask, 255, &[]).good()[1] & 7 == 3
+        };
+        assert!(has(&mut rig, op::THIRD_PARTY_COPY_OUT, copy_out::EXTENDED_COPY_LID1));
+        for action in [copy_out::EXTENDED_COPY_LID4, copy_out::POPULATE_TOKEN, copy_out::WRITE_USING_TOKEN] {
+            assert_eq!(has(&mut rig, op::THIRD_PARTY_COPY_OUT, action), later, "{level:?} {action:#x}");
+        }
+        assert_eq!(has(&mut rig, op::WRITE_ATOMIC_16, 0), later);
+        assert!(has(&mut rig, op::UNMAP, 0));
+    }
+}
+
+#[test]
+fn changed_claims_are_told_to_everyone() {
+    let mut rig = Rig::new();
+    rig.unit.reconfigure(Instant::ORIGIN, config());
+    rig.ready();
+    rig.unit.reconfigure(Instant::ORIGIN, claiming(Level::Spc3));
+    rig.ready_for(A).check(SenseKey::UNIT_ATTENTION, Asc::INQUIRY_DATA_HAS_CHANGED);
+    rig.hears(B, Asc::INQUIRY_DATA_HAS_CHANGED);
+    assert_eq!(inquiry(&mut rig, false, 0, 96).good()[2], 5);
 }

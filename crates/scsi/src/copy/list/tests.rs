@@ -6,7 +6,13 @@ use super::super::cscd::CscdId;
 use super::*;
 use crate::sense::{Asc, Sense, SenseKeySpecific};
 
-const LIMITS: Limits = Limits { cscds_max: 4, segments_max: 8, descriptors_len_max: 384, inline_len_max: 0 };
+const LIMITS: Limits = Limits {
+    cscds_max: 4,
+    segments_max: 8,
+    descriptors_len_max: 384,
+    inline_len_max: 0,
+    cscd_fields: CscdFields::Spc4,
+};
 
 fn unit(seed: u8) -> Cscd {
     Cscd {
@@ -17,6 +23,7 @@ fn unit(seed: u8) -> Cscd {
         designator: vec![seed; 16],
         pad: false,
         block_len: 512,
+        null: false,
     }
 }
 

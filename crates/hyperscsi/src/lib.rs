@@ -9,6 +9,8 @@
 extern crate alloc;
 
 pub mod frame;
+pub mod pdu;
+pub mod seal;
 
 /// The EtherType of HyperSCSI.
 pub const ETHERTYPE: u16 = 0x889a;

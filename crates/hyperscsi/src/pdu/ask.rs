@@ -1,0 +1,112 @@
+//! What an Ask frame carries: everything that wants an acknowledgement or an answer about a path. What stands behind the block is
+//! padding, which makes a frame as long as its sender wants it.
+
+use alloc::vec::Vec;
+
+use super::{Block, Malformed, exactly, once, put_block, put_item};
+
+/// The length of the secret by which a path is added to a session without keys.
+pub const TOKEN_LEN: usize = 16;
+
+const PING: u8 = 1;
+const MTU: u8 = 2;
+const PATH: u8 = 3;
+const LEAVE: u8 = 4;
+const RECEIVES: u8 = 5;
+
+const TOKEN_ITEM: u8 = 0x81;
+
+/// What is asked, or told and to be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Nothing but the acknowledgement.
+    Ping,
+    /// Whether a frame of this length comes through: an acknowledgement says yes. The length is that of the Ethernet
+    /// payload, and the frame is so long.
+    Mtu(u16),
+    /// To try the path on which this came.
+    Path(Path),
+    /// The sender does not use this path any more.
+    Leave {
+        /// The path, as the top byte of packet numbers has it.
+        path: u8,
+    },
+    /// The sender's port on this path takes Ethernet payloads of up to this length from now on.
+    Receives(u16),
+}
+
+/// A step in trying a path. The initiator begins with a challenge; the target answers with its echo and a challenge of its own; the
+/// initiator echoes that. From its echo on, each end uses the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// What the other end is to echo; 0 for nothing.
+    pub challenge: u64,
+    /// The other end's challenge; 0 if there was none.
+    pub echo: u64,
+    /// The longest Ethernet payload that the sender's port takes.
+    pub frame_max: u16,
+    /// The session's token, which a session without keys demands with the first challenge.
+    pub token: Option<[u8; TOKEN_LEN]>,
+}
+
+impl Ask {
+    /// Appends the block to `out`; zeros may follow.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Ping => put_block(out, PING, 0, |_| {}),
+            Self::Mtu(len) => put_block(out, MTU, 0, |out| out.extend_from_slice(&len.to_be_bytes())),
+            Self::Path(path) => put_block(out, PATH, 0, |out| path.encode(out)),
+            Self::Leave { path } => put_block(out, LEAVE, *path, |_| {}),
+            Self::Receives(len) => {
+                put_block(out, RECEIVES, 0, |out| out.extend_from_slice(&len.to_be_bytes()));
+            }
+        }
+    }
+
+    /// Reads the block at the front of `payload`; what stands behind it is padding.
+    ///
+    /// # Errors
+    /// [`Malformed`]
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let mut block = Block::parse(payload)?;
+        if block.info != 0 && block.kind != LEAVE {
+            return Err(Malformed::Value);
+        }
+        let ask = match block.kind {
+            PING => Self::Ping,
+            MTU => Self::Mtu(block.body.u16()?),
+            PATH => return Path::read(block).map(Self::Path),
+            LEAVE => Self::Leave { path: block.info },
+            RECEIVES => Self::Receives(block.body.u16()?),
+            _ => return Err(Malformed::Kind),
+        };
+        block.no_more()?;
+        Ok(ask)
+    }
+}
+
+impl Path {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.challenge.to_be_bytes());
+        out.extend_from_slice(&self.echo.to_be_bytes());
+        out.extend_from_slice(&self.frame_max.to_be_bytes());
+        out.extend_from_slice(&[0, 0]);
+        if let Some(token) = &self.token {
+            put_item(out, TOKEN_ITEM, |out| out.extend_from_slice(token));
+        }
+    }
+
+    fn read(mut block: Block<'_>) -> Result<Self, Malformed> {
+        let body = &mut block.body;
+        let (challenge, echo, frame_max) = (body.u64()?, body.u64()?, body.u16()?);
+        if body.u16()? != 0 || (challenge == 0 && echo == 0) {
+            return Err(Malformed::Value);
+        }
+        let mut token = None;
+        block.items(|kind, value| match kind {
+            TOKEN_ITEM => once(&mut token, exactly(value)?),
+            _ => Ok(false),
+        })?;
+        Ok(Self { challenge, echo, frame_max, token })
+    }
+}

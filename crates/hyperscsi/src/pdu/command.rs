@@ -1,0 +1,210 @@
+//! What a Request frame without the flag DATA carries: a SCSI command or a task management function, whole, in front of the
+//! first of the data that comes unasked.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Deref;
+
+use smallvec::SmallVec;
+
+use super::{Block, Malformed, put_block};
+
+/// The longest CDB that the standards know, in bytes (SPC-5 §4.2.3).
+pub const CDB_MAX: usize = 260;
+
+/// The length of a command's block without its CDB and without items.
+pub const COMMAND_LEN: usize = 32;
+
+const COMMAND: u8 = 1;
+const MANAGE: u8 = 2;
+
+/// What is asked of the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// To execute a SCSI command.
+    Command(Command),
+    /// To perform a task management function.
+    Manage(Manage),
+}
+
+/// A SCSI command (SAM-5 §5.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The logical unit, as SAM-5 §4.7 encodes it.
+    pub lun: u64,
+    /// How the task set treats it.
+    pub attribute: TaskAttribute,
+    /// Its priority, 1 (first) to 15, or 0 for none.
+    pub priority: u8,
+    /// It starts only when every exchange up to this one was delivered; 0 for at once.
+    pub after: u32,
+    /// How many bytes the initiator expects at most.
+    pub data_in_len: u32,
+    /// How many bytes the initiator has to send.
+    pub data_out_len: u32,
+    /// How many of these come unasked, from the first one on.
+    pub unsolicited_len: u32,
+    /// The command descriptor block, as long as it is.
+    pub cdb: Cdb,
+}
+
+code8! {
+    /// How the task set treats a command (SAM-5 §8.6), with the numbers of iSCSI.
+    pub struct TaskAttribute {
+        /// May be reordered.
+        SIMPLE = 1;
+        /// Waits for all before it, and all after it wait for it.
+        ORDERED = 2;
+        /// Goes first.
+        HEAD_OF_QUEUE = 3;
+        /// Handles an auto contingent allegiance.
+        ACA = 4;
+    }
+}
+
+/// A task management function (SAM-5 §7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manage {
+    /// What to do.
+    pub function: ManageFunction,
+    /// The logical unit; nothing for the functions that concern the whole nexus or target.
+    pub lun: u64,
+    /// It starts only when every exchange up to this one was delivered.
+    pub after: u32,
+    /// The exchange that ABORT TASK and QUERY TASK mean; 0 for the others.
+    pub referenced: u32,
+}
+
+code8! {
+    /// A task management function (SAM-5 §7), with the numbers of iSCSI.
+    pub struct ManageFunction {
+        /// Aborts one task of the requester.
+        ABORT_TASK = 1;
+        /// Aborts the requester's tasks on a logical unit.
+        ABORT_TASK_SET = 2;
+        /// Ends an auto contingent allegiance.
+        CLEAR_ACA = 3;
+        /// Aborts everybody's tasks on a logical unit.
+        CLEAR_TASK_SET = 4;
+        /// Resets a logical unit.
+        LOGICAL_UNIT_RESET = 5;
+        /// Resets every logical unit of the target.
+        TARGET_WARM_RESET = 6;
+        /// Resets the target and ends every session.
+        TARGET_COLD_RESET = 7;
+        /// Asks whether a task is there.
+        QUERY_TASK = 9;
+        /// Asks whether the requester has a task on a logical unit.
+        QUERY_TASK_SET = 10;
+        /// Makes the target forget the requester's nexus.
+        I_T_NEXUS_RESET = 11;
+        /// Asks whether a unit attention is pending.
+        QUERY_ASYNCHRONOUS_EVENT = 12;
+    }
+}
+
+impl Request {
+    /// Appends the block to `out`; data may follow.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Command(command) => command.encode(out),
+            Self::Manage(manage) => manage.encode(out),
+        }
+    }
+
+    /// Reads the block at the front of `payload`; returns it and the data behind it.
+    ///
+    /// # Errors
+    /// [`Malformed`]
+    pub fn parse(payload: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let block = Block::parse(payload)?;
+        let request = match block.kind {
+            COMMAND => Self::Command(Command::read(block)?),
+            MANAGE => {
+                if !block.rest.is_empty() {
+                    return Err(Malformed::Value);
+                }
+                Self::Manage(Manage::read(block)?)
+            }
+            _ => return Err(Malformed::Kind),
+        };
+        Ok((request, block.rest))
+    }
+}
+
+impl Command {
+    /// Appends the block to `out`; data may follow.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_block(out, COMMAND, (self.priority << 4) | (self.attribute.0 & 0x0f), |out| {
+            out.extend_from_slice(&self.after.to_be_bytes());
+            out.extend_from_slice(&self.lun.to_be_bytes());
+            out.extend_from_slice(&self.data_in_len.to_be_bytes());
+            out.extend_from_slice(&self.data_out_len.to_be_bytes());
+            out.extend_from_slice(&self.unsolicited_len.to_be_bytes());
+            out.extend_from_slice(&u16::try_from(self.cdb.len()).unwrap_or_default().to_be_bytes());
+            out.extend_from_slice(&[0, 0]);
+            out.extend_from_slice(&self.cdb);
+        });
+    }
+
+    fn read(mut block: Block<'_>) -> Result<Self, Malformed> {
+        let body = &mut block.body;
+        let (after, lun) = (body.u32()?, body.u64()?);
+        let (data_in_len, data_out_len, unsolicited_len) = (body.u32()?, body.u32()?, body.u32()?);
+        let (cdb_len, reserved) = (body.u16()?, body.u16()?);
+        let cdb = Cdb::new(body.take(usize::from(cdb_len))?).ok_or(Malformed::Value)?;
+        let attribute = TaskAttribute(block.info & 0x0f);
+        let known = (TaskAttribute::SIMPLE..=TaskAttribute::ACA).contains(&attribute);
+        // What stands behind the block is the front of the unsolicited data.
+        let fits = u32::try_from(block.rest.len()).is_ok_and(|len| len <= unsolicited_len);
+        if !known || reserved != 0 || unsolicited_len > data_out_len || !fits {
+            return Err(Malformed::Value);
+        }
+        let priority = block.info >> 4;
+        block.no_more()?;
+        Ok(Self { lun, attribute, priority, after, data_in_len, data_out_len, unsolicited_len, cdb })
+    }
+}
+
+impl Manage {
+    /// Appends the block to `out`. Nothing follows.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_block(out, MANAGE, self.function.0, |out| {
+            out.extend_from_slice(&self.after.to_be_bytes());
+            out.extend_from_slice(&self.lun.to_be_bytes());
+            out.extend_from_slice(&self.referenced.to_be_bytes());
+        });
+    }
+
+    fn read(mut block: Block<'_>) -> Result<Self, Malformed> {
+        let (after, lun, referenced) = (block.body.u32()?, block.body.u64()?, block.body.u32()?);
+        let function = ManageFunction(block.info);
+        block.no_more()?;
+        Ok(Self { function, lun, after, referenced })
+    }
+}
+
+/// A CDB: 1 to [`CDB_MAX`] bytes, those in use without an allocation.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cdb(SmallVec<[u8; 32]>);
+
+impl Cdb {
+    /// Takes `bytes` if a CDB can be so long.
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        (!bytes.is_empty() && bytes.len() <= CDB_MAX).then(|| Self(SmallVec::from_slice(bytes)))
+    }
+}
+
+impl Deref for Cdb {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Cdb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}

@@ -1,0 +1,73 @@
+//! What a Disconnect frame carries: the end of a session, or a hint that there is none.
+
+use alloc::vec::Vec;
+
+use super::{Block, Malformed, put_block};
+
+const GOODBYE: u8 = 1;
+const DONE: u8 = 2;
+const UNKNOWN: u8 = 3;
+
+/// What is said about the end of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disconnect {
+    /// The session ends; every exchange in it is lost. To be answered with [`Disconnect::Done`].
+    Goodbye(DisconnectReason),
+    /// It ended.
+    Done,
+    /// The receiver of a frame knows no session by this name. Nothing vouches for it: SID is 0 and there is no key.
+    Unknown {
+        /// The SID of that frame.
+        sid: u32,
+    },
+}
+
+code8! {
+    /// Why a session ends.
+    pub struct DisconnectReason {
+        /// Its owner is done with it.
+        CLOSED = 0;
+        /// The same initiator port began another one.
+        REPLACED = 1;
+        /// The end that says it shuts down.
+        SHUTDOWN = 2;
+        /// The other end broke a rule.
+        BROKEN = 3;
+        /// The other end may not do this any more.
+        NOT_AUTHORIZED = 4;
+        /// The keys are used up.
+        KEYS_EXHAUSTED = 5;
+    }
+}
+
+impl Disconnect {
+    /// Appends the block to `out`. Nothing follows.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Goodbye(reason) => put_block(out, GOODBYE, reason.0, |_| {}),
+            Self::Done => put_block(out, DONE, 0, |_| {}),
+            Self::Unknown { sid } => {
+                put_block(out, UNKNOWN, 0, |out| out.extend_from_slice(&sid.to_be_bytes()));
+            }
+        }
+    }
+
+    /// Reads the block that is `payload`.
+    ///
+    /// # Errors
+    /// [`Malformed`]
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let mut block = Block::parse(payload)?;
+        if !block.rest.is_empty() {
+            return Err(Malformed::Value);
+        }
+        let disconnect = match block.kind {
+            GOODBYE => Self::Goodbye(DisconnectReason(block.info)),
+            DONE => Self::Done,
+            UNKNOWN => Self::Unknown { sid: block.body.u32()? },
+            _ => return Err(Malformed::Kind),
+        };
+        block.no_more()?;
+        Ok(disconnect)
+    }
+}

@@ -1,0 +1,371 @@
+//! The handshake: what Negotiate frames (initiator to target) and Negotiated frames (target to initiator) carry.
+//!
+//! ```text
+//! initiator                                     target
+//!    HELLO   group, target                   ──▶
+//!                                            ◀──   COOKIE
+//!    START   the same, cookie, offer, KE1    ──▶
+//!                                            ◀──   ANSWER   choice, KE2          (a group with a password)
+//!    FINISH  KE3                             ──▶
+//!                                            ◀──   ACCEPT   choice, token
+//! ```
+//!
+//! The key exchange is OPAQUE-3DH (RFC 9807) over ristretto255 with SHA-512; its messages are bytes here.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::ask::TOKEN_LEN;
+use super::discovery::INSTANCE_LEN;
+use super::name::{GroupName, Name};
+use super::parameters::Parameters;
+use super::{Block, Malformed, exactly, once, put_block, put_item};
+
+/// The length of what a handshake is recognized by.
+pub const HANDSHAKE_LEN: usize = 16;
+/// The length of a cookie, which means something to the target alone.
+pub const COOKIE_LEN: usize = 40;
+/// The length of OPAQUE's first message, in bytes (RFC 9807 §6.1).
+pub const KE1_LEN: usize = 96;
+/// The length of its second message.
+pub const KE2_LEN: usize = 320;
+/// The length of its third message.
+pub const KE3_LEN: usize = 64;
+
+/// What a handshake is recognized by: random bytes that the initiator chose for it.
+pub type HandshakeId = [u8; HANDSHAKE_LEN];
+/// A cookie.
+pub type Cookie = [u8; COOKIE_LEN];
+
+const HELLO: u8 = 1;
+const COOKIE: u8 = 2;
+const START: u8 = 3;
+const ANSWER: u8 = 4;
+const FINISH: u8 = 5;
+const ACCEPT: u8 = 6;
+const REFUSE: u8 = 7;
+
+const GROUP_ITEM: u8 = 0x81;
+const TARGET_ITEM: u8 = 0x82;
+const INITIATOR_ITEM: u8 = 0x83;
+const ISID_ITEM: u8 = 0x84;
+const COOKIE_ITEM: u8 = 0x85;
+const SID_ITEM: u8 = 0x86;
+const PARAMETERS_ITEM: u8 = 0x87;
+const KE1_ITEM: u8 = 0x88;
+const KE2_ITEM: u8 = 0x89;
+const KE3_ITEM: u8 = 0x8a;
+const TOKEN_ITEM: u8 = 0x8b;
+const INSTANCE_ITEM: u8 = 0x8c;
+const RETRY_AFTER_ITEM: u8 = 0x0d;
+
+/// What an initiator says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Negotiate {
+    /// It wants a session.
+    Hello(Hello),
+    /// It can be reached where it says it is, and begins.
+    Start(Box<Start>),
+    /// It knows the password.
+    Finish(Finish),
+}
+
+/// Asks for a cookie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The handshake.
+    pub handshake: HandshakeId,
+    /// The group.
+    pub group: GroupName,
+    /// The target.
+    pub target: Name,
+}
+
+/// Begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The handshake.
+    pub handshake: HandshakeId,
+    /// The cookie.
+    pub cookie: Cookie,
+    /// The group.
+    pub group: GroupName,
+    /// The target.
+    pub target: Name,
+    /// The initiator.
+    pub initiator: Name,
+    /// What distinguishes the initiator's ports; with its name it names one.
+    pub isid: [u8; 6],
+    /// The initiator's name for the session; not 0.
+    pub sid: u32,
+    /// What the initiator offers.
+    pub offer: Parameters,
+    /// OPAQUE's first message; none if the initiator knows no password.
+    pub ke1: Option<[u8; KE1_LEN]>,
+}
+
+/// Ends the key exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finish {
+    /// The handshake.
+    pub handshake: HandshakeId,
+    /// The target's name for the session.
+    pub sid: u32,
+    /// OPAQUE's third message.
+    pub ke3: [u8; KE3_LEN],
+}
+
+/// What a target says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Negotiated {
+    /// To be repeated, as proof that the initiator receives what is sent to it.
+    Cookie {
+        /// The handshake.
+        handshake: HandshakeId,
+        /// The cookie.
+        cookie: Cookie,
+    },
+    /// Knows the password, or its record, and chooses.
+    Answer(Box<Answer>),
+    /// There is a session.
+    Accept(Accept),
+    /// There is none.
+    Refuse {
+        /// The handshake.
+        handshake: HandshakeId,
+        /// Why.
+        reason: RefuseReason,
+        /// When to try again, in milliseconds; 0 for no advice.
+        retry_after_ms: u32,
+    },
+}
+
+/// Goes on with the key exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The handshake.
+    pub handshake: HandshakeId,
+    /// The target's name for the session; not 0.
+    pub sid: u32,
+    /// What the target chose.
+    pub choice: Parameters,
+    /// OPAQUE's second message.
+    pub ke2: [u8; KE2_LEN],
+}
+
+/// There is a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accept {
+    /// The handshake.
+    pub handshake: HandshakeId,
+    /// The target's name for the session; not 0.
+    pub sid: u32,
+    /// What the target chose.
+    pub choice: Parameters,
+    /// What a path is added with to a session without keys.
+    pub token: [u8; TOKEN_LEN],
+    /// The server.
+    pub instance: [u8; INSTANCE_LEN],
+}
+
+code8! {
+    /// Why there is no session.
+    pub struct RefuseReason {
+        /// The password is wrong, or there is none by this name: which, is not said.
+        NOT_AUTHORIZED = 1;
+        /// The target wants a level, or another property, that was not offered.
+        PARAMETERS = 2;
+        /// The target has no room now.
+        BUSY = 3;
+        /// The target shuts down.
+        SHUTDOWN = 4;
+        /// The group has a password.
+        PASSWORD_NEEDED = 5;
+    }
+}
+
+impl Negotiate {
+    /// Appends the block to `out`. Nothing follows but padding.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hello(hello) => put_block(out, HELLO, 0, |out| {
+                out.extend_from_slice(&hello.handshake);
+                put_bytes(out, GROUP_ITEM, hello.group.as_bytes());
+                put_bytes(out, TARGET_ITEM, hello.target.as_bytes());
+            }),
+            Self::Start(start) => put_block(out, START, 0, |out| start.encode(out)),
+            Self::Finish(finish) => put_block(out, FINISH, 0, |out| {
+                out.extend_from_slice(&finish.handshake);
+                put_bytes(out, SID_ITEM, &finish.sid.to_be_bytes());
+                put_bytes(out, KE3_ITEM, &finish.ke3);
+            }),
+        }
+    }
+
+    /// Reads the block at the front of `payload`; what stands behind it is padding.
+    ///
+    /// # Errors
+    /// [`Malformed`]
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let (kind, handshake, items) = Items::read(payload)?;
+        match kind {
+            HELLO => {
+                let (group, target) = (need(items.group)?, need(items.target)?);
+                Ok(Self::Hello(Hello { handshake, group, target }))
+            }
+            START => Ok(Self::Start(Box::new(Start {
+                handshake,
+                cookie: need(items.cookie)?,
+                group: need(items.group)?,
+                target: need(items.target)?,
+                initiator: need(items.initiator)?,
+                isid: need(items.isid)?,
+                sid: need(items.sid)?,
+                offer: need(items.parameters)?,
+                ke1: items.ke1,
+            }))),
+            FINISH => {
+                let (sid, ke3) = (need(items.sid)?, need(items.ke3)?);
+                Ok(Self::Finish(Finish { handshake, sid, ke3 }))
+            }
+            _ => Err(Malformed::Kind),
+        }
+    }
+}
+
+impl Start {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.handshake);
+        put_bytes(out, COOKIE_ITEM, &self.cookie);
+        put_bytes(out, GROUP_ITEM, self.group.as_bytes());
+        put_bytes(out, TARGET_ITEM, self.target.as_bytes());
+        put_bytes(out, INITIATOR_ITEM, self.initiator.as_bytes());
+        put_bytes(out, ISID_ITEM, &self.isid);
+        put_bytes(out, SID_ITEM, &self.sid.to_be_bytes());
+        put_item(out, PARAMETERS_ITEM, |out| self.offer.encode(out));
+        if let Some(ke1) = &self.ke1 {
+            put_bytes(out, KE1_ITEM, ke1);
+        }
+    }
+}
+
+impl Negotiated {
+    /// Appends the block to `out`. Nothing follows but padding.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Cookie { handshake, cookie } => put_block(out, COOKIE, 0, |out| {
+                out.extend_from_slice(handshake);
+                put_bytes(out, COOKIE_ITEM, cookie);
+            }),
+            Self::Answer(answer) => put_block(out, ANSWER, 0, |out| {
+                out.extend_from_slice(&answer.handshake);
+                put_bytes(out, SID_ITEM, &answer.sid.to_be_bytes());
+                put_item(out, PARAMETERS_ITEM, |out| answer.choice.encode(out));
+                put_bytes(out, KE2_ITEM, &answer.ke2);
+            }),
+            Self::Accept(accept) => put_block(out, ACCEPT, 0, |out| {
+                out.extend_from_slice(&accept.handshake);
+                put_bytes(out, SID_ITEM, &accept.sid.to_be_bytes());
+                put_item(out, PARAMETERS_ITEM, |out| accept.choice.encode(out));
+                put_bytes(out, TOKEN_ITEM, &accept.token);
+                put_bytes(out, INSTANCE_ITEM, &accept.instance);
+            }),
+            Self::Refuse { handshake, reason, retry_after_ms } => put_block(out, REFUSE, reason.0, |out| {
+                out.extend_from_slice(handshake);
+                put_bytes(out, RETRY_AFTER_ITEM, &retry_after_ms.to_be_bytes());
+            }),
+        }
+    }
+
+    /// Reads the block at the front of `payload`; what stands behind it is padding.
+    ///
+    /// # Errors
+    /// [`Malformed`]
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let (kind, handshake, items) = Items::read(payload)?;
+        match kind {
+            COOKIE => Ok(Self::Cookie { handshake, cookie: need(items.cookie)? }),
+            ANSWER => Ok(Self::Answer(Box::new(Answer {
+                handshake,
+                sid: need(items.sid)?,
+                choice: need(items.parameters)?,
+                ke2: need(items.ke2)?,
+            }))),
+            ACCEPT => Ok(Self::Accept(Accept {
+                handshake,
+                sid: need(items.sid)?,
+                choice: need(items.parameters)?,
+                token: need(items.token)?,
+                instance: need(items.instance)?,
+            })),
+            REFUSE => Ok(Self::Refuse {
+                handshake,
+                reason: RefuseReason(items.info),
+                retry_after_ms: items.retry_after_ms.unwrap_or_default(),
+            }),
+            _ => Err(Malformed::Kind),
+        }
+    }
+}
+
+/// Everything that may stand in a step of the handshake.
+#[derive(Default)]
+struct Items {
+    info: u8,
+    group: Option<GroupName>,
+    target: Option<Name>,
+    initiator: Option<Name>,
+    isid: Option<[u8; 6]>,
+    cookie: Option<Cookie>,
+    sid: Option<u32>,
+    parameters: Option<Parameters>,
+    ke1: Option<[u8; KE1_LEN]>,
+    ke2: Option<[u8; KE2_LEN]>,
+    ke3: Option<[u8; KE3_LEN]>,
+    token: Option<[u8; TOKEN_LEN]>,
+    instance: Option<[u8; INSTANCE_LEN]>,
+    retry_after_ms: Option<u32>,
+}
+
+impl Items {
+    fn read(payload: &[u8]) -> Result<(u8, HandshakeId, Self), Malformed> {
+        let mut block = Block::parse(payload)?;
+        let (kind, info, handshake) = (block.kind, block.info, block.body.array()?);
+        if info != 0 && kind != REFUSE {
+            return Err(Malformed::Value);
+        }
+        let mut items = Self { info, ..Self::default() };
+        block.items(|kind, value| items.set(kind, value))?;
+        Ok((kind, handshake, items))
+    }
+
+    fn set(&mut self, kind: u8, value: &[u8]) -> Result<bool, Malformed> {
+        match kind {
+            GROUP_ITEM => once(&mut self.group, GroupName::parse(value)?),
+            TARGET_ITEM => once(&mut self.target, Name::parse(value)?),
+            INITIATOR_ITEM => once(&mut self.initiator, Name::parse(value)?),
+            ISID_ITEM => once(&mut self.isid, exactly(value)?),
+            COOKIE_ITEM => once(&mut self.cookie, exactly(value)?),
+            SID_ITEM => match u32::from_be_bytes(exactly(value)?) {
+                0 => Err(Malformed::Value),
+                sid => once(&mut self.sid, sid),
+            },
+            PARAMETERS_ITEM => once(&mut self.parameters, Parameters::parse(value)?),
+            KE1_ITEM => once(&mut self.ke1, exactly(value)?),
+            KE2_ITEM => once(&mut self.ke2, exactly(value)?),
+            KE3_ITEM => once(&mut self.ke3, exactly(value)?),
+            TOKEN_ITEM => once(&mut self.token, exactly(value)?),
+            INSTANCE_ITEM => once(&mut self.instance, exactly(value)?),
+            RETRY_AFTER_ITEM => once(&mut self.retry_after_ms, u32::from_be_bytes(exactly(value)?)),
+            _ => Ok(false),
+        }
+    }
+}
+
+fn need<T>(item: Option<T>) -> Result<T, Malformed> {
+    item.ok_or(Malformed::Item)
+}
+
+fn put_bytes(out: &mut Vec<u8>, kind: u8, value: &[u8]) {
+    put_item(out, kind, |out| out.extend_from_slice(value));
+}

@@ -1,0 +1,190 @@
+//! What the two ends of a session agree on, as items within an item of the handshake.
+
+use alloc::vec::Vec;
+
+use super::{Malformed, exactly, items, put_item};
+use crate::frame::TAGS;
+use crate::seal::Level;
+use base::bytes::Reader;
+
+/// What one end offers, or chose. A target chooses within the offer; the fields that say what the sender itself can receive
+/// (`frame_max`, `frames_initial`, `ack_delay_max_us`) are not chosen but told, by each for itself.
+///
+/// An item that is missing has the value of [`Parameters::DEFAULT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// The longest Ethernet payload that the sender's port takes.
+    pub frame_max: u16,
+    /// How many frames the other end may send on the first path in each space before it was told more.
+    pub frames_initial: u32,
+    /// The longest that the sender waits before it acknowledges, in microseconds.
+    pub ack_delay_max_us: u32,
+    /// Which levels exchanges may have.
+    pub levels: Levels,
+    /// How many exchanges can be under way; 1 to [`TAGS`].
+    pub exchanges: u16,
+    /// How many bytes of a command's data may come unasked.
+    pub first_burst: u32,
+    /// How many bytes one request for data may ask for; not 0.
+    pub burst_max: u32,
+    /// How many paths the session may have; at least 1.
+    pub paths: u8,
+    /// How what is lost is sent again.
+    pub repair: Repair,
+    /// After how long without a live path the session is lost, in milliseconds.
+    pub lost_after_ms: u32,
+}
+
+/// How what is lost is sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Repair {
+    /// What was lost, and nothing else.
+    #[default]
+    Selective = 0,
+    /// Everything unacknowledged from the first loss on.
+    Window = 1,
+}
+
+/// A set of levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Levels(u8);
+
+impl Levels {
+    /// All of them.
+    pub const ALL: Self = Self(0b111);
+    /// What a session without keys can have.
+    pub const OPEN: Self = Self(0b001);
+    /// What no frame leaves unprotected.
+    pub const SEALED: Self = Self(0b110);
+
+    /// Returns the set of those at or above `least`.
+    pub const fn from(least: Level) -> Self {
+        Self((0b111 << least as u8) & 0b111)
+    }
+
+    /// Returns whether `level` is one of them.
+    pub const fn has(self, level: Level) -> bool {
+        self.0 & (1 << level as u8) != 0
+    }
+
+    /// Returns those that are in both; `None` if that is none.
+    pub const fn common(self, other: Self) -> Option<Self> {
+        Self::from_bits(self.0 & other.0)
+    }
+
+    /// Returns the set as bits: bit 0 for `none`, bit 1 for `integrity`, bit 2 for `encrypt`.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the set with these bits; `None` for the empty one. Bits that mean nothing today are dropped.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        match bits & 0b111 {
+            0 => None,
+            known => Some(Self(known)),
+        }
+    }
+}
+
+const FRAME_MAX: u8 = 1;
+const FRAMES_INITIAL: u8 = 2;
+const ACK_DELAY_MAX: u8 = 3;
+const LEVELS: u8 = 4;
+const EXCHANGES: u8 = 5;
+const FIRST_BURST: u8 = 6;
+const BURST_MAX: u8 = 7;
+const PATHS: u8 = 8;
+const REPAIR: u8 = 9;
+const LOST_AFTER: u8 = 10;
+
+impl Parameters {
+    /// What holds where nothing is said.
+    pub const DEFAULT: Self = Self {
+        frame_max: 1500,
+        frames_initial: 32,
+        ack_delay_max_us: 100,
+        levels: Levels::ALL,
+        exchanges: TAGS,
+        first_burst: 64 << 10,
+        burst_max: 1 << 20,
+        paths: 8,
+        repair: Repair::Selective,
+        lost_after_ms: 30_000,
+    };
+
+    /// The shortest Ethernet payload that a port may take: what every Ethernet carries.
+    pub const FRAME_MAX_LEAST: u16 = 1500;
+
+    /// Appends the items to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut item = |kind, value: &[u8]| put_item(out, kind, |out| out.extend_from_slice(value));
+        item(FRAME_MAX, &self.frame_max.to_be_bytes());
+        item(FRAMES_INITIAL, &self.frames_initial.to_be_bytes());
+        item(ACK_DELAY_MAX, &self.ack_delay_max_us.to_be_bytes());
+        item(LEVELS, &[self.levels.0]);
+        item(EXCHANGES, &self.exchanges.to_be_bytes());
+        item(FIRST_BURST, &self.first_burst.to_be_bytes());
+        item(BURST_MAX, &self.burst_max.to_be_bytes());
+        item(PATHS, &[self.paths]);
+        item(REPAIR, &[self.repair as u8]);
+        item(LOST_AFTER, &self.lost_after_ms.to_be_bytes());
+    }
+
+    /// Reads the items that are `bytes`.
+    ///
+    /// # Errors
+    /// [`Malformed`]
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut parameters = Self::DEFAULT;
+        let mut seen = 0_u16;
+        items(Reader::new(bytes), |kind, value| {
+            let known = parameters.set(kind, value)?;
+            let bit = if known { 1 << kind } else { 0 };
+            if seen & bit != 0 {
+                return Err(Malformed::Item);
+            }
+            seen |= bit;
+            Ok(known)
+        })?;
+        Ok(parameters)
+    }
+
+    fn set(&mut self, kind: u8, value: &[u8]) -> Result<bool, Malformed> {
+        match kind {
+            FRAME_MAX => self.frame_max = u16::from_be_bytes(exactly(value)?),
+            FRAMES_INITIAL => self.frames_initial = u32::from_be_bytes(exactly(value)?),
+            ACK_DELAY_MAX => self.ack_delay_max_us = u32::from_be_bytes(exactly(value)?),
+            LEVELS => {
+                let [bits] = exactly(value)?;
+                self.levels = Levels::from_bits(bits).ok_or(Malformed::Value)?;
+            }
+            EXCHANGES => self.exchanges = u16::from_be_bytes(exactly(value)?),
+            FIRST_BURST => self.first_burst = u32::from_be_bytes(exactly(value)?),
+            BURST_MAX => self.burst_max = u32::from_be_bytes(exactly(value)?),
+            PATHS => [self.paths] = exactly(value)?,
+            REPAIR => {
+                self.repair = match exactly(value)? {
+                    [0] => Repair::Selective,
+                    [1] => Repair::Window,
+                    _ => return Err(Malformed::Value),
+                };
+            }
+            LOST_AFTER => self.lost_after_ms = u32::from_be_bytes(exactly(value)?),
+            _ => return Ok(false),
+        }
+        let legal = self.frame_max >= Self::FRAME_MAX_LEAST
+            && self.frames_initial > 0
+            && (1..=TAGS).contains(&self.exchanges)
+            && self.burst_max > 0
+            && self.paths > 0
+            && self.lost_after_ms > 0;
+        if legal { Ok(true) } else { Err(Malformed::Value) }
+    }
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

@@ -1,0 +1,125 @@
+//! What a Reply frame without the flag DATA carries: a request for data, the response of a command, the result of a task
+//! management function.
+
+use alloc::vec::Vec;
+
+use super::{Block, Malformed, put_block};
+
+/// The longest sense data that a response carries, in bytes (SPC-5 §4.5).
+pub const SENSE_MAX: usize = 252;
+
+const TRANSFER_READY: u8 = 1;
+const RESPONSE: u8 = 2;
+const MANAGED: u8 = 3;
+
+/// What the target says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// Asks for data.
+    TransferReady(TransferReady),
+    /// The command ended.
+    Response(Response<'a>),
+    /// The task management function ended.
+    Managed(ManageResult),
+}
+
+/// Asks the initiator for a part of its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferReady {
+    /// Which request for data of this exchange it is, from 0: the same number again is the same request.
+    pub number: u32,
+    /// Where the part begins.
+    pub offset: u32,
+    /// How long it is; not 0.
+    pub len: u32,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response<'a> {
+    /// The status (SAM-5 §5.3).
+    pub status: u8,
+    /// How many bytes of data went to the initiator in DATA frames, from the first one on: the exchange is over for the
+    /// initiator when these came as well.
+    pub data_in_len: u32,
+    /// How many bytes would have moved had the initiator expected enough: the residual counts come from it.
+    pub transferable: u64,
+    /// Sense data, at most [`SENSE_MAX`] bytes; empty for none.
+    pub sense: &'a [u8],
+}
+
+code8! {
+    /// What came of a task management function (SAM-5 §7.1), with the numbers of iSCSI.
+    pub struct ManageResult {
+        /// Done.
+        COMPLETE = 0;
+        /// There is no such task.
+        NO_TASK = 1;
+        /// There is no such logical unit.
+        NO_LUN = 2;
+        /// The function is not supported.
+        NOT_SUPPORTED = 5;
+        /// The initiator may not do that.
+        NOT_AUTHORIZED = 6;
+        /// Done, and the answer to the query is yes.
+        SUCCEEDED = 7;
+        /// Refused for any other reason.
+        REJECTED = 255;
+    }
+}
+
+impl<'a> Reply<'a> {
+    /// Appends the block to `out`. Sense data beyond [`SENSE_MAX`] is left out.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::TransferReady(ready) => put_block(out, TRANSFER_READY, 0, |out| {
+                out.extend_from_slice(&ready.number.to_be_bytes());
+                out.extend_from_slice(&ready.offset.to_be_bytes());
+                out.extend_from_slice(&ready.len.to_be_bytes());
+            }),
+            Self::Response(response) => put_block(out, RESPONSE, response.status, |out| {
+                let sense = response.sense.get(..SENSE_MAX).unwrap_or(response.sense);
+                out.extend_from_slice(&response.data_in_len.to_be_bytes());
+                out.extend_from_slice(&response.transferable.to_be_bytes());
+                out.extend_from_slice(&u16::try_from(sense.len()).unwrap_or_default().to_be_bytes());
+                out.extend_from_slice(&[0, 0]);
+                out.extend_from_slice(sense);
+            }),
+            Self::Managed(result) => put_block(out, MANAGED, result.0, |_| {}),
+        }
+    }
+
+    /// Reads the block that is `payload`.
+    ///
+    /// # Errors
+    /// [`Malformed`]
+    pub fn parse(payload: &'a [u8]) -> Result<Self, Malformed> {
+        let mut block = Block::parse(payload)?;
+        if !block.rest.is_empty() {
+            return Err(Malformed::Value);
+        }
+        let body = &mut block.body;
+        let reply = match block.kind {
+            TRANSFER_READY => {
+                let ready = TransferReady { number: body.u32()?, offset: body.u32()?, len: body.u32()? };
+                if block.info != 0 || ready.len == 0 || ready.offset.checked_add(ready.len).is_none() {
+                    return Err(Malformed::Value);
+                }
+                Self::TransferReady(ready)
+            }
+            RESPONSE => {
+                let (data_in_len, transferable) = (body.u32()?, body.u64()?);
+                let (sense_len, reserved) = (usize::from(body.u16()?), body.u16()?);
+                let sense = body.take(sense_len)?;
+                if sense_len > SENSE_MAX || reserved != 0 {
+                    return Err(Malformed::Value);
+                }
+                Self::Response(Response { status: block.info, data_in_len, transferable, sense })
+            }
+            MANAGED => Self::Managed(ManageResult(block.info)),
+            _ => return Err(Malformed::Kind),
+        };
+        block.no_more()?;
+        Ok(reply)
+    }
+}

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant as Wall};
 use backends::open::{Allocation, FileSpec};
 use backends::store::FileStore;
 use base::buffer::DataList;
+use base::ether::FrameMachine;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
 use base::rng::Rng;
 use base::time::Instant;
@@ -129,6 +130,8 @@ fn cpu_us() -> f64 {
 }
 
 struct Nobody;
+
+impl FrameMachine for Nobody {}
 
 impl StreamMachine for Nobody {
     fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}

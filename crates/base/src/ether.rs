@@ -93,6 +93,11 @@ pub trait FrameMachine {
     /// allows at present.
     fn frames_too_long(&mut self, _now: Instant, _port: EtherPort, _count: usize) {}
 
+    /// Returns whether nobody is served by frames at present. A driver that is to stop waits for it, while it may.
+    fn is_quiet(&self) -> bool {
+        true
+    }
+
     /// Returns how many more blocks of entropy the machine would like to have in reserve.
     fn entropy_wanted(&self) -> usize {
         0

@@ -20,6 +20,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant as Wall};
 
 use base::buffer::{Buf, Bytes, Pool};
+use base::ether::FrameMachine;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -367,6 +368,8 @@ impl Talk {
         }
     }
 }
+
+impl FrameMachine for Echo {}
 
 impl StreamMachine for Echo {
     fn connected(&mut self, _: Instant, conn: ConnId, _: &Arrival) {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -45,6 +45,12 @@ pub(crate) trait Engine {
 
     /// Forgets a socket that connects.
     fn undial(&mut self, dial: u32);
+
+    /// Reports from now on, in each wait, whether something other than a connection is readable.
+    fn watch(&mut self, watch: u32, what: Rc<dyn AsFd>) -> io::Result<()>;
+
+    /// Reports it no more. The number is not used again.
+    fn unwatch(&mut self, watch: u32);
 
     /// Takes note of a new connection.
     fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
@@ -91,6 +97,8 @@ pub(crate) enum Event<'a> {
     AcceptFailed { listener: u32 },
     /// The connecting of a socket is over, well or not; the engine has forgotten it.
     Dialled { dial: u32 },
+    /// What is watched is readable.
+    Readable { watch: u32 },
     /// A receive ended. The loan holds what was received into it; `bytes` followed.
     Received { conn: u32, loan: Option<Loan>, bytes: &'a [u8], receipt: Receipt },
     /// A send ended, with the batch empty if it ended well.

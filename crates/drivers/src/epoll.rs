@@ -39,6 +39,7 @@ const PIECES_ON_STACK: usize = 32;
 const WAKER: u64 = u64::MAX;
 const LISTENER: u64 = 1 << 32;
 const DIAL: u64 = 1 << 33;
+const WATCH: u64 = 1 << 34;
 
 pub(crate) struct EpollEngine {
     epoll: OwnedFd,
@@ -46,6 +47,7 @@ pub(crate) struct EpollEngine {
     listeners: Vec<Option<Listening>>,
     conns: Vec<Option<Conn>>,
     dials: BTreeMap<u32, Rc<OwnedFd>>,
+    watches: BTreeMap<u32, Rc<dyn AsFd>>,
     ready: VecDeque<Ready>,
     scratch: Box<[u8]>,
     pool: Pool,
@@ -80,6 +82,7 @@ struct Conn {
 enum Ready {
     Accept(u32),
     Dialled(u32),
+    Readable(u32),
     Receive(u32),
     Send(u32),
 }
@@ -96,6 +99,7 @@ impl EpollEngine {
             listeners: Vec::new(),
             conns: Vec::new(),
             dials: BTreeMap::new(),
+            watches: BTreeMap::new(),
             ready: VecDeque::new(),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             pool,
@@ -185,7 +189,7 @@ impl EpollEngine {
         }
     }
 
-    fn watch(&self, number: u32, flags: epoll::EventFlags) {
+    fn listen_for(&self, number: u32, flags: epoll::EventFlags) {
         if let Some(listening) = self.listeners.get(index(number)).and_then(Option::as_ref) {
             let data = epoll::EventData::new_u64(LISTENER | u64::from(number));
             // It fails for a descriptor that is not in the set, and ours is.
@@ -208,11 +212,11 @@ impl Engine for EpollEngine {
     }
 
     fn pause_accepts(&mut self, listener: u32) {
-        self.watch(listener, epoll::EventFlags::empty());
+        self.listen_for(listener, epoll::EventFlags::empty());
     }
 
     fn resume_accepts(&mut self, listener: u32) {
-        self.watch(listener, epoll::EventFlags::IN);
+        self.listen_for(listener, epoll::EventFlags::IN);
     }
 
     fn unlisten(&mut self, listener: u32) {
@@ -233,6 +237,20 @@ impl Engine for EpollEngine {
         if let Some(socket) = self.dials.remove(&dial) {
             // It fails for a descriptor that is not in the set, and ours is.
             let _ = epoll::delete(&self.epoll, &socket);
+        }
+    }
+
+    fn watch(&mut self, watch: u32, what: Rc<dyn AsFd>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(WATCH | u64::from(watch));
+        epoll::add(&self.epoll, &*what, data, epoll::EventFlags::IN)?;
+        self.watches.insert(watch, what);
+        Ok(())
+    }
+
+    fn unwatch(&mut self, watch: u32) {
+        if let Some(what) = self.watches.remove(&watch) {
+            // It fails for a descriptor that is not in the set, and ours is.
+            let _ = epoll::delete(&self.epoll, &*what);
         }
     }
 
@@ -327,7 +345,9 @@ impl Engine for EpollEngine {
                 continue;
             }
             let Ok(number) = u32::try_from(data & (LISTENER - 1)) else { continue };
-            if data & DIAL != 0 {
+            if data & WATCH != 0 {
+                self.ready.push_back(Ready::Readable(number));
+            } else if data & DIAL != 0 {
                 self.ready.push_back(Ready::Dialled(number));
             } else if data & LISTENER == 0 {
                 self.note(number, flags);
@@ -347,6 +367,7 @@ impl Engine for EpollEngine {
                 self.undial(dial);
                 Event::Dialled { dial }
             }
+            Ready::Readable(watch) => Event::Readable { watch },
             Ready::Receive(number) => self.receive_now(number),
             Ready::Send(number) => self.send_now(number),
         })

@@ -2,7 +2,7 @@
 //!
 //! A [`reactor::Reactor`] runs one [`base::machine::StreamMachine`] on one thread. It accepts connections, hands
 //! received bytes over, sends what the machine puts into its batches, and carries file operations for the media
-//! that the machine works on. Two engines do the system calls, io_uring and epoll; [`config::EngineChoice`] picks
+//! that the machine works on. A machine that is a [`base::ether::FrameMachine`] too is given Ethernet ports. Two engines do the system calls, io_uring and epoll; [`config::EngineChoice`] picks
 //! one at start, and the reactor says which it became.
 //!
 //! Unsafe code is confined to the modules that say so below: those that give the kernel pointers.
@@ -11,6 +11,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod config;
+pub mod ether;
 pub mod files;
 pub mod listener;
 pub mod mailbox;

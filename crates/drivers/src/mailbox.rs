@@ -4,9 +4,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::ether::EtherPort;
 use base::machine::PortalId;
 use base::time::Instant;
 
+use crate::ether::PortSocket;
 use crate::stats::{Published, Stats};
 use crate::waker::Waker;
 
@@ -34,6 +36,8 @@ pub(crate) enum Letter<M> {
     Adopt(Adoption),
     Listen(TcpListener, PortalId),
     Unlisten(PortalId),
+    OpenPort(EtherPort, PortSocket),
+    ClosePort(EtherPort),
     Stop(Duration),
 }
 
@@ -87,6 +91,22 @@ impl<M> Handle<M> {
     /// [`Stopped`].
     pub fn unlisten(&self, portal: PortalId) -> Result<(), Stopped> {
         self.mailbox.put(Letter::Unlisten(portal))
+    }
+
+    /// Gives the reactor a port.
+    ///
+    /// # Errors
+    /// [`Stopped`], and the port is closed.
+    pub fn open_port(&self, port: EtherPort, socket: PortSocket) -> Result<(), Stopped> {
+        self.mailbox.put(Letter::OpenPort(port, socket))
+    }
+
+    /// Makes the reactor close a port.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn close_port(&self, port: EtherPort) -> Result<(), Stopped> {
+        self.mailbox.put(Letter::ClosePort(port))
     }
 
     /// Makes the reactor close its listeners, wait until all connections are gone, and return from `run`. What is

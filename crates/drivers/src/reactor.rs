@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::buffer::Pool;
+use base::ether::{EtherPort, FrameMachine};
 use base::machine::{Gone, PortalId, StreamMachine};
 use base::time::Instant;
 
@@ -17,6 +18,7 @@ use crate::connections::{Candidate, Connections};
 use crate::dials::{Call, Dials};
 use crate::engine::{Engine, Event};
 use crate::epoll::EpollEngine;
+use crate::ether::{PortSocket, Ports};
 use crate::files::Files;
 use crate::listener;
 use crate::mailbox::{Adoption, Handle, Letter, Mailbox};
@@ -50,6 +52,7 @@ pub struct Reactor<M> {
     fallback: Option<String>,
     connections: Connections,
     dials: Dials,
+    ports: Ports,
     listeners: Vec<Option<Listening>>,
     accepts_rest_until: Option<Instant>,
     mailbox: Arc<Mailbox<M>>,
@@ -58,6 +61,8 @@ pub struct Reactor<M> {
     clock: Clock,
     poll: bool,
     stop: Option<Stop>,
+    /// Nobody was served by frames when the machine was drained last.
+    quiet: bool,
     /// Something happened, or was started, since this was cleared.
     eventful: bool,
 }
@@ -73,7 +78,7 @@ struct Stop {
     forced: bool,
 }
 
-impl<M: StreamMachine> Reactor<M> {
+impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Sets a reactor up.
     ///
     /// # Errors
@@ -89,6 +94,7 @@ impl<M: StreamMachine> Reactor<M> {
             fallback,
             connections: Connections::new(config, pool.clone()),
             dials: Dials::default(),
+            ports: Ports::new(clock, pool.clone()),
             listeners: Vec::new(),
             accepts_rest_until: None,
             mailbox: Arc::new(Mailbox::new(waker)),
@@ -97,6 +103,7 @@ impl<M: StreamMachine> Reactor<M> {
             clock,
             poll: config.poll,
             stop: None,
+            quiet: true,
             eventful: false,
         })
     }
@@ -160,6 +167,20 @@ impl<M: StreamMachine> Reactor<M> {
         }
     }
 
+    /// Sends and receives the frames of a port. The machine learns of it when it is up.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open_port(&mut self, port: EtherPort, socket: PortSocket) -> io::Result<()> {
+        self.ports.add(&mut *self.engine, port, socket)
+    }
+
+    /// Closes a port.
+    pub fn close_port(&mut self, machine: &mut M, port: EtherPort) {
+        let now = self.clock.now();
+        self.ports.close(&mut *self.engine, machine, now, port);
+    }
+
     /// Connects to `peer`, for `patience` at most. The machine learns of the connection as of one that was accepted,
     /// with `portal`, which the caller numbers as it likes, in its arrival; what came to nothing is told by
     /// [`Self::next_failure`].
@@ -190,7 +211,11 @@ impl<M: StreamMachine> Reactor<M> {
 
     /// Returns whether a stop was asked for and has taken effect.
     pub fn is_stopped(&self) -> bool {
-        self.stop.is_some() && self.connections.is_empty() && self.dials.is_empty() && self.files.is_idle()
+        let quiet = |stop: &Stop| self.quiet || stop.forced;
+        self.stop.as_ref().is_some_and(quiet)
+            && self.connections.is_empty()
+            && self.dials.is_empty()
+            && self.files.is_idle()
     }
 
     /// Does what is due, sleeps until something happens but for `wait_max` at most, handles it, and drains the
@@ -231,7 +256,10 @@ impl<M: StreamMachine> Reactor<M> {
         let now = self.clock.now();
         Stats::bump(&mut self.engine.stats().wakeups, 1);
         self.connections.next_turn();
+        self.ports.next_turn(now);
         self.handle_events(machine, now);
+        self.eventful |= self.ports.receive_all(self.engine.stats(), machine);
+        let now = self.ports.now_or(now);
         if self.mailbox.waker.take() {
             self.eventful = true;
             self.files.collect();
@@ -240,12 +268,12 @@ impl<M: StreamMachine> Reactor<M> {
         self.pass_deadlines(machine, now);
         self.drain(machine, now);
         self.publish();
-        Ok(now)
+        Ok(self.ports.now_or(now))
     }
 
     /// Returns how long to sleep.
     fn timeout(&self, machine: &M, now: Instant, wait_max: Option<Duration>) -> Option<Duration> {
-        if self.poll || self.connections.is_hungry() || self.is_stopped() {
+        if self.poll || self.connections.is_hungry() || self.ports.is_hungry() || self.is_stopped() {
             return Some(Duration::ZERO);
         }
         let stop = self.stop.filter(|stop| !stop.forced).map(|stop| stop.deadline);
@@ -253,6 +281,7 @@ impl<M: StreamMachine> Reactor<M> {
             machine.poll_timeout(),
             self.connections.next_deadline(),
             self.dials.next_deadline(),
+            self.ports.next_deadline(),
             self.accepts_rest_until,
             stop,
         ];
@@ -268,6 +297,7 @@ impl<M: StreamMachine> Reactor<M> {
             match event {
                 Event::Dialled { dial } => dialled.push(dial),
                 Event::Nothing => {}
+                Event::Readable { watch } => self.ports.note(watch),
                 Event::Accepted { listener, socket, peer } => accepted.push((listener, socket, peer)),
                 Event::AcceptFailed { listener } => {
                     Stats::bump(&mut self.engine.stats().accept_failures, 1);
@@ -313,6 +343,12 @@ impl<M: StreamMachine> Reactor<M> {
                     }
                 }
                 Letter::Unlisten(portal) => self.unlisten(portal),
+                Letter::OpenPort(port, socket) => {
+                    if self.stop.is_none() && self.open_port(port, socket).is_err() {
+                        Stats::bump(&mut self.engine.stats().accept_failures, 1);
+                    }
+                }
+                Letter::ClosePort(port) => self.close_port(machine, port),
                 Letter::Stop(drain) => self.begin_stop(now.after(drain)),
             }
         }
@@ -364,11 +400,13 @@ impl<M: StreamMachine> Reactor<M> {
 
     /// Does what the machine asks until only deadlines are left, and starts the receives that are due.
     fn drain(&mut self, machine: &mut M, now: Instant) {
+        self.eventful |= self.ports.look(self.engine.stats(), machine, now);
         loop {
             while let Some(action) = machine.poll_action() {
                 self.connections.act(now, action);
             }
             let mut more = self.connections.send_all(&mut *self.engine, machine, now);
+            more |= self.ports.send_all(self.engine.stats(), machine);
             while let Some(medium) = self.files.next_ready() {
                 machine.medium_ready(now, medium);
                 more = true;
@@ -379,6 +417,7 @@ impl<M: StreamMachine> Reactor<M> {
             self.eventful = true;
         }
         self.eventful |= self.connections.receive_all(&mut *self.engine, machine);
+        self.quiet = machine.is_quiet();
     }
 
     fn publish(&mut self) {

@@ -53,6 +53,18 @@ stats! {
     file_ring,
     /// File operations finished by the thread pool.
     file_threads,
+    /// Frames received.
+    frames_in,
+    /// Frames sent.
+    frames_out,
+    /// Frames that were lost because they came while the port's buffer was full.
+    frames_dropped,
+    /// Frames that were not sent because they were longer than the interface allows.
+    frames_too_long,
+    /// Frames that were not sent for another reason.
+    frames_unsent,
+    /// Times a port rested because the link or the receiver was full.
+    frame_rests,
     /// Connections open now.
     connections,
 }

@@ -10,6 +10,7 @@ mod message;
 mod provided;
 mod ring;
 mod silent;
+mod watches;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -44,6 +45,7 @@ pub(crate) struct UringEngine {
     listeners: Vec<Option<Listening>>,
     conns: Vec<Option<Conn>>,
     dials: BTreeMap<u32, Rc<OwnedFd>>,
+    watches: watches::Watches,
     works: Slab<FileWork>,
     files: Files,
     completions: VecDeque<Completion>,
@@ -58,7 +60,7 @@ pub(crate) struct UringEngine {
     #[allow(clippy::vec_box, reason = "a message must stay where the kernel was told that it is")]
     messages: Vec<Box<Message>>,
     /// Listeners, and sockets that connected, that are closed once the kernel has taken note of what was asked about them.
-    retired: Vec<Rc<OwnedFd>>,
+    retired: Vec<Rc<dyn AsFd>>,
     /// How many waits there were.
     round: u64,
     /// Who sends silently in this round.
@@ -132,6 +134,7 @@ impl UringEngine {
             listeners: Vec::new(),
             conns: Vec::new(),
             dials: BTreeMap::new(),
+            watches: watches::Watches::default(),
             works: Slab::new(),
             files,
             completions: VecDeque::new(),
@@ -385,6 +388,7 @@ impl UringEngine {
                 Some(_) => Event::Dialled { dial },
                 None => Event::Nothing,
             },
+            Tag::Watch(watch) => self.watches.reported(watch),
             Tag::Waker => {
                 self.waker_armed = false;
                 self.waker.reset();
@@ -444,6 +448,15 @@ impl Engine for UringEngine {
             self.ring.cancel(Tag::Dial(dial));
             self.retired.push(socket);
         }
+    }
+
+    fn watch(&mut self, watch: u32, what: Rc<dyn AsFd>) -> io::Result<()> {
+        self.watches.add(watch, what);
+        Ok(())
+    }
+
+    fn unwatch(&mut self, watch: u32) {
+        self.retired.extend(self.watches.remove(&mut self.ring, watch));
     }
 
     fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
@@ -535,6 +548,7 @@ impl Engine for UringEngine {
         for number in std::mem::take(&mut self.starved) {
             self.start_receive(number);
         }
+        self.watches.arm(&mut self.ring);
         if !self.waker_armed {
             self.waker_armed = true;
             // SAFETY: a poll points to nothing; the waker is open as long as the engine lives.

@@ -9,6 +9,7 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use base::ether::FrameMachine;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -23,6 +24,8 @@ struct Doorman {
     actions: Vec<Action>,
     seen: usize,
 }
+
+impl FrameMachine for Doorman {}
 
 impl StreamMachine for Doorman {
     fn connected(&mut self, _: Instant, conn: ConnId, _: &Arrival) {

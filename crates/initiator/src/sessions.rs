@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use base::buffer::Pool;
+use base::ether::FrameMachine;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -497,6 +498,8 @@ impl Seat {
         }
     }
 }
+
+impl FrameMachine for Sessions {}
 
 impl StreamMachine for Sessions {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {

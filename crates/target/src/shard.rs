@@ -5,6 +5,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use base::buffer::Pool;
+use base::ether::FrameMachine;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -160,6 +161,8 @@ impl Shard {
         }
     }
 }
+
+impl FrameMachine for Shard {}
 
 impl StreamMachine for Shard {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {

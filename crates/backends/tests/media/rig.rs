@@ -9,6 +9,7 @@ use std::time::{Duration, Instant as Wall};
 use backends::open::{Allocation, FileSpec, OpenError, Opened};
 use backends::store::FileStore;
 use base::buffer::{Bytes, DataList};
+use base::ether::FrameMachine;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -27,6 +28,8 @@ const MEDIUM: MediumId = MediumId(3);
 pub(crate) struct Listener {
     pub(crate) told: usize,
 }
+
+impl FrameMachine for Listener {}
 
 impl StreamMachine for Listener {
     fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::buffer::Pool;
+use base::ether::FrameMachine;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -240,6 +241,8 @@ fn entropy() -> std::io::Result<[u8; 32]> {
     // Requests of up to 256 bytes are filled whole (getrandom(2)).
     if filled == bytes.len() { Ok(bytes) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
 }
+
+impl FrameMachine for Member {}
 
 impl StreamMachine for Member {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {

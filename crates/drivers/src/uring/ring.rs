@@ -28,6 +28,7 @@ pub(super) enum Tag {
     File(u32),
     Listener(u32),
     Dial(u32),
+    Watch(u32),
     Waker,
     Cancel,
 }
@@ -255,6 +256,7 @@ impl Tag {
             Self::Waker => (4, 0),
             Self::Cancel => (5, 0),
             Self::Dial(number) => (6, number),
+            Self::Watch(number) => (7, number),
         };
         kind << 32 | u64::from(number)
     }
@@ -269,6 +271,7 @@ impl Tag {
             4 => Some(Self::Waker),
             5 => Some(Self::Cancel),
             6 => Some(Self::Dial(number)),
+            7 => Some(Self::Watch(number)),
             _ => None,
         }
     }
@@ -309,6 +312,7 @@ mod tests {
             Tag::File(7),
             Tag::Listener(1),
             Tag::Dial(2),
+            Tag::Watch(u32::MAX),
             Tag::Waker,
             Tag::Cancel,
         ];

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use base::buffer::{Buf, Bytes};
+use base::ether::FrameMachine;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -120,6 +121,8 @@ impl Conn {
         }
     }
 }
+
+impl FrameMachine for Parrot {}
 
 impl StreamMachine for Parrot {
     fn connected(&mut self, _: Instant, conn: ConnId, arrival: &Arrival) {

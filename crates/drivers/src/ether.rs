@@ -1,0 +1,183 @@
+//! Ethernet interfaces as ports of a machine: packet sockets that carry the frames of one EtherType.
+//!
+//! A port is opened once ([`PortSocket::open`], which is what needs `CAP_NET_RAW`) and given to a reactor. It lives as long as
+//! the reactor or until it is closed there: an interface that goes down, changes its MTU or its address, or vanishes and
+//! comes back under the same name is told to the machine as such. What a machine does not hear: frames to other stations,
+//! frames of other VLANs, what the port's filter refuses, and what came while its buffer was full, which is counted.
+//!
+//! [`raw`] is for instruments that stand between two interfaces and need every frame as it is.
+
+use std::fmt;
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use base::ether::PortState;
+use rustix::net::SocketType;
+
+use crate::files::Errno;
+use interface::Interface;
+
+pub mod raw;
+
+mod batch;
+mod filter;
+mod interface;
+mod links;
+mod ports;
+mod socket;
+
+pub(crate) use ports::Ports;
+
+/// How many bytes wait to be received, if the configuration does not say: as the kernel counts, some 16,000 short frames, or
+/// 3,500 of 9000 bytes, or 500 of 65,535.
+const RECEIVE_BYTES: usize = 64 << 20;
+
+/// How many bytes wait to be sent: a millisecond at 10 Gbit/s, and eight of the longest frames.
+const SEND_BYTES: usize = 1 << 20;
+
+/// The longest payload that is made use of: what a frame's length of 16 bits can say.
+const MTU_MAX: usize = 65_535;
+
+/// How a port is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// The name of the interface.
+    pub interface: String,
+    /// The EtherType of the frames.
+    pub ether_type: u16,
+    /// Frames are wanted only with this byte at this place of the payload.
+    pub signature: Option<(u8, u8)>,
+    /// Which frames are wanted when several reactors share the interface.
+    pub steering: Option<Steering>,
+    /// For how many bytes there should be room until they are received, as the kernel counts. It may allow less.
+    pub receive_bytes: usize,
+}
+
+/// Which frames come to one of several reactors: of sessions that have its number, and of none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Steering {
+    /// Where in the payload the name of the session is, four bytes long; zero is no session.
+    pub at: u8,
+    /// The first bytes of the names that are ours.
+    pub mine: RangeInclusive<u8>,
+}
+
+impl PortConfig {
+    /// Returns the settings of a port that takes all frames of a type.
+    pub fn new(interface: &str, ether_type: u16) -> Self {
+        Self {
+            interface: interface.to_owned(),
+            ether_type,
+            signature: None,
+            steering: None,
+            receive_bytes: RECEIVE_BYTES,
+        }
+    }
+}
+
+/// A port cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The process may not.
+    #[error("raw frames need the capability CAP_NET_RAW: `sudo setcap cap_net_raw+ep {program}` grants it")]
+    NotAllowed {
+        /// What would have to be granted it.
+        program: String,
+    },
+    /// There is no such interface.
+    #[error("there is no interface `{0}`")]
+    NoInterface(String),
+    /// It carries something else.
+    #[error("interface `{0}` is no Ethernet")]
+    NotEthernet(String),
+    /// The kernel refused something else.
+    #[error("interface `{0}`")]
+    Io(String, #[source] io::Error),
+}
+
+impl PortError {
+    fn of(interface: &str, errno: Errno) -> Self {
+        match errno {
+            Errno::PERM | Errno::ACCESS => {
+                let program = std::env::current_exe()
+                    .map_or_else(|_| "targe".to_owned(), |it| it.display().to_string());
+                Self::NotAllowed { program }
+            }
+            Errno::NODEV => Self::NoInterface(interface.to_owned()),
+            errno => Self::Io(interface.to_owned(), errno.into()),
+        }
+    }
+}
+
+/// A port that is open and that no reactor has yet. Nothing is received before one has.
+pub struct PortSocket {
+    socket: OwnedFd,
+    config: PortConfig,
+    /// For how many bytes there is room, as the kernel counts.
+    room: usize,
+}
+
+impl PortSocket {
+    /// Opens a port. The interface has to exist; it may be down.
+    ///
+    /// # Errors
+    /// [`PortError`]
+    pub fn open(config: PortConfig) -> Result<Self, PortError> {
+        let failed = |errno| PortError::of(&config.interface, errno);
+        let socket = socket::open(SocketType::DGRAM).map_err(failed)?;
+        let interface = Interface::look_up(&socket, &config.interface).map_err(failed)?;
+        if !interface.is_ethernet() {
+            return Err(PortError::NotEthernet(config.interface));
+        }
+        socket::attach_filter(&socket, &filter::program(&config)).map_err(failed)?;
+        let room = socket::make_room(&socket, config.receive_bytes, SEND_BYTES);
+        Ok(Self { socket, config, room })
+    }
+
+    /// Returns how the interface is at present, if it is up.
+    pub fn state(&self) -> Option<PortState> {
+        self.look().filter(|interface| interface.up).map(|interface| self.state_of(&interface))
+    }
+
+    /// Returns how it was set up.
+    pub const fn config(&self) -> &PortConfig {
+        &self.config
+    }
+
+    fn look(&self) -> Option<Interface> {
+        Interface::look_up(&self.socket, &self.config.interface).ok().filter(Interface::is_ethernet)
+    }
+
+    fn state_of(&self, interface: &Interface) -> PortState {
+        let mtu = interface.mtu.min(MTU_MAX);
+        // The kernel counts the memory behind a frame, which is up to twice the frame and what it keeps about it.
+        let receive_slots = (self.room / (2 * mtu + FRAME_OVERHEAD)).max(1);
+        PortState { mac: interface.mac, mtu, receive_slots }
+    }
+}
+
+/// What the kernel keeps about a frame that waits, in bytes, at most.
+const FRAME_OVERHEAD: usize = 1024;
+
+impl fmt::Debug for PortSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PortSocket").field(&self.config).finish()
+    }
+}
+
+impl AsFd for PortSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Returns fresh bytes from the operating system's generator.
+fn entropy() -> Result<[u8; 32], Errno> {
+    let mut entropy = [0; 32];
+    let mut filled = 0;
+    while let Some(rest) = entropy.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(entropy)
+}

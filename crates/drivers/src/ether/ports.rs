@@ -1,0 +1,404 @@
+//! The ports of one reactor at work.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::buffer::Pool;
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
+use base::time::Instant;
+
+use super::batch::{Intake, Outtake};
+use super::{PortSocket, entropy, links, socket};
+use crate::clock::Clock;
+use crate::engine::Engine;
+use crate::files::Errno;
+use crate::stats::Stats;
+
+/// How many times one port receives, and sends, in one turn before others have theirs.
+const RECEIVES_PER_TURN: usize = 8;
+const BATCHES_PER_TURN: usize = 8;
+
+/// How long a port rests whose buffer is full, or whose link or receiver is.
+const REST: Duration = Duration::from_micros(100);
+
+/// How often it is asked how many frames were lost, at most.
+const COUNT_EVERY: Duration = Duration::from_millis(250);
+
+/// How often interfaces are looked at where the kernel tells nothing.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How many blocks of entropy a machine is given in one turn.
+const BLOCKS_PER_TURN: usize = 16;
+
+/// The number by which the engine knows the socket that tells of changes. Ports count from zero.
+const LINKS: u32 = u32::MAX;
+
+pub(crate) struct Ports {
+    ports: Vec<Option<Port>>,
+    open: usize,
+    links: Option<Rc<OwnedFd>>,
+    /// When to look at the interfaces, if nothing tells.
+    look_at: Option<Instant>,
+    /// Something may have changed about interfaces.
+    changed: bool,
+    /// Ports that have frames, or may have.
+    readable: Vec<u32>,
+    intake: Intake,
+    outtake: Outtake,
+    clock: Clock,
+    pool: Pool,
+}
+
+struct Port {
+    port: EtherPort,
+    socket: Rc<PortSocket>,
+    /// Which interface the socket is bound to.
+    bound: Option<i32>,
+    /// What the machine was told, if the port is up.
+    state: Option<PortState>,
+    /// The machine has something to send.
+    wants: bool,
+    /// What is being sent, and how many frames of it are done with.
+    batch: FrameBatch,
+    done: usize,
+    /// How many batches it may still send in this turn.
+    budget: usize,
+    rest_until: Option<Instant>,
+    count_at: Instant,
+}
+
+/// What became of a batch.
+enum Outcome {
+    Gone,
+    Rests,
+    Down,
+}
+
+impl Ports {
+    pub(crate) fn new(clock: Clock, pool: Pool) -> Self {
+        Self {
+            ports: Vec::new(),
+            open: 0,
+            links: None,
+            look_at: None,
+            changed: false,
+            readable: Vec::new(),
+            intake: Intake::new(),
+            outtake: Outtake::new(),
+            clock,
+            pool,
+        }
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Returns the present moment if frames make it worth asking, else `then`.
+    pub(crate) fn now_or(&self, then: Instant) -> Instant {
+        if self.is_empty() { then } else { self.clock.now() }
+    }
+
+    /// Takes a port in. The machine hears of it with the next [`Self::look`].
+    pub(crate) fn add(
+        &mut self,
+        engine: &mut dyn Engine,
+        port: EtherPort,
+        socket: PortSocket,
+    ) -> std::io::Result<()> {
+        if self.links.is_none() && self.look_at.is_none() {
+            socket::sleep_exactly();
+            match links::watch().map(Rc::new) {
+                Ok(socket) => {
+                    engine.watch(LINKS, socket.clone())?;
+                    self.links = Some(socket);
+                }
+                Err(_) => self.look_at = Some(self.clock.now()),
+            }
+        }
+        let number = u32::try_from(self.ports.len()).unwrap_or(LINKS);
+        let socket = Rc::new(socket);
+        engine.watch(number, socket.clone())?;
+        self.ports.push(Some(Port {
+            port,
+            socket,
+            bound: None,
+            state: None,
+            wants: false,
+            batch: FrameBatch::new(),
+            done: 0,
+            budget: 0,
+            rest_until: None,
+            count_at: Instant::ORIGIN,
+        }));
+        self.open += 1;
+        self.changed = true;
+        Ok(())
+    }
+
+    /// Closes a port.
+    pub(crate) fn close(
+        &mut self,
+        engine: &mut dyn Engine,
+        machine: &mut dyn FrameMachine,
+        now: Instant,
+        port: EtherPort,
+    ) {
+        for (number, place) in (0..).zip(&mut self.ports) {
+            if let Some(gone) = place.take_if(|it| it.port == port) {
+                engine.unwatch(number);
+                self.open -= 1;
+                if gone.state.is_some() {
+                    machine.port_down(now, port);
+                }
+            }
+        }
+    }
+
+    /// Takes note that a socket is readable.
+    pub(crate) fn note(&mut self, number: u32) {
+        if number != LINKS {
+            self.readable.push(number);
+        } else if let Some(links) = &self.links {
+            links::take(links);
+            self.changed = true;
+        }
+    }
+
+    /// Receives what came. Returns whether there was anything.
+    pub(crate) fn receive_all(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine) -> bool {
+        let mut readable = std::mem::take(&mut self.readable);
+        let mut any = false;
+        for number in readable.drain(..) {
+            any |= self.receive(stats, machine, number);
+        }
+        self.readable = readable;
+        any
+    }
+
+    fn receive(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, number: u32) -> bool {
+        let Some(port) = self.ports.get(crate::slab::index(number)).and_then(Option::as_ref) else {
+            return false;
+        };
+        let (name, is_up) = (port.port, port.state.is_some());
+        let mut any = false;
+        for _ in 0..RECEIVES_PER_TURN {
+            let now = self.clock.now();
+            let result = self.intake.receive(&port.socket.socket, |taken| {
+                // The filter has seen to it; kernels differ in what they do to tags.
+                if !is_up || taken.kind > libc::PACKET_MULTICAST {
+                    return;
+                }
+                Stats::bump(&mut stats.bytes_in, taken.bytes.len());
+                let group = taken.kind != libc::PACKET_HOST;
+                machine
+                    .frame(now, Received { port: name, source: taken.source, group, payload: taken.bytes });
+            });
+            match result {
+                Ok((count, more)) => {
+                    any |= count > 0;
+                    Stats::bump(&mut stats.frames_in, count);
+                    if !more {
+                        break;
+                    }
+                }
+                Err(_) => {
+                    // The interface went down or vanished: the error is told once.
+                    self.changed = true;
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    /// Tells the machine what changed about the interfaces, and gives it entropy. Returns whether there was anything.
+    pub(crate) fn look(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, now: Instant) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.changed = true;
+            self.look_at = Some(now.after(LOOK_EVERY));
+        }
+        let changed = std::mem::take(&mut self.changed);
+        for port in self.ports.iter_mut().flatten() {
+            if changed {
+                port.look(machine, now, &self.pool);
+                if let Some(state) = port.state {
+                    self.intake.fit(state.mtu);
+                }
+            }
+            if port.count_at <= now {
+                port.count_at = now.after(COUNT_EVERY);
+                stats.frames_dropped =
+                    stats.frames_dropped.wrapping_add(socket::take_drops(&port.socket.socket));
+            }
+        }
+        for _ in 0..machine.entropy_wanted().min(BLOCKS_PER_TURN) {
+            let Ok(block) = entropy() else { break };
+            machine.stir(block);
+        }
+        changed
+    }
+
+    /// Lets those send that had their share of the last turn, or had to rest.
+    pub(crate) fn next_turn(&mut self, now: Instant) {
+        for port in self.ports.iter_mut().flatten() {
+            port.budget = BATCHES_PER_TURN;
+            if port.rest_until.is_some_and(|at| at <= now) {
+                port.rest_until = None;
+            }
+        }
+    }
+
+    /// Returns whether somebody waits for the next turn.
+    pub(crate) fn is_hungry(&self) -> bool {
+        let hungry = |port: &Port| port.has_more() && port.rest_until.is_none();
+        self.changed || self.ports.iter().flatten().any(hungry)
+    }
+
+    /// Returns when [`Self::next_turn`] or [`Self::look`] has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let rests = self.ports.iter().flatten().filter_map(|port| port.rest_until);
+        rests.chain(self.look_at).min()
+    }
+
+    /// Sends what the machine has to send. Returns whether there was anything.
+    pub(crate) fn send_all(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        while let Some(name) = machine.poll_port() {
+            match self.ports.iter_mut().flatten().find(|port| port.port == name && port.state.is_some()) {
+                Some(port) => port.wants = true,
+                None => self.discard(stats, machine, name),
+            }
+        }
+        let mut any = false;
+        for port in self.ports.iter_mut().flatten() {
+            while port.has_more() && port.budget > 0 && port.rest_until.is_none() {
+                any = true;
+                port.budget -= 1;
+                if port.batch.is_empty() {
+                    machine.transmit_frames(self.clock.now(), port.port, &mut port.batch);
+                    port.wants = !port.batch.is_empty();
+                }
+                match port.send(&mut self.outtake, stats, machine, self.clock) {
+                    Outcome::Gone => port.forget(&self.pool),
+                    Outcome::Rests => port.rest_until = Some(self.clock.now().after(REST)),
+                    Outcome::Down => {
+                        port.forget(&self.pool);
+                        self.changed = true;
+                        // Should the interface be up after all, it goes on.
+                        port.rest_until = Some(self.clock.now().after(REST));
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    /// Takes what the machine has for a port that is down, so that it asks no more.
+    fn discard(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, name: EtherPort) {
+        let mut nowhere = FrameBatch::new();
+        for _ in 0..BATCHES_PER_TURN {
+            machine.transmit_frames(self.clock.now(), name, &mut nowhere);
+            if nowhere.is_empty() {
+                break;
+            }
+            Stats::bump(&mut stats.frames_unsent, nowhere.len());
+            nowhere.clear(&self.pool);
+        }
+    }
+}
+
+impl Port {
+    const fn has_more(&self) -> bool {
+        self.state.is_some() && (self.wants || self.done < self.batch.len())
+    }
+
+    /// Lets go of the batch.
+    fn forget(&mut self, pool: &Pool) {
+        self.batch.clear(pool);
+        self.done = 0;
+    }
+
+    /// Finds out how the interface is, and tells what changed.
+    fn look(&mut self, machine: &mut dyn FrameMachine, now: Instant, pool: &Pool) {
+        let interface = self.socket.look();
+        let index = interface.as_ref().map(|it| it.index);
+        if let Some(index) = index.filter(|index| self.bound != Some(*index)) {
+            // An interface that came back is another one to the kernel; being bound to it needs no privilege.
+            let bound = socket::bind(&self.socket.socket, index, self.socket.config.ether_type);
+            self.bound = bound.is_ok().then_some(index);
+        } else if index.is_none() {
+            self.bound = None;
+        }
+        let state = interface.filter(|it| it.up && self.bound.is_some()).map(|it| self.socket.state_of(&it));
+        if state == self.state {
+            return;
+        }
+        match &state {
+            Some(known) => match entropy() {
+                Ok(entropy) => machine.port_up(now, self.port, known, entropy),
+                // Without it nobody can be let in; it is tried again with the next change.
+                Err(_) => return,
+            },
+            None => {
+                self.forget(pool);
+                self.wants = false;
+                machine.port_down(now, self.port);
+            }
+        }
+        self.state = state;
+    }
+
+    /// Sends what is left of the batch.
+    fn send(
+        &mut self,
+        outtake: &mut Outtake,
+        stats: &mut Stats,
+        machine: &mut dyn FrameMachine,
+        clock: Clock,
+    ) -> Outcome {
+        let from = (self.bound.unwrap_or(0), self.socket.config.ether_type);
+        let (mut too_long, mut outcome) = (0, Outcome::Gone);
+        while self.done < self.batch.len() {
+            let left = self.batch.frames().skip(self.done).map(|(to, _, pieces)| (Some(to), pieces));
+            match outtake.send(&self.socket.socket, from, left) {
+                Ok(count) => {
+                    let sent = self.batch.frames().skip(self.done).take(count).map(|(_, len, _)| len).sum();
+                    Stats::bump(&mut stats.frames_out, count);
+                    Stats::bump(&mut stats.bytes_out, sent);
+                    self.done += count.max(1);
+                }
+                Err(Errno::INTR) => {}
+                // The socket's buffer, the link's queue or the receiver's backlog is full.
+                Err(Errno::AGAIN | Errno::NOBUFS) => {
+                    Stats::bump(&mut stats.frame_rests, 1);
+                    outcome = Outcome::Rests;
+                    break;
+                }
+                Err(Errno::MSGSIZE) => {
+                    too_long += 1;
+                    self.done += 1;
+                }
+                Err(Errno::NETDOWN | Errno::NODEV | Errno::NXIO) => {
+                    outcome = Outcome::Down;
+                    break;
+                }
+                Err(_) => {
+                    Stats::bump(&mut stats.frames_unsent, 1);
+                    self.done += 1;
+                }
+            }
+        }
+        if too_long > 0 {
+            Stats::bump(&mut stats.frames_too_long, too_long);
+            machine.frames_too_long(clock.now(), self.port, too_long);
+        }
+        outcome
+    }
+}

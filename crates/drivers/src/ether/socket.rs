@@ -1,0 +1,123 @@
+//! Packet sockets: opening them, binding them, and what they count.
+
+#![allow(unsafe_code, reason = "socket options and addresses of AF_PACKET, which no safe interface offers")]
+
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use super::filter::Instruction;
+use super::interface::last_error;
+use crate::files::Errno;
+
+/// The shortest time for which sleeps are bundled with others', in nanoseconds: protocols over frames count in
+/// microseconds, the system's default in fifty of them.
+const TIMER_SLACK_NS: libc::c_ulong = 1000;
+
+/// Opens a socket that receives nothing until it is bound.
+pub(super) fn open(kind: SocketType) -> Result<OwnedFd, Errno> {
+    let socket =
+        socket_with(AddressFamily::PACKET, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    // Kernels before 4.20 do not know it; the filter refuses our own frames as well.
+    let _ = set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1_i32);
+    Ok(socket)
+}
+
+/// Wants frames of this type from the interface with this number.
+pub(super) fn bind(socket: &OwnedFd, index: i32, ether_type: u16) -> Result<(), Errno> {
+    let address = address(index, ether_type);
+    // SAFETY: `address` is there for the call, and its length is said.
+    let result =
+        unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length_of(&address)) };
+    if result < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// Has the kernel run `program` on every frame.
+pub(super) fn attach_filter(socket: &OwnedFd, program: &[Instruction]) -> Result<(), Errno> {
+    let mut program: Vec<libc::sock_filter> = program
+        .iter()
+        .map(|(code, jt, jf, k)| libc::sock_filter { code: *code, jt: *jt, jf: *jf, k: *k })
+        .collect();
+    let len = u16::try_from(program.len()).map_err(|_| Errno::TOOBIG)?;
+    let filter = libc::sock_fprog { len, filter: program.as_mut_ptr() };
+    // The kernel copies the program that this points to.
+    set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
+}
+
+/// Wants frames for other stations too.
+pub(super) fn be_promiscuous(socket: &OwnedFd, index: i32) -> Result<(), Errno> {
+    let request = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: u16::try_from(libc::PACKET_MR_PROMISC).unwrap_or(0),
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// Makes room for so many bytes that wait to be received, and a share of that to be sent; the system's limit holds for
+/// those who may not pass it. Returns how many bytes there is room for, as the kernel counts.
+pub(super) fn make_room(socket: &OwnedFd, receive: usize, send: usize) -> usize {
+    // The kernel doubles what it is asked for, since it counts its own overhead as well.
+    for (forced, plain, bytes) in [
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receive / 2),
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send / 2),
+    ] {
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        if set_option(socket, libc::SOL_SOCKET, forced, &bytes).is_err() {
+            // It never fails for being too much; what it became is asked below.
+            let _ = set_option(socket, libc::SOL_SOCKET, plain, &bytes);
+        }
+    }
+    sockopt::socket_recv_buffer_size(socket).unwrap_or(0)
+}
+
+/// Returns how many frames were lost, since this was asked last, because nobody had received those before them.
+pub(super) fn take_drops(socket: &OwnedFd) -> u64 {
+    let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let mut len = length_of(&counts);
+    // SAFETY: the kernel writes at most `len` bytes into `counts`, and how many those were into `len`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            std::ptr::from_mut(&mut counts).cast(),
+            &raw mut len,
+        )
+    };
+    if result < 0 { 0 } else { u64::from(counts.tp_drops) }
+}
+
+/// Has this thread sleep no longer than it says.
+pub(super) fn sleep_exactly() {
+    // SAFETY: it takes a number and touches no memory. It cannot fail for a number that is not zero.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
+}
+
+/// Returns an address on an interface, for frames of a type.
+pub(super) fn address(index: i32, ether_type: u16) -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
+        sll_family: u16::try_from(libc::AF_PACKET).unwrap_or(0),
+        sll_protocol: ether_type.to_be(),
+        sll_ifindex: index,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: [0; 8],
+    }
+}
+
+pub(super) fn length_of<T>(_: &T) -> libc::socklen_t {
+    libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0)
+}
+
+fn set_option<T>(socket: &OwnedFd, level: i32, name: i32, value: &T) -> Result<(), Errno> {
+    // SAFETY: the kernel reads `value`, whose length is said; of the options that are set here, only the filter holds a
+    // pointer, and what it points to lives as long as the call.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), length_of(value))
+    };
+    if result < 0 { Err(last_error()) } else { Ok(()) }
+}

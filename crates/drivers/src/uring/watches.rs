@@ -1,0 +1,55 @@
+//! What is watched for being readable, without being a connection.
+//!
+//! The kernel is asked about each once, and again after it was reported: what becomes readable while we are awake
+//! disturbs nobody.
+
+#![allow(unsafe_code, reason = "a promise about descriptors that the kernel is told")]
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd};
+use std::rc::Rc;
+
+use super::message;
+use super::ring::{Ring, Tag};
+use crate::engine::Event;
+
+#[derive(Default)]
+pub(super) struct Watches {
+    table: BTreeMap<u32, Rc<dyn AsFd>>,
+    /// The kernel was not asked about these since they were last reported.
+    unarmed: Vec<u32>,
+}
+
+impl Watches {
+    pub(super) fn add(&mut self, watch: u32, what: Rc<dyn AsFd>) {
+        self.table.insert(watch, what);
+        self.unarmed.push(watch);
+    }
+
+    /// Forgets one. Returns what it was, to be closed after the next wait.
+    pub(super) fn remove(&mut self, ring: &mut Ring, watch: u32) -> Option<Rc<dyn AsFd>> {
+        let what = self.table.remove(&watch)?;
+        ring.cancel(Tag::Watch(watch));
+        Some(what)
+    }
+
+    /// Asks the kernel about those that it was not asked about.
+    pub(super) fn arm(&mut self, ring: &mut Ring) {
+        for watch in self.unarmed.drain(..) {
+            if let Some(what) = self.table.get(&watch) {
+                let entry = message::poll_entry(what.as_fd().as_raw_fd());
+                // SAFETY: a poll points to nothing; what is watched is open here, or by our owner until after the wait that submits this.
+                unsafe { ring.push(entry, Tag::Watch(watch)) };
+            }
+        }
+    }
+
+    /// Takes what the kernel said of one.
+    pub(super) fn reported(&mut self, watch: u32) -> Event<'static> {
+        if !self.table.contains_key(&watch) {
+            return Event::Nothing;
+        }
+        self.unarmed.push(watch);
+        Event::Readable { watch }
+    }
+}

@@ -1,0 +1,212 @@
+//! Ports between the two ends of a virtual cable, in a network namespace of the test's own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of this is test code, where a panic is the verdict"
+)]
+
+mod rig;
+
+use base::ether::Mac;
+use drivers::config::EngineChoice;
+use drivers::ether::raw::RawPort;
+use drivers::ether::{PortConfig, PortError, PortSocket, Steering};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use rig::{Cable, ETHER_TYPE, Event, Station, ip, pattern};
+
+/// Runs what follows in a namespace, once for each engine.
+macro_rules! on_a_cable {
+    ($($name:ident($cable:ident, $engine:ident) $body:block)*) => {$(
+        #[test]
+        fn $name() {
+            if rig::inside_a_namespace(stringify!($name)) {
+                for engine in [EngineChoice::Epoll, EngineChoice::Uring] {
+                    let ($cable, $engine) = (Cable::lay(), engine);
+                    $body
+                }
+            }
+        }
+    )*};
+}
+
+on_a_cable! {
+    frames_of_all_lengths_arrive_whole_and_in_order(cable, engine) {
+        ip("link set alpha mtu 9000");
+        ip("link set beta mtu 9000");
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        assert_eq!(a.state(0).unwrap().mac, cable.alpha);
+        assert_eq!(b.state(0).unwrap().mtu, 9000);
+        let frames: Vec<_> = (0..1000_u64).map(|seed| pattern(seed, 46 + usize::try_from(seed).unwrap() * 8)).collect();
+        for (number, frame) in frames.iter().enumerate() {
+            let to = if number % 10 == 0 { Mac::BROADCAST } else { cable.beta };
+            a.send(0, to, frame);
+        }
+        a.until(&mut b, |_, b| b.frames() >= 1000);
+        for (number, (got, frame)) in b.take_frames().into_iter().zip(&frames).enumerate() {
+            assert_eq!(got.source, cable.alpha);
+            assert_eq!(got.group, number % 10 == 0);
+            assert!(got.payload == *frame, "frame {number}");
+        }
+        assert_eq!((a.stats().frames_out, b.stats().frames_in, b.stats().frames_dropped), (1000, 1000, 0));
+        assert_eq!(a.frames(), 0, "nobody hears himself");
+    }
+
+    what_is_not_for_us_is_not_heard(cable, engine) {
+        let config = PortConfig { signature: Some((3, 0x20)), ..PortConfig::new("alpha", ETHER_TYPE) };
+        let Some(mut a) = Station::start(engine, &[config]) else { continue };
+        let mut b = Station::start(engine, &[]).unwrap();
+        a.until(&mut b, |a, _| a.state(0).is_some());
+        let mut beta = RawPort::open("beta", None, 1 << 20).unwrap();
+        let frame = |to: Mac, middle: &[u8], payload: &[u8]| {
+            let mut frame = [to.0, cable.beta.0].concat();
+            frame.extend(middle);
+            frame.extend(payload);
+            frame.resize(60.max(frame.len()), 0);
+            frame
+        };
+        let [high, low] = ETHER_TYPE.to_be_bytes();
+        let (plain, good, bad) = ([high, low], [1, 2, 3, 0x20], [1, 2, 3, 0x21]);
+        let frames = [
+            frame(Mac([2, 9, 9, 9, 9, 9]), &plain, &good),
+            frame(cable.alpha, &[0x81, 0x00, 0x00, 0x07, high, low], &good),
+            frame(cable.alpha, &[0x88, 0xa8, 0x00, 0x07, high, low], &good),
+            frame(cable.alpha, &[0x88, 0xa2], &good),
+            frame(cable.alpha, &plain, &bad),
+            frame(cable.alpha, &plain, &[1, 2, 3, 0x20, 5]),
+            frame(Mac::BROADCAST, &plain, &[1, 2, 3, 0x20, 6]),
+        ];
+        let sent = beta.send(frames.iter().map(Vec::as_slice));
+        assert_eq!((sent.done, sent.too_long, sent.failed), (7, 0, 0));
+        a.until(&mut b, |a, _| a.frames() >= 2);
+        a.rest(&mut b);
+        let marks: Vec<_> = a.take_frames().iter().map(|frame| (frame.payload[4], frame.group)).collect();
+        assert_eq!(marks, [(5, false), (6, true)]);
+    }
+
+    an_mtu_that_changes_is_told_and_longer_frames_are(cable, engine) {
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        let short = a.state(0).unwrap();
+        assert_eq!(short.mtu, 1500);
+        ip("link set beta mtu 65535");
+        ip("link set alpha mtu 65535");
+        a.until(&mut b, |a, b| a.state(0).unwrap().mtu == 65_535 && b.state(0).unwrap().mtu == 65_535);
+        assert!((1..short.receive_slots).contains(&a.state(0).unwrap().receive_slots));
+        let long = pattern(7, 65_535);
+        a.send(0, cable.beta, &long);
+        a.until(&mut b, |_, b| b.frames() == 1);
+        assert!(b.take_frames()[0].payload == long);
+        ip("link set alpha mtu 1500");
+        a.send(0, cable.beta, &long);
+        a.send(0, cable.beta, &long[..1500]);
+        a.until(&mut b, |a, b| a.machine.events.contains(&Event::TooLong(1)) && b.frames() == 1);
+        a.until(&mut b, |a, _| a.state(0).unwrap().mtu == 1500);
+        assert_eq!(a.stats().frames_too_long, 1);
+    }
+
+    a_cable_that_is_pulled_and_an_interface_that_vanishes_come_back(cable, engine) {
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        ip("link set beta down");
+        a.until(&mut b, |a, b| a.state(0).is_none() && b.state(0).is_none());
+        a.send(0, cable.beta, &[1; 46]);
+        a.until(&mut b, |a, _| a.machine.out.is_empty());
+        ip("link set beta up");
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        a.send(0, cable.beta, &[2; 46]);
+        a.until(&mut b, |_, b| b.frames() == 1);
+        assert_eq!(b.take_frames()[0].payload, [2; 46], "what was for a port that was down is lost");
+        drop(cable);
+        a.until(&mut b, |a, b| a.state(0).is_none() && b.state(0).is_none());
+        let cable = Cable::lay();
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        assert_eq!(a.state(0).unwrap().mac, cable.alpha);
+        a.send(0, cable.beta, &[3; 46]);
+        b.send(0, cable.alpha, &[4; 46]);
+        a.until(&mut b, |a, b| a.frames() == 1 && b.frames() == 1);
+        assert_eq!((a.take_frames()[0].payload[0], b.take_frames()[0].payload[0]), (4, 3));
+    }
+
+    reactors_that_share_an_interface_hear_their_own_sessions(cable, engine) {
+        let steered = |mine| PortConfig {
+            steering: Some(Steering { at: 0, mine }),
+            ..PortConfig::new("alpha", ETHER_TYPE)
+        };
+        let Some(mut low) = Station::start(engine, &[steered(0..=127)]) else { continue };
+        let mut high = Station::start(engine, &[steered(128..=255)]).unwrap();
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        low.until(&mut b, |low, b| low.state(0).is_some() && b.state(0).is_some());
+        high.until(&mut b, |high, _| high.state(0).is_some());
+        for first in [0, 1, 127, 128, 255] {
+            b.send(0, cable.alpha, &[first, 0, 0, u8::from(first == 1), 9]);
+        }
+        high.until(&mut b, |high, _| high.frames() >= 3);
+        low.until(&mut b, |low, _| low.frames() >= 3);
+        low.rest(&mut high);
+        let firsts = |station: &mut Station| -> Vec<u8> { station.take_frames().iter().map(|it| it.payload[0]).collect() };
+        assert_eq!((firsts(&mut low), firsts(&mut high)), (vec![0, 1, 127], vec![0, 128, 255]));
+    }
+
+    a_machine_is_given_entropy_and_a_port_that_is_closed_is_down(cable, engine) {
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        a.until(&mut b, |a, _| a.state(0).is_some());
+        a.machine.thirst = 3;
+        a.until(&mut b, |a, _| a.machine.thirst == 0);
+        assert_eq!(a.machine.blocks.len(), 4);
+        a.machine.blocks.sort_unstable();
+        a.machine.blocks.dedup();
+        assert_eq!(a.machine.blocks.len(), 4, "no block comes twice");
+        a.close(0);
+        assert!(a.state(0).is_none());
+        b.send(0, cable.alpha, &[1; 46]);
+        a.rest(&mut b);
+        assert_eq!(a.frames(), 0);
+    }
+
+    what_a_full_link_does_not_take_at_once_is_sent_later(cable, engine) {
+        // 8 Mbit/s: a frame of 1000 bytes in a millisecond, and a queue of eight of them.
+        ip_traffic("qdisc add dev alpha root tbf rate 8mbit burst 2kb limit 8kb");
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        for seed in 0..200 {
+            a.send(0, cable.beta, &pattern(seed, 986));
+        }
+        a.until(&mut b, |_, b| b.frames() >= 200);
+        let wrong = (0..).zip(b.take_frames()).find(|(seed, frame)| frame.payload != pattern(*seed, 986));
+        assert!(wrong.is_none());
+        assert!(a.stats().frame_rests > 0 && a.stats().frames_unsent == 0, "{:?}", a.stats());
+    }
+}
+
+fn ip_traffic(arguments: &str) {
+    rig::run("tc", arguments);
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    if !rig::inside_a_namespace("what_cannot_be_opened_says_why") {
+        return;
+    }
+    let refused =
+        |interface: &str| PortSocket::open(PortConfig::new(interface, ETHER_TYPE)).unwrap_err().to_string();
+    assert_eq!(refused("absent0"), "there is no interface `absent0`");
+    ip("tuntap add dev tunnel mode tun");
+    assert_eq!(refused("tunnel"), "interface `tunnel` is no Ethernet");
+    let cable = Cable::lay();
+    assert!(PortSocket::open(PortConfig::new("alpha", ETHER_TYPE)).unwrap().state().is_some());
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::NET_RAW);
+    set_capabilities(None, sets).unwrap();
+    let error = PortSocket::open(PortConfig::new("alpha", ETHER_TYPE)).unwrap_err();
+    assert!(matches!(error, PortError::NotAllowed { .. }), "{error}");
+    assert!(error.to_string().contains("sudo setcap cap_net_raw+ep /"), "{error}");
+    drop(cable);
+}

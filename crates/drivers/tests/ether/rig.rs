@@ -1,0 +1,285 @@
+//! Cables between interfaces, and machines at their ends.
+
+use std::collections::VecDeque;
+use std::process::Command;
+use std::time::{Duration, Instant as WallClock};
+
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
+use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::time::Instant;
+use base::transmit::Transmit;
+use drivers::config::{Config, EngineChoice};
+use drivers::ether::{PortConfig, PortSocket};
+use drivers::reactor::{Reactor, StartError};
+use drivers::stats::Stats;
+
+/// Nothing in these tests takes a second; what takes this long hangs.
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+/// For local experiments (IEEE 802).
+pub(crate) const ETHER_TYPE: u16 = 0x88b5;
+
+const INSIDE: &str = "TARGE_TEST_INSIDE_NAMESPACE";
+
+/// Returns whether this is the process in the namespace, which is to run the test. The one outside starts it, and passes
+/// on how it ended; where namespaces are not allowed it says so.
+pub(crate) fn inside_a_namespace(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let unshare = |arguments: &[&std::ffi::OsStr]| {
+        Command::new("unshare")
+            .args(["--map-root-user", "--net", "--"])
+            .args(arguments)
+            .env(INSIDE, "1")
+            .output()
+    };
+    let probe = unshare(&[
+        "ip".as_ref(),
+        "link".as_ref(),
+        "add".as_ref(),
+        "probe".as_ref(),
+        "type".as_ref(),
+        "veth".as_ref(),
+    ]);
+    match probe {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            eprintln!(
+                "skipped: no namespace with virtual cables: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            return false;
+        }
+        Err(why) => {
+            eprintln!("skipped: unshare: {why}");
+            return false;
+        }
+    }
+    let program = std::env::current_exe().unwrap();
+    let arguments = [program.as_os_str(), "--exact".as_ref(), test.as_ref(), "--nocapture".as_ref()];
+    let output = unshare(&arguments).unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    false
+}
+
+pub(crate) fn ip(arguments: &str) {
+    run("ip", arguments);
+}
+
+pub(crate) fn run(program: &str, arguments: &str) {
+    let output = Command::new(program).args(arguments.split(' ')).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A virtual cable with the ends alpha and beta.
+pub(crate) struct Cable {
+    pub(crate) alpha: Mac,
+    pub(crate) beta: Mac,
+}
+
+impl Cable {
+    pub(crate) fn lay() -> Self {
+        // Nothing else shall be heard on it than what the tests send.
+        run("sysctl", "-qw net.ipv6.conf.default.disable_ipv6=1");
+        ip("link add alpha type veth peer name beta");
+        ip("link set alpha up");
+        ip("link set beta up");
+        let mac = |name| {
+            let end = PortSocket::open(PortConfig::new(name, ETHER_TYPE)).unwrap();
+            let start = WallClock::now();
+            loop {
+                // That a cable is in is found out by the kernel a little later.
+                if let Some(state) = end.state() {
+                    return state.mac;
+                }
+                assert!(start.elapsed() < HANG, "{name} never comes up");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        Self { alpha: mac("alpha"), beta: mac("beta") }
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            ip("link del alpha");
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Up(EtherPort, PortState),
+    Down(EtherPort),
+    TooLong(usize),
+}
+
+pub(crate) struct Heard {
+    pub(crate) source: Mac,
+    pub(crate) group: bool,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// Keeps what it hears and sends what it is told.
+#[derive(Default)]
+pub(crate) struct Machine {
+    pub(crate) events: Vec<Event>,
+    pub(crate) heard: Vec<Heard>,
+    pub(crate) out: VecDeque<(EtherPort, Mac, Vec<u8>)>,
+    pub(crate) blocks: Vec<[u8; 32]>,
+    pub(crate) thirst: usize,
+    asked: bool,
+}
+
+impl FrameMachine for Machine {
+    fn port_up(&mut self, _: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
+        self.events.push(Event::Up(port, *state));
+        self.blocks.push(entropy);
+    }
+
+    fn port_down(&mut self, _: Instant, port: EtherPort) {
+        self.events.push(Event::Down(port));
+    }
+
+    fn frame(&mut self, _: Instant, frame: Received<'_>) {
+        self.heard.push(Heard { source: frame.source, group: frame.group, payload: frame.payload.to_vec() });
+    }
+
+    fn poll_port(&mut self) -> Option<EtherPort> {
+        if self.asked {
+            return None;
+        }
+        let port = self.out.front()?.0;
+        self.asked = true;
+        Some(port)
+    }
+
+    fn transmit_frames(&mut self, _: Instant, port: EtherPort, out: &mut FrameBatch) {
+        self.asked = false;
+        while !out.is_full() && self.out.front().is_some_and(|(to, ..)| *to == port) {
+            let (_, to, frame) = self.out.pop_front().unwrap();
+            out.begin(to);
+            let (head, rest) = frame.split_at(frame.len() / 3);
+            out.put(head);
+            out.share(base::buffer::Bytes::copied_from(rest));
+            out.end();
+        }
+        // Being asked again until the batch stays empty is the driver's business.
+        self.asked = !out.is_empty();
+    }
+
+    fn frames_too_long(&mut self, _: Instant, _: EtherPort, count: usize) {
+        self.events.push(Event::TooLong(count));
+    }
+
+    fn entropy_wanted(&self) -> usize {
+        self.thirst
+    }
+
+    fn stir(&mut self, entropy: [u8; 32]) {
+        self.thirst = self.thirst.saturating_sub(1);
+        self.blocks.push(entropy);
+    }
+}
+
+impl StreamMachine for Machine {
+    fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}
+    fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
+    fn lend(&mut self, _: ConnId) -> Option<Loan> {
+        None
+    }
+    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
+    fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
+    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
+    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
+    fn poll_action(&mut self) -> Option<Action> {
+        None
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+    fn handle_timeout(&mut self, _: Instant) {}
+}
+
+/// A machine on a reactor.
+pub(crate) struct Station {
+    pub(crate) machine: Machine,
+    reactor: Reactor<Machine>,
+}
+
+impl Station {
+    /// Starts one with these ports, numbered from zero; `None` when the engine cannot be had here, which is printed.
+    pub(crate) fn start(engine: EngineChoice, ports: &[PortConfig]) -> Option<Self> {
+        let mut reactor = match Reactor::new(&Config { engine, ..Config::default() }) {
+            Ok(reactor) => reactor,
+            Err(StartError::NoUring(why)) => {
+                eprintln!("skipped: no io_uring here: {why}");
+                return None;
+            }
+            Err(why) => panic!("{why}"),
+        };
+        for (number, config) in (0..).zip(ports) {
+            reactor.open_port(EtherPort(number), PortSocket::open(config.clone()).unwrap()).unwrap();
+        }
+        Some(Self { machine: Machine::default(), reactor })
+    }
+
+    /// Lets both run until something is so.
+    pub(crate) fn until(&mut self, other: &mut Self, done: impl Fn(&Self, &Self) -> bool) {
+        let start = WallClock::now();
+        while !done(self, other) {
+            for station in [&mut *self, &mut *other] {
+                station.reactor.turn(&mut station.machine, Some(Duration::from_millis(1))).unwrap();
+            }
+            assert!(start.elapsed() < HANG, "never: {:?} {:?}", self.machine.events, other.machine.events);
+        }
+    }
+
+    /// Lets both run long enough for what was sent to come.
+    pub(crate) fn rest(&mut self, other: &mut Self) {
+        for _ in 0..30 {
+            for station in [&mut *self, &mut *other] {
+                station.reactor.turn(&mut station.machine, Some(Duration::from_millis(1))).unwrap();
+            }
+        }
+    }
+
+    pub(crate) fn send(&mut self, port: u32, to: Mac, frame: &[u8]) {
+        self.machine.out.push_back((EtherPort(port), to, frame.to_vec()));
+    }
+
+    pub(crate) fn close(&mut self, port: u32) {
+        self.reactor.close_port(&mut self.machine, EtherPort(port));
+    }
+
+    /// Returns how the port is, as the machine was told.
+    pub(crate) fn state(&self, port: u32) -> Option<PortState> {
+        self.machine.events.iter().rev().find_map(|event| match event {
+            Event::Up(name, state) if name.0 == port => Some(Some(*state)),
+            Event::Down(name) if name.0 == port => Some(None),
+            _ => None,
+        })?
+    }
+
+    pub(crate) fn frames(&self) -> usize {
+        self.machine.heard.len()
+    }
+
+    pub(crate) fn take_frames(&mut self) -> Vec<Heard> {
+        std::mem::take(&mut self.machine.heard)
+    }
+
+    pub(crate) fn stats(&mut self) -> Stats {
+        self.reactor.stats()
+    }
+}
+
+/// Bytes that differ from each other and from those of another seed.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    base::rng::Rng::from_seed(seed).fill(&mut bytes);
+    bytes
+}

@@ -206,6 +206,25 @@ impl FrameBatch {
         self.slab.get_mut(start..).unwrap_or_default()
     }
 
+    /// Copies what was shared into the frame that was begun, so that [`FrameBatch::written`] is the whole of it.
+    pub fn gather(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        let pieces = self.pieces.get(open.pieces..).unwrap_or_default();
+        if matches!(pieces, [] | [Piece::Slab { .. }]) {
+            return;
+        }
+        let start = self.slab.len();
+        for piece in pieces {
+            match piece {
+                Piece::Slab { start, end } => self.slab.extend_from_within(*start..*end),
+                Piece::Shared(bytes) => self.slab.extend_from_slice(bytes),
+            }
+        }
+        self.pieces.truncate(open.pieces);
+        self.pieces.push(Piece::Slab { start, end: self.slab.len() });
+        open.slab = start;
+    }
+
     /// Returns the pieces of the frame that was begun, in order, for checksums.
     pub fn open_pieces(&self) -> impl Iterator<Item = &[u8]> {
         let start = self.open.map_or(self.pieces.len(), |open| open.pieces);
@@ -288,6 +307,27 @@ mod tests {
         assert_eq!(content(&batch), want);
         batch.clear(&pool);
         assert!(batch.is_empty() && content(&batch).is_empty() && pool.kept_bytes() > 0);
+    }
+
+    #[test]
+    fn a_frame_that_is_gathered_is_written_as_a_whole() {
+        let mut batch = FrameBatch::new();
+        batch.gather();
+        batch.begin(Mac::BROADCAST);
+        batch.put(b"before");
+        batch.end();
+        batch.begin(Mac::BROADCAST);
+        batch.put(b"head");
+        batch.share(Bytes::copied_from(b"one"));
+        batch.put(b"between");
+        batch.share(Bytes::copied_from(b"two"));
+        batch.gather();
+        assert_eq!(batch.written(), b"headonebetweentwo");
+        batch.put(b"tag");
+        batch.gather();
+        batch.end();
+        let whole = b"headonebetweentwotag".to_vec();
+        assert_eq!(content(&batch), [(Mac::BROADCAST, 6, b"before".to_vec()), (Mac::BROADCAST, 20, whole)]);
     }
 
     #[test]

@@ -185,7 +185,8 @@ impl Header {
             return Err(BadFrame::Version);
         }
         let [_, head, _, _] = word.to_be_bytes();
-        if head >> 4 != 0 || flags & 0x03 != 0 {
+        let keyed = Flags(flags & (Flags::PHASE.0 | Flags::ENCRYPTED.0));
+        if head >> 4 != 0 || flags & 0x03 != 0 || (code & 0x80 == 0 && keyed != Flags::default()) {
             return Err(BadFrame::Reserved);
         }
         let [.., tag_high, tag_low] = (word >> 11).to_be_bytes();
@@ -252,5 +253,6 @@ mod tests {
         assert_eq!(frame(4, 0x30), Err(BadFrame::Command));
         assert_eq!(frame(5, 0x01), Err(BadFrame::Reserved));
         assert_eq!(frame(0, 0x1d), Err(BadFrame::Reserved));
+        assert_eq!(frame(4, 0x01), Ok((Header { protected: false, ..sample() }, 35)));
     }
 }

@@ -14,3 +14,23 @@ pub mod seal;
 
 /// The EtherType of HyperSCSI.
 pub const ETHERTYPE: u16 = 0x889a;
+
+/// Which end of a session somebody is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// It sends requests.
+    Initiator,
+    /// It answers them.
+    Target,
+}
+
+impl Role {
+    /// Returns the other end.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Initiator => Self::Target,
+            Self::Target => Self::Initiator,
+        }
+    }
+}

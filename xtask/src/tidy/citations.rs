@@ -1,17 +1,25 @@
 //! Citations of a standard in the code: `//= rfc7143#section-4.2` opens one, `//= type=…` qualifies it, `//# …`
 //! quotes. A citation that names no section, or a quotation of nothing, helps nobody.
+//!
+//! A specification of our own, `//= hyperscsi#section-10.2`, is `docs/hyperscsi.md`: there the section must exist, with a
+//! heading that begins with its number.
+
+use std::collections::BTreeSet;
 
 use super::tree::{Finding, Tree};
 
+const OWN: &str = "hyperscsi";
+const OWN_TEXT: &str = "docs/hyperscsi.md";
 const KINDS: &[&str] = &["test", "implication", "exception"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let own = tree.text(OWN_TEXT).map(sections).unwrap_or_default();
     for (path, text) in tree.ending_in(&[".rs"]) {
         let mut cited = false;
         for (index, line) in text.lines().map(str::trim_start).enumerate() {
             if let Some(citation) = line.strip_prefix("//=") {
-                match complaint(citation.trim(), cited) {
+                match complaint(citation.trim(), cited, &own) {
                     Some(what) => findings.push(Finding::at(path, index, what)),
                     None => cited = true,
                 }
@@ -31,7 +39,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-fn complaint(citation: &str, cited: bool) -> Option<String> {
+fn complaint(citation: &str, cited: bool, own: &BTreeSet<&str>) -> Option<String> {
     if let Some(kind) = citation.strip_prefix("type=") {
         let known = KINDS.contains(&kind);
         return match (cited, known) {
@@ -44,10 +52,21 @@ fn complaint(citation: &str, cited: bool) -> Option<String> {
         return Some(format!("`{citation}` names no `#section-…`"));
     };
     let number = place.strip_prefix("section-").or_else(|| place.strip_prefix("appendix-"));
+    if document == OWN {
+        let known = number.is_some_and(|number| own.contains(number));
+        return (!known).then(|| format!("`{citation}` names no section of {OWN_TEXT}"));
+    }
     let named = number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_alphanumeric()));
     let rfc =
         document.strip_prefix("rfc").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
     (!named || !rfc).then(|| format!("`{citation}` is not `rfcN#section-N` or `rfcN#appendix-X`"))
+}
+
+/// The numbers that the headings of a document begin with: `## 4. …`, `### 4.2. …`, `## Appendix A. …`.
+fn sections(text: &str) -> BTreeSet<&str> {
+    let headings = text.lines().filter_map(|line| line.strip_prefix("## ").or(line.strip_prefix("### ")));
+    let numbers = headings.map(|heading| heading.strip_prefix("Appendix ").unwrap_or(heading));
+    numbers.filter_map(|heading| heading.split_once(". ")).map(|(number, _)| number).collect()
 }
 
 #[cfg(test)]
@@ -72,6 +91,21 @@ mod tests {
     fn finds_a_citation_without_section() {
         for citation in ["rfc7143", "rfc7143#4.2", "rfc7143#section-", "7143#section-4", "rfc#section-4"] {
             assert_eq!(found(&format!("//= {citation}\n")), 1, "{citation}");
+        }
+    }
+
+    #[test]
+    fn finds_a_citation_of_a_section_that_our_own_specification_does_not_have() {
+        let document = "# x\n\n## 4. Payloads\n\n### 4.10. Parameters\n\n## Appendix A. Vectors\n";
+        let found = |citation: &str| {
+            let code = format!("//= {citation}\n");
+            check(&planted(&[("crates/a/src/b.rs", &code), (OWN_TEXT, document)])).len()
+        };
+        for citation in ["hyperscsi#section-4", "hyperscsi#section-4.10", "hyperscsi#appendix-A"] {
+            assert_eq!(found(citation), 0, "{citation}");
+        }
+        for citation in ["hyperscsi#section-4.1", "hyperscsi#section-5", "hyperscsi#4", "hyperscsi"] {
+            assert_eq!(found(citation), 1, "{citation}");
         }
     }
 

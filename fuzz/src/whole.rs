@@ -309,6 +309,7 @@ fn config() -> ShardConfig {
             users: vec![],
             keys: keys.clone(),
             sessions_max: 64,
+            session_limits: None,
         }],
         discovery: DiscoveryConfig { enabled: true, auth: open, users: vec![], keys },
     }

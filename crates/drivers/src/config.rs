@@ -25,6 +25,17 @@ pub enum EngineKind {
     Epoll,
 }
 
+/// What a running reactor can be told to do otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// [`Config::connections_max`]. Those that are open stay.
+    pub connections_max: usize,
+    /// [`Config::connections_per_peer_max`], likewise.
+    pub connections_per_peer_max: usize,
+    /// [`Config::stall`]. Counts for connections that are open, too.
+    pub stall: Option<Duration>,
+}
+
 /// A reactor's settings.
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -18,7 +18,7 @@ use base::time::Instant;
 use base::transmit::Transmit;
 use rustix::net::{Shutdown, shutdown, sockopt};
 
-use crate::config::Config;
+use crate::config::{Config, Limits};
 use crate::engine::{Engine, Receipt, Sending};
 use crate::files::Errno;
 use crate::listener;
@@ -134,6 +134,18 @@ impl Connections {
             send_next_turn: Vec::new(),
             batches: Vec::new(),
             pool,
+        }
+    }
+
+    /// Keeps to other limits from now on.
+    pub(crate) fn limit(&mut self, now: Instant, limits: Limits) {
+        self.connections_max = limits.connections_max;
+        self.per_peer_max = limits.connections_per_peer_max;
+        if self.stall != limits.stall {
+            self.stall = limits.stall;
+            // Whoever is sent to is looked at in time for it; the look finds out whether there is anybody.
+            self.look_at = None;
+            self.watch(now);
         }
     }
 

@@ -8,6 +8,7 @@ use base::ether::EtherPort;
 use base::machine::PortalId;
 use base::time::Instant;
 
+use crate::config::Limits;
 use crate::ether::PortSocket;
 use crate::stats::{Published, Stats};
 use crate::waker::Waker;
@@ -38,6 +39,7 @@ pub(crate) enum Letter<M> {
     Unlisten(PortalId),
     OpenPort(EtherPort, PortSocket),
     ClosePort(EtherPort),
+    Limit(Limits),
     Stop(Duration),
 }
 
@@ -107,6 +109,14 @@ impl<M> Handle<M> {
     /// [`Stopped`].
     pub fn close_port(&self, port: EtherPort) -> Result<(), Stopped> {
         self.mailbox.put(Letter::ClosePort(port))
+    }
+
+    /// Makes the reactor keep to other limits from now on. No connection is ended for it.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn limit(&self, limits: Limits) -> Result<(), Stopped> {
+        self.mailbox.put(Letter::Limit(limits))
     }
 
     /// Makes the reactor close its listeners, wait until all connections are gone, and return from `run`. What is

@@ -349,6 +349,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                     }
                 }
                 Letter::ClosePort(port) => self.close_port(machine, port),
+                Letter::Limit(limits) => self.connections.limit(now, limits),
                 Letter::Stop(drain) => self.begin_stop(now.after(drain)),
             }
         }

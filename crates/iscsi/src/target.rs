@@ -26,6 +26,7 @@ mod dispatch;
 pub mod engine;
 mod enter;
 mod fence;
+mod limits;
 mod logout;
 mod management;
 mod ping;

@@ -10,6 +10,7 @@ use iscsi::chap::Credentials;
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::KeyPolicy;
+use iscsi::target::engine::SessionLimits;
 
 /// A logical unit, as the daemon numbers it. An unchanged unit keeps its number across a reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +77,8 @@ pub struct TargetConfig {
     pub keys: KeyPolicy,
     /// The most sessions at a time.
     pub sessions_max: u32,
+    /// The limits of each session; `None` for those that the shard has for every target.
+    pub session_limits: Option<SessionLimits>,
 }
 
 /// One row of a LUN map.
@@ -205,6 +208,7 @@ mod tests {
             users: vec![],
             keys: KeyPolicy::default(),
             sessions_max: 8,
+            session_limits: None,
         }
     }
 

@@ -9,6 +9,7 @@ use base::time::{Duration, Instant};
 use device::contract::UnitConfig;
 use device::unit::{LogicalUnit, UnitStats};
 use iscsi::target::contract::{AsyncEvent, ConnectionView, Down, Refusal, Repairs, SessionId, Traffic};
+use iscsi::target::engine::Limits;
 
 use crate::config::{ShardConfig, UnitId};
 use crate::shard::Shard;
@@ -141,10 +142,19 @@ impl Shard {
         self.settle(now);
     }
 
+    /// Takes over changed limits, those of sessions at hand included: `limits` counts for what may change while connections
+    /// live, and that is what concerns sessions and logins. Call it before [`Self::apply`].
+    pub fn limit(&mut self, limits: &Limits) {
+        self.limits = limits.of_session();
+        self.engine.set_logins(limits.sessions_max, limits.login_within);
+        self.engine.allow_connections(limits.connections_max);
+    }
+
     /// Takes over a changed configuration. Sessions stay, except those with a target that is gone, that is no longer
     /// served through their portal, or whose initiator is no longer admitted; those are asked to log out and closed.
     pub fn apply(&mut self, now: Instant, mut config: ShardConfig) {
         config.sort();
+        self.engine.set_session_limits(now, self.limits, config.session_limits());
         self.config = config;
         let ids: Vec<_> = self.nexuses.iter().map(|(id, _)| id).collect();
         for id in ids {

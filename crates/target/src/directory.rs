@@ -1,5 +1,6 @@
 //! The configuration as the login phase asks for it.
 
+use alloc::collections::BTreeMap;
 use core::net::SocketAddr;
 
 use iscsi::chap::{Credentials, Secret};
@@ -8,6 +9,7 @@ use iscsi::login::directory::{
     TargetAddress, TargetId, Via,
 };
 use iscsi::name::{IscsiName, PortalGroupTag};
+use iscsi::target::engine::SessionLimits;
 
 use crate::config::{Admission, Portal, ShardConfig, TargetConfig};
 use crate::nexus::Nexuses;
@@ -21,6 +23,11 @@ impl ShardConfig {
     /// Puts the targets into the order of their names, which look-ups and SendTargets rely on.
     pub(crate) fn sort(&mut self) {
         self.targets.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+
+    /// Returns the limits of sessions with targets that have limits of their own.
+    pub(crate) fn session_limits(&self) -> BTreeMap<TargetId, SessionLimits> {
+        self.targets.iter().filter_map(|target| Some((target.id, target.session_limits?))).collect()
     }
 
     fn target_by_name(&self, name: &IscsiName) -> Option<&TargetConfig> {

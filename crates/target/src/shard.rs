@@ -11,7 +11,7 @@ use base::time::Instant;
 use base::transmit::Transmit;
 use device::contract::Event;
 use device::unit::LogicalUnit;
-use iscsi::target::engine::{Engine, Limits};
+use iscsi::target::engine::{Engine, Limits, SessionLimits};
 
 use crate::config::{ShardConfig, UnitId};
 use crate::control::{Notice, SaveRequest};
@@ -24,6 +24,8 @@ use crate::nexus::Nexuses;
 /// A driver feeds it as a [`StreamMachine`]; the daemon talks to it through the methods in [`crate::control`].
 pub struct Shard {
     pub(crate) config: ShardConfig,
+    /// Of sessions with targets that have none of their own.
+    pub(crate) limits: SessionLimits,
     pub(crate) engine: Engine,
     pub(crate) units: Units,
     pub(crate) nexuses: Nexuses,
@@ -137,9 +139,12 @@ impl Shard {
     /// Makes a shard without units; [`Self::add_unit`] brings them in before the first connection.
     pub fn new(mut config: ShardConfig, limits: Limits, pool: Pool) -> Self {
         config.sort();
+        let mut engine = Engine::new(limits, pool);
+        engine.set_session_limits(Instant::ORIGIN, limits.of_session(), config.session_limits());
         Self {
+            limits: limits.of_session(),
             config,
-            engine: Engine::new(limits, pool),
+            engine,
             units: Units::default(),
             nexuses: Nexuses::default(),
             owners: Vec::new(),

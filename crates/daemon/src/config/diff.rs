@@ -49,8 +49,10 @@ pub enum TargetChange {
 pub struct TargetDelta {
     /// Who may come in, with which proof: its sessions are judged anew.
     pub access: bool,
-    /// Limits, digests, alias or portals: counts for new sessions.
+    /// What is negotiated, the number of sessions, alias or portals: counts for new sessions.
     pub offer: bool,
+    /// What each session may do: counts for those at hand, too.
+    pub limits: bool,
     /// LUNs that differ, by number.
     pub luns: Vec<(u16, LunChange)>,
 }
@@ -79,7 +81,18 @@ impl Config {
     /// Returns what leads from `old` to `new`.
     pub fn diff(old: &Self, new: &Self) -> Changes {
         let mut changes = Changes::default();
-        let live = [("log", old.log != new.log), ("discovery", old.discovery_auth != new.discovery_auth)];
+        let (was, is) = (&old.limits, &new.limits);
+        let live = [
+            ("log", old.log != new.log),
+            ("discovery", old.discovery_auth != new.discovery_auth),
+            ("max_sessions", old.max_sessions != new.max_sessions),
+            ("max_connections", old.max_connections != new.max_connections),
+            ("login_timeout", old.login_timeout != new.login_timeout),
+            ("queue_depth", was.queue_depth != is.queue_depth),
+            ("nop_interval", was.ping_after != is.ping_after),
+            ("nop_timeout", was.pong_within != is.pong_within),
+            ("send_timeout", old.send_timeout != new.send_timeout),
+        ];
         let fixed = [
             ("state_dir", old.state_dir != new.state_dir),
             ("admin_socket", old.admin_socket != new.admin_socket),
@@ -87,13 +100,6 @@ impl Config {
             ("cores", old.cores != new.cores),
             ("poll", old.poll != new.poll),
             ("memory", old.memory != new.memory),
-            ("max_sessions", old.max_sessions != new.max_sessions),
-            ("max_connections", old.max_connections != new.max_connections),
-            ("login_timeout", old.login_timeout != new.login_timeout),
-            ("queue_depth", old.queue_depth != new.queue_depth),
-            ("nop_interval", old.nop_interval != new.nop_interval),
-            ("nop_timeout", old.nop_timeout != new.nop_timeout),
-            ("send_timeout", old.send_timeout != new.send_timeout),
         ];
         changes.settings.extend(live.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));
         changes.restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));
@@ -164,6 +170,7 @@ fn target_delta(old: &Config, was: &Target, new: &Config, is: &Target) -> Target
             || was.max_sessions != is.max_sessions
             || was.keys != is.keys
             || reached(old, was) != reached(new, is),
+        limits: was.limits != is.limits,
         luns: luns(old, was, new, is),
     }
 }
@@ -253,6 +260,9 @@ impl fmt::Display for TargetChange {
         }
         if delta.offer {
             parts.push("offer".to_owned());
+        }
+        if delta.limits {
+            parts.push("limits".to_owned());
         }
         for (lun, change) in &delta.luns {
             let word = match change {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use device::contract::{Claims, Level as SpcLevel};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
+use iscsi::target::engine::SessionLimits;
 
 use super::*;
 use crate::log::Level;
@@ -447,7 +448,7 @@ fn a_whole_configuration_resolves_to_what_it_says() {
         (DigestPolicy::RequireCrc32c, DigestPolicy::RequireCrc32c)
     );
     assert_eq!((a.keys.max_burst_length, a.keys.first_burst_length), (128 << 10, 128 << 10));
-    assert_eq!(config.nop_interval, None);
+    assert_eq!(config.limits.ping_after, std::time::Duration::MAX);
     let show = |luns: &[MappedLun]| -> Vec<(u16, String, bool)> {
         luns.iter().map(|lun| (lun.lun, config.units[lun.unit.0].medium.to_string(), lun.read_only)).collect()
     };
@@ -467,6 +468,22 @@ fn a_whole_configuration_resolves_to_what_it_says() {
     assert_eq!(unit.identity.serial, unit.identity.naa.to_string());
     assert!(unit.thin && unit.write_cache && !unit.read_only);
     assert_eq!(unit.physical_block_size.bytes(), 4096);
+}
+
+#[test]
+fn a_target_has_the_limits_of_the_top_level_unless_it_has_its_own() {
+    let scratch = Scratch::new();
+    let lun = "[[target.lun]]\ntype = 'null'\nsize = '1M'\n";
+    let target = |name, keys| format!("[[target]]\nname = 'iqn.2001-04.com.example:{name}'\n{keys}{lun}");
+    let top = "queue_depth = 7\nnop_interval = '0s'\n";
+    let own = "queue_depth = 9\nnop_interval = '3s'\nnop_timeout = '1s'\n";
+    let config = scratch.config(&[top, &target("a", ""), &target("b", own)].concat());
+    let show = |limits: &SessionLimits| (limits.queue_depth, limits.ping_after, limits.pong_within);
+    let seconds = std::time::Duration::from_secs;
+    let usual = (7, std::time::Duration::MAX, seconds(15));
+    assert_eq!(show(&config.limits), usual);
+    assert_eq!(show(&config.targets[0].limits), usual);
+    assert_eq!(show(&config.targets[1].limits), (9, seconds(3), seconds(1)));
 }
 
 #[test]
@@ -665,6 +682,17 @@ fn a_reload_tells_what_it_touches() {
         ),
         ("lun = 9", "lun = 8", "target iqn.2001-04.com.example:b changed: LUN 9 removed, LUN 8 added"),
         ("IQN.1994-05", "iqn.1995-05", "target iqn.2001-04.com.example:a changed: access"),
+        (
+            "nop_interval = \"0s\"",
+            "queue_depth = 9\nmax_sessions = 8\nsend_timeout = \"1s\"",
+            "target iqn.2001-04.com.example:a changed: limits; target iqn.2001-04.com.example:b changed: limits; \
+             max_sessions changed; queue_depth changed; nop_interval changed; send_timeout changed",
+        ),
+        (
+            "[target.session]",
+            "queue_depth = 9\nnop_interval = \"0s\"\n[target.session]",
+            "target iqn.2001-04.com.example:a changed: limits",
+        ),
         (
             "data_digest = \"require\"",
             "",

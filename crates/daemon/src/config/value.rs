@@ -11,6 +11,7 @@ use device::contract::Claims;
 use iscsi::chap::{Algorithms, Credentials};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::KeyPolicy;
+use iscsi::target::engine::SessionLimits;
 
 use super::names::NamePattern;
 use crate::log::Level;
@@ -38,12 +39,8 @@ pub struct Config {
     pub max_connections: u16,
     /// How long a login may take.
     pub login_timeout: Duration,
-    /// The command window of a session.
-    pub queue_depth: u16,
-    /// Silence before a NOP-In asks; `None` never asks.
-    pub nop_interval: Option<Duration>,
-    /// How long its answer may take.
-    pub nop_timeout: Duration,
+    /// What a session may do whose target says nothing else.
+    pub limits: SessionLimits,
     /// How long an initiator may take nothing of what is sent to it; `None` waits for ever.
     pub send_timeout: Option<Duration>,
     /// The listening addresses; at least one.
@@ -257,6 +254,8 @@ pub struct Target {
     pub portals: Vec<usize>,
     /// The most sessions.
     pub max_sessions: u16,
+    /// What each session may do.
+    pub limits: SessionLimits,
     /// What it agrees to in a session.
     pub keys: KeyPolicy,
     /// What every initiator must prove, unless an entry of the access list says otherwise.

@@ -117,6 +117,9 @@ pub(crate) struct Target {
     pub(crate) alias: Option<At<String>>,
     pub(crate) portals: Option<Vec<At<String>>>,
     pub(crate) max_sessions: Option<At<u16>>,
+    pub(crate) queue_depth: Option<At<u16>>,
+    pub(crate) nop_interval: Option<At<Duration>>,
+    pub(crate) nop_timeout: Option<At<Duration>>,
     pub(crate) session: Session,
     pub(crate) auth: Option<Auth>,
     pub(crate) luns: Vec<Lun>,
@@ -291,6 +294,8 @@ impl Target {
         let alias = r.text("alias");
         let portals = r.some_texts("portals");
         let max_sessions = r.count16("max_sessions");
+        let queue_depth = r.count16("queue_depth");
+        let (nop_interval, nop_timeout) = (r.span("nop_interval"), r.span("nop_timeout"));
         let mut own = r.table("session").unwrap_or_else(|| Tree::new(place.clone()));
         own.underlay(session);
         let auth = r.table("auth");
@@ -303,6 +308,9 @@ impl Target {
             alias,
             portals,
             max_sessions,
+            queue_depth,
+            nop_interval,
+            nop_timeout,
             session: Session::read(own, report),
             auth: auth.map(|tree| Auth::read(tree, report)),
             luns: luns.into_iter().map(|tree| Lun::read(&LUN, tree, report)).collect(),

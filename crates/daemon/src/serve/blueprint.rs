@@ -234,6 +234,7 @@ impl Blueprint {
             auth: auth_policy,
             users,
             keys: target.keys.clone(),
+            session_limits: (target.limits != self.config.limits).then_some(target.limits),
             sessions_max: if ours { u32::from(target.max_sessions) } else { 0 },
         })
     }

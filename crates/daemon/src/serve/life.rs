@@ -206,7 +206,11 @@ impl Daemon {
     }
 
     fn apply(&mut self, blueprint: Blueprint, fresh: Vec<Vec<Fresh>>, opened: Vec<Listening>) {
+        if blueprint.config.max_connections > self.blueprint.config.max_connections {
+            super::make_room(&blueprint.config);
+        }
         for (running, units) in self.reactors.iter().zip(fresh) {
+            let _ = running.handle.limit(reactors::driver_limits(&blueprint.config));
             let blueprint = blueprint.clone();
             // A reactor that is gone is told of by its own occasion.
             let _ = running.handle.post(move |member: &mut Member, now| member.reload(now, blueprint, units));
@@ -218,6 +222,7 @@ impl Daemon {
         match (&self.router, first) {
             (Some(router), _) => {
                 router.owners(blueprint.owners());
+                router.timeout(blueprint.config.login_timeout);
                 gone.into_iter().for_each(|id| router.unlisten(id));
                 opened.into_iter().for_each(|(listener, id)| router.listen(listener, id));
             }
@@ -355,13 +360,6 @@ fn running(new: Config, old: &Config) -> Config {
         cores: old.cores.clone(),
         poll: old.poll,
         memory: old.memory,
-        max_sessions: old.max_sessions,
-        max_connections: old.max_connections,
-        login_timeout: old.login_timeout,
-        queue_depth: old.queue_depth,
-        nop_interval: old.nop_interval,
-        nop_timeout: old.nop_timeout,
-        send_timeout: old.send_timeout,
         ..new
     }
 }

@@ -17,6 +17,7 @@ use target::shard::Shard;
 
 use super::blueprint::Blueprint;
 use super::media::{Disk, Open};
+use super::reactors;
 use super::saver::{Save, Saves};
 use crate::config::{Medium, Naa, UnitIndex};
 
@@ -123,6 +124,8 @@ impl Member {
                 crate::error!("{why}");
             }
         }
+        // How memory is shared, the part that depends on their number, does not change while they run.
+        self.shard.limit(&reactors::limits(&self.blueprint.config, self.index, 1));
         self.shard.apply(now, self.blueprint.shard_config(self.index));
         let ours: Vec<(UnitId, UnitIndex)> =
             self.blueprint.units(self.index).map(|(id, index, _)| (id, index)).collect();

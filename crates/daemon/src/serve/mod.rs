@@ -100,8 +100,10 @@ const OTHER_FILES: u64 = 128;
 /// service managers start programs with 1024.
 fn make_room(config: &Config) {
     let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let want =
-        u64::from(config.max_connections) + wide(config.portals.len() + config.units.len()) + OTHER_FILES;
+    let reactors = wide(reactors::cores(config).min(config.targets.len()).max(1));
+    let want = u64::from(config.max_connections) * reactors
+        + wide(config.portals.len() + config.units.len())
+        + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);
     let have = limit.current.unwrap_or(u64::MAX);
     if have >= want {

@@ -3,7 +3,6 @@
 use std::net::TcpListener;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use base::machine::PortalId;
 use base::units::ByteLen;
@@ -156,8 +155,19 @@ pub(super) fn cores(config: &Config) -> usize {
     if config.cores.is_empty() { all() } else { config.cores.len() }
 }
 
-fn driver_config(config: &Config, count: usize) -> drivers::config::Config {
+/// Returns the limits of a driver that can change while it runs.
+pub(super) fn driver_limits(config: &Config) -> drivers::config::Limits {
     let connections_max = usize::from(config.max_connections);
+    drivers::config::Limits {
+        connections_max,
+        // One address, however many sessions it has, leaves room for others.
+        connections_per_peer_max: (connections_max - connections_max / 4).max(1),
+        stall: config.send_timeout,
+    }
+}
+
+fn driver_config(config: &Config, count: usize) -> drivers::config::Config {
+    let limits = driver_limits(config);
     drivers::config::Config {
         engine: match config.reactor {
             ReactorChoice::Auto => EngineChoice::Auto,
@@ -165,29 +175,29 @@ fn driver_config(config: &Config, count: usize) -> drivers::config::Config {
             ReactorChoice::Epoll => EngineChoice::Epoll,
         },
         poll: config.poll,
-        connections_max,
-        // One address, however many sessions it has, leaves room for others.
-        connections_per_peer_max: (connections_max - connections_max / 4).max(1),
-        stall: config.send_timeout,
+        connections_max: limits.connections_max,
+        connections_per_peer_max: limits.connections_per_peer_max,
+        stall: limits.stall,
         unsent_bytes_max: share(config.memory, count) / 4,
         pool_bytes_max: share(config.memory, count) / 4,
         ..drivers::config::Config::default()
     }
 }
 
-fn limits(config: &Config, index: usize, count: usize) -> Limits {
+/// Returns the limits of the engine of a reactor, `index` of `count`.
+pub(super) fn limits(config: &Config, index: usize, count: usize) -> Limits {
     let number = |value: usize| u16::try_from(value).unwrap_or(u16::MAX);
     Limits {
         connections_max: u32::from(config.max_connections),
         sessions_max: config.max_sessions,
-        queue_depth: u32::from(config.queue_depth),
+        queue_depth: config.limits.queue_depth,
         data_out_bytes_max: share(config.memory, count) / 2,
         // The other quarter is for what is on its way into sockets.
         data_in_bytes_max: share(config.memory, count) / 4,
         control_bytes_max: share(config.memory, count) / 16,
         login_within: config.login_timeout,
-        ping_after: config.nop_interval.unwrap_or(Duration::MAX),
-        pong_within: config.nop_timeout,
+        ping_after: config.limits.ping_after,
+        pong_within: config.limits.pong_within,
         tsih_first: number(index + 1),
         tsih_step: number(count),
         ..Limits::default()

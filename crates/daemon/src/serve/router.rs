@@ -55,6 +55,7 @@ enum Order {
     Listen(TcpListener, PortalId),
     Unlisten(PortalId),
     Owners(BTreeMap<IscsiName, usize>),
+    Timeout(Duration),
     End,
 }
 
@@ -89,6 +90,11 @@ impl Router {
     /// Says which reactor each target belongs to.
     pub(super) fn owners(&self, owners: BTreeMap<IscsiName, usize>) {
         self.order(Order::Owners(owners));
+    }
+
+    /// Gives later connections this time for their first request.
+    pub(super) fn timeout(&self, timeout: Duration) {
+        self.order(Order::Timeout(timeout));
     }
 
     fn order(&self, order: Order) {
@@ -186,6 +192,7 @@ impl Work {
                 },
                 Order::Unlisten(portal) => self.listeners.retain(|(_, other)| *other != portal),
                 Order::Owners(owners) => self.owners = owners,
+                Order::Timeout(timeout) => self.timeout = timeout,
                 Order::End => return false,
             }
         }

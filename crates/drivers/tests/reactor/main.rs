@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use base::machine::{ConnId, Gone, PortalId};
 use base::time::Instant;
-use drivers::config::{Config, EngineChoice};
+use drivers::config::{Config, EngineChoice, Limits};
 use drivers::mailbox::Stopped;
 
 use parrot::{ABORT, BABBLE, CLOSE, ECHO, babble_byte, frame};
@@ -52,6 +52,8 @@ with_both_engines! {
     adopts_a_connection_with_its_bytes,
     calls_the_machine_when_its_time_comes,
     turns_away_what_is_over_a_limit,
+    keeps_to_a_limit_that_changes,
+    ends_a_peer_that_takes_nothing_when_that_is_forbidden_later,
     stops_listening_to_a_portal,
     stops_when_the_last_connection_is_gone,
     ends_what_is_left_when_the_drain_is_over,
@@ -491,4 +493,43 @@ fn finishes_file_work_before_it_stops(engine: EngineChoice) {
     let all = std::fs::read(&path).unwrap();
     assert!((0..).zip(all.chunks(4096)).all(|(token, bytes)| bytes == pattern(token, 4096)));
     std::fs::remove_file(path).unwrap();
+}
+
+fn keeps_to_a_limit_that_changes(engine: EngineChoice) {
+    let Some(rig) = Rig::start_with(Config { engine, connections_max: 1, ..Config::default() }) else {
+        return;
+    };
+    let limits = |connections_max| Limits { connections_max, connections_per_peer_max: 8, stall: None };
+    let refused = |mut stream: TcpStream| {
+        let answer = stream.read(&mut [0]);
+        assert!(answer.as_ref().is_err_and(|why| why.kind() == ErrorKind::ConnectionReset), "{answer:?}");
+    };
+    let serves = |stream: &mut TcpStream| {
+        send(stream, BABBLE, 1);
+        receive(stream, 1);
+    };
+    let mut first = rig.connect();
+    serves(&mut first);
+    refused(rig.connect());
+    rig.handle.limit(limits(2)).unwrap();
+    rig.ask(|_| ());
+    let mut second = rig.connect();
+    serves(&mut second);
+    // Fewer: who is in stays in.
+    rig.handle.limit(limits(1)).unwrap();
+    rig.ask(|_| ());
+    refused(rig.connect());
+    serves(&mut first);
+    serves(&mut second);
+}
+
+fn ends_a_peer_that_takes_nothing_when_that_is_forbidden_later(engine: EngineChoice) {
+    let Some(rig) = Rig::start_with(Config { engine, stall: None, ..Config::default() }) else { return };
+    let mut deaf = rig.connect();
+    send(&mut deaf, BABBLE, 32 << 20);
+    rig.ask(|_| ());
+    let (connections_max, connections_per_peer_max) = (8, 8);
+    let stall = Some(Duration::from_millis(200));
+    rig.handle.limit(Limits { connections_max, connections_per_peer_max, stall }).unwrap();
+    rig.await_that("the end of who takes nothing", |parrot| parrot.gone == [(ConnId(0), Gone::Stalled)]);
 }

@@ -11,7 +11,7 @@
 //! [`MAX_CONTROL_QUEUED`] small PDUs per connection. `budget` says who gets how much when that is short.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
@@ -30,7 +30,7 @@ use super::task::Task;
 use super::timer::{Owner, Timer, Timers};
 use super::why::Why;
 use crate::login::SessionKind;
-use crate::login::directory::Directory;
+use crate::login::directory::{Directory, TargetId};
 use crate::name::IscsiName;
 use crate::negotiate::full_feature::TargetText;
 use crate::pdu::{TargetSn, Ttt};
@@ -39,6 +39,10 @@ use crate::recovery::{self, Answer, Then};
 /// Every iSCSI connection and session of a shard.
 pub struct Engine {
     pub(super) limits: Limits,
+    /// Of targets that have limits of their own.
+    pub(super) of_targets: BTreeMap<TargetId, SessionLimits>,
+    /// The deepest window that any session was ever given: what is kept for all of them is bounded by it.
+    pub(super) depth_max: u32,
     pub(super) pool: Pool,
     /// By connection number.
     pub(super) conns: Vec<Option<Box<Connection>>>,
@@ -67,6 +71,17 @@ pub struct Engine {
     pub(super) stats: Stats,
 }
 
+/// What may differ from target to target, and change under sessions that go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Numbered commands of a session that may be open at a time (1 to 1024).
+    pub queue_depth: u32,
+    /// How long a connection may be silent before it is pinged.
+    pub ping_after: Duration,
+    /// How long the answer to a ping may take before the connection is given up.
+    pub pong_within: Duration,
+}
+
 /// What an engine allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -74,7 +89,7 @@ pub struct Limits {
     pub connections_max: u32,
     /// Sessions at a time, discovery sessions included.
     pub sessions_max: u16,
-    /// Numbered commands of a session that may be open at a time (1 to 1024).
+    /// [`SessionLimits::queue_depth`] where nothing else is said.
     pub queue_depth: u32,
     /// Immediate commands and task management requests of a session that may be open at a time.
     pub immediate_max: u32,
@@ -89,9 +104,9 @@ pub struct Limits {
     pub unsent_bytes_max: usize,
     /// How long a login may take; never more than [`crate::login::MAX_LOGIN_TIME`].
     pub login_within: Duration,
-    /// How long a connection may be silent before it is pinged.
+    /// [`SessionLimits::ping_after`] likewise.
     pub ping_after: Duration,
-    /// How long the answer to a ping may take before the connection is given up.
+    /// [`SessionLimits::pong_within`] likewise.
     pub pong_within: Duration,
     /// How long an initiator may owe data without sending any before it is given up.
     pub data_within: Duration,
@@ -207,6 +222,8 @@ impl Engine {
     pub fn new(limits: Limits, pool: Pool) -> Self {
         Self {
             next_tsih: limits.tsih_first.max(1),
+            depth_max: limits.queue_depth,
+            of_targets: BTreeMap::new(),
             limits,
             pool,
             conns: Vec::new(),

@@ -170,11 +170,13 @@ impl Engine {
         }
         let via = self.conn(cx.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
         let tsih = self.new_tsih().ok_or(Status::OUT_OF_RESOURCES)?;
-        let window = Window::new(CmdSn(outcome.cmd_sn), self.limits.queue_depth);
+        let limits = self.limits_for(&outcome.kind);
+        let window = Window::new(CmdSn(outcome.cmd_sn), limits.queue_depth);
         let names = (outcome.initiator.clone(), outcome.isid, tsih);
         let parameters = outcome.negotiated.session;
-        let key =
-            self.sessions.insert_with(|_| Session::new(outcome.kind.clone(), names, parameters, window));
+        let key = self
+            .sessions
+            .insert_with(|_| Session::new(outcome.kind.clone(), names, parameters, limits, window));
         if let (SessionKind::Normal { target, name, portal_group }, Some(state)) =
             (&outcome.kind, self.sessions.get_mut(key))
         {

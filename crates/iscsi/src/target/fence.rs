@@ -114,8 +114,7 @@ impl Engine {
     pub(super) fn is_held_up(&self, conn: ConnId) -> bool {
         let session = self.conn(conn).and_then(|connection| connection.session);
         session.and_then(|key| self.sessions.get(key)).is_some_and(|state| {
-            state.answered >= self.limits.answered_max()
-                || state.raised.is_some_and(|raised| raised.conn != conn)
+            state.answered >= self.answered_max() || state.raised.is_some_and(|raised| raised.conn != conn)
         })
     }
 

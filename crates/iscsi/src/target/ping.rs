@@ -9,7 +9,7 @@ use base::time::Instant;
 use super::arena::Key;
 use super::connection::{Body, Control};
 use super::contract::{AsyncEvent, MAX_SENSE, SessionId};
-use super::engine::Engine;
+use super::engine::{Engine, SessionLimits};
 use super::states::ConnectionEvent;
 use super::timer::{Owner, Timer};
 use super::why::Why;
@@ -51,7 +51,7 @@ impl Engine {
 
     /// Watches a connection that is in full feature phase now.
     pub(super) fn watch_silence(&mut self, now: Instant, conn: ConnId) {
-        let at = now.after(self.limits.ping_after);
+        let at = now.after(self.limits_of(conn).ping_after);
         if let Some(connection) = self.conns.get_mut(super::connection::index(conn)).and_then(Option::as_mut)
         {
             connection.heard = now;
@@ -59,10 +59,15 @@ impl Engine {
         }
     }
 
+    fn limits_of(&self, conn: ConnId) -> SessionLimits {
+        let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
+        session.map_or(self.limits.of_session(), |session| session.limits)
+    }
+
     /// Looks after a connection whose time to be heard from may have passed: pings it, or gives it up.
     pub(super) fn silence(&mut self, now: Instant, conn: ConnId) {
         let ttt = self.new_ttt();
-        let (ping_after, pong_within) = (self.limits.ping_after, self.limits.pong_within);
+        let SessionLimits { ping_after, pong_within, .. } = self.limits_of(conn);
         let Some(connection) = self.conns.get_mut(super::connection::index(conn)).and_then(Option::as_mut)
         else {
             return;

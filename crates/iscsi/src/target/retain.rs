@@ -15,10 +15,9 @@ use base::time::Instant;
 
 use super::arena::Key;
 use super::connection::{Body, Control, Output, index};
-use super::engine::{CONTROL_COST, Engine, Limits, MAX_CONTROL_BYTES};
+use super::engine::{CONTROL_COST, Engine, MAX_CONTROL_BYTES};
 use super::task::Answered;
 use super::timer::{Owner, Timer};
-use super::window::MAX_DEPTH;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::{Bhs, Itt, TargetSn};
 use crate::serial::StatSn;
@@ -46,7 +45,7 @@ pub(crate) enum Kept {
 }
 
 /// How many small PDUs a connection keeps beside the answers to two full windows of commands.
-const SPARE: usize = 64;
+pub(super) const SPARE: usize = 64;
 
 /// How many runs of statuses wait to be sent again; more become one.
 const MAX_WANTED: usize = 8;
@@ -114,25 +113,10 @@ impl Kept {
     }
 }
 
-impl Limits {
-    /// Returns how many statuses a connection keeps: more than an initiator can have open, so that only one which
-    /// acknowledges nothing reaches it. Then its connection sends no more until it does.
-    pub(crate) fn unacked_max(&self) -> usize {
-        let open = self.queue_depth.clamp(1, MAX_DEPTH).saturating_mul(2).saturating_add(self.immediate_max);
-        usize::try_from(open).unwrap_or(usize::MAX).saturating_add(SPARE)
-    }
-
-    /// Returns how many answered tasks a session keeps, those of lost connections included: a window of them, and what
-    /// may be on the way beside it.
-    pub(crate) fn answered_max(&self) -> u32 {
-        let open = self.queue_depth.clamp(1, MAX_DEPTH).saturating_add(self.immediate_max);
-        open.saturating_add(u32::try_from(SPARE).unwrap_or(u32::MAX))
-    }
-}
-
 impl Engine {
     /// Uses up a status number, and keeps what has it if the session's level asks for that.
     pub(super) fn use_status(&mut self, now: Instant, conn: ConnId, kept: Kept) -> StatSn {
+        let unacked_max = self.unacked_max();
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
             return StatSn(0);
         };
@@ -142,8 +126,8 @@ impl Engine {
         }
         connection.unacked.push(kept);
         // In time before the bound.
-        let many = connection.unacked.is_full(self.limits.unacked_max() / 2)
-            || connection.unacked.bytes > MAX_CONTROL_BYTES / 2;
+        let many =
+            connection.unacked.is_full(unacked_max / 2) || connection.unacked.bytes > MAX_CONTROL_BYTES / 2;
         if !connection.deadlines.is_set(Timer::Ack) {
             let at = now.after(self.limits.ack_within);
             self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Ack, at);
@@ -259,7 +243,7 @@ impl Engine {
         self.give_data_out(session, freed);
         self.leave_window(key);
         self.stir_logouts(session);
-        let half = self.limits.answered_max() / 2;
+        let half = self.answered_max() / 2;
         if self.sessions.get(session).is_some_and(|state| state.answered >= half) {
             self.ask_session_for_ack(session);
         }
@@ -273,7 +257,7 @@ impl Engine {
 
     /// Takes an answered task out of the count of those that are kept. Who waited for that goes on.
     pub(super) fn forget_answer(&mut self, session: Key) {
-        let max = self.limits.answered_max();
+        let max = self.answered_max();
         let Some(state) = self.sessions.get_mut(session) else { return };
         let was_full = state.answered >= max;
         state.answered = state.answered.saturating_sub(1);

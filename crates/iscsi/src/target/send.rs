@@ -51,7 +51,7 @@ impl Engine {
             connection.asked = false;
         }
         while !out.is_full() {
-            let unacked_max = self.limits.unacked_max();
+            let unacked_max = self.unacked_max();
             let Some(connection) = self.conn_mut(conn) else { return };
             let Some(output) = connection.out.pop_front() else { return };
             let is_full = connection.unacked.is_full(unacked_max);

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::arena::{Arena, Key};
 use super::budget::Share;
 use super::contract::{Command, Repairs, SessionUp, Traffic};
+use super::engine::SessionLimits;
 use super::fence::{Fence, Raised};
 use super::logout::Leaving;
 use super::reassign::Lost;
@@ -36,6 +37,7 @@ pub(crate) struct Session {
     pub(crate) isid: Isid,
     pub(crate) tsih: Tsih,
     pub(crate) parameters: SessionParameters,
+    pub(crate) limits: SessionLimits,
     pub(crate) state: states::Session,
     /// Its connections, the leading one first.
     pub(crate) conns: SmallVec<[ConnId; 1]>,
@@ -126,6 +128,7 @@ impl Session {
         kind: SessionKind,
         (initiator, isid, tsih): (IscsiName, Isid, Tsih),
         parameters: SessionParameters,
+        limits: SessionLimits,
         window: Window<Request>,
     ) -> Self {
         Self {
@@ -134,6 +137,7 @@ impl Session {
             isid,
             tsih,
             parameters,
+            limits,
             state: states::Session::Active,
             conns: SmallVec::new(),
             lost: Vec::new(),

@@ -43,6 +43,17 @@ impl<T> Window<T> {
         Self { exp: first, max: first.plus(depth).minus(1), depth, open: 0, early: Vec::new() }
     }
 
+    /// Lets this many numbered commands be open at a time from now on.
+    pub(crate) const fn resize(&mut self, depth: u32) {
+        self.depth = if depth == 0 {
+            1
+        } else if depth > MAX_DEPTH {
+            MAX_DEPTH
+        } else {
+            depth
+        };
+    }
+
     pub(crate) const fn exp_cmd_sn(&self) -> CmdSn {
         self.exp
     }

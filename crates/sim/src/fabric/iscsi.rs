@@ -546,6 +546,7 @@ fn config(scenario: &Scenario, plan: &IscsiPlan) -> ShardConfig {
             users: vec![],
             keys: plan.target_keys.clone(),
             sessions_max: 64,
+            session_limits: None,
         }],
         portals,
         discovery: DiscoveryConfig {

@@ -31,7 +31,12 @@ impl Initiator {
 
     /// Begins a discovery session.
     pub(crate) fn discover(to: SocketAddr) -> Self {
-        Self::start(to, &format!("InitiatorName={INITIATOR}\0SessionType=Discovery\0")).unwrap()
+        Self::discover_or(to).unwrap()
+    }
+
+    /// Begins a discovery session, or returns status class and detail.
+    pub(crate) fn discover_or(to: SocketAddr) -> Result<Self, [u8; 2]> {
+        Self::start(to, &format!("InitiatorName={INITIATOR}\0SessionType=Discovery\0"))
     }
 
     fn start(to: SocketAddr, text: &str) -> Result<Self, [u8; 2]> {
@@ -67,6 +72,22 @@ impl Initiator {
         let answer = self.receive().unwrap();
         assert_eq!((answer[0] & 0x3f, answer[1]), (0x24, 0x80));
         String::from_utf8(answer[48..].to_vec()).unwrap()
+    }
+
+    /// Returns how many commands may be outstanding, as the answer to a ping tells it.
+    pub(crate) fn window(&mut self) -> u32 {
+        let mut header = [0; 48];
+        (header[0], header[1]) = (0x40, 0x80);
+        header[16..20].copy_from_slice(&7_u32.to_be_bytes());
+        header[20..24].fill(0xff);
+        self.send(header, b"");
+        loop {
+            let answer = self.receive().unwrap();
+            let word = |at: usize| u32::from_be_bytes(answer[at..at + 4].try_into().unwrap());
+            if (answer[0] & 0x3f, word(16)) == (0x20, 7) {
+                return word(32).wrapping_sub(word(28)).wrapping_add(1);
+            }
+        }
     }
 
     /// Returns whether the target answers a ping. Messages that it sends unasked are passed over.

@@ -175,6 +175,36 @@ fn a_reload_changes_what_it_says_and_no_session_that_it_does_not_touch() {
 }
 
 #[test]
+fn changed_limits_count_for_sessions_that_go_on() {
+    let house = House::new();
+    let with = |top: &str, of_b: &str| {
+        let targets = ram_targets(&["a", "b"]);
+        let own = targets.replace(&format!("{NAME}b\"\n"), &format!("{NAME}b\"\n{of_b}"));
+        assert!(of_b.is_empty() || own != targets);
+        house.write("targe.toml", &(top.to_owned() + &own));
+    };
+    with("queue_depth = 4\nmax_sessions = 8\n", "");
+    // Sessions are counted by reactor, so there is one.
+    let daemon = house.serve(&["--config", "targe.toml", "--cores", "0"]);
+    let mut a = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    let mut b = Initiator::log_in(daemon.address, &format!("{NAME}b"));
+    assert_eq!((a.window(), b.window()), (4, 4));
+    with("queue_depth = 16\nmax_sessions = 2\nnop_interval = \"1h\"\n", "queue_depth = 64\n");
+    let told = daemon.reload();
+    assert_eq!(told["applied"], true);
+    assert!(!told["message"].as_str().unwrap().contains("next start"), "{told}");
+    assert_eq!((a.window(), b.window()), (16, 64));
+    // There are two sessions, and that is all there may be now: 0302h, out of resources.
+    assert_eq!(Initiator::discover_or(daemon.address).err(), Some([3, 2]));
+    drop(a);
+    assert_eq!(b.window(), 64);
+    with("queue_depth = 16\nmax_connections = 1\n", "");
+    assert_eq!(daemon.reload()["applied"], true);
+    assert!(b.ping(), "a connection over a smaller limit stays");
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
 fn targets_that_share_nothing_run_on_reactors_of_their_own() {
     let house = House::new();
     house.write("targe.toml", &("cores = \"0,0\"\n".to_owned() + &ram_targets(&["a", "b", "c"])));

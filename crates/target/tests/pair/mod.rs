@@ -101,6 +101,7 @@ pub(crate) fn config(luns: &[(u16, u32)], initiators: Vec<InitiatorEntry>) -> Sh
             users: vec![],
             keys: keys(),
             sessions_max: 64,
+            session_limits: None,
         }],
         discovery: DiscoveryConfig { enabled: true, auth: open, users: vec![], keys: keys() },
     }

@@ -57,6 +57,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
     };
     let mut names = BTreeMap::new();
     let mut targets = Vec::new();
+    let usual = session::limits(root.queue_depth, root.nop_interval, root.nop_timeout, None);
     for target in root.targets {
         let name = target_name(target.name.as_ref(), &mut names, report);
         let scope = name.as_ref().map(|name| identity_scope(name, around));
@@ -72,6 +73,12 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
             alias: target.alias.map(|alias| alias.value),
             portals,
             max_sessions: target.max_sessions.map_or(1, |at| at.value),
+            limits: session::limits(
+                target.queue_depth,
+                target.nop_interval,
+                target.nop_timeout,
+                Some(&usual),
+            ),
             keys,
             auth,
             luns: luns.mapped,
@@ -107,9 +114,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         max_sessions,
         max_connections: root.max_connections.map_or(1, |at| at.value),
         login_timeout: root.login_timeout.map_or(Duration::ZERO, |at| at.value),
-        queue_depth: root.queue_depth.map_or(1, |at| at.value),
-        nop_interval: root.nop_interval.map(|at| at.value).filter(|span| !span.is_zero()),
-        nop_timeout: root.nop_timeout.map_or(Duration::ZERO, |at| at.value),
+        limits: usual,
         send_timeout: root.send_timeout.map(|at| at.value).filter(|span| !span.is_zero()),
         portals: portals.list,
         discovery_auth,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
+use iscsi::target::engine::{Limits, SessionLimits};
 
 use super::super::place::{At, Place, Report};
 use super::super::wire;
@@ -39,6 +40,23 @@ pub(super) fn resolve(session: &wire::Session, report: &mut Report) -> KeyPolicy
         // All that the engine does; which it is, the initiator's order decides.
         task_reporting: &["FastAbort", "ResponseFence", "RFC3720"],
         ..KeyPolicy::default()
+    }
+}
+
+/// Resolves the limits of a session, given one by one; `usual` has what is not given.
+pub(super) fn limits(
+    queue_depth: Option<At<u16>>,
+    nop_interval: Option<At<Duration>>,
+    nop_timeout: Option<At<Duration>>,
+    usual: Option<&SessionLimits>,
+) -> SessionLimits {
+    // At the top level every key has a default, so nothing is missing there.
+    let usual = usual.copied().unwrap_or(Limits::default().of_session());
+    let patience = |span: Duration| if span.is_zero() { Duration::MAX } else { span };
+    SessionLimits {
+        queue_depth: queue_depth.map_or(usual.queue_depth, |at| at.value.into()),
+        ping_after: nop_interval.map_or(usual.ping_after, |at| patience(at.value)),
+        pong_within: nop_timeout.map_or(usual.pong_within, |at| at.value),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::pdu::nop_out::NopOut;
 use crate::pdu::{Itt, Ttt};
 use crate::serial::{CmdSn, StatSn};
 use crate::target::contract::{Down, Event};
-use crate::target::engine::Limits;
+use crate::target::engine::{Limits, SessionLimits};
 
 fn ping(world: &mut World, conn: base::machine::ConnId) -> NopOut {
     let (itt, cmd_sn) = world.numbers(conn);
@@ -113,4 +113,36 @@ fn a_connection_that_goes_takes_its_session_and_tasks_along() {
     world.finish(task, crate::target::contract::Finish::good(0));
     assert!(world.events.is_empty());
     assert_eq!(world.engine.sessions().count(), 0);
+}
+
+#[test]
+fn a_changed_patience_counts_for_the_connections_at_hand() {
+    let never = Limits { ping_after: Duration::MAX, ..Limits::default() };
+    let mut world = World::with(never, keys());
+    let (conn, _) = world.login(&[]);
+    world.pass(Duration::from_secs(600));
+    world.expect_silence(conn);
+    let patience = |ping_after| SessionLimits {
+        ping_after: Duration::from_secs(ping_after),
+        pong_within: Duration::from_secs(5),
+        queue_depth: 128,
+    };
+    let now = world.now;
+    world.engine.set_session_limits(now, patience(700), [].into());
+    world.drain();
+    world.pass(Duration::from_secs(99));
+    world.expect_silence(conn);
+    world.pass(Duration::from_secs(1));
+    let asked: NopIn = world.expect(conn);
+    // It is asked already, and has the time it was given.
+    let now = world.now;
+    world.engine.set_session_limits(now, patience(1), [].into());
+    world.pass(Duration::from_secs(4));
+    let answer = NopOut { itt: Itt::NONE, ttt: asked.ttt, lun: asked.lun, ..ping(&mut world, conn) };
+    world.send(conn, &answer, &[]);
+    world.expect_silence(conn);
+    world.pass(Duration::from_secs(2));
+    let _again: NopIn = world.expect(conn);
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
 }

@@ -16,7 +16,7 @@ use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::{Itt, Message, Opcode, Residual, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::contract::{Command, Down, Event, Finish};
-use crate::target::engine::Limits;
+use crate::target::engine::{Limits, SessionLimits};
 use crate::target::why::Why;
 
 #[test]
@@ -368,5 +368,44 @@ fn the_layer_above_cannot_send_beyond_what_the_initiator_expects() {
         world.data_in(up.task, offset, &pattern(0, len));
         assert_eq!(world.engine.stats().bugs, 1);
         assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+    }
+}
+
+#[test]
+fn a_changed_depth_counts_for_the_sessions_at_hand_and_takes_nothing_back() {
+    let mut world = World::with(Limits { queue_depth: 4, ..Limits::default() }, keys());
+    let (conn, up) = world.login(&[]);
+    let other = world.connect();
+    let other_up = world.login_on(other, 2, &[]);
+    let depth = |queue_depth| SessionLimits { queue_depth, ..Limits::default().of_session() };
+    let reach = |world: &mut World, conn| {
+        let (itt, cmd_sn) = world.numbers(conn);
+        let ping = NopOut { immediate: true, lun: 0, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) };
+        world.send(conn, &ping, &[]);
+        let sn = world.expect::<NopIn>(conn).sn;
+        sn.exp_cmd_sn.distance_to(sn.max_cmd_sn).wrapping_add(1)
+    };
+    assert_eq!(reach(&mut world, conn), 4);
+    // Deeper: at once. The target has no depth of its own, or it has.
+    let now = world.now;
+    world.engine.set_session_limits(now, depth(16), [].into());
+    assert_eq!((reach(&mut world, conn), reach(&mut world, other)), (16, 16));
+    world.engine.set_session_limits(now, depth(1), [(up.target, depth(32))].into());
+    assert_eq!(other_up.target, up.target);
+    assert_eq!((reach(&mut world, conn), reach(&mut world, other)), (32, 32));
+    // Shallower: what was promised holds until it is used up.
+    world.engine.set_session_limits(now, depth(2), [].into());
+    assert_eq!(reach(&mut world, conn), 32);
+    let mut tasks = Vec::new();
+    for left in (0..32).rev() {
+        let read = world.read(conn, 0);
+        tasks.push(world.start(conn, &read, &[]).task);
+        assert_eq!(reach(&mut world, conn), left);
+    }
+    for (ended, task) in tasks.into_iter().enumerate() {
+        world.finish(task, Finish::good(0));
+        let _: ScsiResponse = world.expect(conn);
+        let open = 31 - ended;
+        assert_eq!(reach(&mut world, conn), u32::try_from(2_usize.saturating_sub(open)).unwrap());
     }
 }

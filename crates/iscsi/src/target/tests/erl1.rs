@@ -417,7 +417,7 @@ fn an_initiator_is_asked_to_acknowledge_and_held_up_if_it_never_does() {
             answers += usize::from(got.read::<NopIn>().itt != Itt::NONE);
         }
     }
-    assert_eq!(answers, Limits::default().unacked_max());
+    assert_eq!(answers, world.engine.unacked_max());
     let last = sent[0].sn.stat_sn.next().plus(u32::try_from(answers).unwrap());
     ack(&mut world, conn, last);
     let mut more = 0;

@@ -386,7 +386,7 @@ fn a_task_is_aborted_from_any_connection() {
 fn a_session_that_acknowledges_nothing_keeps_a_window_of_answers_over_all_its_connections() {
     for lost in [false, true] {
         let (mut world, conns, _) = session(2, 4);
-        let max = Limits::default().answered_max();
+        let max = world.engine.answered_max();
         for round in 0..2 * max {
             let on = conns[usize::try_from(round % 4).unwrap()];
             if world.ended(on).is_some() || lost && on == conns[3] && round > 4 * 60 {

@@ -39,14 +39,17 @@ impl Session {
             .place(slot)
             .is_some_and(|place| place.link.as_ref().is_some_and(|link| link.login.is_none()));
         if up && !why.is_damage() {
-            self.end_link(slot, ConnectionDown::Misbehaved(why));
+            if let Some(link) = self.end_link(slot, ConnectionDown::Misbehaved(why)) {
+                self.orphan(slot, link);
+            }
             self.lose_session(now, ConnectionDown::Misbehaved(why));
         } else {
             self.lose(now, slot, ConnectionDown::Misbehaved(why));
         }
     }
 
-    /// Takes the connection out of a place, and says so. Its tasks stay as they are.
+    /// Takes the connection out of a place, and says so. Its tasks stay as they are until [`Self::orphan`] takes them off.
+    #[must_use = "its tasks, and what never left, are to be taken off"]
     fn end_link(&mut self, slot: Slot, why: ConnectionDown) -> Option<Link> {
         let place = self.place_mut(slot)?;
         place.deadlines.clear_all();
@@ -93,12 +96,13 @@ impl Session {
             return self.attempt_failed(now, slot, why);
         }
         let others = self.any_up(None).is_some();
+        // Also where the session is lost with it: what never left waits for the next one.
+        if let Some(link) = link {
+            self.orphan(slot, link);
+        }
         if !self.recovers() && !logged_out {
             self.reset_place(slot);
             return self.lose_session(now, why);
-        }
-        if let Some(link) = link {
-            self.orphan(slot, link);
         }
         if logged_out && !self.recovers() {
             self.lose_orphans(slot);

@@ -42,6 +42,9 @@ impl Session {
                 None if repairs && pdu.itt.0 >> 30 == TAG_SMALL => {}
                 None => return Err(Why::UnknownTask),
             }
+            if self.is_command_lost(slot) {
+                return Err(Why::CommandLost);
+            }
         }
         if pdu.ttt == Ttt::NONE {
             return Ok(());
@@ -55,9 +58,10 @@ impl Session {
         Ok(())
     }
 
-    /// Looks at a connection on which nothing may have come for a while.
+    /// Looks at a connection on which nothing may have come for a while, or whose oldest command nobody acknowledges.
     pub(super) fn silence(&mut self, now: Instant, slot: Slot) {
         let limits = self.plan.limits;
+        let overdue = self.command_is_due(slot).map(|sent| sent.after(limits.ping_after));
         let Some(link) = self.link(slot) else { return };
         let next = match link.ping {
             // Something else may have come since, but then nothing any more.
@@ -65,11 +69,14 @@ impl Session {
                 return self.misbehaved(now, slot, Why::PingUnanswered);
             }
             Some((_, sent)) => sent.max(link.heard).after(limits.pong_within),
-            None if now.since(link.heard) >= limits.ping_after => {
+            None if now.since(link.heard) >= limits.ping_after || overdue.is_some_and(|at| at <= now) => {
                 self.ping(now, slot);
                 now.after(limits.pong_within)
             }
-            None => link.heard.after(limits.ping_after),
+            None => {
+                let silent = link.heard.after(limits.ping_after);
+                overdue.map_or(silent, |at| at.min(silent))
+            }
         };
         if let Some(place) = self.place_mut(slot) {
             place.deadlines.set(Timer::Silence, next);
@@ -269,7 +276,8 @@ impl Session {
         }
         let asked = |place: &Place| matches!(place.removal, Removal::Asked { by, itt } if by == slot && itt == pdu.itt);
         let Some(place) = self.places.iter_mut().find(|place| asked(place)) else {
-            return Err(Why::UnknownTask);
+            // What was asked twice, or arrived twice, is answered twice.
+            return if self.ghosts.contains(&pdu.itt) { Ok(()) } else { Err(Why::UnknownTask) };
         };
         place.deadlines.clear(Timer::Logout);
         if matches!(pdu.response, LogoutResult::CLOSED | LogoutResult::NO_CID) {
@@ -278,6 +286,7 @@ impl Session {
         } else {
             self.lose_session(now, ConnectionDown::Misbehaved(Why::NotRecoverable));
         }
+        self.remember(pdu.itt);
         Ok(())
     }
 
@@ -286,8 +295,9 @@ impl Session {
         if place.logout.is_some() {
             return self.lose(now, slot, ConnectionDown::LoggedOut);
         }
-        if let Removal::Asked { .. } = place.removal {
+        if let Removal::Asked { itt, .. } = place.removal {
             place.removal = Removal::None;
+            self.remember(itt);
             self.free_orphans(now);
         }
     }
@@ -316,6 +326,8 @@ impl Session {
             Opcode::SNACK => self.snack_rejected(slot, &Snack::decode(&bhs)?),
             // The target asks for the data again, or ends the task.
             Opcode::DATA_OUT => Ok(()),
+            // The login is over: its last request arrived twice.
+            Opcode::LOGIN_REQUEST if self.repairs() => Ok(()),
             Opcode::LOGOUT_REQUEST if self.farewell.is_some_and(|(itt, _)| itt == bhs.itt()) => {
                 self.end(Down::LoggedOut);
                 Ok(())
@@ -330,6 +342,11 @@ impl Session {
             return Ok(());
         };
         let (numbered, cmd_sn, lun) = (task.numbered, task.cmd_sn, task.request.lun);
+        if reason == RejectReason::TASK_IN_PROGRESS {
+            // The command arrived twice, and only its double is refused: to say that it was not carried out would be a
+            // lie. The double of a numbered one is to be passed over in silence (RFC 7143 §4.2.2.1).
+            return if numbered { Err(Why::Rejected(RejectText(reason))) } else { Ok(()) };
+        }
         let acknowledged = numbered && cmd_sn.before(self.exp_cmd_sn);
         if reason == RejectReason::DATA_DIGEST_ERROR && !acknowledged {
             if !self.repairs() {

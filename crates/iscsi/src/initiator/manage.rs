@@ -192,14 +192,21 @@ impl Session {
             return Ok(());
         }
         let Some(key) = find(&self.manages, TAG_MANAGE, pdu.itt) else {
-            // What was asked twice may be answered twice.
-            return if self.ghosts.contains(&pdu.itt) { Ok(()) } else { Err(Why::UnknownTask) };
+            // What was asked twice, or arrived twice, may be answered twice.
+            let old = self.ghosts.contains(&pdu.itt) || (self.repairs() && self.was_manage(pdu.itt));
+            return if old { Ok(()) } else { Err(Why::UnknownTask) };
         };
         if self.manages.get(key).is_some_and(|manage| manage.slot != slot) {
             return Err(Why::OtherConnection);
         }
         self.managed(now, key, pdu.response);
         Ok(())
+    }
+
+    /// Returns whether a tag may once have named a task management request.
+    fn was_manage(&self, itt: Itt) -> bool {
+        itt.0 >> 30 == TAG_MANAGE
+            && usize::try_from(itt.0 & 0xffff).is_ok_and(|index| index < self.manages.slots())
     }
 
     /// Acts on the answer to a task management request.

@@ -4,6 +4,10 @@
 //! [`Limits::repair_after`](super::contract::Limits) apart, for as long as a connection has something to do. What was
 //! asked for and did not come is asked for again; a ping finds out what the target has, and a command that certainly
 //! did not arrive is sent again.
+//!
+//! At level 0 nothing is asked for again, but one thing has to be found out here all the same. Of what a target loses, a
+//! lone command is all that never shows: its owner would wait for ever. So a command that is not acknowledged is followed
+//! by a ping in time, and if the answer still waits for the command, the session is lost ([`Why::CommandLost`]).
 
 use alloc::vec::Vec;
 
@@ -38,6 +42,7 @@ impl Session {
             return;
         }
         let limits = self.plan.limits;
+        let overdue = |sent_at| now.since(sent_at) >= limits.repair_after;
         let mut missing = false;
         if let Some(link) = self.link_mut(slot) {
             link.statuses_asked = link.exp_stat_sn;
@@ -66,7 +71,7 @@ impl Session {
         if link.repairs > limits.repairs_max {
             return self.misbehaved(now, slot, Why::NotRepaired);
         }
-        let unacknowledged = self.oldest_unacknowledged(now, slot).is_some();
+        let unacknowledged = self.oldest_unacknowledged(slot, overdue).is_some();
         let unsure = self.manages.iter().any(|(_, manage)| {
             manage.slot == slot
                 && !manage.numbered
@@ -125,7 +130,8 @@ impl Session {
     /// Sends requests again that certainly did not arrive.
     fn repair_requests(&mut self, now: Instant, slot: Slot) {
         let synced = self.link(slot).map_or(Instant::ORIGIN, |link| link.synced);
-        match self.oldest_unacknowledged(now, slot) {
+        let after = self.plan.limits.repair_after;
+        match self.oldest_unacknowledged(slot, |sent_at| now.since(sent_at) >= after) {
             Some((Oldest::Task(key), sent_at)) if synced > sent_at => {
                 if let Some(task) = self.tasks.get_mut(key) {
                     task.sent_at = now;
@@ -159,13 +165,28 @@ impl Session {
         }
     }
 
-    /// Returns the request whose number is the one that the target waits for, if it went out on this connection long
-    /// enough ago.
-    fn oldest_unacknowledged(&self, now: Instant, slot: Slot) -> Option<(Oldest, Instant)> {
+    /// At level 0, returns when the command went out on this connection whose number is the one that the target waits for,
+    /// unless a ping has followed it already.
+    pub(super) fn command_is_due(&self, slot: Slot) -> Option<Instant> {
+        if self.repairs() {
+            return None;
+        }
+        let synced = self.link(slot)?.synced;
+        self.oldest_unacknowledged(slot, |sent_at| sent_at >= synced).map(|(_, sent_at)| sent_at)
+    }
+
+    /// At level 0, returns whether a command certainly did not arrive on this connection.
+    pub(super) fn is_command_lost(&self, slot: Slot) -> bool {
+        let Some(synced) = self.link(slot).map(|link| link.synced) else { return false };
+        !self.repairs() && self.oldest_unacknowledged(slot, |sent_at| sent_at < synced).is_some()
+    }
+
+    /// Returns the request whose number is the one that the target waits for, if it went out on this connection at a time
+    /// that fits.
+    fn oldest_unacknowledged(&self, slot: Slot, fits: impl Fn(Instant) -> bool) -> Option<(Oldest, Instant)> {
         if self.exp_cmd_sn == self.cmd_sn {
             return None;
         }
-        let after = self.plan.limits.repair_after;
         let task = self.tasks.iter().find(|(_, task)| {
             task.standing == Standing::Sent(slot) && task.numbered && task.cmd_sn == self.exp_cmd_sn
         });
@@ -175,7 +196,7 @@ impl Session {
             .find(|(_, manage)| manage.slot == slot && manage.numbered && manage.cmd_sn == self.exp_cmd_sn);
         let task = task.map(|(key, task)| (Oldest::Task(key), task.sent_at));
         let manage = manage.map(|(key, manage)| (Oldest::Manage(key), manage.sent_at));
-        task.or(manage).filter(|(_, sent_at)| now.since(*sent_at) >= after)
+        task.or(manage).filter(|(_, sent_at)| fits(*sent_at))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The session machine against the target's engine, and against targets that a test plays by hand.
 
 mod hostile;
+mod lost;
 mod pair;
 mod raw;
 mod recovery;

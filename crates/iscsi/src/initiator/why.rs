@@ -44,6 +44,9 @@ pub enum Why {
     /// Nothing came in answer to our ping.
     #[error("no answer to a ping")]
     PingUnanswered,
+    /// The target answers a ping that was sent after a command, and still waits for the command.
+    #[error("a command did not arrive")]
+    CommandLost,
     /// What was missing was asked for several times and did not come.
     #[error("what was lost on the way was not sent again")]
     NotRepaired,
@@ -143,12 +146,13 @@ pub enum Why {
 
 impl Why {
     /// Returns whether it may be damage on the way rather than a target that breaks rules.
-    pub(super) const fn is_damage(self) -> bool {
+    pub const fn is_damage(self) -> bool {
         matches!(
             self,
             Self::HeaderDigestMismatch
                 | Self::DataDigestMismatch
                 | Self::PingUnanswered
+                | Self::CommandLost
                 | Self::NotRepaired
                 | Self::StatSnFarAhead
         )

@@ -205,7 +205,7 @@ fn recovery_r2ts_are_answered_at_level_1() {
 }
 
 /// A session at level 2 with this many connections.
-fn level_2(connections: u16) -> (Raw, Vec<ConnId>) {
+pub(super) fn level_2(connections: u16) -> (Raw, Vec<ConnId>) {
     let mut setup = Setup::default();
     setup.plan.connections = connections;
     setup.plan.keys.max_connections = 4;

@@ -1,0 +1,170 @@
+//! What becomes of commands that a connection takes with it, or that arrive other than once.
+
+use base::machine::{ConnId, Gone};
+use base::time::Duration;
+
+use super::pair::{LUN, cdb, read, write};
+use super::raw::Raw;
+use crate::initiator::contract::*;
+use crate::initiator::why::Why;
+use crate::pdu::logout_request::LogoutRequest;
+use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
+use crate::pdu::nop_in::NopIn;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::{Itt, Message, Opcode, Ttt};
+use crate::serial::DataSn;
+
+/// A command that waits for the driver when its connection is lost goes out in the next session, whatever the level.
+#[test]
+fn a_command_that_never_left_outlives_its_session() {
+    for level in [0, 1] {
+        for breaks_a_rule in [false, true] {
+            let (mut raw, conn) = Raw::level(level, &[]);
+            let task = raw.session.submit(raw.now, Request::new(LUN, cdb(0, 0, 7))).unwrap();
+            if breaks_a_rule {
+                let lie = raw.frame(conn, raw.r2t(conn, Itt(0x5555), 0, 0, 512).encode(), &[]);
+                raw.session.received(raw.now, conn, &lie);
+            } else {
+                raw.session.disconnected(raw.now, conn, Gone::Failed);
+            }
+            raw.exp_cmd_sn = 1;
+            raw.drain();
+            raw.pass(Duration::from_secs(5));
+            let next = ConnId(1);
+            let key = alloc::format!("ErrorRecoveryLevel={level}");
+            raw.log_in(next, 8, &[&key]);
+            let command: ScsiCommand = raw.expect(next);
+            raw.exp_cmd_sn = 2;
+            let response = raw.response(next, command.itt, 0);
+            raw.send(next, &response, &[]);
+            assert!(raw.outcome(task).end.is_good(), "level {level}, {breaks_a_rule}");
+        }
+    }
+}
+
+/// At level 0 a command that is lost on the way shows nowhere but in the answer to a ping.
+#[test]
+fn a_lone_command_that_did_not_arrive_costs_the_session_in_time() {
+    for keeps_talking in [false, true] {
+        let (mut raw, conn) = Raw::level(0, &[]);
+        raw.manual = true;
+        let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
+        raw.drain();
+        let _lost: ScsiCommand = raw.expect(conn);
+        let mut ping = None;
+        for _ in 0..16 {
+            raw.pass(Duration::from_secs(1));
+            if keeps_talking {
+                // The target pings by itself: the connection is not silent.
+                let sn = raw.sn(conn);
+                raw.send(conn, &NopIn { lun: 0, itt: Itt::NONE, ttt: Ttt(9), sn }, &[]);
+            }
+            while let Some(sent) = raw.receive(conn) {
+                let nop: NopOut = sent.read();
+                ping = ping.or(Some(nop.itt).filter(|itt| *itt != Itt::NONE));
+            }
+        }
+        let itt = ping.unwrap_or_else(|| panic!("no ping: {keeps_talking}"));
+        assert_eq!(raw.why(), None);
+        let pong = NopIn { lun: 0, itt, ttt: Ttt::NONE, sn: raw.next_sn(conn) };
+        raw.send(conn, &pong, &[]);
+        assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::CommandLost)));
+        assert_eq!(raw.outcome(task).end, End::Lost);
+    }
+}
+
+#[test]
+fn a_command_that_is_only_slow_is_not_taken_for_lost() {
+    let (mut raw, conn) = Raw::level(0, &[]);
+    let (task, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
+    for _ in 0..5 {
+        raw.pass(Duration::from_secs(16));
+        let ping: NopOut = raw.expect(conn);
+        let pong = NopIn { lun: 0, itt: ping.itt, ttt: Ttt::NONE, sn: raw.next_sn(conn) };
+        raw.send(conn, &pong, &[]);
+    }
+    let response = raw.response(conn, command.itt, 0);
+    raw.send(conn, &response, &[]);
+    assert!(raw.outcome(task).end.is_good());
+}
+
+/// The double of a command is refused because the command runs: it must not be reported as not carried out.
+#[test]
+fn a_refused_double_does_not_end_its_command() {
+    for immediate in [true, false] {
+        let (mut raw, conn) = Raw::level(1, &[]);
+        let task = raw.session.submit(raw.now, Request { immediate, ..write(0, 1, &[5; 600]) }).unwrap();
+        raw.drain();
+        let sent = raw.expect_any(conn);
+        let reject =
+            Reject { reason: RejectReason::TASK_IN_PROGRESS, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+        raw.send(conn, &reject, sent.bhs.bytes());
+        if immediate {
+            assert_eq!(raw.session.open(), 1);
+            let response = raw.response(conn, sent.bhs.itt(), 0);
+            raw.send(conn, &response, &[]);
+            assert!(raw.outcome(task).end.is_good());
+        } else {
+            // A number that was used is to be passed over in silence: nobody knows what this target does.
+            assert_eq!(raw.outcome(task).end, End::Lost);
+        }
+    }
+}
+
+#[test]
+fn a_second_answer_to_a_management_request_is_passed_over_where_pdus_can_be_repeated() {
+    for (level, goes_on) in [(0, false), (1, true)] {
+        let (mut raw, conn) = Raw::level(level, &[]);
+        let function = TmfFunction::LOGICAL_UNIT_RESET;
+        raw.session.manage(raw.now, Management { function, lun: LUN, task: None }).unwrap();
+        raw.drain();
+        let request: TmfRequest = raw.expect(conn);
+        if !request.immediate {
+            raw.exp_cmd_sn = request.cmd_sn.next().0;
+        }
+        for _ in 0..2 {
+            let response =
+                TmfResponse { response: TmfResult::COMPLETE, itt: request.itt, sn: raw.next_sn(conn) };
+            raw.send(conn, &response, &[]);
+        }
+        let answers = raw.events.iter().filter(|event| matches!(event, Event::Managed { .. })).count();
+        assert_eq!((answers, raw.why().is_none()), (1, goes_on), "level {level}");
+    }
+}
+
+/// A logout for recovery that is answered late is asked again, and both answers come in the end.
+#[test]
+fn a_late_answer_to_a_logout_for_recovery_does_no_harm() {
+    let (mut raw, conns) = super::recovery::level_2(2);
+    let request = Request::new(LUN, cdb(0, 0, 0));
+    let (_, _) = raw.start(conns[0], request.clone());
+    let (task, command) = raw.start(conns[1], request);
+    raw.manual = true;
+    raw.cut(conns[1]);
+    let first: LogoutRequest = raw.expect(conns[0]);
+    raw.pass(Duration::from_millis(5100));
+    let mut second = None;
+    while let Some(sent) = raw.receive(conns[0]) {
+        if sent.bhs.opcode() == Opcode::LOGOUT_REQUEST {
+            second = Some(sent.read::<LogoutRequest>());
+        }
+    }
+    let second = second.unwrap_or_else(|| panic!("it is asked again"));
+    for (itt, response) in [(first.itt, LogoutResult::CLOSED), (second.itt, LogoutResult::NO_CID)] {
+        let sn = raw.next_sn(conns[0]);
+        let answer = LogoutResponse { response, itt, sn, time2wait: 0, time2retain: 20 };
+        raw.send(conns[0], &answer, &[]);
+    }
+    raw.pass(Duration::from_millis(10));
+    assert!(raw.session.is_up());
+    let moved: TmfRequest = raw.expect(conns[0]);
+    assert_eq!(
+        (moved.function, moved.referenced_task_tag),
+        (TmfFunction::TASK_REASSIGN, command.itt),
+        "{task:?}"
+    );
+}

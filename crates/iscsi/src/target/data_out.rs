@@ -256,8 +256,8 @@ impl Engine {
         if bhs.ahs_len() > 0 {
             return refused(Why::AhsNotAllowed);
         }
-        if task.out.former.iter().any(|former| former.ttt == pdu.ttt) {
-            // It answers what was asked for again since.
+        if repairs && task.out.is_over(pdu.ttt) {
+            // It answers what was asked for again since, or comes twice.
             return (Incoming::Stray, Landing::Discard);
         }
         let (lun, has_ended) = (task.lun, task.ending.is_some());
@@ -481,6 +481,7 @@ impl Engine {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(at) = task.out.runs.iter().position(|run| run.ttt == ttt) else { return };
         let run = task.out.runs.remove(at);
+        task.out.has_answered(ttt);
         let session = task.session;
         if task.ending.is_some() {
             self.recycle_buf(run.buf);

@@ -25,8 +25,11 @@ use crate::recovery::Condition;
 /// keep us for ever.
 const MAX_TRIES: u8 = 16;
 
-/// For how many looks a sequence may be silent while others of its connection go on.
+/// For how many looks a sequence may be silent, at first, while others of its connection go on.
 const MAX_QUIET: u8 = 8;
+
+/// How often the number of looks is doubled for which it may be silent: up to 64.
+const MAX_DOUBLINGS: u8 = 6;
 
 impl Engine {
     /// Asks for what is missing of a sequence.
@@ -86,9 +89,10 @@ impl Engine {
             for run in task.out.all_runs().filter(|run| run.sent) {
                 let silent = run.mark.replace(run.seen) == Some(run.seen);
                 run.quiet = if silent { run.quiet.saturating_add(1) } else { 0 };
-                // Each time it is given twice the time before: the peer may be slow, and what it sends twice is slower.
-                let patience = 1_u8.checked_shl(run.tries.into()).unwrap_or(MAX_QUIET).min(MAX_QUIET);
-                if idle && run.quiet >= patience || run.quiet >= MAX_QUIET {
+                // Each time it is given twice the time before: the peer may be slow, and what it sends twice is slower. An
+                // answer that takes longer than we wait would always come for an R2T that another took the place of.
+                let patience = 1_u8 << run.tries.min(MAX_DOUBLINGS);
+                if idle && run.quiet >= patience || run.quiet >= patience.max(MAX_QUIET) {
                     late.push((key, run.ttt));
                 }
             }

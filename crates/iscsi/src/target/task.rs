@@ -146,12 +146,17 @@ pub(crate) struct DataOut {
     pub(crate) r2t_sn: R2tSn,
     /// R2Ts that recovery R2Ts took the place of: their answers mean nothing any more.
     pub(crate) former: SmallVec<[Former; 0]>,
+    /// The tags of the R2Ts that were answered last, latest first.
+    pub(crate) answered: [Option<Ttt>; MAX_ANSWERED],
     /// Whether it waits for the budget.
     pub(crate) waits: bool,
 }
 
 /// How many of those a task remembers.
 const MAX_FORMER: usize = 64;
+
+/// How many answered R2Ts a task remembers, in case a Data-Out comes twice: as many as are open at a time, in most sessions.
+const MAX_ANSWERED: usize = 4;
 
 /// How many bytes of each budget for Data-Out are free again.
 #[derive(Clone, Copy, Debug, Default)]
@@ -226,6 +231,22 @@ impl DataOut {
             self.former.remove(0);
         }
         self.former.push(former);
+    }
+
+    /// Remembers an R2T that was answered to the end.
+    pub(crate) fn has_answered(&mut self, ttt: Ttt) {
+        self.answered.rotate_right(1);
+        if let Some(latest) = self.answered.first_mut() {
+            *latest = Some(ttt);
+        }
+    }
+
+    /// Returns whether a Data-Out with this tag belongs to a sequence that is over: it was lost and asked for anew, or all
+    /// of it is here.
+    pub(crate) fn is_over(&self, ttt: Ttt) -> bool {
+        self.former.iter().any(|former| former.ttt == ttt)
+            || self.answered.contains(&Some(ttt))
+            || ttt == Ttt::NONE && self.early.is_some() && self.unsolicited.is_none()
     }
 
     /// Returns whether the initiator still has to end a sequence.

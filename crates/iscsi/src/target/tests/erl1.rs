@@ -619,6 +619,27 @@ fn data_out_that_is_lost_or_damaged_is_asked_for_again_with_the_next_number() {
 }
 
 #[test]
+fn data_that_comes_twice_is_passed_over() {
+    let mut world = World::with(Limits::default(), policy(1));
+    let conn = login(&mut world, &["ImmediateData=No", "InitialR2T=No"]);
+    let write = ScsiCommand { is_final: false, ..world.write(conn, 3000) };
+    let up = world.start(conn, &write, &[]);
+    let unsolicited = data_out(&write, Ttt::NONE, 0, 0, true);
+    for _ in 0..2 {
+        world.send(conn, &unsolicited, &pattern(0, 1024));
+    }
+    world.fetch(up.task, 0, 3000);
+    let r2t: R2t = world.expect(conn);
+    for _ in 0..2 {
+        answer_r2t(&mut world, conn, &write, as_asked(&r2t), 988, (&[], &[]));
+    }
+    world.send(conn, &unsolicited, &pattern(0, 1024));
+    assert_eq!(world.expect_data(up.task, 0), pattern(0, 3000));
+    world.finish(up.task, Finish::good(3000));
+    assert_eq!(world.expect::<ScsiResponse>(conn).status, 0);
+}
+
+#[test]
 fn unsolicited_data_that_is_lost_is_asked_for_before_anything_behind_it() {
     let mut world = world();
     let conn = login(&mut world, &["InitialR2T=No"]);

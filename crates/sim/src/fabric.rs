@@ -163,6 +163,9 @@ pub trait Fabric {
     /// Returns how often a machine found itself in a state that cannot be.
     fn bugs(&self) -> u64;
 
+    /// Returns what a transport owed and did not do, since the last call.
+    fn wrongs(&mut self) -> Vec<String>;
+
     /// Returns what the run did, in words.
     fn tally(&self) -> String;
 }

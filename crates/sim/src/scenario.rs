@@ -129,6 +129,13 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// Returns whether initiators end tasks of others.
+    pub const fn aborts(&self) -> bool {
+        self.manages_one_in > 0 || self.reserves_one_in > 0
+    }
+}
+
 impl IscsiPlan {
     fn of(rng: &mut Rng) -> Self {
         let level = u8::try_from(rng.below(3)).unwrap();

@@ -308,17 +308,22 @@ impl World {
             (self.open.iter()).filter(|(_, open)| now >= open.patience).map(|(ticket, _)| *ticket).collect();
         for ticket in late {
             let Some(open) = self.open.get_mut(&ticket) else { continue };
-            open.patience = now.after(PATIENCE);
             let (initiator, unit) = (open.initiator, open.unit);
             // What was lost on the way may take a while to be missed; an immediate command never is. And who is aborted by
             // another initiator hears nothing of it (TAS is 0, SAM-5 §5.6).
-            let since = self.fabric.trouble().max(open.since);
-            let aborts = self.scenario.manages_one_in > 0 || self.scenario.reserves_one_in > 0;
-            if now.since(since) >= PATIENCE && !open.immediate && !aborts {
+            if !open.immediate && !self.scenario.aborts() {
+                let mended = self.fabric.trouble().after(PATIENCE);
+                if mended > now {
+                    // An abort now would hide what recovery forgot: it has as long, counted from the last trouble.
+                    open.patience = mended;
+                    continue;
+                }
                 let line =
                     format!("order {} of initiator {initiator} waits although nothing is wrong", ticket.0);
                 self.fail(line);
+                continue;
             }
+            open.patience = now.after(PATIENCE);
             self.trace
                 .say(|| format!("initiator {initiator} waits too long for {} on unit {unit}", ticket.0));
             self.manage(now, initiator, Manage::AbortTask(ticket));
@@ -386,6 +391,9 @@ impl World {
         let twice: Vec<String> = self.media.iter().flat_map(Medium::executed_twice).collect();
         for line in twice {
             self.fail(line);
+        }
+        for wrong in self.fabric.wrongs() {
+            self.fail(wrong);
         }
         let bugs = self.fabric.bugs();
         if bugs > 0 {

@@ -444,6 +444,10 @@ impl Fabric for Direct {
         0
     }
 
+    fn wrongs(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     fn tally(&self) -> String {
         format!("{} commands, {} nexuses", self.commands, self.next_nexus - 1)
     }

@@ -1,5 +1,6 @@
 //! iSCSI: session machines, connections that fail, and a shard.
 
+mod promises;
 mod watched;
 mod wire;
 
@@ -30,6 +31,7 @@ use crate::house;
 use crate::media::{Medium, scattered};
 use crate::scenario::{IscsiPlan, Scenario};
 use crate::trace::Trace;
+use promises::{Mercy, Promises};
 use watched::Watched;
 use wire::{Side, Wire};
 
@@ -57,6 +59,8 @@ pub struct Iscsi {
     boots_at: Instant,
     tally: Tally,
     trouble: Instant,
+    /// Promises that were not kept.
+    wrongs: Vec<String>,
 }
 
 /// An initiator.
@@ -71,6 +75,7 @@ struct Host {
     next_conn: u32,
     leaving: bool,
     gone: bool,
+    promises: Promises,
 }
 
 enum Step {
@@ -135,6 +140,7 @@ impl Iscsi {
             boots_at: now,
             tally: Tally::default(),
             trouble: now,
+            wrongs: Vec::new(),
         };
         fabric.boot(now);
         for host in 0..scenario.initiators {
@@ -183,6 +189,7 @@ impl Iscsi {
             next_conn: 0,
             leaving: false,
             gone: false,
+            promises: Promises::default(),
         }
     }
 
@@ -270,6 +277,10 @@ impl Iscsi {
                 any = true;
                 self.event(now, host, event);
             }
+            if self.hosts[host].session.is_up() {
+                let wrongs = self.hosts[host].promises.live();
+                self.wrongs.extend(wrongs);
+            }
         }
         while let Some(request) = self.shard.poll_save() {
             any = true;
@@ -294,6 +305,7 @@ impl Iscsi {
             Event::Up(up) => {
                 self.trace.say(|| format!("initiator {host} is up: {:?}, {:?}", up.since, up.parameters));
                 let fresh = up.since != Since::Continued;
+                self.hosts[host].promises.up(&up.parameters, up.since);
                 self.happenings.push_back(Happening::Up { initiator: host, fresh });
             }
             Event::Recovering => self.happenings.push_back(Happening::Down { initiator: host, last: false }),
@@ -303,6 +315,8 @@ impl Iscsi {
                     panic!("a task ended that is not open, or ended before: {outcome:?}");
                 };
                 self.hosts[host].tickets.remove(&ticket);
+                let wrong = self.hosts[host].promises.ended(ticket, &outcome.end);
+                self.wrongs.extend(wrong);
                 let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
                 if let Some(data) = outcome.data_in {
                     self.hosts[host].pool.recycle(data);
@@ -323,6 +337,7 @@ impl Iscsi {
             }
             Event::ConnectionDown { slot, why } => {
                 self.trouble = now;
+                self.wrongs.extend(self.hosts[host].promises.lost(now, why));
                 self.trace.say(|| format!("initiator {host} slot {} is down: {why}", slot.0));
             }
             other => self.trace.say(|| format!("initiator {host}: {other:?}")),
@@ -339,6 +354,7 @@ impl Iscsi {
             entry.manages.is_empty(),
             "a session went down with management requests that were not reported"
         );
+        entry.promises.down();
         entry.gone = entry.leaving;
         let last = entry.leaving;
         self.happenings.push_back(Happening::Down { initiator: host, last });
@@ -373,10 +389,12 @@ impl Fabric for Iscsi {
         request.data_in_len = order.data_in_len;
         request.immediate = order.immediate;
         request.replay = order.replay;
+        let mercy = Mercy { immediate: order.immediate, aborted: self.scenario.aborts() };
         let host = &mut self.hosts[initiator];
         let Ok(task) = host.session.submit(now, request) else { return false };
         host.tasks.insert(task, ticket);
         host.tickets.insert(ticket, task);
+        host.promises.submitted(ticket, mercy);
         self.settle(now);
         true
     }
@@ -384,6 +402,9 @@ impl Fabric for Iscsi {
     fn manage(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: Manage) -> bool {
         let host = &mut self.hosts[initiator];
         let on = |unit: u16| u64::from(unit) << 48;
+        if let Manage::AbortTask(task) = function {
+            host.promises.aborts(task);
+        }
         let (function, lun, task) = match function {
             Manage::AbortTask(task) => (TmfFunction::ABORT_TASK, 0, Some(task)),
             Manage::QueryTask(task) => (TmfFunction::QUERY_TASK, 0, Some(task)),
@@ -494,6 +515,10 @@ impl Fabric for Iscsi {
     fn bugs(&self) -> u64 {
         let sessions: u64 = self.hosts.iter().map(|host| host.session.stats().bugs).sum();
         sessions + self.tally.bugs + self.tally.shard_bugs + self.shard.wire_stats().bugs
+    }
+
+    fn wrongs(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.wrongs)
     }
 
     fn tally(&self) -> String {

@@ -4,6 +4,7 @@ use base::machine::{Action, ConnId, Gone, Loan, StreamMachine};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use iscsi::initiator::Session;
+use iscsi::pdu::Opcode;
 use netem::stream::{Arrived, StreamLink, Way};
 use target::shard::Shard;
 
@@ -223,6 +224,9 @@ impl Iscsi {
         for fault in logged {
             self.tally.faults += 1;
             self.trouble = now;
+            if matches!(Opcode(fault.first_byte & 0x3f), Opcode::LOGIN_REQUEST | Opcode::LOGIN_RESPONSE) {
+                self.hosts[host].promises.login_damaged(now);
+            }
             self.trace.say(|| format!("wire {number}: {fault}"));
         }
         any

@@ -1,0 +1,142 @@
+//! What a session owes its owner, judged where the owner stands.
+//!
+//! The oracle judges blocks and knows nothing of recovery: a session that gives every order up as lost harms no block.
+//! Here is what an error recovery level is for.
+//!
+//! * At any level: an order is given up as lost only together with its session; it ends as aborted, or as not sent, only if
+//!   somebody asked for that; it is refused only because its target has no room.
+//! * From level 1 on: no status says that the transport lost data, and damage on the way is never taken for a target that
+//!   breaks a rule.
+
+use std::collections::BTreeMap;
+
+use base::time::{Duration, Instant};
+use iscsi::initiator::contract::{ConnectionDown, End, Since};
+use iscsi::negotiate::SessionParameters;
+use iscsi::pdu::reject::RejectReason;
+use iscsi::recovery::Condition;
+
+use crate::fabric::Ticket;
+
+/// What one host's session owes.
+#[derive(Debug)]
+pub(super) struct Promises {
+    /// The level that was agreed on; `None` before the first login.
+    level: Option<u8>,
+    /// Whether the target keeps tasks without a connection.
+    retains: bool,
+    /// Orders that are open: what may become of them.
+    open: BTreeMap<Ticket, Mercy>,
+    /// Until when a login that was damaged may have its effects: no level repairs one.
+    logins_spared: Instant,
+    /// Ends that are in order only if the session turns out to be lost.
+    suspects: Vec<String>,
+}
+
+/// What may become of an order, beside its own status.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mercy {
+    /// It is immediate: nobody can know whether it arrived.
+    pub(super) immediate: bool,
+    /// Its owner asked for its end, or other initiators may.
+    pub(super) aborted: bool,
+}
+
+impl Default for Promises {
+    fn default() -> Self {
+        Self {
+            level: None,
+            retains: false,
+            logins_spared: Instant::ORIGIN,
+            open: BTreeMap::new(),
+            suspects: Vec::new(),
+        }
+    }
+}
+
+impl Promises {
+    /// Takes note of an order.
+    pub(super) fn submitted(&mut self, ticket: Ticket, mercy: Mercy) {
+        self.open.insert(ticket, mercy);
+    }
+
+    /// Takes note that an order is to be aborted.
+    pub(super) fn aborts(&mut self, ticket: Ticket) {
+        if let Some(mercy) = self.open.get_mut(&ticket) {
+            mercy.aborted = true;
+        }
+    }
+
+    /// Takes note that the session is up.
+    pub(super) fn up(&mut self, parameters: &SessionParameters, since: Since) {
+        self.level = Some(parameters.error_recovery_level);
+        self.retains = parameters.default_time2retain > 0;
+        if since != Since::Continued {
+            self.suspects.clear();
+        }
+    }
+
+    /// Takes note that a PDU of a login was damaged.
+    pub(super) fn login_damaged(&mut self, now: Instant) {
+        self.logins_spared = now.after(LOGIN_WITHIN);
+    }
+
+    /// Judges why a connection was lost.
+    pub(super) fn lost(&self, now: Instant, why: ConnectionDown) -> Option<String> {
+        let level = self.level.filter(|level| *level >= 1)?;
+        match why {
+            ConnectionDown::Misbehaved(why) if !why.is_damage() && now >= self.logins_spared => {
+                Some(format!("a target is said to break a rule: {why}, level {level}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes note that the session is over.
+    pub(super) fn down(&mut self) {
+        self.suspects.clear();
+    }
+
+    /// Judges how an order ended.
+    pub(super) fn ended(&mut self, ticket: Ticket, end: &End) -> Option<String> {
+        let mercy = self.open.remove(&ticket).unwrap_or_default();
+        let level = self.level.unwrap_or(0);
+        let what = match end {
+            End::Status(ending) => {
+                let lost = ending.sense.as_deref().and_then(blames_transport).filter(|_| level >= 1)?;
+                format!("says that {lost:?}")
+            }
+            End::Aborted | End::NotSent if mercy.aborted => return None,
+            End::Rejected(RejectReason::TOO_MANY_IMMEDIATE) if mercy.immediate => return None,
+            End::Rejected(RejectReason::LONG_OPERATION_REJECT) => return None,
+            End::Lost if mercy.aborted || mercy.immediate || !self.retains => return None,
+            End::Lost | End::NotSent => {
+                self.suspects.push(format!("order {} ended as {end:?}, level {level}", ticket.0));
+                return None;
+            }
+            End::Aborted | End::Rejected(_) | End::Failed(_) => format!("ended as {end:?}"),
+        };
+        Some(format!("order {} {what}, level {level}", ticket.0))
+    }
+
+    /// Returns what turned out to be wrong, given that the session is up.
+    pub(super) fn live(&mut self) -> Vec<String> {
+        let wrong = self.suspects.drain(..);
+        wrong.map(|what| format!("{what}, although its session lives")).collect()
+    }
+}
+
+/// By when both ends know whether they are logged in.
+const LOGIN_WITHIN: Duration = Duration::from_secs(30);
+
+/// Returns what of the transport the sense data blames.
+fn blames_transport(sense: &[u8]) -> Option<Condition> {
+    let all = [
+        Condition::UnexpectedUnsolicitedData,
+        Condition::IncorrectAmountOfData,
+        Condition::CrcError,
+        Condition::DataOffsetError,
+        Condition::InvalidTransferTag,
+    ];
+    all.into_iter().find(|condition| condition.sense() == *sense)
+}

@@ -8,7 +8,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile test-recovery conform fuzz bench doc build tidy packages
+.PHONY: help demo test sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile test-hyperscsi test-recovery conform fuzz bench doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test-attach: build packages  ## LUNs as local disks: NBD clients, loop devices o
 
 test-recovery: build  ## whole disks verified through a proxy that breaks PDUs, at every recovery level
 	tests/recovery/run
+
+test-hyperscsi: build packages  ## HyperSCSI between network namespaces, on cables that are good and bad
+	tests/foreign/hyperscsi/run
 
 test-hostile: build  ## peers that mean harm, with the target's memory measured
 	tests/foreign/hostile/run

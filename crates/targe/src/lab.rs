@@ -1,5 +1,7 @@
 //! `targe lab`: experiments, and the instruments they are made of.
 
+mod wire;
+
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +25,8 @@ pub(crate) struct LabArgs {
 enum Instrument {
     /// Stand between initiators and a target and break what passes, after TCP
     Proxy(ProxyArgs),
+    /// Lie between two Ethernet interfaces and lose, repeat, swap and damage frames
+    Wire(Box<wire::WireArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -54,6 +58,7 @@ struct ProxyArgs {
 pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     match &args.instrument {
         Instrument::Proxy(args) => proxy(args),
+        Instrument::Wire(args) => wire::run(args),
     }
 }
 

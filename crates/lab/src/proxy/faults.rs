@@ -110,7 +110,11 @@ fn apply(plan: &mut StreamPlan, kind: &str, value: Option<&str>) -> Result<(), B
     Ok(())
 }
 
-fn odds(word: &str) -> Result<Odds, BadFaults> {
+/// Reads odds: `0.5%`, `1/2000` or `500ppm`.
+///
+/// # Errors
+/// [`BadFaults::Odds`]
+pub fn odds(word: &str) -> Result<Odds, BadFaults> {
     let parts = if let Some(percent) = word.strip_suffix('%') {
         decimal(percent, 4)
     } else if let Some(parts) = word.strip_suffix("ppm") {
@@ -135,7 +139,11 @@ fn decimal(word: &str, places: u32) -> Option<u64> {
     format!("{whole}{fraction}").parse::<u64>().ok()?.checked_mul(10_u64.checked_pow(missing)?)
 }
 
-fn time(word: &str) -> Result<Duration, BadFaults> {
+/// Reads a time: `200us`, `200ms` or `2s`.
+///
+/// # Errors
+/// [`BadFaults::Time`]
+pub fn time(word: &str) -> Result<Duration, BadFaults> {
     let bad = || BadFaults::Time(word.to_owned());
     let digits = word.find(|letter: char| !letter.is_ascii_digit()).ok_or_else(bad)?;
     let (count, unit) = word.split_at_checked(digits).ok_or_else(bad)?;

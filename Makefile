@@ -37,7 +37,8 @@ test-qemu: build packages  ## QEMU's own iSCSI driver
 test-initiator: build packages  ## our initiator with targets that others wrote, and ours
 	tests/foreign/initiator/run
 
-test-wireshark: build packages  ## Wireshark's dissectors over captures of foreign initiators
+test-wireshark: build packages  ## Wireshark's dissectors over captures of foreign initiators, and over HyperSCSI frames
+	tests/foreign/wireshark/hyperscsi
 	tests/foreign/wireshark/run --server $(SERVER)
 
 test-crash: build packages  ## the target killed while it writes

@@ -8,7 +8,10 @@
 
 extern crate alloc;
 
+pub mod association;
 pub mod frame;
+mod outbox;
+mod path;
 pub mod pdu;
 pub mod seal;
 

@@ -1,0 +1,580 @@
+//! The transport of one session: keys, paths and messages on their way, for either role.
+//!
+//! What is given to [`Association::send`] arrives, in parts, in any order, each part at least once and at the place that its
+//! frame names: what a range of bytes means, and that nothing is done twice, is the business of the exchanges above. Frames
+//! that come are checked, opened, told apart from replays, acknowledged, and handed up.
+//!
+//! The owner calls [`Association::frame`], [`Association::handle_timeout`] and [`Association::send`] as things happen, then drains
+//! [`Association::poll_event`], then [`Association::poll_port`] with [`Association::transmit`] for each port, and asks
+//! [`Association::poll_timeout`].
+//!
+//! Everything handed up counts as received: it is acknowledged whatever the owner does with it. So the owner must have
+//! room for what its credit allows; the frames of a session never hold more than its share of the port's receive ring.
+
+mod receive;
+mod transmit;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use base::buffer::Bytes;
+use base::ether::{EtherPort, PortState};
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+
+use crate::outbox::{Done, Outbox};
+pub use crate::outbox::{HEAD_LEN_MAX, Message, MessageId};
+use crate::path::space::PATH_SHIFT;
+use crate::path::{Outcome, Path};
+pub use crate::path::{PathAddress, PathStats};
+use crate::pdu::ask::TOKEN_LEN;
+use crate::pdu::parameters::{Parameters, Repair};
+use crate::seal::{Level, Opener, Sealer, SessionKeys};
+use crate::{Role, frame::TAGS};
+
+/// How many paths a session may have at a time.
+pub const PATHS_MAX: usize = 8;
+
+/// How many events wait for their owner: every exchange ends twice, plus what happens to paths. Bodies likewise.
+const SPENT_MAX: usize = 64;
+
+/// What an association is to do, as the two ends agreed and as its owner wishes.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How what is lost is sent again.
+    pub repair: Repair,
+    /// After how long without a sign of life a path, and with the last one the session, is given up.
+    pub lost_after: Duration,
+    /// How many exchanges can be under way.
+    pub exchanges: u16,
+    /// How many paths the session may have.
+    pub paths: u8,
+    /// What a session without keys demands of whoever adds a path.
+    pub token: [u8; TOKEN_LEN],
+    /// The longest Ethernet payload that the peer's port takes.
+    pub peer_frame_max: u16,
+    /// How many frames the peer takes in each space before it said more.
+    pub peer_frames_initial: u32,
+    /// How many we take.
+    pub frames_initial: u32,
+    /// The longest that the peer waits before it acknowledges.
+    pub peer_ack_delay_max: Duration,
+    /// The longest that we wait.
+    pub ack_delay_max: Duration,
+    /// How many protected packet numbers of the first path the handshake used, in each direction.
+    pub numbers_used: u64,
+    /// How many frames of the ports' receive rings are this session's, at most.
+    pub frames_share: u64,
+    /// How much later than the fastest a frame may be before a queue is suspected.
+    pub delay_allowance: Duration,
+    /// The shortest time-out after which a probe is sent.
+    pub probe_floor: Duration,
+    /// For challenges, and packet numbers that are left out. From the operating system's generator.
+    pub entropy: [u8; 8],
+}
+
+impl Plan {
+    /// How much later than the fastest a frame may be, unless told otherwise: a receiver that wakes up, and 250 KB of queue
+    /// at 10 Gbit/s.
+    pub const DELAY_ALLOWANCE: Duration = Duration::from_micros(200);
+    /// The shortest time-out, unless told otherwise: a few wake-ups.
+    pub const PROBE_FLOOR: Duration = Duration::from_micros(500);
+
+    /// Makes the plan from what one end told of itself and the peer chose.
+    pub fn new(
+        ours: &Parameters,
+        peers: &Parameters,
+        frames_share: u64,
+        token: [u8; TOKEN_LEN],
+        entropy: [u8; 8],
+    ) -> Self {
+        let micros = |span: u32| Duration::from_micros(u64::from(span));
+        Self {
+            repair: peers.repair,
+            lost_after: Duration::from_millis(u64::from(peers.lost_after_ms)),
+            exchanges: peers.exchanges.clamp(1, TAGS),
+            paths: peers.paths,
+            token,
+            peer_frame_max: peers.frame_max,
+            peer_frames_initial: peers.frames_initial,
+            frames_initial: ours.frames_initial,
+            peer_ack_delay_max: micros(peers.ack_delay_max_us),
+            ack_delay_max: micros(ours.ack_delay_max_us),
+            numbers_used: 0,
+            frames_share,
+            delay_allowance: Self::DELAY_ALLOWANCE,
+            probe_floor: Self::PROBE_FLOOR,
+            entropy,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// All of a message was acknowledged.
+    Delivered(MessageId),
+    /// A path may be used, for the first time or again.
+    PathUp(u8),
+    /// A path was silent for too long; it is still probed.
+    PathDown(u8),
+    /// The longest frame of a path changed.
+    PathMtu {
+        /// The path.
+        path: u8,
+        /// What it carries now.
+        mtu: usize,
+    },
+    /// The peer allows exchanges up to this one, in the space of unprotected or of protected frames.
+    XidLimit {
+        /// Which space.
+        sealed: bool,
+        /// The largest exchange.
+        limit: u32,
+    },
+    /// No path showed a sign of life for too long. Nothing more will happen.
+    Lost,
+    /// The peer acknowledges what it cannot have received. The session should end.
+    Misbehaved,
+    /// The keys are used up and could not be changed. The session must end.
+    KeysExhausted,
+}
+
+/// Why a frame was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Dropped {
+    /// It names a path that is none, or comes from elsewhere.
+    #[error("the frame is of no path of the session")]
+    NoPath,
+    /// It is of another session, or of none.
+    #[error("the frame is of another session")]
+    NotOurs,
+    /// It is protected in a session without keys, or the other way round.
+    #[error("the frame is not protected as it must be")]
+    Protection,
+    /// Its CRC or tag does not fit.
+    #[error("the frame is damaged")]
+    Damaged,
+    /// It came before, or is too old to know.
+    #[error("the frame came before")]
+    Replayed,
+    /// Its number is far beyond the credit.
+    #[error("the packet number is beyond the credit")]
+    BeyondCredit,
+    /// What is within makes no sense.
+    #[error("the payload is malformed")]
+    Malformed,
+    /// It acknowledges what was never sent.
+    #[error("the acknowledgement names what was never sent")]
+    FalseAck,
+}
+
+/// How often each reason for dropping came up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// [`Dropped::NoPath`] and [`Dropped::NotOurs`]
+    pub foreign: u64,
+    /// [`Dropped::Protection`]
+    pub protection: u64,
+    /// [`Dropped::Damaged`]
+    pub damaged: u64,
+    /// [`Dropped::Replayed`]
+    pub replayed: u64,
+    /// [`Dropped::BeyondCredit`]
+    pub beyond_credit: u64,
+    /// [`Dropped::Malformed`]
+    pub malformed: u64,
+    /// [`Dropped::FalseAck`]
+    pub false_acks: u64,
+}
+
+/// What an association did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Frames dropped, by reason.
+    pub drops: Drops,
+    /// How often we changed keys.
+    pub key_updates: u64,
+    /// Messages that are not done.
+    pub messages: usize,
+}
+
+/// A path as its owner sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathView {
+    /// The top byte of its packet numbers.
+    pub id: u8,
+    /// Its ends.
+    pub address: PathAddress,
+    /// Whether it carries data.
+    pub is_up: bool,
+    /// What it did so far.
+    pub stats: PathStats,
+}
+
+/// The transport of one session.
+#[derive(Debug)]
+pub struct Association {
+    role: Role,
+    plan: Plan,
+    sid_out: u32,
+    sid_in: u32,
+    sealer: Sealer,
+    opener: Opener,
+    keyed: bool,
+    paths: Vec<Path>,
+    /// The ports that are known, with paths or without.
+    ports: Vec<(EtherPort, PortState)>,
+    /// Which path numbers were ever used.
+    used_ids: [u64; 4],
+    outbox: Outbox,
+    events: VecDeque<Event>,
+    spent: Vec<Bytes>,
+    /// The limits for exchanges in each space: ours, what the peer was told for sure, and the peer's.
+    xid_limits: [u32; 2],
+    xid_told: [u32; 2],
+    peer_xid_limits: [u32; 2],
+    /// When keys were last changed, until a frame sent later was acknowledged.
+    key_unconfirmed: Option<Instant>,
+    lost: bool,
+    exhausted: bool,
+    dice: Rng,
+    scratch: Vec<u8>,
+    drops: Drops,
+    key_updates: u64,
+}
+
+impl Association {
+    /// Begins the transport of a session that the handshake agreed on, on the path where that took place. `sid_out` is
+    /// the peer's name for the session, `sid_in` ours.
+    #[expect(clippy::too_many_arguments, reason = "a session is what the handshake agreed on")]
+    pub fn new(
+        role: Role,
+        plan: &Plan,
+        now: Instant,
+        keys: Option<&SessionKeys>,
+        sid_out: u32,
+        sid_in: u32,
+        address: PathAddress,
+        port: &PortState,
+    ) -> Self {
+        let mut dice = Rng::from_seed(u64::from_be_bytes(plan.entropy));
+        let path = Path::new(now, 0, address, port, plan, dice.next_u64());
+        Self {
+            role,
+            plan: plan.clone(),
+            sid_out,
+            sid_in,
+            sealer: keys.map_or_else(Sealer::open, |keys| Sealer::for_role(keys, role)),
+            opener: keys.map_or_else(Opener::open_only, |keys| Opener::for_role(keys, role)),
+            keyed: keys.is_some(),
+            paths: alloc::vec![path],
+            ports: alloc::vec![(address.port, *port)],
+            used_ids: [1, 0, 0, 0],
+            outbox: Outbox::default(),
+            events: VecDeque::new(),
+            spent: Vec::new(),
+            xid_limits: [0; 2],
+            xid_told: [0; 2],
+            peer_xid_limits: [0; 2],
+            key_unconfirmed: None,
+            lost: false,
+            exhausted: false,
+            dice,
+            scratch: Vec::new(),
+            drops: Drops::default(),
+            key_updates: 0,
+        }
+    }
+
+    /// Takes a message that is to arrive. In a session without keys its level must be `none`.
+    ///
+    /// # Panics
+    /// When it is longer than a frame's OFF can count, or its head than [`HEAD_LEN_MAX`], or there are no keys for it.
+    pub fn send(&mut self, message: Message) -> MessageId {
+        assert!(self.keyed || message.level == Level::None, "a session without keys protects nothing");
+        MessageId(self.outbox.push(message))
+    }
+
+    /// Takes a message back: what of it was not sent is not, and what was is not repeated. There will be no event.
+    pub fn withdraw(&mut self, id: MessageId) {
+        if let Some(message) = self.outbox.withdraw(id.0) {
+            self.spend(message);
+        }
+    }
+
+    /// Takes note of a port, or of what changed about it. A new association is to be told of every port that is up: the
+    /// peer may ask for a path over it.
+    pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState) {
+        let known = self.ports.iter_mut().find(|(known, _)| *known == port);
+        let moved = match known {
+            Some((_, known)) => core::mem::replace(known, *state).mac != state.mac,
+            None => {
+                self.ports.push((port, *state));
+                false
+            }
+        };
+        if moved && self.role == Role::Initiator {
+            // The peer knows these paths by our old address; new ones take their places.
+            let here = self.paths.iter().map(|path| path.address).filter(|address| address.port == port);
+            for address in here.collect::<Vec<_>>() {
+                self.start_path(now, address, state);
+            }
+        }
+        for path in self.paths.iter_mut().filter(|path| path.address.port == port) {
+            if path.port_up(now, state) {
+                self.events.push_back(Event::PathMtu { path: path.id, mtu: path.pmtu.current() });
+            }
+        }
+    }
+
+    /// Takes note that a port carries nothing at present. Paths over it wait; data under way goes to others.
+    pub fn port_down(&mut self, _now: Instant, port: EtherPort) {
+        for path in self.paths.iter_mut().filter(|path| path.address.port == port) {
+            path.port_down();
+        }
+        let others = self.paths.iter().any(Path::is_good);
+        for path in self.paths.iter_mut().filter(|path| path.address.port == port && others) {
+            path.hand_over(&mut self.outbox);
+        }
+    }
+
+    /// Takes note that frames were longer than their port allows at present.
+    pub fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
+        for path in self.paths.iter_mut().filter(|path| path.address.port == port && count > 0) {
+            if path.too_long(now) {
+                self.events.push_back(Event::PathMtu { path: path.id, mtu: path.pmtu.current() });
+            }
+        }
+    }
+
+    /// Takes note that a port lost `count` frames more for want of room, whosever they were.
+    pub fn frames_overrun(&mut self, port: EtherPort, count: u32) {
+        for path in self.paths.iter_mut().filter(|path| path.address.port == port && count > 0) {
+            path.overruns = path.overruns.wrapping_add(count);
+            path.spaces.iter_mut().for_each(|space| space.come.grant.overflowed());
+        }
+    }
+
+    /// Sets how many frames of the ports' receive rings are this session's.
+    pub fn set_frames_share(&mut self, share: u64) {
+        self.plan.frames_share = share;
+        for path in &mut self.paths {
+            path.spaces.iter_mut().for_each(|space| space.come.grant.set_share(share));
+        }
+    }
+
+    /// Adds a path. It is used once the peer has answered on it. Returns its number; `None` when there are too many, or it is
+    /// there. Initiators add paths; a target's come by themselves.
+    pub fn add_path(&mut self, now: Instant, address: PathAddress, port: &PortState) -> Option<u8> {
+        let known = self.paths.iter().any(|path| path.address == address);
+        if known || self.role == Role::Target || self.paths.len() >= self.paths_max() {
+            return None;
+        }
+        self.start_path(now, address, port)
+    }
+
+    fn start_path(&mut self, now: Instant, address: PathAddress, port: &PortState) -> Option<u8> {
+        let id = (0..=u8::MAX).find(|id| !self.is_used(*id))?;
+        self.insert_path(now, id, address, port).step_wanted = true;
+        Some(id)
+    }
+
+    /// Gives a path up, and tells the peer on another one. The last path stays.
+    pub fn remove_path(&mut self, id: u8) {
+        if self.paths.len() > 1 && self.paths.iter().any(|path| path.id == id) {
+            self.drop_path(id);
+            if let Some(path) = self.paths.iter_mut().find(|path| path.is_usable()) {
+                path.leave = Some(id);
+                path.announced = false;
+            }
+        }
+    }
+
+    /// Sets the largest exchange that the peer may begin, in the spaces of unprotected and of protected frames. A limit
+    /// never goes back. It is told with the next acknowledgement, or at once if it rose by much.
+    pub fn set_xid_limits(&mut self, limits: [u32; 2]) {
+        for (own, limit) in self.xid_limits.iter_mut().zip(limits) {
+            *own = limit.max(*own);
+        }
+    }
+
+    /// Returns the largest exchange that the peer allows, in the spaces of unprotected and of protected frames.
+    pub const fn peer_xid_limits(&self) -> [u32; 2] {
+        self.peer_xid_limits
+    }
+
+    /// Asks the peer for a sign of life.
+    pub fn ping(&mut self) {
+        if let Some(path) = self.paths.iter_mut().find(|path| path.is_usable()) {
+            path.ping_wanted = true;
+            path.announced = false;
+        }
+    }
+
+    /// Returns what happened next.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Returns bodies of messages that are done, for a pool of buffers. Not all of them, if nobody asks.
+    pub fn spent(&mut self) -> impl Iterator<Item = Bytes> + '_ {
+        self.spent.drain(..)
+    }
+
+    /// Returns when [`Self::handle_timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.lost {
+            return None;
+        }
+        let paths = self.paths.iter().filter_map(Path::poll_timeout);
+        paths.chain(self.paths.iter().filter_map(|path| self.next_sign(path))).min()
+    }
+
+    /// Takes note that the time came.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for index in 0..self.paths.len() {
+            let Some(path) = self.paths.get_mut(index) else { continue };
+            let outcome = path.handle_timeout(now, &mut self.outbox);
+            if path.backoff == crate::path::SUSPECT_AFTER && path.probes > 0 {
+                self.hand_over(index);
+            }
+            self.settle(index, outcome);
+            self.watch(now, index);
+        }
+        let silent = |path: &Path| now.since(path.heard) >= self.plan.lost_after;
+        if !self.lost && self.paths.iter().all(silent) {
+            self.lost = true;
+            self.events.push_back(Event::Lost);
+        }
+    }
+
+    /// Returns the paths.
+    pub fn paths(&self) -> impl Iterator<Item = PathView> + '_ {
+        self.paths.iter().map(|path| PathView {
+            id: path.id,
+            address: path.address,
+            is_up: path.is_usable(),
+            stats: path.stats(),
+        })
+    }
+
+    /// Returns what was done so far.
+    pub fn stats(&self) -> Stats {
+        Stats { drops: self.drops, key_updates: self.key_updates, messages: self.outbox.len() }
+    }
+
+    /// Returns when silence on a path wants something to be done: a question, and in the end the conclusion.
+    fn next_sign(&self, path: &Path) -> Option<Instant> {
+        let end = path.heard.after(self.plan.lost_after);
+        if path.down || !path.port_up || path.is_waiting() || path.ping_wanted {
+            return (!path.down || self.paths.len() == 1).then_some(end);
+        }
+        // One end asks well before the other would, so that only one does.
+        let parts = if self.role == Role::Initiator { 3 } else { 2 };
+        Some(path.heard.after(self.plan.lost_after / parts).min(end))
+    }
+
+    /// Asks a silent path for a sign of life, and gives it up in the end.
+    fn watch(&mut self, now: Instant, index: usize) {
+        let Some(path) = self.paths.get(index) else { return };
+        let due = self.next_sign(path).is_some_and(|at| at <= now);
+        let silent = now.since(path.heard) >= self.plan.lost_after;
+        let Some(path) = self.paths.get_mut(index) else { return };
+        if !due {
+            return;
+        }
+        if silent && !path.down {
+            path.down = true;
+            self.events.push_back(Event::PathDown(path.id));
+        } else if !silent && path.port_up && !path.is_waiting() {
+            path.ping_wanted = true;
+            path.announced = false;
+        }
+    }
+
+    /// Lets other paths carry what is under way on one that does not answer.
+    fn hand_over(&mut self, index: usize) {
+        let others = self.paths.iter().enumerate().any(|(other, path)| other != index && path.is_good());
+        if let Some(path) = self.paths.get_mut(index).filter(|_| others) {
+            path.hand_over(&mut self.outbox);
+        }
+        if others {
+            self.paths.iter_mut().for_each(|path| path.announced = false);
+        }
+    }
+
+    /// Tells what came of an acknowledgement or of time.
+    fn settle(&mut self, index: usize, outcome: Outcome) {
+        let Some(path) = self.paths.get_mut(index) else { return };
+        if outcome.mtu_changed {
+            path.mtu_changed();
+            self.events.push_back(Event::PathMtu { path: path.id, mtu: path.pmtu.current() });
+        }
+        if outcome.lost {
+            // Perhaps it was what told the peer of new exchanges.
+            self.xid_told = [0; 2];
+        }
+        self.opener.keep_for(path.probe_timeout().saturating_mul(3));
+        if let (Some(since), Some(sent)) = (self.key_unconfirmed, outcome.sealed_at)
+            && sent > since
+        {
+            self.key_unconfirmed = None;
+        }
+    }
+
+    fn insert_path(&mut self, now: Instant, id: u8, address: PathAddress, port: &PortState) -> &mut Path {
+        if let Some(word) = self.used_ids.get_mut(usize::from(id / 64)) {
+            *word |= 1 << (id % 64);
+        }
+        let mut path = Path::new(now, id, address, port, &self.plan, self.dice.next_u64());
+        path.challenge = self.dice.next_u64().max(1);
+        let at = self.paths.len();
+        self.paths.push(path);
+        #[expect(clippy::indexing_slicing, reason = "it was pushed just now")]
+        &mut self.paths[at]
+    }
+
+    fn drop_path(&mut self, id: u8) {
+        if let Some(at) = self.paths.iter().position(|path| path.id == id) {
+            let mut path = self.paths.remove(at);
+            path.hand_over(&mut self.outbox);
+            self.paths.iter_mut().for_each(|path| path.announced = false);
+        }
+    }
+
+    fn is_used(&self, id: u8) -> bool {
+        self.used_ids.get(usize::from(id / 64)).is_none_or(|word| word & (1 << (id % 64)) != 0)
+    }
+
+    fn paths_max(&self) -> usize {
+        usize::from(self.plan.paths).clamp(1, PATHS_MAX)
+    }
+
+    fn spend(&mut self, message: Message) {
+        for part in message.body.into_parts() {
+            if self.spent.len() < SPENT_MAX {
+                self.spent.push(part);
+            }
+        }
+    }
+}
+
+/// Splits a packet number into its path and its count.
+fn split(pn: u64) -> (u8, u64) {
+    let [path, ..] = pn.to_be_bytes();
+    (path, pn & !(0xff << PATH_SHIFT))
+}
+
+/// Collects what an acknowledgement completes.
+fn collect(events: &mut VecDeque<Event>, spent: &mut Vec<Bytes>, done: Done) {
+    events.push_back(Event::Delivered(MessageId(done.key)));
+    for part in done.message.body.into_parts() {
+        if spent.len() < SPENT_MAX {
+            spent.push(part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

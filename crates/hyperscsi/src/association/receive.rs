@@ -1,0 +1,211 @@
+//! Frames that come: which path, whether they are genuine and new, what they acknowledge and ask.
+
+use base::ether::{EtherPort, Mac};
+use base::time::Instant;
+
+use super::{Association, Dropped, Event, collect, split};
+use crate::Role;
+use crate::frame::{Cmd, Flags, Header};
+use crate::path::PathAddress;
+use crate::path::space::BadAck;
+use crate::pdu::ack::Ack;
+use crate::pdu::ask::{Ask, Path as Step};
+
+impl Association {
+    /// Takes a frame whose header was parsed and names this session. `deliver` is given the header and the payload proper of
+    /// a frame that concerns an exchange or the end of the session, if it is genuine and new.
+    ///
+    /// # Errors
+    /// [`Dropped`], for counting: nobody above heard of it.
+    pub fn frame(
+        &mut self,
+        now: Instant,
+        port: EtherPort,
+        source: Mac,
+        header: Header,
+        frame: &mut [u8],
+        deliver: &mut dyn FnMut(&Header, &[u8]),
+    ) -> Result<(), Dropped> {
+        let taken = self.take_frame(now, PathAddress { port, mac: source }, header, frame, deliver);
+        match taken {
+            Ok(()) => {}
+            Err(Dropped::NoPath | Dropped::NotOurs) => self.drops.foreign += 1,
+            Err(Dropped::Protection) => self.drops.protection += 1,
+            Err(Dropped::Damaged) => self.drops.damaged += 1,
+            Err(Dropped::Replayed) => self.drops.replayed += 1,
+            Err(Dropped::BeyondCredit) => self.drops.beyond_credit += 1,
+            Err(Dropped::Malformed) => self.drops.malformed += 1,
+            Err(Dropped::FalseAck) => self.drops.false_acks += 1,
+        }
+        taken
+    }
+
+    fn take_frame(
+        &mut self,
+        now: Instant,
+        address: PathAddress,
+        mut header: Header,
+        frame: &mut [u8],
+        deliver: &mut dyn FnMut(&Header, &[u8]),
+    ) -> Result<(), Dropped> {
+        let known = self.admit(address, &header)?;
+        let payload = &*self.opener.open(now, &header, frame).map_err(|_| Dropped::Damaged)?;
+        // From here on the frame is the peer's, or in a session without keys somebody's who knows the session.
+        let index = match known {
+            Some(index) => index,
+            None => self.begin_path(now, address, &header, payload)?,
+        };
+        let (_, pn) = split(header.pn);
+        let lane = usize::from(header.protected);
+        let elicits = header.flags.has(Flags::ELICITS);
+        let path = self.paths.get_mut(index).ok_or(Dropped::NoPath)?;
+        path.came(now, lane, pn, elicits, self.plan.ack_delay_max);
+        if path.down {
+            path.down = false;
+            path.retry_at_once(now);
+            self.events.push_back(Event::PathUp(path.id));
+        }
+        let mut rest = payload;
+        if header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS) {
+            let (ack, behind) = Ack::parse(rest).map_err(|_| Dropped::Malformed)?;
+            rest = behind;
+            self.acknowledged(now, &ack)?;
+        }
+        match header.cmd {
+            Cmd::Ack => {}
+            Cmd::Ask => self.asked(now, index, lane, Ask::parse(rest).map_err(|_| Dropped::Malformed)?),
+            _ => {
+                header.len = u16::try_from(rest.len()).unwrap_or(header.len);
+                deliver(&header, rest);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what can be checked before the frame was opened. Returns the path; `None` if the frame may begin one.
+    fn admit(&self, address: PathAddress, header: &Header) -> Result<Option<usize>, Dropped> {
+        if header.sid != self.sid_in || self.lost {
+            return Err(Dropped::NotOurs);
+        }
+        match header.cmd {
+            Cmd::Request | Cmd::Reply | Cmd::Abort | Cmd::Disconnect | Cmd::Ask | Cmd::Ack => {}
+            Cmd::Discovery | Cmd::Negotiate | Cmd::Negotiated => return Err(Dropped::NotOurs),
+        }
+        // Under keys, only frames of exchanges that their owner left unprotected travel so, and they acknowledge nothing.
+        let exchange = matches!(header.cmd, Cmd::Request | Cmd::Reply) && !header.flags.has(Flags::ACKS);
+        if header.protected != self.keyed && !(self.keyed && exchange) {
+            return Err(Dropped::Protection);
+        }
+        let (id, pn) = split(header.pn);
+        let Some(index) = self.paths.iter().position(|path| path.id == id) else {
+            let may_begin = header.cmd == Cmd::Ask && self.role == Role::Target && !self.is_used(id);
+            return if may_begin { Ok(None) } else { Err(Dropped::NoPath) };
+        };
+        let path = self.paths.get(index).filter(|path| path.address == address).ok_or(Dropped::NoPath)?;
+        let come = &path.spaces.get(usize::from(header.protected)).ok_or(Dropped::NoPath)?.come;
+        if !come.grant.admits(pn) {
+            return Err(Dropped::BeyondCredit);
+        }
+        if pn == 0 || !come.is_new(pn) {
+            return Err(Dropped::Replayed);
+        }
+        Ok(Some(index))
+    }
+
+    /// Begins a path that the peer asks for, if it may.
+    fn begin_path(
+        &mut self,
+        now: Instant,
+        address: PathAddress,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<usize, Dropped> {
+        let behind = match header.flags.has(Flags::ACKS) {
+            true => Ack::parse(payload).map_err(|_| Dropped::Malformed)?.1,
+            false => payload,
+        };
+        let Ok(Ask::Path(Step { challenge, token, .. })) = Ask::parse(behind) else {
+            return Err(Dropped::NoPath);
+        };
+        let (id, pn) = split(header.pn);
+        let port = self.ports.iter().find(|(port, _)| *port == address.port).map(|(_, state)| *state);
+        let knows = self.keyed || token == Some(self.plan.token);
+        let Some(port) = port.filter(|_| challenge != 0 && knows && self.paths.len() < self.paths_max())
+        else {
+            return Err(Dropped::NoPath);
+        };
+        let path = self.insert_path(now, id, address, &port);
+        let fits = path.spaces.first().is_some_and(|space| space.come.grant.admits(pn)) && pn != 0;
+        fits.then(|| self.paths.len() - 1).ok_or(Dropped::BeyondCredit)
+    }
+
+    fn acknowledged(&mut self, now: Instant, ack: &Ack<'_>) -> Result<(), Dropped> {
+        let (id, _) = split(ack.largest);
+        let (events, spent) = (&mut self.events, &mut self.spent);
+        let Some(index) = self.paths.iter().position(|path| path.id == id) else { return Ok(()) };
+        let path = self.paths.get_mut(index).ok_or(Dropped::NoPath)?;
+        let outcome = path
+            .acknowledge(now, ack, &mut self.outbox, &mut |done| collect(events, spent, done))
+            .map_err(|BadAck::NeverSent| Dropped::FalseAck);
+        let Ok(outcome) = outcome else {
+            // In a session without keys anybody may have written it.
+            if self.keyed {
+                self.events.push_back(Event::Misbehaved);
+            }
+            return Err(Dropped::FalseAck);
+        };
+        let limit = self.peer_xid_limits.get_mut(usize::from(ack.sealed));
+        if let Some(limit) = limit.filter(|limit| ack.xid_limit > **limit) {
+            *limit = ack.xid_limit;
+            self.events.push_back(Event::XidLimit { sealed: ack.sealed, limit: ack.xid_limit });
+        }
+        self.settle(index, outcome);
+        Ok(())
+    }
+
+    fn asked(&mut self, now: Instant, index: usize, lane: usize, ask: Ask) {
+        if let Some(space) = self.paths.get_mut(index).and_then(|path| path.spaces.get_mut(lane)) {
+            space.come.hurry();
+        }
+        match ask {
+            Ask::Ping | Ask::Mtu(_) => {}
+            Ask::Path(step) => self.stepped(now, index, &step),
+            Ask::Receives(len) => self.peer_receives(index, len),
+            Ask::Leave { path } => {
+                if self.paths.len() > 1 {
+                    self.drop_path(path);
+                }
+            }
+        }
+    }
+
+    fn peer_receives(&mut self, index: usize, len: u16) {
+        if let Some(path) = self.paths.get_mut(index)
+            && path.set_peer_mtu(usize::from(len))
+        {
+            self.events.push_back(Event::PathMtu { path: path.id, mtu: path.pmtu.current() });
+        }
+    }
+
+    /// Takes a step in trying a path.
+    fn stepped(&mut self, now: Instant, index: usize, step: &Step) {
+        self.peer_receives(index, step.frame_max);
+        let Some(path) = self.paths.get_mut(index) else { return };
+        if step.challenge != 0 {
+            path.echo = step.challenge;
+            path.step_wanted = true;
+        }
+        if path.challenge == 0 || path.challenge != step.echo {
+            return;
+        }
+        path.challenge = 0;
+        path.retry_at_once(now);
+        let (id, address) = (path.id, path.address);
+        self.events.push_back(Event::PathUp(id));
+        // Our port got another address: this path takes the place of the one that had the old.
+        let old = self.paths.iter().find(|path| path.address == address && path.id != id).map(|path| path.id);
+        if let Some(old) = old.filter(|_| self.role == Role::Initiator) {
+            self.remove_path(old);
+        }
+    }
+}

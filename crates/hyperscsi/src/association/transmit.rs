@@ -1,0 +1,381 @@
+//! Frames that go out: what each path sends next, and how a frame is put together.
+
+use base::ether::{EtherPort, FrameBatch};
+use base::time::Instant;
+
+use super::{Association, Event};
+use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
+use crate::outbox::Chunk;
+use crate::path::space::{Carried, PATH_SHIFT};
+use crate::path::{Path, SUSPECT_AFTER};
+use crate::pdu::ask::{Ask, Path as Step};
+use crate::seal::{Level, Unsealed};
+
+/// How many frames go out on one of several paths until it is looked at anew which is the best.
+const TURN: usize = 16;
+
+/// Parts up to this length are copied: that is cheaper than another piece in the vector of the system call.
+const COPIED_MAX: u32 = 512;
+
+/// What a frame is, beside its payload.
+#[derive(Clone, Copy)]
+struct Shape {
+    cmd: Cmd,
+    flags: Flags,
+    level: Level,
+    carried: Carried,
+    elicits: bool,
+}
+
+impl Association {
+    /// Returns a port that has something to send; each once until [`Self::transmit`] was called for it.
+    pub fn poll_port(&mut self) -> Option<EtherPort> {
+        if self.lost {
+            return None;
+        }
+        let index = (0..self.paths.len()).find(|index| self.has_work(*index))?;
+        let port = self.paths.get(index)?.address.port;
+        self.paths.iter_mut().filter(|path| path.address.port == port).for_each(|path| path.announced = true);
+        Some(port)
+    }
+
+    /// Appends the frames that a port has to send until `out` is full or nothing is left.
+    pub fn transmit(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
+        if self.lost {
+            return;
+        }
+        let several = self.paths.len() > 1;
+        for index in 0..self.paths.len() {
+            let Some(path) = self.paths.get_mut(index).filter(|path| path.address.port == port) else {
+                continue;
+            };
+            path.announced = false;
+            let mut left = if several { TURN } else { usize::MAX };
+            while left > 0 && !out.is_full() && self.transmit_one(now, index, out) {
+                left -= 1;
+            }
+        }
+    }
+
+    fn has_work(&mut self, index: usize) -> bool {
+        let Some(path) = self.paths.get(index).filter(|path| !path.announced && path.port_up) else {
+            return false;
+        };
+        let asks = path.step_wanted || path.receives_wanted || path.ping_wanted || path.leave.is_some();
+        let tells = path.spaces.iter().any(|space| space.come.must_tell());
+        let measures = path.is_usable() && path.pmtu.wants_probe().is_some();
+        if path.probes > 0 || asks || tells || measures {
+            return true;
+        }
+        [1, 0].into_iter().any(|lane| self.outbox.has_more(lane) && self.may_carry(index, lane))
+            || self.has_news(index)
+    }
+
+    /// Sends one frame. Returns whether there was one.
+    fn transmit_one(&mut self, now: Instant, index: usize, out: &mut FrameBatch) -> bool {
+        let Some(path) = self.paths.get_mut(index).filter(|path| path.port_up) else { return false };
+        if path.probes > 0 {
+            path.probes -= 1;
+            return self.probe(now, index, out);
+        }
+        if let Some((ask, carried)) = next_ask(path, self.keyed, self.plan.token) {
+            return self.ask(now, index, ask, carried, out);
+        }
+        for lane in [1, 0] {
+            if !self.outbox.has_more(lane) {
+                continue;
+            }
+            if self.may_carry(index, lane) {
+                let most = self.paths.get(index).map_or(0, |path| path.pmtu.current());
+                if self.data(now, index, lane, most, out) {
+                    return true;
+                }
+            }
+            self.held_back(now, index, lane);
+        }
+        self.bare_ack(now, index, out)
+    }
+
+    /// Sends a probe: data that was not acknowledged, new data, or a ping.
+    fn probe(&mut self, now: Instant, index: usize, out: &mut FrameBatch) -> bool {
+        let others = self.paths.iter().enumerate().any(|(other, path)| other != index && path.is_good());
+        let Some(path) = self.paths.get_mut(index) else { return false };
+        if path.challenge != 0 {
+            path.step_wanted = true;
+        }
+        if !path.step_wanted && path.is_usable() && !others {
+            // If the path carries less than it did, long frames prove nothing.
+            let most = if path.backoff > SUSPECT_AFTER { path.pmtu.base() } else { path.pmtu.current() };
+            for lane in [1, 0] {
+                if self.outbox.has_more(lane) && self.data(now, index, lane, most, out) {
+                    return true;
+                }
+            }
+        }
+        let Some(path) = self.paths.get_mut(index) else { return false };
+        path.probes = 0;
+        if !path.step_wanted {
+            path.ping_wanted = true;
+        }
+        next_ask(path, self.keyed, self.plan.token)
+            .is_some_and(|(ask, carried)| self.ask(now, index, ask, carried, out))
+    }
+
+    /// Takes note that a path could not send what there is.
+    fn held_back(&mut self, now: Instant, index: usize, lane: usize) {
+        let Some(path) = self.paths.get_mut(index).filter(|path| path.is_usable()) else { return };
+        let credit = path.spaces.get(lane).is_some_and(|space| space.out.credit() > 0);
+        if path.congestion.room() == 0 {
+            path.congestion.limited();
+        } else if !credit && !path.is_waiting() {
+            path.wait_for_credit(now);
+        }
+    }
+
+    /// Returns whether a path is the one to send data on now.
+    fn may_carry(&self, index: usize, lane: usize) -> bool {
+        let able = |path: &Path| path.is_usable() && path.has_room(lane);
+        let Some(path) = self.paths.get(index).filter(|path| able(path)) else { return false };
+        if self.paths.len() == 1 {
+            return true;
+        }
+        let rank = |path: &Path| (!path.is_good(), path.score());
+        let own = rank(path);
+        !self.paths.iter().any(|other| other.id != path.id && able(other) && rank(other) < own)
+    }
+
+    /// Returns whether the peer waits for leave to begin exchanges.
+    fn has_news(&self, index: usize) -> bool {
+        let step = u32::from(self.plan.exchanges / 4).max(1);
+        let news =
+            self.xid_limits.iter().zip(self.xid_told).any(|(limit, told)| limit - told.min(*limit) >= step);
+        news && self.paths.get(index).is_some_and(|path| path.is_usable())
+            && !self.paths.iter().take(index).any(|path| path.is_good())
+    }
+
+    /// Sends an acknowledgement by itself, if one is due.
+    fn bare_ack(&mut self, now: Instant, index: usize, out: &mut FrameBatch) -> bool {
+        if self.has_news(index) {
+            // What the peer must learn for sure travels in a frame that is acknowledged itself.
+            return self.ask(now, index, Ask::Ping, Carried::Nothing, out);
+        }
+        let Some(path) = self.paths.get(index) else { return false };
+        let [open, sealed] = &path.spaces;
+        let lane = match (sealed.come.must_tell(), open.come.must_tell()) {
+            (true, _) => 1,
+            (_, true) => 0,
+            _ => return false,
+        };
+        self.scratch.clear();
+        self.tell(now, index, lane, false);
+        let shape = Shape {
+            cmd: Cmd::Ack,
+            flags: Flags::default(),
+            level: self.control_level(),
+            carried: Carried::Nothing,
+            elicits: false,
+        };
+        let sent = self.block(now, index, shape, out);
+        if let Some(path) = self.paths.get_mut(index).filter(|_| sent) {
+            path.stats.acks_sent += 1;
+        }
+        sent
+    }
+
+    /// Sends a question, with an acknowledgement if one is worth it.
+    fn ask(&mut self, now: Instant, index: usize, ask: Ask, carried: Carried, out: &mut FrameBatch) -> bool {
+        self.scratch.clear();
+        let flags = self.tell_beside(now, index, usize::from(self.keyed));
+        ask.encode(&mut self.scratch);
+        let level = self.control_level();
+        if let Ask::Mtu(len) = ask {
+            // As long as it asks about, from header to tag.
+            let payload = usize::from(len).saturating_sub(HEADER_LEN + level.trailer_len());
+            self.scratch.resize(payload.max(self.scratch.len()), 0);
+        }
+        self.block(now, index, Shape { cmd: Cmd::Ask, flags, level, carried, elicits: true }, out)
+    }
+
+    /// Sends what stands in `scratch` as a frame that belongs to no exchange.
+    fn block(&mut self, now: Instant, index: usize, shape: Shape, out: &mut FrameBatch) -> bool {
+        let Some(path) = self.paths.get(index) else { return false };
+        let Ok(len) = u16::try_from(self.scratch.len()) else { return false };
+        let header = Header {
+            tag: 0,
+            last: true,
+            fragment: 0,
+            protected: shape.level != Level::None,
+            cmd: shape.cmd,
+            flags: shape.flags,
+            len,
+            sid: self.sid_out,
+            pn: 0,
+            xid: 0,
+            off: 0,
+        };
+        out.begin(path.address.mac);
+        self.finish(now, index, header, shape, out, |_, _| {})
+    }
+
+    /// Sends a part of a message in a frame of at most `most` bytes.
+    fn data(&mut self, now: Instant, index: usize, lane: usize, most: usize, out: &mut FrameBatch) -> bool {
+        let Some(path) = self.paths.get(index) else { return false };
+        let trailer = if lane == 0 { Level::None } else { Level::Encrypt }.trailer_len();
+        let room = most.saturating_sub(HEADER_LEN + trailer);
+        let teller = self.teller(path, lane);
+        let ack_len = teller.and_then(|lane| path.spaces.get(lane)).map_or(0, |space| space.come.tell_len());
+        let Some(chunk) = self.outbox.take(lane, room.saturating_sub(ack_len)) else { return false };
+        self.scratch.clear();
+        let flags = self.tell_beside(now, index, lane);
+        let Some((header, level)) = self.chunk_header(&chunk, room, flags) else { return false };
+        let shape = Shape {
+            cmd: header.cmd,
+            flags: header.flags,
+            level,
+            carried: Carried::Chunk(chunk),
+            elicits: true,
+        };
+        let Some(path) = self.paths.get(index) else { return false };
+        out.begin(path.address.mac);
+        let copied = level == Level::Encrypt || chunk.to - chunk.from <= COPIED_MAX;
+        let sent =
+            self.finish(now, index, header, shape, out, |own, out| own.outbox.write(&chunk, copied, out));
+        if !sent {
+            self.outbox.lost(&chunk);
+        }
+        sent
+    }
+
+    fn chunk_header(&self, chunk: &Chunk, room: usize, flags: Flags) -> Option<(Header, Level)> {
+        let message = self.outbox.message(chunk)?;
+        let (is_end, head_len) =
+            (self.outbox.is_end(chunk), u32::try_from(message.head.len()).unwrap_or(u32::MAX));
+        let with_head = chunk.from < head_len;
+        let data = !with_head && (message.data || head_len > 0);
+        let flag = |set: bool, flag: Flags| if set { flag } else { Flags::default() };
+        let len = if message.is_empty() { 0 } else { chunk.to - chunk.from };
+        let room = u32::try_from(room).unwrap_or(u32::MAX).max(1);
+        let header = Header {
+            tag: message.tag,
+            last: is_end && message.last,
+            fragment: u16::try_from(chunk.from / room % 1024).unwrap_or_default(),
+            protected: message.level != Level::None,
+            cmd: message.cmd,
+            flags: flags.with(flag(data, Flags::DATA)).with(flag(is_end && message.good, Flags::GOOD)),
+            len: u16::try_from(self.scratch.len() + usize::try_from(len).ok()?).ok()?,
+            sid: self.sid_out,
+            pn: 0,
+            xid: message.xid,
+            off: if with_head { 0 } else { message.off.wrapping_add(chunk.from - head_len) },
+        };
+        Some((header, message.level))
+    }
+
+    /// Puts header, `scratch` and what `body` writes into the frame that was begun, seals it and takes note of it.
+    fn finish(
+        &mut self,
+        now: Instant,
+        index: usize,
+        mut header: Header,
+        shape: Shape,
+        out: &mut FrameBatch,
+        body: impl FnOnce(&mut Self, &mut FrameBatch),
+    ) -> bool {
+        let lane = usize::from(header.protected);
+        let Some(path) = self.paths.get(index) else { return false };
+        let Some(space) = path.spaces.get(lane).filter(|space| space.out.has_room()) else {
+            out.cancel();
+            return false;
+        };
+        header.pn = (u64::from(path.id) << PATH_SHIFT) | space.out.next();
+        if header.protected && self.sealer.phase() {
+            header.flags = header.flags.with(Flags::PHASE);
+        }
+        if shape.level == Level::Encrypt {
+            header.flags = header.flags.with(Flags::ENCRYPTED);
+        }
+        if shape.elicits {
+            header.flags = header.flags.with(Flags::ELICITS);
+        }
+        out.put(&header.to_bytes());
+        out.put(&self.scratch);
+        body(self, out);
+        if let Err(why) = self.sealer.seal(&header, out) {
+            out.cancel();
+            if why == Unsealed::Exhausted && !self.exhausted {
+                self.exhausted = true;
+                self.events.push_back(Event::KeysExhausted);
+            }
+            return false;
+        }
+        out.end();
+        let len = HEADER_LEN + usize::from(header.len) + shape.level.trailer_len();
+        if let Some(path) = self.paths.get_mut(index) {
+            path.sent(now, lane, len, shape.elicits, shape.carried);
+        }
+        if self.key_unconfirmed.is_none() && self.sealer.wants_update(now) {
+            self.sealer.update(now);
+            self.key_unconfirmed = Some(now);
+            self.key_updates += 1;
+        }
+        true
+    }
+
+    /// Returns the space whose acknowledgement may go along in a frame of a lane.
+    fn teller(&self, path: &Path, lane: usize) -> Option<usize> {
+        // Under keys, an acknowledgement is always protected.
+        let lanes: &[usize] = match (self.keyed, lane) {
+            (true, 0) => &[],
+            (true, _) => &[1, 0],
+            (false, _) => &[0],
+        };
+        lanes.iter().copied().find(|lane| path.spaces.get(*lane).is_some_and(|space| space.come.may_tell()))
+    }
+
+    /// Writes an acknowledgement to `scratch` if one is worth going along. Returns the flag that says so.
+    fn tell_beside(&mut self, now: Instant, index: usize, lane: usize) -> Flags {
+        let Some(path) = self.paths.get(index) else { return Flags::default() };
+        let news = lane == usize::from(self.keyed) && self.has_news(index);
+        let Some(about) = self.teller(path, lane).or(news.then_some(lane)) else { return Flags::default() };
+        self.tell(now, index, about, true);
+        Flags::ACKS
+    }
+
+    fn tell(&mut self, now: Instant, index: usize, about: usize, surely: bool) {
+        let Some(path) = self.paths.get_mut(index) else { return };
+        let limit = self.xid_limits.get(about).copied().unwrap_or_default();
+        if let Some(space) = path.spaces.get_mut(about) {
+            space.come.tell(now, path.id, about == 1, limit, path.overruns, &mut self.scratch);
+        }
+        if let Some(told) = self.xid_told.get_mut(about).filter(|_| surely) {
+            *told = limit;
+        }
+    }
+
+    fn control_level(&self) -> Level {
+        if self.keyed { Level::Integrity } else { Level::None }
+    }
+}
+
+/// Takes what a path wants to ask next.
+fn next_ask(path: &mut Path, keyed: bool, token: [u8; 16]) -> Option<(Ask, Carried)> {
+    let takes = u16::try_from(path.local_mtu).unwrap_or(u16::MAX);
+    if core::mem::take(&mut path.step_wanted) {
+        let token = (!keyed && path.challenge != 0).then_some(token);
+        let step = Step { challenge: path.challenge, echo: path.echo, frame_max: takes, token };
+        return Some((Ask::Path(step), Carried::PathStep));
+    }
+    if core::mem::take(&mut path.receives_wanted) {
+        return Some((Ask::Receives(takes), Carried::Receives));
+    }
+    if let Some(left) = path.leave.take() {
+        return Some((Ask::Leave { path: left }, Carried::Nothing));
+    }
+    if core::mem::take(&mut path.ping_wanted) {
+        return Some((Ask::Ping, Carried::Nothing));
+    }
+    let size = path.pmtu.wants_probe().filter(|_| path.is_usable())?;
+    path.pmtu.probe_sent();
+    let size = u16::try_from(size).unwrap_or(u16::MAX);
+    Some((Ask::Mtu(size), Carried::Mtu(size)))
+}

@@ -1,0 +1,569 @@
+//! One path of a session: a port of ours and a station beyond it.
+//!
+//! A path has packet numbers, round trips, a window, credit and an MTU of its own. It knows which frames are under way and
+//! tells the outbox what arrived and what was lost; it neither builds nor opens frames.
+//!
+//! A path is never given up because of silence alone before the limit: while nothing is heard it is probed, at most
+//! 64 ms apart, with the oldest data that was not acknowledged, so that it goes on within 64 ms of the cable being back.
+
+pub(crate) mod congestion;
+pub(crate) mod credit;
+pub(crate) mod loss;
+pub(crate) mod pmtu;
+pub(crate) mod ranges;
+pub(crate) mod replay;
+pub(crate) mod rtt;
+pub(crate) mod space;
+
+use base::ether::{EtherPort, Mac, PortState};
+use base::time::{Duration, Instant};
+
+use self::congestion::Congestion;
+use self::loss::Order;
+use self::pmtu::Pmtu;
+use self::rtt::Rtt;
+use self::space::{BadAck, Carried, Incoming, Outgoing, Sent, State};
+use crate::association::Plan;
+use crate::outbox::{Done, HEAD_LEN_MAX, Outbox};
+use crate::pdu::ack::{Ack, PN_COUNT_MASK};
+use crate::pdu::parameters::Repair;
+
+/// The two ends of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathAddress {
+    /// Our port.
+    pub port: EtherPort,
+    /// The peer's address.
+    pub mac: Mac,
+}
+
+/// The longest time between two probes of a path that is silent.
+const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(64);
+/// The same once the path was given up and the session lives on by others.
+const PROBE_INTERVAL_DOWN: Duration = Duration::from_secs(1);
+/// How many frames one time-out sends.
+const PROBES: u8 = 2;
+/// From this many time-outs in a row on, probes are short, and other paths take over.
+pub(crate) const SUSPECT_AFTER: u32 = 2;
+/// A longest frame below this cannot carry a block and an acknowledgement.
+const MTU_MIN: usize = HEAD_LEN_MAX + 64;
+/// How long after the last data a path counts as in use.
+const IN_USE: Duration = Duration::from_secs(1);
+
+/// A packet number space in both directions.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) out: Outgoing,
+    pub(crate) come: Incoming,
+}
+
+/// What a path did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathStats {
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Bytes in them, Ethernet headers not counted.
+    pub bytes_sent: u64,
+    /// Frames that came and were taken.
+    pub frames_received: u64,
+    /// Frames given up.
+    pub frames_lost: u64,
+    /// Of those, frames that arrived after all.
+    pub frames_late: u64,
+    /// Acknowledgements sent in frames of their own.
+    pub acks_sent: u64,
+    /// Times nothing was heard for too long.
+    pub timeouts: u64,
+    /// The smoothed round trip.
+    pub round_trip: Duration,
+    /// The congestion window, in bytes.
+    pub window: u64,
+    /// How many bytes are under way.
+    pub under_way: u64,
+    /// The window that we grant, in frames, in the space that grants more.
+    pub granted: u64,
+    /// The longest frame.
+    pub mtu: usize,
+}
+
+/// A path.
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(crate) id: u8,
+    pub(crate) address: PathAddress,
+    /// Whether our port is up.
+    pub(crate) port_up: bool,
+    /// Our challenge that the peer did not echo yet; 0 once the path may be used.
+    pub(crate) challenge: u64,
+    /// The peer's challenge, to be echoed.
+    pub(crate) echo: u64,
+    pub(crate) step_wanted: bool,
+    pub(crate) receives_wanted: bool,
+    pub(crate) ping_wanted: bool,
+    /// A path that is left, to be told.
+    pub(crate) leave: Option<u8>,
+    /// Frames that may go out whatever the windows say.
+    pub(crate) probes: u8,
+    pub(crate) spaces: [Space; 2],
+    pub(crate) rtt: Rtt,
+    order: Order,
+    pub(crate) congestion: Congestion,
+    pub(crate) pmtu: Pmtu,
+    pub(crate) local_mtu: usize,
+    peer_mtu: usize,
+    peer_ack_delay: Duration,
+    pto_floor: Duration,
+    repair: Repair,
+    /// When a frame that is surely the peer's last came.
+    pub(crate) heard: Instant,
+    pub(crate) down: bool,
+    pto_at: Option<Instant>,
+    pub(crate) backoff: u32,
+    loss_at: Option<Instant>,
+    data_at: Instant,
+    /// Frames that our port lost for want of room, and what the peer last said of its own.
+    pub(crate) overruns: u32,
+    peer_overruns: Option<u32>,
+    /// Whether the owner was told that there is something to send.
+    pub(crate) announced: bool,
+    pub(crate) stats: PathStats,
+}
+
+/// What came of an acknowledgement or of time, for the owner to tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Outcome {
+    /// The longest frame changed.
+    pub(crate) mtu_changed: bool,
+    /// When the newest protected frame that arrived had been sent.
+    pub(crate) sealed_at: Option<Instant>,
+    /// Frames were lost.
+    pub(crate) lost: bool,
+}
+
+impl Path {
+    pub(crate) fn new(
+        now: Instant,
+        id: u8,
+        address: PathAddress,
+        local: &PortState,
+        plan: &Plan,
+        seed: u64,
+    ) -> Self {
+        let used = |sealed: bool| if id == 0 && sealed { plan.numbers_used } else { 0 };
+        let space = |sealed: bool| Space {
+            out: Outgoing::new(used(sealed), u64::from(plan.peer_frames_initial), seed ^ u64::from(sealed)),
+            come: Incoming::new(now, u64::from(plan.frames_initial), plan.frames_share, used(sealed)),
+        };
+        let peer_mtu = usize::from(plan.peer_frame_max);
+        let pmtu = Pmtu::new(local.mtu.min(peer_mtu));
+        let frame_len = pmtu.current() as u64;
+        Self {
+            id,
+            address,
+            port_up: true,
+            challenge: 0,
+            echo: 0,
+            step_wanted: false,
+            receives_wanted: false,
+            ping_wanted: false,
+            leave: None,
+            probes: 0,
+            spaces: [space(false), space(true)],
+            rtt: Rtt::new(),
+            order: Order::default(),
+            congestion: Congestion::new(now, frame_len, plan.delay_allowance),
+            pmtu,
+            local_mtu: local.mtu,
+            peer_mtu,
+            peer_ack_delay: plan.peer_ack_delay_max,
+            pto_floor: plan.probe_floor,
+            repair: plan.repair,
+            heard: now,
+            down: false,
+            pto_at: None,
+            backoff: 0,
+            loss_at: None,
+            data_at: now,
+            overruns: 0,
+            peer_overruns: None,
+            announced: false,
+            stats: PathStats::default(),
+        }
+    }
+
+    /// Returns whether data may be sent on it.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.port_up && self.challenge == 0 && !self.down && self.pmtu.current() >= MTU_MIN
+    }
+
+    /// Returns whether it is usable and answers.
+    pub(crate) fn is_good(&self) -> bool {
+        self.is_usable() && self.backoff < SUSPECT_AFTER
+    }
+
+    /// Returns whether a frame of data may be sent in a space.
+    pub(crate) fn has_room(&self, lane: usize) -> bool {
+        let credit =
+            self.spaces.get(lane).is_some_and(|space| space.out.credit() > 0 && space.out.has_room());
+        credit && self.congestion.room() > 0
+    }
+
+    /// Returns how long a frame that is sent now is likely to take, relative to others.
+    pub(crate) fn score(&self) -> u64 {
+        let queue =
+            self.congestion.in_flight().saturating_mul(64).checked_div(self.congestion.window()).unwrap_or(0);
+        let micros = u64::try_from(self.rtt.smoothed().as_micros()).unwrap_or(u64::MAX);
+        micros.max(1).saturating_mul(64 + queue)
+    }
+
+    /// Takes note of a frame that left. `data` says whether it carried any.
+    pub(crate) fn sent(&mut self, now: Instant, lane: usize, len: usize, elicits: bool, carried: Carried) {
+        let state = if elicits { State::UnderWay } else { State::Settled };
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.stats.frames_sent += 1;
+        self.stats.bytes_sent += u64::from(len);
+        if let Some(space) = self.spaces.get_mut(lane) {
+            space.out.push(Sent { at: now, len, state, repeated: false, carried });
+        }
+        if elicits {
+            self.congestion.sent(now, u64::from(len));
+            self.arm(now);
+            if matches!(carried, Carried::Chunk(_)) {
+                self.data_at = now;
+            }
+        }
+    }
+
+    /// Takes note of a frame that came and is what it says.
+    pub(crate) fn came(&mut self, now: Instant, lane: usize, pn: u64, elicits: bool, ack_delay: Duration) {
+        self.heard = now;
+        self.stats.frames_received += 1;
+        if self.backoff > SUSPECT_AFTER {
+            // Somebody is there again: no need to wait for the end of a long interval.
+            let soon = now.after(self.probe_timeout());
+            self.pto_at = self.pto_at.map(|at| at.min(soon));
+        }
+        let round_trip = self.rtt.smoothed();
+        if let Some(space) = self.spaces.get_mut(lane) {
+            space.come.take(now, pn, elicits, ack_delay, round_trip);
+        }
+    }
+
+    /// Takes an acknowledgement; `done` is given each message that it completes.
+    pub(crate) fn acknowledge(
+        &mut self,
+        now: Instant,
+        ack: &Ack<'_>,
+        outbox: &mut Outbox,
+        done: &mut dyn FnMut(Done),
+    ) -> Result<Outcome, BadAck> {
+        let mut outcome = Outcome::default();
+        let (mut bytes, mut frames, mut late) = (0, 0, 0_u64);
+        let mut newest = (0, Instant::ORIGIN);
+        let mut probe = None;
+        let Some(space) = self.spaces.get_mut(usize::from(ack.sealed)) else { return Ok(outcome) };
+        let pmtu = &mut self.pmtu;
+        let rose = space.out.acknowledge(ack, |pn, sent| {
+            if sent.state == State::UnderWay {
+                bytes += u64::from(sent.len);
+                frames += 1;
+            } else {
+                late += 1;
+            }
+            if pn > newest.0 {
+                newest = (pn, sent.at);
+            }
+            match sent.carried {
+                Carried::Chunk(chunk) => {
+                    pmtu.acked(index(sent.len));
+                    if let Some(message) = outbox.arrived(&chunk) {
+                        done(message);
+                    }
+                }
+                Carried::Mtu(len) => probe = Some(len),
+                Carried::Nothing | Carried::PathStep | Carried::Receives => {}
+            }
+        })?;
+        if space.out.set_limit(ack.pn_limit & PN_COUNT_MASK) {
+            self.announced = false;
+        }
+        if ack.sealed && newest.0 > 0 {
+            outcome.sealed_at = Some(newest.1);
+        }
+        if frames > 0 {
+            let is_sample = rose && newest.0 == ack.largest & PN_COUNT_MASK;
+            let delay = Duration::from_micros(u64::from(ack.delay_us));
+            let sample = is_sample.then(|| self.rtt.sample(now.since(newest.1), delay));
+            if self.congestion.acked(now, bytes, frames, newest.1, sample) {
+                self.order.round();
+            }
+            self.backoff = 0;
+        }
+        if late > 0 && self.repair == Repair::Selective {
+            self.stats.frames_late += late;
+            self.order.mistaken(now, self.rtt.smoothed());
+        }
+        if let Some(len) = probe {
+            outcome.mtu_changed |= self.pmtu.probe_acked(now, usize::from(len));
+        }
+        if self.peer_overruns.replace(ack.overruns).is_some_and(|before| before != ack.overruns) {
+            self.congestion.overrun();
+        }
+        self.detect(now, outbox, &mut outcome);
+        if frames > 0 {
+            self.arm(now);
+        }
+        Ok(outcome)
+    }
+
+    /// Gives up what must be lost.
+    fn detect(&mut self, now: Instant, outbox: &mut Outbox, outcome: &mut Outcome) {
+        let lost_before = self.stats.frames_lost;
+        let (round_trip, span) = (self.rtt.recent(), self.probe_timeout());
+        let mut lost = Lost {
+            now,
+            span,
+            changed: false,
+            pmtu: &mut self.pmtu,
+            congestion: &mut self.congestion,
+            stats: &mut self.stats,
+            step_wanted: &mut self.step_wanted,
+            receives_wanted: &mut self.receives_wanted,
+            outbox,
+        };
+        self.loss_at = None;
+        for space in &mut self.spaces {
+            let mut first = None;
+            let due = space.out.detect(now, &self.order, round_trip, |pn, sent| {
+                first.get_or_insert(pn);
+                lost.lost(sent);
+            });
+            if let (Repair::Window, Some(first)) = (self.repair, first) {
+                space.out.give_up(first, |_, sent| lost.again(sent));
+            }
+            self.loss_at = [self.loss_at, due].into_iter().flatten().min();
+            space.out.forget(Instant(now.0.saturating_sub(nanos(round_trip.saturating_mul(3)))));
+        }
+        outcome.mtu_changed |= lost.changed;
+        outcome.lost |= self.stats.frames_lost > lost_before;
+    }
+
+    /// Takes note of the time. Returns what came of it.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, outbox: &mut Outbox) -> Outcome {
+        let mut outcome = Outcome::default();
+        for space in &mut self.spaces {
+            space.come.handle_timeout(now);
+        }
+        if self.loss_at.is_some_and(|at| at <= now) {
+            self.detect(now, outbox, &mut outcome);
+        }
+        if self.pto_at.is_some_and(|at| at <= now) {
+            self.probe(now, outbox);
+        }
+        if self.is_in_use(now) {
+            self.pmtu.handle_timeout(now);
+        }
+        outcome
+    }
+
+    /// Returns when [`Self::handle_timeout`] wants to be called.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        if !self.port_up {
+            return None;
+        }
+        let [open, sealed] = &self.spaces;
+        let retry = self.pmtu.retry_at().filter(|at| self.is_in_use(*at));
+        [open.come.due(), sealed.come.due(), self.loss_at, self.pto_at, retry].into_iter().flatten().min()
+    }
+
+    /// Sends the oldest data again, before it is known to be lost: nothing was heard for too long.
+    fn probe(&mut self, now: Instant, outbox: &mut Outbox) {
+        self.backoff = self.backoff.saturating_add(1);
+        self.probes = PROBES;
+        self.announced = false;
+        self.stats.timeouts += 1;
+        let mut left = PROBES;
+        for space in self.spaces.iter_mut().rev() {
+            while let Some(sent) = space.out.oldest().filter(|_| left > 0) {
+                sent.repeated = true;
+                left -= 1;
+                match sent.carried {
+                    Carried::Chunk(chunk) => _ = outbox.lost(&chunk),
+                    Carried::PathStep => self.step_wanted = true,
+                    Carried::Receives => self.receives_wanted = true,
+                    Carried::Mtu(_) | Carried::Nothing => {}
+                }
+            }
+        }
+        self.arm(now);
+    }
+
+    /// Hands everything that is under way to other paths.
+    pub(crate) fn hand_over(&mut self, outbox: &mut Outbox) {
+        for space in &mut self.spaces {
+            while let Some(sent) = space.out.oldest() {
+                sent.repeated = true;
+                if let Carried::Chunk(chunk) = sent.carried {
+                    outbox.lost(&chunk);
+                }
+            }
+        }
+    }
+
+    /// Takes note that something could not be sent for want of credit, with nothing under way that would bring more.
+    pub(crate) fn wait_for_credit(&mut self, now: Instant) {
+        if self.pto_at.is_none() && self.port_up {
+            self.pto_at = Some(now.after(self.probe_interval()));
+        }
+    }
+
+    /// Takes note that the port is up, or of what changed about it. Returns whether the longest frame changed.
+    pub(crate) fn port_up(&mut self, now: Instant, local: &PortState) -> bool {
+        let changed = self.set_local_mtu(local.mtu);
+        if !self.port_up {
+            self.port_up = true;
+            self.announced = false;
+            self.retry_at_once(now);
+        }
+        changed
+    }
+
+    /// Takes note that the port is down.
+    pub(crate) fn port_down(&mut self) {
+        self.port_up = false;
+        self.pto_at = None;
+        self.loss_at = None;
+    }
+
+    /// Sets what the peer's port takes. Returns whether the longest frame changed.
+    pub(crate) fn set_peer_mtu(&mut self, mtu: usize) -> bool {
+        self.peer_mtu = mtu;
+        self.limit_mtu()
+    }
+
+    fn set_local_mtu(&mut self, mtu: usize) -> bool {
+        if mtu != self.local_mtu {
+            self.local_mtu = mtu;
+            self.receives_wanted = true;
+            self.announced = false;
+        }
+        self.limit_mtu()
+    }
+
+    fn limit_mtu(&mut self) -> bool {
+        let changed = self.pmtu.set_most(self.local_mtu.min(self.peer_mtu));
+        self.mtu_changed();
+        changed
+    }
+
+    /// Takes note that frames were too long for our own port. Returns whether the longest frame changed.
+    pub(crate) fn too_long(&mut self, now: Instant) -> bool {
+        let changed = self.pmtu.fall_back(now);
+        self.mtu_changed();
+        changed
+    }
+
+    pub(crate) fn mtu_changed(&mut self) {
+        self.congestion.set_frame_len(self.pmtu.current() as u64);
+    }
+
+    /// Asks for a sign of life.
+    pub(crate) fn retry_at_once(&mut self, now: Instant) {
+        self.backoff = 0;
+        self.probes = PROBES;
+        self.ping_wanted = true;
+        self.arm(now);
+    }
+
+    /// Returns whether data went out lately.
+    fn is_in_use(&self, now: Instant) -> bool {
+        self.is_usable() && now.since(self.data_at) < IN_USE
+    }
+
+    pub(crate) fn probe_timeout(&self) -> Duration {
+        self.rtt.probe_timeout(self.peer_ack_delay, self.pto_floor)
+    }
+
+    fn probe_interval(&self) -> Duration {
+        let first = self.probe_timeout();
+        let most = if self.down { PROBE_INTERVAL_DOWN } else { PROBE_INTERVAL_MAX.max(first) };
+        first.saturating_mul(1 << self.backoff.min(12)).min(most)
+    }
+
+    /// Sets when silence is too long.
+    fn arm(&mut self, now: Instant) {
+        let waiting = self.spaces.iter().any(|space| space.out.is_waiting());
+        self.pto_at = (waiting || self.probes > 0).then(|| now.after(self.probe_interval()));
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.spaces.iter().any(|space| space.out.is_waiting())
+    }
+
+    pub(crate) fn stats(&self) -> PathStats {
+        let [open, sealed] = &self.spaces;
+        PathStats {
+            round_trip: self.rtt.smoothed(),
+            window: self.congestion.window(),
+            under_way: self.congestion.in_flight(),
+            granted: open.come.grant.window().max(sealed.come.grant.window()),
+            mtu: self.pmtu.current(),
+            ..self.stats
+        }
+    }
+}
+
+/// What a loss means to the parts of a path.
+struct Lost<'a> {
+    now: Instant,
+    span: Duration,
+    changed: bool,
+    pmtu: &'a mut Pmtu,
+    congestion: &'a mut Congestion,
+    stats: &'a mut PathStats,
+    step_wanted: &'a mut bool,
+    receives_wanted: &'a mut bool,
+    outbox: &'a mut Outbox,
+}
+
+impl Lost<'_> {
+    fn lost(&mut self, sent: &Sent) {
+        self.stats.frames_lost += 1;
+        if let Carried::Mtu(len) = sent.carried {
+            self.congestion.forgotten(u64::from(sent.len));
+            return self.pmtu.probe_lost(self.now, usize::from(len));
+        }
+        self.congestion.lost(u64::from(sent.len));
+        if self.pmtu.lost(self.now, index(sent.len), sent.at, self.span) {
+            self.changed = true;
+            self.congestion.set_frame_len(self.pmtu.current() as u64);
+        }
+        self.repeat(sent);
+    }
+
+    /// Takes what may have arrived as lost.
+    fn again(&mut self, sent: &Sent) {
+        self.congestion.forgotten(u64::from(sent.len));
+        match sent.carried {
+            Carried::Mtu(len) => self.pmtu.probe_lost(self.now, usize::from(len)),
+            _ => self.repeat(sent),
+        }
+    }
+
+    fn repeat(&mut self, sent: &Sent) {
+        match sent.carried {
+            Carried::Chunk(chunk) if !sent.repeated => _ = self.outbox.lost(&chunk),
+            Carried::PathStep => *self.step_wanted = true,
+            Carried::Receives => *self.receives_wanted = true,
+            Carried::Chunk(_) | Carried::Mtu(_) | Carried::Nothing => {}
+        }
+    }
+}
+
+fn index(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,146 @@
+//! Credit: how many frames a receiver is ready to hold, told as the largest packet number it takes.
+//!
+//! The limit is absolute and only ever rises, so that lost, repeated and late announcements harm nothing; a window that
+//! shrinks leaves the limit where it is until the numbers have caught up. The window finds its size by itself: a
+//! sender that uses half of it within a round trip or two gets twice as much, up to the share that the port's receive
+//! ring leaves for this session; a ring that overflowed gets half.
+
+use base::time::{Duration, Instant};
+
+/// The window that a receiver begins with, if its share allows.
+pub(crate) const WINDOW_INITIAL: u64 = 64;
+
+/// The least window: below, acknowledgements would be waited for one by one.
+pub(crate) const WINDOW_MIN: u64 = 8;
+
+/// The largest window: half of what the replay bitmap tells apart.
+pub(crate) const WINDOW_MAX: u64 = 8192;
+
+/// How far beyond the limit a number is still taken: probes and bare acknowledgements may pass it. A path is probed about
+/// a thousand times before it is given up.
+pub(crate) const BEYOND_MAX: u64 = 2048;
+
+/// After this long without need, a window goes back to half.
+const UNUSED: Duration = Duration::from_secs(5);
+
+/// A receiver's side: the window of one packet number space.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    window: u64,
+    share: u64,
+    limit: u64,
+    told: u64,
+    /// When the present measurement began, and at which number.
+    since: Instant,
+    from: u64,
+}
+
+impl Grant {
+    /// `limit` is what the peer counts on before it hears from us.
+    pub(crate) fn new(now: Instant, limit: u64, share: u64) -> Self {
+        let share = share.clamp(WINDOW_MIN, WINDOW_MAX);
+        Self { window: WINDOW_INITIAL.min(share), share, limit, told: limit, since: now, from: 0 }
+    }
+
+    pub(crate) const fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Returns whether a number may be taken at all.
+    pub(crate) const fn admits(&self, pn: u64) -> bool {
+        pn <= self.limit.saturating_add(BEYOND_MAX)
+    }
+
+    /// Takes note that `largest` is the largest number that came so far.
+    pub(crate) fn received(&mut self, now: Instant, largest: u64, round_trip: Duration) {
+        let used = largest.saturating_sub(self.from);
+        if used >= self.window / 2 {
+            let took = now.since(self.since);
+            if took <= round_trip.saturating_mul(2) {
+                self.window = (self.window * 2).min(self.share);
+            } else if took > UNUSED {
+                self.window = (self.window / 2).max(WINDOW_INITIAL.min(self.share));
+            }
+            (self.since, self.from) = (now, largest);
+        }
+        self.limit = self.limit.max(largest.saturating_add(self.window));
+    }
+
+    /// Sets the most that the window may grow to.
+    pub(crate) fn set_share(&mut self, share: u64) {
+        self.share = share.clamp(WINDOW_MIN, WINDOW_MAX);
+        self.window = self.window.min(self.share);
+    }
+
+    /// Takes note that the port lost frames because nobody read them in time.
+    pub(crate) fn overflowed(&mut self) {
+        self.window = (self.window / 2).max(WINDOW_MIN);
+    }
+
+    /// Returns whether the peer should hear of the limit although nothing else is to be said: it has used half of
+    /// what it knows of.
+    pub(crate) const fn is_news(&self, largest: u64) -> bool {
+        self.limit > self.told && self.told.saturating_sub(largest) <= self.window / 2
+    }
+
+    /// Returns the limit, which goes out now.
+    pub(crate) const fn tell(&mut self) -> u64 {
+        self.told = self.limit;
+        self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_micros(100);
+
+    #[test]
+    fn the_window_grows_while_it_is_used_up_fast_and_not_beyond_its_share() {
+        let mut grant = Grant::new(Instant(0), 64, 300);
+        let mut sizes = alloc::vec::Vec::new();
+        for step in 1..=8_u64 {
+            let largest = grant.tell() - 1;
+            grant.received(Instant(step * 100_000), largest, RTT);
+            sizes.push(grant.window());
+        }
+        assert_eq!(sizes, [128, 256, 300, 300, 300, 300, 300, 300]);
+        let mut slow = Grant::new(Instant(0), 64, 300);
+        for step in 1..=8_u64 {
+            slow.received(Instant(step * 100_000_000), step * 60, RTT);
+        }
+        assert_eq!(slow.window(), 64);
+    }
+
+    #[test]
+    fn a_limit_never_goes_back() {
+        let mut grant = Grant::new(Instant(0), 64, 512);
+        grant.received(Instant(1), 60, RTT);
+        let told = grant.tell();
+        assert_eq!(told, 60 + 128);
+        grant.set_share(16);
+        grant.overflowed();
+        grant.received(Instant(2), 61, RTT);
+        assert_eq!((grant.window(), grant.tell()), (8, told));
+        grant.received(Instant(3), told, RTT);
+        assert!(grant.tell() >= told + 8);
+    }
+
+    #[test]
+    fn a_receiver_speaks_up_when_half_of_what_the_sender_knows_is_used() {
+        let mut grant = Grant::new(Instant(0), 64, 64);
+        grant.received(Instant(1), 20, RTT);
+        assert!(!grant.is_news(20));
+        grant.received(Instant(2), 40, RTT);
+        assert!(grant.is_news(40));
+        grant.tell();
+        assert!(!grant.is_news(40));
+    }
+
+    #[test]
+    fn numbers_far_beyond_the_limit_are_not_taken() {
+        let grant = Grant::new(Instant(0), 64, 64);
+        assert!(grant.admits(64 + BEYOND_MAX) && !grant.admits(64 + BEYOND_MAX + 1));
+    }
+}

@@ -1,0 +1,424 @@
+//! One packet number space of a path, in both directions: what was sent and is not settled, what came and is to be
+//! acknowledged.
+//!
+//! Frames that were sent lie in a ring in the order of their numbers, so that an acknowledgement finds them by subtraction.
+//! Every number is used once; some are never used, so that a peer that acknowledges what it did not get is caught.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+
+use super::credit::{Grant, WINDOW_MAX};
+use super::loss::{LATER_FRAMES, Order};
+use super::ranges::Ranges;
+use super::replay::Replay;
+use crate::outbox::Chunk;
+use crate::pdu::ack::{ACK_LEN, Ack, PN_COUNT_MASK, RANGE_LEN, RANGES_MAX, Range};
+
+/// Where the path stands in a packet number.
+pub(crate) const PATH_SHIFT: u32 = 56;
+
+/// How many numbers may be unsettled: twice the largest credit, since bare acknowledgements use numbers too.
+const RING_MAX: usize = 16_384;
+const _: () = assert!(RING_MAX as u64 == 2 * WINDOW_MAX);
+
+/// One number in so many is left out, at least; and twice so many at most.
+const SKIP_EVERY: u64 = 4096;
+
+/// A frame that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) at: Instant,
+    /// Its length from header to tag.
+    pub(crate) len: u32,
+    pub(crate) state: State,
+    /// Whether what it carried was sent again, or is about to be, before its own fate was known.
+    pub(crate) repeated: bool,
+    pub(crate) carried: Carried,
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It is to be acknowledged and was not.
+    UnderWay,
+    /// It was given up; it may arrive yet.
+    Lost,
+    /// Nothing more is to be learned of it.
+    Settled,
+}
+
+/// What a frame carried that must arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carried {
+    /// Nothing: an acknowledgement, a ping.
+    Nothing,
+    /// A part of a message.
+    Chunk(Chunk),
+    /// A question whether so long a frame comes through.
+    Mtu(u16),
+    /// A step in trying the path.
+    PathStep,
+    /// What our port takes.
+    Receives,
+}
+
+/// What is wrong with an acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadAck {
+    /// It names a number that was never used.
+    NeverSent,
+}
+
+/// The sending direction.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    ring: VecDeque<Sent>,
+    /// The number of the ring's front, and of what is sent next.
+    base: u64,
+    next: u64,
+    /// No frame below is under way.
+    low: u64,
+    under_way: u64,
+    largest_acked: u64,
+    limit: u64,
+    left_out: u64,
+    leave_out: u64,
+    dice: Rng,
+}
+
+impl Outgoing {
+    pub(crate) fn new(used: u64, limit: u64, seed: u64) -> Self {
+        let next = used + 1;
+        let mut dice = Rng::from_seed(seed);
+        let leave_out = next + 64 + dice.below(SKIP_EVERY);
+        Self {
+            ring: VecDeque::new(),
+            base: next,
+            next,
+            low: next,
+            under_way: 0,
+            largest_acked: used,
+            limit: used + limit,
+            left_out: 0,
+            leave_out,
+            dice,
+        }
+    }
+
+    /// Returns the number of the next frame.
+    pub(crate) const fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns whether any frame is under way.
+    pub(crate) const fn is_waiting(&self) -> bool {
+        self.under_way > 0
+    }
+
+    /// Returns how many more frames the peer's credit allows.
+    pub(crate) const fn credit(&self) -> u64 {
+        (self.limit + 1).saturating_sub(self.next)
+    }
+
+    /// Returns whether a frame can be sent at all.
+    pub(crate) fn has_room(&self) -> bool {
+        self.ring.len() < RING_MAX
+    }
+
+    /// Takes note of how far the peer's credit goes. A limit that goes back is an old one.
+    pub(crate) fn set_limit(&mut self, limit: u64) -> bool {
+        let raised = limit > self.limit;
+        self.limit = self.limit.max(limit);
+        raised
+    }
+
+    /// Takes note of a frame that was sent with the number [`Self::next`].
+    pub(crate) fn push(&mut self, sent: Sent) {
+        self.under_way += u64::from(sent.state == State::UnderWay);
+        self.ring.push_back(sent);
+        self.next += 1;
+        if self.next == self.leave_out {
+            let gap = Sent { state: State::Settled, carried: Carried::Nothing, len: 0, ..sent };
+            self.left_out = self.next;
+            self.leave_out = self.next + SKIP_EVERY + self.dice.below(SKIP_EVERY);
+            self.ring.push_back(gap);
+            self.next += 1;
+        }
+    }
+
+    /// Settles what an acknowledgement names. `hit` is given each frame that was under way, and each that was given up.
+    /// Returns whether the largest number acknowledged rose.
+    pub(crate) fn acknowledge(
+        &mut self,
+        ack: &Ack<'_>,
+        mut hit: impl FnMut(u64, &Sent),
+    ) -> Result<bool, BadAck> {
+        let largest = ack.largest & PN_COUNT_MASK;
+        if largest >= self.next
+            || (self.left_out > 0 && runs(ack).any(|(from, to)| from <= self.left_out && self.left_out < to))
+        {
+            return Err(BadAck::NeverSent);
+        }
+        for (from, to) in runs(ack) {
+            if to <= self.base {
+                break;
+            }
+            let (from, to) = (self.index(from.max(self.base)), self.index(to));
+            for (pn, sent) in (self.base + from as u64..).zip(self.ring.range_mut(from..to)) {
+                match sent.state {
+                    State::Settled => continue,
+                    State::UnderWay => self.under_way -= 1,
+                    State::Lost => {}
+                }
+                hit(pn, sent);
+                sent.state = State::Settled;
+            }
+        }
+        let rose = largest > self.largest_acked;
+        self.largest_acked = self.largest_acked.max(largest);
+        Ok(rose)
+    }
+
+    /// Gives up what must be lost by now; `lost` is given each such frame. Returns when the next one is due.
+    pub(crate) fn detect(
+        &mut self,
+        now: Instant,
+        order: &Order,
+        round_trip: Duration,
+        mut lost: impl FnMut(u64, &Sent),
+    ) -> Option<Instant> {
+        let patience = order.patience(round_trip);
+        let mut due: Option<Instant> = None;
+        self.rise();
+        let (from, to) = (self.index(self.low), self.index(self.largest_acked));
+        for (pn, sent) in (self.low..).zip(self.ring.range_mut(from.min(to)..to)) {
+            if sent.state != State::UnderWay {
+                continue;
+            }
+            let until = sent.at.after(patience);
+            if (order.counts_frames() && self.largest_acked >= pn + LATER_FRAMES) || until <= now {
+                sent.state = State::Lost;
+                self.under_way -= 1;
+                lost(pn, sent);
+            } else {
+                due = Some(due.map_or(until, |due| due.min(until)));
+            }
+        }
+        due
+    }
+
+    /// Gives up everything that is under way from the number `from` on.
+    pub(crate) fn give_up(&mut self, from: u64, mut lost: impl FnMut(u64, &Sent)) {
+        let from = from.max(self.base);
+        let start = self.index(from);
+        for (pn, sent) in (from..).zip(self.ring.range_mut(start..)) {
+            if sent.state == State::UnderWay {
+                sent.state = State::Lost;
+                self.under_way -= 1;
+                lost(pn, sent);
+            }
+        }
+    }
+
+    /// Returns the oldest frame under way whose content was not repeated.
+    pub(crate) fn oldest(&mut self) -> Option<&mut Sent> {
+        self.rise();
+        let from = self.index(self.low);
+        self.ring
+            .range_mut(from..)
+            .find(|sent| sent.state == State::UnderWay && !sent.repeated && sent.carried != Carried::Nothing)
+    }
+
+    /// Forgets what is settled, and what was given up before `before`.
+    pub(crate) fn forget(&mut self, before: Instant) {
+        while let Some(front) = self.ring.front() {
+            match front.state {
+                State::Settled => {}
+                State::Lost if front.at < before || self.ring.len() > RING_MAX / 2 => {}
+                State::Lost | State::UnderWay => break,
+            }
+            self.ring.pop_front();
+            self.base += 1;
+        }
+        self.low = self.low.max(self.base);
+    }
+
+    fn rise(&mut self) {
+        let start = self.index(self.low);
+        let settled = self.ring.range(start..).take_while(|sent| sent.state != State::UnderWay).count();
+        self.low += settled as u64;
+    }
+
+    /// Returns where in the ring a number stands, at most its end.
+    fn index(&self, pn: u64) -> usize {
+        usize::try_from(pn.saturating_sub(self.base))
+            .map_or(self.ring.len(), |index| index.min(self.ring.len()))
+    }
+}
+
+/// Returns the runs of numbers that an acknowledgement names, downwards and half-open.
+fn runs(ack: &Ack<'_>) -> impl Iterator<Item = (u64, u64)> {
+    let to = (ack.largest & PN_COUNT_MASK) + 1;
+    let from = to.saturating_sub(u64::from(ack.first));
+    let further = ack.ranges.scan(from, |below, range| {
+        let to = below.saturating_sub(u64::from(range.gap));
+        *below = to.saturating_sub(u64::from(range.len));
+        Some((*below, to))
+    });
+    core::iter::once((from, to)).chain(further)
+}
+
+/// How many acknowledgement-worthy frames are waited for, at least and at most.
+const EVERY: (u32, u32) = (2, 16);
+
+/// How many runs of numbers are remembered: twice what one acknowledgement names.
+const RUNS_MAX: usize = 2 * RANGES_MAX;
+
+/// The receiving direction.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    replay: Replay,
+    came: Ranges,
+    largest: u64,
+    largest_at: Instant,
+    pub(crate) grant: Grant,
+    unacked: u32,
+    every: u32,
+    due: Option<Instant>,
+    now: bool,
+}
+
+impl Incoming {
+    pub(crate) fn new(now: Instant, initial: u64, share: u64, used: u64) -> Self {
+        let mut incoming = Self {
+            replay: Replay::new(),
+            came: Ranges::new(),
+            largest: used,
+            largest_at: now,
+            grant: Grant::new(now, initial, share),
+            unacked: 0,
+            every: EVERY.0,
+            due: None,
+            now: false,
+        };
+        incoming.grant.received(now, used, Duration::ZERO);
+        // The handshake's own.
+        for pn in 0..=used {
+            incoming.replay.take(pn);
+        }
+        incoming
+    }
+
+    /// Returns whether a number did not come before. To be asked before the costly part.
+    pub(crate) fn is_new(&self, pn: u64) -> bool {
+        self.replay.is_new(pn)
+    }
+
+    /// Takes note of a frame that is what it says.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        pn: u64,
+        elicits: bool,
+        patience: Duration,
+        round_trip: Duration,
+    ) {
+        self.replay.take(pn);
+        let in_order = pn == self.largest + 1;
+        self.came.insert(pn, pn + 1);
+        if self.came.len() > RUNS_MAX {
+            self.came.keep_highest(RUNS_MAX);
+        }
+        if pn > self.largest {
+            (self.largest, self.largest_at) = (pn, now);
+            self.grant.received(now, pn, round_trip);
+        }
+        if elicits {
+            self.unacked += 1;
+            self.due = self.due.or(Some(now.after(patience)));
+            if !in_order {
+                self.every = EVERY.0;
+                self.now = true;
+            }
+            self.now |= self.unacked >= self.every;
+        }
+    }
+
+    /// Asks for an acknowledgement at once.
+    pub(crate) const fn hurry(&mut self) {
+        self.now = true;
+    }
+
+    /// Returns when an acknowledgement is due, if not now.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        if self.now { None } else { self.due }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.now |= self.due.is_some_and(|due| due <= now);
+    }
+
+    /// Returns whether an acknowledgement should go out although nothing else does.
+    pub(crate) const fn must_tell(&self) -> bool {
+        self.now || self.grant.is_news(self.largest)
+    }
+
+    /// Returns whether an acknowledgement is worth a place in a frame that goes out anyway.
+    pub(crate) const fn may_tell(&self) -> bool {
+        self.unacked > 0 || self.must_tell()
+    }
+
+    /// Returns the length of what [`Self::tell`] will write, at most.
+    pub(crate) fn tell_len(&self) -> usize {
+        ACK_LEN + RANGE_LEN * self.came.len().saturating_sub(1).min(RANGES_MAX)
+    }
+
+    /// Writes the acknowledgement, which goes out now.
+    pub(crate) fn tell(
+        &mut self,
+        now: Instant,
+        path: u8,
+        sealed: bool,
+        xid_limit: u32,
+        overruns: u32,
+        out: &mut Vec<u8>,
+    ) {
+        let id = u64::from(path) << PATH_SHIFT;
+        let horizon = self.largest.saturating_sub(2 * self.grant.window() + 64);
+        if self.came.len() > 1 {
+            self.came.remove(0, horizon);
+        }
+        let (runs, last) = match self.came.runs() {
+            [rest @ .., last] => (rest, *last),
+            [] => (&[][..], (1, 1)),
+        };
+        let waited = now.since(self.largest_at).as_micros();
+        let ack = Ack {
+            sealed,
+            largest: id | (last.1 - 1),
+            delay_us: u32::try_from(waited).unwrap_or(u32::MAX),
+            first: u32::try_from(last.1 - last.0).unwrap_or(u32::MAX),
+            pn_limit: id | self.grant.tell(),
+            xid_limit,
+            overruns,
+            ranges: Default::default(),
+        };
+        let mut above = last.0;
+        let ranges = runs.iter().rev().map(|(from, to)| {
+            let range = Range {
+                gap: u32::try_from(above - to).unwrap_or(u32::MAX),
+                len: u32::try_from(to - from).unwrap_or(u32::MAX),
+            };
+            above = *from;
+            range
+        });
+        ack.encode(ranges, out);
+        self.unacked = 0;
+        self.due = None;
+        self.now = false;
+        self.every = (self.every * 2).min(EVERY.1);
+    }
+}

@@ -1,14 +1,19 @@
-//! Reads from a LUN, does not wait, and ends what is under way with a task management function:
+//! Uses a LUN in the ways that block I/O does not show:
 //!
 //! ```text
-//! cargo run --package targe-initiator --example manage -- URL abort-task-set|logical-unit-reset
+//! cargo run --package targe-initiator --example manage -- URL abort-task            # end a read that is under way
+//! cargo run --package targe-initiator --example manage -- URL abort-task-set        # the same with a function for all
+//! cargo run --package targe-initiator --example manage -- URL logical-unit-reset
+//! cargo run --package targe-initiator --example manage -- URL negotiate KEY=VALUE   # while the session is up
+//! cargo run --package targe-initiator --example manage -- URL idle SECONDS          # read, and then nothing
 //! ```
 
+use std::error::Error;
 use std::time::Duration;
 
 use drivers::config::Config;
 use initiator::answer::block_on;
-use initiator::client::Client;
+use initiator::client::{Client, Session};
 use initiator::command::Command;
 use initiator::open::open_session;
 use initiator::url::{OfProcess, Url};
@@ -16,28 +21,58 @@ use iscsi::pdu::tmf_request::TmfFunction;
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+const USAGE: &str =
+    "usage: manage URL abort-task|abort-task-set|logical-unit-reset|negotiate KEY=VALUE|idle SECONDS";
+const LUN: Lun = Lun(0);
+
+fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [url, function] = arguments.as_slice() else { return Err("usage: manage URL FUNCTION".into()) };
-    let function = match function.as_str() {
-        "abort-task-set" => TmfFunction::ABORT_TASK_SET,
-        "logical-unit-reset" => TmfFunction::LOGICAL_UNIT_RESET,
-        other => return Err(format!("{other}: abort-task-set or logical-unit-reset").into()),
-    };
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let [url, what @ ..] = arguments.as_slice() else { return Err(USAGE.into()) };
     let client = Client::start(&Config::default())?;
     let session = block_on(open_session(&client, &Url::parse(url)?, &OfProcess))?;
-    let lun = Lun(0);
-    // READ(10) of eight blocks.
-    let read = Cdb::from_16([0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]);
-    session.submit(
-        Command::new(lun, read).reading(4096),
-        Box::new(|reply| println!("the read: {}", if reply.is_ok() { "answered" } else { "ended" })),
-    );
-    std::thread::sleep(Duration::from_millis(200));
-    let answer = session.manage(function, lun).wait()?;
-    println!("the function: {answer:?}");
-    let ready = session.run(Command::new(lun, Cdb::from_16([0; 16]))).wait()?;
+    match what {
+        ["abort-task"] => abort_one(&session)?,
+        ["abort-task-set"] => manage(&session, TmfFunction::ABORT_TASK_SET)?,
+        ["logical-unit-reset"] => manage(&session, TmfFunction::LOGICAL_UNIT_RESET)?,
+        ["negotiate", pair] => {
+            let pair = pair.split_once('=').ok_or(USAGE)?;
+            match session.negotiate(None, &[pair]).wait() {
+                Ok(answer) => println!("the target answers: {answer:?}"),
+                Err(why) => println!("nothing was agreed on: {why}"),
+            }
+            session.run(read()).wait()?;
+        }
+        ["idle", seconds] => {
+            session.run(read()).wait()?;
+            std::thread::sleep(Duration::from_secs(seconds.parse()?));
+        }
+        _ => return Err(USAGE.into()),
+    }
+    let ready = session.run(Command::new(LUN, Cdb::from_16([0; 16]))).wait()?;
     println!("TEST UNIT READY: {ready:?}");
     session.log_out().wait()?;
+    Ok(())
+}
+
+/// READ(10) of eight blocks.
+fn read() -> Command {
+    Command::new(LUN, Cdb::from_16([0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0])).reading(4096)
+}
+
+fn abort_one(session: &Session) -> Result<(), Box<dyn Error>> {
+    let running = session.begin(read());
+    std::thread::sleep(Duration::from_millis(200));
+    println!("the abort: {:?}", running.abort().wait()?);
+    println!("the read: {:?}", running.wait().map(|reply| reply.bytes().len()));
+    Ok(())
+}
+
+fn manage(session: &Session, function: TmfFunction) -> Result<(), Box<dyn Error>> {
+    let told =
+        |reply: Result<_, _>| println!("the read: {}", if reply.is_ok() { "answered" } else { "ended" });
+    session.submit(read(), Box::new(move |reply| told(reply.map(drop).map_err(drop))));
+    std::thread::sleep(Duration::from_millis(200));
+    println!("the function: {:?}", session.manage(function, LUN).wait()?);
     Ok(())
 }

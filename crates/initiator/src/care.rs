@@ -32,6 +32,8 @@ pub(crate) struct Pending {
     pub(crate) command: Command,
     /// What carries it, while it is with the session.
     pub(crate) task: Option<TaskId>,
+    /// Whether its caller wants it ended: then it is not tried again.
+    pub(crate) unwanted: bool,
     repeats: u32,
     busy_since: Option<Instant>,
     busy_wait: Duration,
@@ -50,7 +52,15 @@ pub(crate) enum Care {
 
 impl Pending {
     pub(crate) const fn new(token: u64, command: Command) -> Self {
-        Self { token, command, task: None, repeats: 0, busy_since: None, busy_wait: BUSY_WAIT }
+        Self {
+            token,
+            command,
+            task: None,
+            unwanted: false,
+            repeats: 0,
+            busy_since: None,
+            busy_wait: BUSY_WAIT,
+        }
     }
 
     /// Returns whether it was tried before: then it goes ahead of those that never were.
@@ -68,6 +78,7 @@ impl Pending {
             End::Status(ending) => CommandError::of_ending(&ending),
             End::Failed(ServiceResponse(_)) => CommandError::TargetFailure,
             End::Aborted => return (Care::Over(Err(CommandError::Aborted)), None),
+            End::NotSent if self.unwanted => return (Care::Over(Err(CommandError::Aborted)), None),
             End::Rejected(reason) => CommandError::Rejected(reason),
             End::NotSent | End::Lost => CommandError::Lost,
         };
@@ -75,7 +86,8 @@ impl Pending {
             CommandError::Sense(sense) if sense.key == SenseKey::UNIT_ATTENTION => Some(sense.asc),
             _ => None,
         };
-        (self.judge_error(now, error), attention)
+        let care = if self.unwanted { Care::Over(Err(error)) } else { self.judge_error(now, error) };
+        (care, attention)
     }
 
     fn judge_error(&mut self, now: Instant, error: CommandError) -> Care {
@@ -195,6 +207,22 @@ mod tests {
             now = at;
         }
         assert!(now.since(Instant(0)) >= BUSY_MAX && now.since(Instant(0)) < BUSY_MAX * 2);
+    }
+
+    #[test]
+    fn what_is_unwanted_is_not_tried_again() {
+        for (outcome, aborted) in [
+            (status(0x08), false),
+            (status(0x40), true),
+            (sense(SenseKey::UNIT_ATTENTION, Asc::POWER_ON_OCCURRED), false),
+            (ended(End::NotSent), true),
+            (ended(End::Aborted), true),
+        ] {
+            let mut pending = Pending::new(0, command(true));
+            pending.unwanted = true;
+            let Care::Over(Err(error)) = pending.judge(Instant(7), outcome).0 else { panic!("tried again") };
+            assert_eq!(error == CommandError::Aborted, aborted, "{error:?}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -13,7 +14,7 @@ use drivers::config::Config;
 use drivers::mailbox::Handle;
 use drivers::reactor::StartError;
 use iscsi::discovery::Discovered;
-use iscsi::initiator::contract::{ConnectionView, Down, Refusal, SessionPlan, Stats, Up};
+use iscsi::initiator::contract::{ConnectionView, Down, Refusal, SessionPlan, Slot, Stats, Up};
 use iscsi::name::IscsiName;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
@@ -23,6 +24,7 @@ use crate::answer::{Answer, Stopped, Teller, answer};
 use crate::command::{Command, CommandError, Reply};
 use crate::down::SessionDown;
 use crate::driver::Driver;
+use crate::running::{Running, Ticket};
 use crate::sessions::{Event, News, SessionId, Sessions};
 
 /// What to do with the result of a command. Called on the client's thread: it must not block.
@@ -55,6 +57,8 @@ struct Seat {
 struct Shared {
     orders: Mutex<Vec<Order>>,
     reactor: Handle<Sessions>,
+    /// The number of the next command that can be ended.
+    tickets: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// What was ordered when the last handle went.
     last_orders: Sender<Vec<Order>>,
@@ -62,9 +66,11 @@ struct Shared {
 
 enum Order {
     Open(Box<SessionPlan>, Vec<Watcher>, Teller<Session, SessionDown>),
-    Submit(SessionId, Command, Done),
+    Submit(SessionId, Option<Ticket>, Command, Done),
+    Abort(SessionId, Ticket, Teller<Option<TmfResult>, CommandError>),
     Manage(SessionId, TmfFunction, Lun, Teller<Option<TmfResult>, CommandError>),
     SendTargets(SessionId, Option<IscsiName>, Teller<(Vec<Discovered>, usize), CommandError>),
+    Negotiate(SessionId, Option<Slot>, Vec<(String, String)>, Teller<Keys, CommandError>),
     Watch(SessionId, Watcher),
     Stats(SessionId, Teller<Stats, CommandError>),
     Connections(SessionId, Teller<Vec<ConnectionView>, CommandError>),
@@ -72,10 +78,13 @@ enum Order {
     Stop,
 }
 
+/// Names and values of keys.
+type Keys = Vec<(String, String)>;
+
 impl Order {
     /// Tells who gave the order that nobody follows it. Tellers tell so by being dropped.
     fn refuse(self) {
-        if let Self::Submit(_, _, done) = self {
+        if let Self::Submit(_, _, _, done) = self {
             done(Err(CommandError::Stopped));
         }
     }
@@ -110,7 +119,13 @@ impl Client {
         let (reactor, hand_over) = started.recv().map_err(|_| died())??;
         let (last_orders, ordered) = std::sync::mpsc::channel();
         let thread = Mutex::new(Some(thread));
-        let shared = Arc::new(Shared { orders: Mutex::default(), reactor, thread, last_orders });
+        let shared = Arc::new(Shared {
+            orders: Mutex::default(),
+            reactor,
+            tickets: AtomicU64::new(0),
+            thread,
+            last_orders,
+        });
         hand_over.send((Arc::downgrade(&shared), ordered)).map_err(|_| died())?;
         Ok(Self { shared })
     }
@@ -131,13 +146,29 @@ impl Client {
 impl Session {
     /// Has a command carried out, and `done` called with what came of it.
     pub fn submit(&self, command: Command, done: Done) {
-        self.seat.shared.order(Order::Submit(self.seat.id, command, done));
+        self.seat.shared.order(Order::Submit(self.seat.id, None, command, done));
     }
 
     /// Has a command carried out.
     pub fn run(&self, command: Command) -> Answer<Reply, CommandError> {
         let (teller, answer) = answer();
         self.submit(command, Box::new(move |result| teller.tell(result)));
+        answer
+    }
+
+    /// Has a command carried out that can be ended before it ends by itself.
+    pub fn begin(&self, command: Command) -> Running {
+        let (teller, answer) = answer();
+        let ticket = Ticket(self.seat.shared.tickets.fetch_add(1, Ordering::Relaxed));
+        let done = Box::new(move |result| teller.tell(result));
+        self.seat.shared.order(Order::Submit(self.seat.id, Some(ticket), command, done));
+        Running::new(self.clone(), ticket, answer)
+    }
+
+    /// Ends a command.
+    pub(crate) fn abort(&self, ticket: Ticket) -> Answer<Option<TmfResult>, CommandError> {
+        let (teller, answer) = answer();
+        self.seat.shared.order(Order::Abort(self.seat.id, ticket, teller));
         answer
     }
 
@@ -154,6 +185,17 @@ impl Session {
     pub fn send_targets(&self, only: Option<IscsiName>) -> Answer<(Vec<Discovered>, usize), CommandError> {
         let (teller, answer) = answer();
         self.seat.shared.order(Order::SendTargets(self.seat.id, only, teller));
+        answer
+    }
+
+    /// Negotiates keys while the session is up, on the connection at `on` or on any, and returns what the target
+    /// answered; one conversation at a time. What may be negotiated then is not much (RFC 7143 §13):
+    /// MaxRecvDataSegmentLength, for that connection and as long as it lives, our alias, and keys that no standard
+    /// knows. Commands go on meanwhile.
+    pub fn negotiate(&self, on: Option<Slot>, keys: &[(&str, &str)]) -> Answer<Keys, CommandError> {
+        let (teller, answer) = answer();
+        let keys = keys.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        self.seat.shared.order(Order::Negotiate(self.seat.id, on, keys, teller));
         answer
     }
 
@@ -244,14 +286,31 @@ struct Desk {
     last_orders: Receiver<Vec<Order>>,
     opening: BTreeMap<SessionId, Teller<Session, SessionDown>>,
     /// What to do with results, by their token; free places are listed.
-    done: Vec<Option<Done>>,
+    done: Vec<Option<(Option<Ticket>, Done)>>,
     done_free: Vec<usize>,
+    /// The tokens of commands that can be ended.
+    tickets: BTreeMap<Ticket, usize>,
     managed: BTreeMap<u64, Teller<Option<TmfResult>, CommandError>>,
     next_managed: u64,
-    targets: BTreeMap<SessionId, Teller<(Vec<Discovered>, usize), CommandError>>,
+    talks: BTreeMap<SessionId, Talk>,
     logging_out: BTreeMap<SessionId, Vec<Teller<(), CommandError>>>,
     watchers: BTreeMap<SessionId, Vec<Watcher>>,
     stopping: bool,
+}
+
+/// Who waits for the answer to a text.
+enum Talk {
+    Targets(Teller<(Vec<Discovered>, usize), CommandError>),
+    Keys(Teller<Keys, CommandError>),
+}
+
+impl Talk {
+    fn fail(self, why: CommandError) {
+        match self {
+            Self::Targets(teller) => teller.tell(Err(why)),
+            Self::Keys(teller) => teller.tell(Err(why)),
+        }
+    }
 }
 
 impl Desk {
@@ -263,9 +322,10 @@ impl Desk {
             opening: BTreeMap::new(),
             done: Vec::new(),
             done_free: Vec::new(),
+            tickets: BTreeMap::new(),
             managed: BTreeMap::new(),
             next_managed: 0,
-            targets: BTreeMap::new(),
+            talks: BTreeMap::new(),
             logging_out: BTreeMap::new(),
             watchers: BTreeMap::new(),
             stopping: false,
@@ -282,7 +342,7 @@ impl Desk {
         if let Some(shared) = shared.upgrade() {
             shared.refuse_all();
         }
-        done.into_iter().flatten().for_each(|done| done(Err(CommandError::Stopped)));
+        done.into_iter().flatten().for_each(|(_, done)| done(Err(CommandError::Stopped)));
     }
 
     /// Does what is there to do, and sleeps. Returns whether there will be more.
@@ -316,27 +376,44 @@ impl Desk {
                 self.opening.insert(id, teller);
                 self.watchers.insert(id, watchers);
             }
-            Order::Submit(id, command, done) => {
+            Order::Submit(id, ticket, command, done) => {
                 let at = self.done_free.pop().unwrap_or(self.done.len());
                 if at == self.done.len() {
                     self.done.push(None);
                 }
                 if let Some(place) = self.done.get_mut(at) {
-                    *place = Some(done);
+                    *place = Some((ticket, done));
                 }
+                self.tickets.extend(ticket.map(|ticket| (ticket, at)));
                 self.driver.submit(id, u64::try_from(at).unwrap_or(u64::MAX), command);
             }
+            Order::Abort(id, ticket, teller) => match self.tickets.get(&ticket) {
+                Some(at) => {
+                    let command = u64::try_from(*at).unwrap_or(u64::MAX);
+                    let token = self.manages(teller);
+                    self.driver.abort(id, token, command);
+                }
+                None => teller.tell(Ok(Some(TmfResult::NO_TASK))),
+            },
             Order::Manage(id, function, lun, teller) => {
-                self.managed.insert(self.next_managed, teller);
-                self.driver.manage(id, self.next_managed, function, lun, None);
-                self.next_managed += 1;
+                let token = self.manages(teller);
+                self.driver.manage(id, token, function, lun, None);
             }
             Order::SendTargets(id, only, teller) => match self.driver.send_targets(id, only.as_ref()) {
                 Ok(()) => {
-                    self.targets.insert(id, teller);
+                    self.talks.insert(id, Talk::Targets(teller));
                 }
                 Err(why) => teller.tell(Err(why.into())),
             },
+            Order::Negotiate(id, on, keys, teller) => {
+                let keys: Vec<_> = keys.iter().map(|(name, value)| (&**name, &**value)).collect();
+                match self.driver.negotiate(id, on, &keys) {
+                    Ok(()) => {
+                        self.talks.insert(id, Talk::Keys(teller));
+                    }
+                    Err(why) => teller.tell(Err(why.into())),
+                }
+            }
             Order::Watch(id, watcher) => self.watchers.entry(id).or_default().push(watcher),
             Order::Stats(id, teller) => {
                 teller.tell(self.driver.stats(id).ok_or(CommandError::Refused(Refusal::Down)));
@@ -358,12 +435,23 @@ impl Desk {
         }
     }
 
+    /// Keeps who waits for the answer to a task management request, and returns its token.
+    fn manages(&mut self, teller: Teller<Option<TmfResult>, CommandError>) -> u64 {
+        let token = self.next_managed;
+        self.next_managed += 1;
+        self.managed.insert(token, teller);
+        token
+    }
+
     fn tell(&mut self, event: Event) {
         match event {
             Event::Finished { token, result, .. } => {
                 let Ok(at) = usize::try_from(token) else { return };
-                if let Some(done) = self.done.get_mut(at).and_then(Option::take) {
+                if let Some((ticket, done)) = self.done.get_mut(at).and_then(Option::take) {
                     self.done_free.push(at);
+                    if let Some(ticket) = ticket {
+                        self.tickets.remove(&ticket);
+                    }
                     done(result);
                 }
             }
@@ -393,13 +481,18 @@ impl Desk {
                 self.conclude_down(id);
             }
             News::Targets(found, ignored) => {
-                if let Some(teller) = self.targets.remove(&id) {
+                if let Some(Talk::Targets(teller)) = self.talks.remove(&id) {
                     teller.tell(Ok((found, ignored)));
                 }
             }
-            News::NoTargets => {
-                if let Some(teller) = self.targets.remove(&id) {
-                    teller.tell(Err(CommandError::Nonsense("the list of targets did not come whole")));
+            News::Agreed(keys) => {
+                if let Some(Talk::Keys(teller)) = self.talks.remove(&id) {
+                    teller.tell(Ok(keys));
+                }
+            }
+            News::TextFailed => {
+                if let Some(talk) = self.talks.remove(&id) {
+                    talk.fail(CommandError::NoText);
                 }
             }
             _ => {}
@@ -417,8 +510,8 @@ impl Desk {
         for teller in self.logging_out.remove(&id).unwrap_or_default() {
             teller.tell(Ok(()));
         }
-        if let Some(teller) = self.targets.remove(&id) {
-            teller.tell(Err(CommandError::Refused(Refusal::Down)));
+        if let Some(talk) = self.talks.remove(&id) {
+            talk.fail(CommandError::Refused(Refusal::Down));
         }
         self.watchers.remove(&id);
         self.driver.forget(id);

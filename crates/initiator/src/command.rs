@@ -141,6 +141,9 @@ pub enum CommandError {
     /// The data that came makes no sense.
     #[error("the target answered nonsense: {0}")]
     Nonsense(&'static str),
+    /// The target refused a text, or the connection was lost before its answer was whole.
+    #[error("the target refused the text, or its answer did not come whole")]
+    NoText,
     /// The session was lost, and nobody knows whether the command was carried out.
     #[error("the session was lost; whether the command was carried out is not known")]
     Lost,

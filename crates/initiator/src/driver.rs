@@ -11,13 +11,16 @@ use base::time::Instant;
 use drivers::config::{Config, EngineKind};
 use drivers::mailbox::Handle;
 use drivers::reactor::{Reactor, StartError};
-use iscsi::initiator::contract::{ConnectionView, Management, Refusal, SessionPlan, Stats};
+use iscsi::initiator::contract::{ConnectionView, Management, Refusal, SessionPlan, Slot, Stats};
 use iscsi::name::IscsiName;
 use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::text::TextOut;
 use scsi::lun::Lun;
 
 use crate::command::Command;
 use crate::sessions::{Errand, Event, SessionId, Sessions};
+#[cfg(doc)]
+use {crate::sessions::News, iscsi::pdu::tmf_response::TmfResult};
 
 /// How long one address may take to answer a call, before the next one of its host is tried. The session's own limit
 /// (`Limits::login_within`) is usually shorter.
@@ -91,6 +94,36 @@ impl Driver {
         let task = command.and_then(|command| self.sessions.task_of(session, command));
         let now = self.reactor.now();
         self.sessions.manage(now, session, token, Management { function, lun: lun.0, task });
+    }
+
+    /// Ends the command that was submitted as `command`, and only that: what waits here is taken back, for what the
+    /// target knows of there is an ABORT TASK. [`Event::Managed`] with this `token` tells what came of it:
+    /// [`TmfResult::COMPLETE`], or [`TmfResult::NO_TASK`] if the command had ended by itself; `None` if no connection is
+    /// up, or the session was lost before the answer came. [`Event::Finished`] tells of the command in any case. From now
+    /// on it is not tried again, whatever becomes of it.
+    pub fn abort(&mut self, session: SessionId, token: u64, command: u64) {
+        let now = self.reactor.now();
+        self.sessions.abort(now, session, token, command);
+    }
+
+    /// Negotiates keys while the session is up, on the connection at `on` or on any; one conversation at a time.
+    /// [`News::Agreed`] or [`News::TextFailed`] follows. What may be negotiated then is not much (RFC 7143 §13):
+    /// MaxRecvDataSegmentLength, for that connection and as long as it lives, our alias, and keys that no standard knows.
+    ///
+    /// # Errors
+    /// Why the session does not take them.
+    pub fn negotiate(
+        &mut self,
+        session: SessionId,
+        on: Option<Slot>,
+        keys: &[(&str, &str)],
+    ) -> Result<(), Refusal> {
+        let now = self.reactor.now();
+        let mut text = TextOut::new();
+        for (name, value) in keys {
+            text.put(name, value);
+        }
+        self.sessions.session(session).ok_or(Refusal::Down)?.send_text(now, on, text)
     }
 
     /// Asks for all targets (in a discovery session), or for what the target says of this one.

@@ -55,6 +55,7 @@ pub mod down;
 pub mod driver;
 pub mod login;
 pub mod open;
+pub mod running;
 pub mod sessions;
 pub mod unit;
 pub mod url;

@@ -1,6 +1,8 @@
 //! Several sessions as one machine for one reactor: which connection is whose, what each session asks of its owner,
 //! and which commands wait for what.
 
+mod abort;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
@@ -13,8 +15,8 @@ use base::transmit::Transmit;
 use iscsi::discovery::Discovered;
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    ConnectionDown, ConnectionView, Event as Asked, Management, Notice, Refusal, SessionPlan, Slot, Stats,
-    TaskId, Up,
+    ConnectionDown, ConnectionView, Event as Asked, ManageId, Management, Notice, Refusal, SessionPlan, Slot,
+    Stats, TaskId, Up,
 };
 use iscsi::login::directory::TargetAddress;
 use iscsi::negotiate::ConnectionParameters;
@@ -97,8 +99,10 @@ pub enum News {
     Notice(Notice),
     /// The targets that were asked for, and how many entries of the list were no target.
     Targets(Vec<Discovered>, usize),
-    /// The list of targets did not come whole.
-    NoTargets,
+    /// What the target answered to keys that were negotiated: pairs of names and values.
+    Agreed(Vec<(String, String)>),
+    /// A list of targets, or the answer to keys, did not come whole, or was refused.
+    TextFailed,
     /// The target sent us elsewhere, and the session follows.
     Redirected(TargetAddress),
 }
@@ -124,7 +128,8 @@ struct Seat {
     tasks: Vec<Option<Pending>>,
     /// What it has ended, but not told of yet, and whose index it has given to another task meanwhile.
     ended: Vec<Pending>,
-    manages: Vec<Option<u64>>,
+    /// Task management requests, and what their callers named them. One that is told may have given its index to another.
+    manages: BTreeMap<ManageId, u64>,
     /// What the session had no room for.
     waiting: VecDeque<Pending>,
     /// What is tried again later.
@@ -175,7 +180,7 @@ impl Sessions {
             session: Session::new(now, plan, self.pool.clone()),
             tasks: Vec::new(),
             ended: Vec::new(),
-            manages: Vec::new(),
+            manages: BTreeMap::new(),
             waiting: VecDeque::new(),
             delayed: BTreeMap::new(),
             delays: 0,
@@ -234,7 +239,7 @@ impl Sessions {
     pub(crate) fn manage(&mut self, now: Instant, id: SessionId, token: u64, what: Management) {
         let taken = self.seat(id).and_then(|seat| {
             let manage = seat.session.manage(now, what).ok()?;
-            put_at(&mut seat.manages, manage.index(), token);
+            seat.manages.insert(manage, token);
             Some(())
         });
         if taken.is_none() {
@@ -326,9 +331,7 @@ impl Sessions {
                 return seat.done(now, id, task, outcome, &mut self.events);
             }
             Asked::Managed { id: manage, result } => {
-                let token =
-                    self.seat(id).and_then(|seat| seat.manages.get_mut(index(manage.index()))?.take());
-                if let Some(token) = token {
+                if let Some(token) = self.seat(id).and_then(|seat| seat.manages.remove(&manage)) {
                     self.events.push_back(Event::Managed { session: id, token, result });
                 }
                 return;
@@ -351,8 +354,8 @@ impl Sessions {
                 News::Down(down)
             }
             Asked::Targets { targets, ignored } => News::Targets(targets, ignored),
-            Asked::TextFailed => News::NoTargets,
-            Asked::TextDone { .. } => return,
+            Asked::TextFailed => News::TextFailed,
+            Asked::TextDone { answer } => News::Agreed(pairs(&answer)),
             Asked::Notice(notice) => News::Notice(notice),
             Asked::Redirected { to, .. } => News::Redirected(to),
         };
@@ -573,6 +576,13 @@ impl StreamMachine for Sessions {
             seat.advance(now, SessionId(number), &mut self.events);
         }
     }
+}
+
+/// Splits the text of an answer into names and values. The session has read it, so it is a text.
+fn pairs(answer: &[u8]) -> Vec<(String, String)> {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let pairs = iscsi::text::parse(answer).unwrap_or_default();
+    pairs.iter().map(|pair| (pair.name.to_owned(), text(pair.value))).collect()
 }
 
 fn index(number: u32) -> usize {

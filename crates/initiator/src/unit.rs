@@ -15,6 +15,7 @@ use scsi::vpd;
 
 use crate::client::Session;
 use crate::command::{Command, CommandError, Reply};
+use crate::running::Running;
 
 /// What is asked of an INQUIRY first: enough for nearly every page, and less than some devices stumble over.
 const INQUIRY_LEN: u16 = 1024;
@@ -65,6 +66,11 @@ impl LogicalUnit {
     /// Why it was not.
     pub async fn run(&self, command: Command) -> Result<Reply, CommandError> {
         self.session.run(command).await
+    }
+
+    /// Has any command carried out, one that can be ended before it ends by itself.
+    pub fn begin(&self, command: Command) -> Running {
+        self.session.begin(command)
     }
 
     /// TEST UNIT READY.

@@ -66,8 +66,13 @@
 //! they may be repeated ([`contract::Request::replay`]). Recovery *within* a session carries nothing out twice: a command is
 //! sent again only under the number for which the target waits, and everything else is moved by TASK REASSIGN.
 //!
+//! Data is asked for by its numbers (SNACK). Only data that was cut for another MaxRecvDataSegmentLength, because a new
+//! one was negotiated while it was on its way, is not: its connection is given up, and another one brings it anew.
+//!
 //! Whether a status may be acknowledged depends on its data: while data of a task is missing, ExpStatSN stays before
-//! its status, because a target may forget the data of acknowledged statuses (RFC 7143 §11.16.3).
+//! its status, because a target may forget the data of acknowledged statuses (RFC 7143 §11.16.3). Every request acknowledges; when
+//! none leaves for [`contract::Limits::acknowledge_after`], a NOP-Out does, so that the target need keep nothing for a
+//! session that rests.
 //!
 //! # Bounds
 //!

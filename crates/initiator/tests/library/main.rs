@@ -23,8 +23,10 @@ use initiator::disk::{DiskError, RemoteDisk};
 use initiator::driver::Driver;
 use initiator::login::plan;
 use initiator::open::open_disk;
+use initiator::running::Running;
 use initiator::sessions::{Event, News};
 use initiator::url::{OfProcess, Url};
+use iscsi::initiator::contract::{Refusal, Slot};
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -149,6 +151,64 @@ fn a_reset_is_heard_and_the_next_command_does_not_suffer_from_it() {
     assert_eq!(flat(&block_on(disk.read(0, 512)).unwrap()), [0; 512]);
     let asc = heard.recv_timeout(HANG).unwrap();
     assert_eq!(asc.0 >> 8, 0x29, "{asc:?}");
+}
+
+#[test]
+fn commands_are_ended_one_by_one_and_no_other_suffers() {
+    let mut plan = plan(&url(5), &OfProcess).unwrap();
+    // Some are with the target, some wait for their turn.
+    plan.limits.tasks_max = 8;
+    let client = Client::start(&Config::default()).unwrap();
+    let session = client.log_in(plan).wait().unwrap();
+    let disk = block_on(RemoteDisk::open(session.clone(), 5)).unwrap();
+    let data = pattern(5, MIB);
+    block_on(disk.write(0, list(&data), Durability::Cached)).unwrap();
+    let read = || disk.geometry().read(Lun(0x0005_0000_0000_0000), Lba(0), 2048);
+    let running: Vec<Running> = (0..64).map(|_| session.begin(read())).collect();
+    let answers: Vec<_> = running.iter().skip(1).step_by(2).map(Running::abort).collect();
+    let mut ended = 0;
+    for (number, running) in running.into_iter().enumerate() {
+        match running.wait() {
+            Ok(reply) => assert_eq!(reply.bytes(), data),
+            Err(error) => {
+                assert_eq!((number % 2, error), (1, CommandError::Aborted), "{number}");
+                ended += 1;
+            }
+        }
+    }
+    let answers: Vec<_> = answers.into_iter().map(|answer| answer.wait().unwrap().unwrap()).collect();
+    assert!(answers.iter().all(|answer| [TmfResult::COMPLETE, TmfResult::NO_TASK].contains(answer)));
+    let complete = answers.iter().filter(|answer| **answer == TmfResult::COMPLETE).count();
+    assert!(ended > 20 && complete <= ended, "{ended} ended, {complete} by the target's word");
+    // One that has ended by itself is no task any more.
+    let running = session.begin(read());
+    let aborter = running.aborter();
+    assert_eq!(running.wait().unwrap().bytes(), data);
+    assert_eq!(aborter.abort().wait().unwrap(), Some(TmfResult::NO_TASK));
+}
+
+#[test]
+fn keys_are_negotiated_while_commands_go_on() {
+    let disk = disk(5);
+    let session = disk.session();
+    let data = pattern(6, 300_032);
+    block_on(disk.write(2 << 20, list(&data), Durability::Cached)).unwrap();
+    let reads: Vec<_> =
+        (0..8).map(|_| disk.perform(OpAction::Read { at: 2 << 20, len: data.len() })).collect();
+    for max in ["1024", "65536", "512"] {
+        let answer = session.negotiate(Some(Slot(0)), &[("MaxRecvDataSegmentLength", max)]).wait().unwrap();
+        assert!(answer.iter().all(|(_, value)| value != "Reject"), "{answer:?}");
+        let [path] = session.connections().wait().unwrap()[..] else { panic!("one connection") };
+        assert_eq!(path.parameters.initiator_max_recv.to_string(), max);
+        assert_eq!(flat(&block_on(disk.read(2 << 20, data.len())).unwrap()), data);
+    }
+    for read in reads {
+        assert!(matches!(read.wait().unwrap(), Outcome::Data(back) if flat(&back) == data));
+    }
+    let refused = session.negotiate(None, &[("HeaderDigest", "None")]).wait();
+    assert_eq!(refused, Err(CommandError::Refused(Refusal::NotPossible)));
+    let answer = session.negotiate(None, &[("X-org.example.unknown", "1")]).wait().unwrap();
+    assert_eq!(answer, [("X-org.example.unknown".to_owned(), "NotUnderstood".to_owned())]);
 }
 
 #[test]

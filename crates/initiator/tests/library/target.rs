@@ -21,7 +21,7 @@ fn start() -> SocketAddr {
     let flags = Flags {
         listen: vec!["127.0.0.1:0".to_owned()],
         target: Some(NAME.to_owned()),
-        luns: (0..6).map(|_| "ram:8M".to_owned()).collect(),
+        luns: (0..8).map(|_| "ram:8M".to_owned()).collect(),
         state_dir: Some(folder),
         log: Some("error".to_owned()),
         ..Flags::default()

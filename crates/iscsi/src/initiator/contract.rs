@@ -184,6 +184,9 @@ pub struct Limits {
     pub repair_after: Duration,
     /// How often it is asked for before the connection is given up.
     pub repairs_max: u32,
+    /// At ErrorRecoveryLevel 1 and up: how long a status may go unacknowledged because nothing else is to be sent. Until
+    /// then the target keeps the answer and its data. Zero: for any time.
+    pub acknowledge_after: Duration,
 }
 
 impl Default for Limits {
@@ -196,6 +199,7 @@ impl Default for Limits {
             logout_within: Duration::from_secs(5),
             repair_after: Duration::from_secs(1),
             repairs_max: 8,
+            acknowledge_after: Duration::from_secs(1),
         }
     }
 }
@@ -319,7 +323,8 @@ pub struct Management {
     pub function: TmfFunction,
     /// The logical unit, for functions that have one.
     pub lun: u64,
-    /// The task, for ABORT TASK and QUERY TASK.
+    /// The task, for ABORT TASK and QUERY TASK. A task that is to be aborted is never carried out again, whatever
+    /// [`Request::replay`] says.
     pub task: Option<TaskId>,
 }
 
@@ -530,6 +535,8 @@ pub struct Stats {
     pub status_snacks: u64,
     /// Acknowledgements of data that the target asked for.
     pub data_acks: u64,
+    /// NOP-Outs sent only to acknowledge statuses.
+    pub status_acks: u64,
     /// Commands sent again under their number.
     pub retries: u64,
     /// Rejects received.

@@ -58,6 +58,42 @@ impl Session {
         Ok(())
     }
 
+    /// Makes sure that a status is acknowledged even if nothing else is sent.
+    pub(super) fn acknowledge_in_time(&mut self, now: Instant, slot: Slot) {
+        let after = self.plan.limits.acknowledge_after;
+        if let Some(place) = self.place_mut(slot)
+            && !after.is_zero()
+            && !place.deadlines.is_set(Timer::Acknowledge)
+        {
+            place.deadlines.set(Timer::Acknowledge, now.after(after));
+        }
+    }
+
+    /// Acknowledges statuses for which no other PDU did so in time.
+    pub(super) fn acknowledge_statuses(&mut self, now: Instant, slot: Slot) {
+        let after = self.plan.limits.acknowledge_after;
+        let Some(link) = self.link_mut(slot) else { return };
+        let Some(since) = link.untold_since else { return };
+        let held_back = link.holds_back();
+        let news = link.acknowledged() != link.told;
+        let due = now.since(since) >= after;
+        if !news && !held_back {
+            link.untold_since = None;
+        }
+        if news && due && link.controls < MAX_CONTROLS {
+            //= rfc7143#section-11.18
+            // A NOP-Out may tell ExpStatSN when no other PDU does for long. It wants no answer, and is immediate.
+            self.stats.status_acks += 1;
+            self.control(slot, Control::Nop(nop(Itt::NONE, Ttt::NONE, 0)), Vec::new());
+        }
+        if (held_back || (news && !due))
+            && let Some(place) = self.place_mut(slot)
+        {
+            let from = if due { now } else { since };
+            place.deadlines.set(Timer::Acknowledge, from.after(after));
+        }
+    }
+
     /// Looks at a connection on which nothing may have come for a while, or whose oldest command nobody acknowledges.
     pub(super) fn silence(&mut self, now: Instant, slot: Slot) {
         let limits = self.plan.limits;

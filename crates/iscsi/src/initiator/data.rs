@@ -292,7 +292,19 @@ impl Session {
     pub(super) fn ask_for_data(&mut self, now: Instant, slot: Slot, key: Key, among: Range<u32>) {
         let Some(task) = self.tasks.get(key) else { return };
         let itt = super::session::tag(TAG_TASK, key);
+        let (reads, segment_max) = (task.request.data_in_len > 0, task.segment_max);
         let runs: smallvec::SmallVec<[(u32, u32); 1]> = task.numbers.missing.clone();
+        if let Some(link) = self.link_mut(slot)
+            && reads
+            && link.parameters.initiator_max_recv != segment_max
+            && !runs.is_empty()
+        {
+            //= rfc7143#section-11.16
+            // Data that was cut for another MaxRecvDataSegmentLength cannot be had by its numbers any more. Another
+            // connection brings it anew, from the first number that did not come.
+            link.repairs = u32::MAX;
+            return self.watch(now, slot);
+        }
         for (from, to) in runs {
             let (from, to) = (from.max(among.start), to.min(among.end));
             if from >= to {

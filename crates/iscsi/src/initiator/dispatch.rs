@@ -172,8 +172,15 @@ impl Session {
         let recovers = self.repairs();
         let Some(link) = self.link_mut(slot) else { return Err(Why::Bug) };
         let fresh = link.take_status(sn.stat_sn, recovers)?;
+        let first = recovers && link.untold_since.is_none();
+        if first {
+            link.untold_since = Some(now);
+        }
         if !link.ahead.is_empty() {
             self.ask_for_statuses(now, slot, None);
+        }
+        if first {
+            self.acknowledge_in_time(now, slot);
         }
         Ok(fresh)
     }

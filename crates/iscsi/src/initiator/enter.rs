@@ -174,6 +174,7 @@ impl Session {
         link.login = None;
         link.parameters = parameters;
         link.statuses_asked = link.exp_stat_sn;
+        link.tell(link.exp_stat_sn);
         link.framing = Framing {
             header_digest: parameters.header_digest == Digest::Crc32c,
             data_digest: parameters.data_digest == Digest::Crc32c,

@@ -170,6 +170,8 @@ impl Session {
     pub(super) fn finish(&mut self, key: Key, end: End) {
         self.unassign(key);
         let Some(mut task) = self.tasks.remove(key) else { return self.bug() };
+        // What waits to be carried out again may have been carried out before.
+        let end = if end == End::NotSent && task.replays > 0 { End::Lost } else { end };
         if task.is_out() && !matches!(end, End::Status(_) | End::Failed(_)) {
             self.remember(tag(TAG_TASK, key));
         }

@@ -116,6 +116,14 @@ impl Session {
         if names_task && named.is_none() {
             return Err(Refusal::NoTask);
         }
+        if let (TmfFunction::ABORT_TASK, Some(key), Some((_, _, is_out))) = (function, key, named) {
+            if let Some(task) = self.tasks.get_mut(key) {
+                task.request.replay = false;
+            }
+            if !is_out {
+                return Ok(self.abort_unsent(key));
+            }
+        }
         let own = match named {
             Some((Standing::Sent(slot), _, _)) => Some(slot),
             _ => None,
@@ -123,12 +131,9 @@ impl Session {
         let slot =
             own.or_else(|| self.any_up(None)).filter(|_| self.phase == Phase::Up).ok_or(Refusal::NotUp)?;
         let mut manage = Manage { lun, task: key, ..Manage::new(Errand::Owner, function, slot) };
-        if let (Some(key), Some((_, cmd_sn, is_out))) = (key, named) {
+        if let (Some(key), Some((_, cmd_sn, _))) = (key, named) {
             manage.referenced = (tag(TAG_TASK, key), cmd_sn);
             manage.lun = self.tasks.get(key).map_or(lun, |task| task.request.lun);
-            if !is_out && function == TmfFunction::ABORT_TASK {
-                return Ok(self.abort_unsent(key, manage));
-            }
         }
         let unsent = self.tasks.iter().filter(|(_, task)| !task.is_out() && manage.affects(task));
         for key in unsent.map(|(key, _)| key).collect::<alloc::vec::Vec<_>>() {
@@ -141,8 +146,9 @@ impl Session {
     }
 
     /// Aborts a task that the target never heard of.
-    fn abort_unsent(&mut self, key: Key, manage: Manage) -> ManageId {
+    fn abort_unsent(&mut self, key: Key) -> ManageId {
         self.finish(key, End::NotSent);
+        let manage = Manage::new(Errand::Owner, TmfFunction::ABORT_TASK, Slot(0));
         let id = self.manages.insert_with(|_| manage);
         self.manages.remove(id);
         self.events.push_back(Event::Managed { id: ManageId(id), result: Some(TmfResult::COMPLETE) });
@@ -154,12 +160,14 @@ impl Session {
         let (cmd_sn, order) = (self.cmd_sn, self.order);
         let Some(link) = self.link(slot) else { return };
         let (digests, exp_stat_sn) = (link.digests(), link.acknowledged());
+        let segment_max = link.parameters.initiator_max_recv;
         let Some(manage) = self.manages.get_mut(key).filter(|manage| manage.slot == slot) else { return };
         let mut exp_data_sn = DataSn(0);
         if let (Errand::Reassign, Some(task)) =
             (manage.errand, manage.task.and_then(|task| self.tasks.get_mut(task)))
         {
             exp_data_sn = task.numbers.rewind();
+            task.segment_max = segment_max;
         }
         let takes_number = manage.errand == Errand::Owner && number && !manage.numbered && !manage.again;
         if !manage.numbered {
@@ -183,6 +191,9 @@ impl Session {
             self.cmd_sn = cmd_sn.next();
         }
         digests.header(&request.encode(), out);
+        if let Some(link) = self.link_mut(slot) {
+            link.tell(exp_stat_sn);
+        }
         self.stats.pdus_out += 1;
         self.watch_if_repairing(now, slot);
     }

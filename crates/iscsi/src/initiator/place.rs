@@ -95,11 +95,21 @@ pub(super) enum Timer {
     Adopt,
     /// A look at what is missing.
     Repair,
+    /// Statuses that nothing acknowledges.
+    Acknowledge,
 }
 
 /// Every timer, in the order of the table.
-pub(super) const TIMERS: [Timer; 7] =
-    [Timer::Retry, Timer::Login, Timer::Silence, Timer::Logout, Timer::Drain, Timer::Adopt, Timer::Repair];
+pub(super) const TIMERS: [Timer; 8] = [
+    Timer::Retry,
+    Timer::Login,
+    Timer::Silence,
+    Timer::Logout,
+    Timer::Drain,
+    Timer::Adopt,
+    Timer::Repair,
+    Timer::Acknowledge,
+];
 
 /// When each timer of a place runs out.
 #[derive(Debug, Default)]
@@ -156,6 +166,9 @@ pub(super) struct Link {
     pub(super) unready: Vec<StatSn>,
     /// Up to where missing ones were asked for.
     pub(super) statuses_asked: StatSn,
+    /// What was acknowledged last, and since when there is more to acknowledge.
+    pub(super) told: StatSn,
+    pub(super) untold_since: Option<Instant>,
     pub(super) out: VecDeque<Output>,
     pub(super) controls: usize,
     /// Whether the driver knows that there is something to send.
@@ -244,6 +257,8 @@ impl Link {
             ahead: Vec::new(),
             unready: Vec::new(),
             statuses_asked: StatSn(0),
+            told: StatSn(0),
+            untold_since: None,
             out: VecDeque::new(),
             controls: 0,
             asked: false,
@@ -267,6 +282,19 @@ impl Link {
     pub(super) fn acknowledged(&self) -> StatSn {
         let held = self.unready.iter().copied();
         held.fold(self.exp_stat_sn, |first, sn| if sn.before(first) { sn } else { first })
+    }
+
+    /// Takes note that a PDU leaves which acknowledges all statuses before `sn`.
+    pub(super) fn tell(&mut self, sn: StatSn) {
+        self.told = sn;
+        if !self.holds_back() {
+            self.untold_since = None;
+        }
+    }
+
+    /// Returns whether a status is here that cannot be acknowledged yet.
+    pub(super) fn holds_back(&self) -> bool {
+        !self.unready.is_empty() || !self.ahead.is_empty()
     }
 
     /// Judges a status number and notes that it came. `false`: it came before.

@@ -309,9 +309,7 @@ impl Session {
         }
         self.waiting.clear();
         self.lose_manages(None);
-        if self.talk.take().is_some() {
-            self.events.push_back(Event::TextFailed);
-        }
+        self.give_talk_up();
         self.events.push_back(Event::Down(down));
     }
 

@@ -65,7 +65,7 @@ impl Session {
         } else if link.ping.is_none() && !missing {
             link.damaged = false;
         }
-        link.repairs = if missing { link.repairs + 1 } else { 0 };
+        link.repairs = if missing { link.repairs.saturating_add(1) } else { 0 };
         let again = (link.damaged || unanswered) && link.ping.is_none();
         let idle = link.tasks == 0 && link.moving == 0;
         if link.repairs > limits.repairs_max {

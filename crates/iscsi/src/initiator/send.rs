@@ -59,6 +59,7 @@ impl Session {
         };
         let (digests, max_recv, exp_stat_sn) =
             (link.digests(), link.parameters.target_max_recv, link.acknowledged());
+        let segment_max = link.parameters.initiator_max_recv;
         let Some(task) = self.tasks.get_mut(key) else { return };
         if !matches!(task.standing, Standing::Assigned(at) | Standing::Sent(at) if at == slot) {
             return;
@@ -72,6 +73,7 @@ impl Session {
             task.cmd_sn = cmd_sn;
         }
         task.numbered = !task.request.immediate;
+        task.segment_max = segment_max;
         (task.standing, task.order, task.sent_at) = (Standing::Sent(slot), order, now);
         let cdb = &task.request.cdb;
         let mut head = [0; 16];
@@ -122,6 +124,9 @@ impl Session {
         }
         self.stats.pdus_out += 1;
         self.stats.data_out_bytes += u64::from(immediate_len);
+        if let Some(link) = self.link_mut(slot) {
+            link.tell(exp_stat_sn);
+        }
         self.watch_if_repairing(now, slot);
         if unsolicited {
             // Unsolicited data follows in the order of the commands (RFC 7143 §4.2.4.2).
@@ -190,6 +195,9 @@ impl Session {
         }
         self.stats.pdus_out += pdus;
         self.stats.data_out_bytes += bytes;
+        if let Some(link) = self.link_mut(slot).filter(|_| pdus > 0) {
+            link.tell(exp_stat_sn);
+        }
         burst.at >= burst.end
     }
 
@@ -201,7 +209,9 @@ impl Session {
         if stale {
             return;
         }
-        let bhs = control.encode(cmd_sn, link.acknowledged()).with_data_len(data.len());
+        let exp_stat_sn = link.acknowledged();
+        link.tell(exp_stat_sn);
+        let bhs = control.encode(cmd_sn, exp_stat_sn).with_data_len(data.len());
         let digests = link.digests();
         digests.header(&bhs, out);
         digests.copied(data, out);

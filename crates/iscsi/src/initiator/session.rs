@@ -251,6 +251,7 @@ impl Session {
             Timer::Drain => self.log_out_connection(now, slot),
             Timer::Adopt => self.adopt_anywhere(now, slot),
             Timer::Repair => self.repair(now, slot),
+            Timer::Acknowledge => self.acknowledge_statuses(now, slot),
         }
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Task {
     /// When it was sent, among all requests of the session.
     pub(super) order: u64,
     pub(super) sent_at: Instant,
+    /// The longest data segment that we took when it was sent: its data is cut by that.
+    pub(super) segment_max: u32,
     pub(super) numbers: Numbers,
     pub(super) inn: Inbound,
     pub(super) out: Outbound,
@@ -64,6 +66,7 @@ impl Task {
             numbered: false,
             order: 0,
             sent_at: Instant::ORIGIN,
+            segment_max: 0,
             numbers: Numbers::default(),
             inn: Inbound::new(len),
             out: Outbound::default(),

@@ -7,11 +7,11 @@ use alloc::vec::Vec;
 use base::time::Instant;
 
 use super::contract::{Event, Refusal, Slot};
-use super::place::Control;
+use super::place::{Control, Place};
 use super::session::{Phase, Session};
 use super::why::Why;
 use crate::discovery::TargetList;
-use crate::keys::Key;
+use crate::keys::{Key, Senders, Usage};
 use crate::name::IscsiName;
 use crate::negotiate::full_feature::{Agreed, InitiatorText, TextCall, TextReply};
 use crate::pdu::text_request::TextRequest;
@@ -19,13 +19,15 @@ use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Itt, Ttt};
 use crate::serial::{CmdSn, StatSn};
 use crate::text::value::number_in;
-use crate::text::{BadText, MAX_TEXT, TextOut, parse};
+use crate::text::{BadText, MAX_TEXT, Pair, TextOut, parse};
 
 /// A conversation.
 #[derive(Debug)]
 pub(super) struct Talk {
     /// What is to be said, until it begins.
     text: Option<TextOut>,
+    /// The connection that it is to take; none: any.
+    on: Option<Slot>,
     /// Once it has begun: where, under which tag, and how far it is.
     pub(super) at: Option<(Slot, Itt, InitiatorText)>,
     /// When something was last said.
@@ -38,14 +40,21 @@ pub(super) struct Talk {
 enum Topic {
     /// A list of targets.
     Targets(TargetList),
-    /// Keys, with the answer so far, and the longest data segment that we declare in it.
-    Keys { answer: Vec<u8>, max_recv: Option<u32> },
-    /// Nothing: the target wanted to be asked.
-    Nothing,
+    /// Keys, with the answer so far, and the longest data segment that we declare in it. Nobody but us knows of a
+    /// `quiet` one: the target wanted to be asked.
+    Keys { answer: Vec<u8>, max_recv: Option<u32>, quiet: bool },
 }
 
 /// The longest data segment that can be declared: any above is no legal value.
 const MAX_RECV: core::ops::RangeInclusive<u32> = 512..=crate::pdu::MAX_DATA_SEGMENT;
+
+/// Returns whether an initiator may send a key in full feature phase with [`Session::send_text`].
+fn may_be_sent(name: &str) -> bool {
+    let Some(key) = Key::by_name(name.as_bytes()) else { return true };
+    let spec = key.spec();
+    let now = matches!(spec.usage, Usage::Always | Usage::FullFeatureOnly);
+    now && spec.senders != Senders::Target && key != Key::SendTargets
+}
 
 impl Session {
     /// Asks for all targets (in a discovery session), or for what the target says of this one.
@@ -55,35 +64,52 @@ impl Session {
     pub fn send_targets(&mut self, now: Instant, only: Option<&IscsiName>) -> Result<(), Refusal> {
         let mut text = TextOut::new();
         text.put(Key::SendTargets.name(), only.map_or("All", IscsiName::as_str));
-        self.talk_about(now, text, Topic::Targets(TargetList::new()))
+        self.talk_about(now, text, None, Topic::Targets(TargetList::new()))
     }
 
-    /// Sends keys in full feature phase and reports the answer.
+    /// Negotiates keys in full feature phase, on the connection at `on` or on any, and reports the answer. What the
+    /// target agrees on holds from then on: MaxRecvDataSegmentLength for that connection, of either side. Only keys
+    /// that may be sent in this phase are taken (RFC 7143 §13), those that no standard knows included; for
+    /// SendTargets there is [`Self::send_targets`].
     ///
     /// # Errors
     /// Why that is not possible now.
-    pub fn send_text(&mut self, now: Instant, text: TextOut) -> Result<(), Refusal> {
+    pub fn send_text(&mut self, now: Instant, on: Option<Slot>, text: TextOut) -> Result<(), Refusal> {
         if text.has_overflowed() {
             return Err(Refusal::TooLong);
         }
         let bytes = text.clone().into_bytes();
         let pairs = parse(&bytes).map_err(|_| Refusal::NotPossible)?;
+        let twice = |at: usize, name: &str| pairs.iter().take(at).any(|pair| pair.name == name);
+        let fits = |(at, pair): (usize, &Pair<'_>)| may_be_sent(pair.name) && !twice(at, pair.name);
+        if pairs.is_empty() || !pairs.iter().enumerate().all(fits) {
+            return Err(Refusal::NotPossible);
+        }
+        if on.is_some_and(|slot| !self.place(slot).is_some_and(Place::is_up)) {
+            return Err(Refusal::NotUp);
+        }
         let max_recv = pairs
             .iter()
             .find(|pair| pair.name == Key::MaxRecvDataSegmentLength.name())
             .map(|pair| number_in(pair.value, MAX_RECV).map_err(|_| Refusal::NotPossible))
             .transpose()?;
-        self.talk_about(now, text, Topic::Keys { answer: Vec::new(), max_recv })
+        self.talk_about(now, text, on, Topic::Keys { answer: Vec::new(), max_recv, quiet: false })
     }
 
-    fn talk_about(&mut self, now: Instant, text: TextOut, topic: Topic) -> Result<(), Refusal> {
+    fn talk_about(
+        &mut self,
+        now: Instant,
+        text: TextOut,
+        on: Option<Slot>,
+        topic: Topic,
+    ) -> Result<(), Refusal> {
         if self.phase == Phase::Down || self.leaving {
             return Err(Refusal::Down);
         }
         if self.talk.is_some() {
             return Err(Refusal::Full);
         }
-        self.talk = Some(Box::new(Talk { text: Some(text), at: None, said: now, topic }));
+        self.talk = Some(Box::new(Talk { text: Some(text), on, at: None, said: now, topic }));
         self.dispatch(now);
         Ok(())
     }
@@ -93,19 +119,24 @@ impl Session {
         if self.talk.is_none() {
             self.talk = Some(Box::new(Talk {
                 text: Some(TextOut::new()),
+                on: None,
                 at: None,
                 said: Instant::ORIGIN,
-                topic: Topic::Nothing,
+                topic: Topic::Keys { answer: Vec::new(), max_recv: None, quiet: true },
             }));
         }
     }
 
     /// Begins the conversation that waits for a connection.
     pub(super) fn go_on_talking(&mut self, now: Instant) {
-        if self.talk.as_ref().is_none_or(|talk| talk.at.is_some()) {
+        let Some(on) = self.talk.as_ref().filter(|talk| talk.at.is_none()).map(|talk| talk.on) else {
             return;
+        };
+        if on.is_some_and(|slot| !self.place(slot).is_some_and(Place::is_up)) {
+            // It was lost before the conversation began, and what was meant for it is no other's affair.
+            return self.give_talk_up();
         }
-        let Some(slot) = self.any_up(None) else { return };
+        let Some(slot) = on.or_else(|| self.any_up(None)) else { return };
         let itt = self.next_tag();
         let Some(link) = self.places.get_mut(usize::from(slot.0)).and_then(|place| place.link.as_deref_mut())
         else {
@@ -165,7 +196,6 @@ impl Session {
                 }
                 answer.extend_from_slice(data);
             }
-            Topic::Nothing => {}
         }
         let reply = TextReply {
             is_final: pdu.is_final,
@@ -192,11 +222,12 @@ impl Session {
                 })?;
                 self.events.push_back(Event::Targets { targets, ignored });
             }
-            Topic::Keys { answer, max_recv } => {
+            Topic::Keys { answer, max_recv, quiet } => {
                 self.settle(slot, &answer, max_recv);
-                self.events.push_back(Event::TextDone { answer });
+                if !quiet {
+                    self.events.push_back(Event::TextDone { answer });
+                }
             }
-            Topic::Nothing => {}
         }
         Ok(())
     }
@@ -213,6 +244,7 @@ impl Session {
         if let Some(max_recv) = max_recv.filter(|_| !refused) {
             link.parameters.initiator_max_recv = max_recv;
         }
+        link.framing.data_len_max = link.parameters.initiator_max_recv;
     }
 
     /// Gives a conversation up whose connection is lost.
@@ -222,8 +254,15 @@ impl Session {
             (at, None) => at.is_some(),
             (None, Some(_)) => false,
         };
-        if let Some(talk) = self.talk.take_if(lost)
-            && !matches!(talk.topic, Topic::Nothing)
+        if self.talk.as_mut().is_some_and(lost) {
+            self.give_talk_up();
+        }
+    }
+
+    /// Gives the conversation up, if there is one.
+    pub(super) fn give_talk_up(&mut self) {
+        if let Some(talk) = self.talk.take()
+            && !matches!(talk.topic, Topic::Keys { quiet: true, .. })
         {
             self.events.push_back(Event::TextFailed);
         }

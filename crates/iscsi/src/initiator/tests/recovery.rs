@@ -281,7 +281,9 @@ fn tasks_of_a_lost_connection_move_to_another_after_it_is_logged_out() {
     };
     raw.send(kept, &response, &[]);
     raw.pass(Duration::from_millis(1900));
-    assert!(raw.receive(kept).is_none(), "Time2Wait has not passed");
+    // The logout's answer is acknowledged, and that is all.
+    let early: Vec<NopOut> = core::iter::from_fn(|| raw.receive(kept)).map(|sent| sent.read()).collect();
+    assert!(early.iter().all(|nop| nop.itt == Itt::NONE), "Time2Wait has not passed: {early:?}");
     raw.pass(Duration::from_millis(200));
     let mut reassign = None;
     let mut again = None;
@@ -578,6 +580,7 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
             raw.pass(Duration::from_millis(500));
             while let Some(sent) = raw.receive(conn) {
                 match sent.bhs.opcode() {
+                    NopOut::OPCODE if sent.bhs.itt() == Itt::NONE => {}
                     NopOut::OPCODE => {
                         let pong =
                             NopIn { lun: 0, itt: sent.bhs.itt(), ttt: Ttt::NONE, sn: raw.next_sn(conn) };

@@ -1,0 +1,76 @@
+//! One command ended before it ends by itself.
+
+use std::collections::VecDeque;
+
+use base::time::Instant;
+use iscsi::initiator::contract::{Management, Refusal, TaskId};
+use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::pdu::tmf_response::TmfResult;
+
+use super::{Event, Seat, SessionId, Sessions};
+use crate::care::Pending;
+use crate::command::CommandError;
+
+/// Where a command is that is to be ended.
+enum Found {
+    /// The session works on it.
+    Carried(TaskId),
+    /// It waits here.
+    Here(Pending),
+    /// It has ended, or never was.
+    Gone,
+}
+
+impl Sessions {
+    /// Ends the command that its caller named `command`. What comes of it is an event, always; so is the end of the
+    /// command, before it.
+    pub(crate) fn abort(&mut self, now: Instant, id: SessionId, token: u64, command: u64) {
+        let Some(seat) = self.seat(id) else {
+            return self.events.push_back(Event::Managed {
+                session: id,
+                token,
+                result: Some(TmfResult::NO_TASK),
+            });
+        };
+        let result = match seat.give_up(command) {
+            Found::Carried(task) => {
+                let lun = 0;
+                let what = Management { function: TmfFunction::ABORT_TASK, lun, task: Some(task) };
+                match seat.session.manage(now, what) {
+                    Ok(manage) => {
+                        seat.manages.insert(manage, token);
+                        return;
+                    }
+                    Err(Refusal::NoTask) => Some(TmfResult::NO_TASK),
+                    Err(_) => None,
+                }
+            }
+            Found::Here(pending) => {
+                let result = Err(CommandError::Aborted);
+                self.events.push_back(Event::Finished { session: id, token: pending.token, result });
+                Some(TmfResult::COMPLETE)
+            }
+            Found::Gone => Some(TmfResult::NO_TASK),
+        };
+        self.events.push_back(Event::Managed { session: id, token, result });
+    }
+}
+
+impl Seat {
+    /// Finds a command, and sees to it that it is not tried again.
+    fn give_up(&mut self, command: u64) -> Found {
+        let mut carried = self.tasks.iter_mut().flatten().chain(&mut self.ended);
+        if let Some(pending) = carried.find(|pending| pending.token == command) {
+            pending.unwanted = true;
+            return pending.task.map_or(Found::Gone, Found::Carried);
+        }
+        let later = self.delayed.iter().find(|(_, pending)| pending.token == command).map(|(key, _)| *key);
+        let here = later.and_then(|key| self.delayed.remove(&key));
+        here.or_else(|| take_from(&mut self.waiting, command)).map_or(Found::Gone, Found::Here)
+    }
+}
+
+fn take_from(waiting: &mut VecDeque<Pending>, command: u64) -> Option<Pending> {
+    let at = waiting.iter().position(|pending| pending.token == command)?;
+    waiting.remove(at)
+}

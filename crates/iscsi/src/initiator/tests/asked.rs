@@ -1,0 +1,290 @@
+//! What an owner asks for beside commands: one task ended, keys negotiated; and what a session says when it has
+//! nothing else to say. The target is played by hand.
+
+use alloc::vec::Vec;
+
+use base::machine::ConnId;
+use base::time::Duration;
+
+use super::pair::{LUN, Setup, cdb, pattern, read};
+use super::raw::Raw;
+use crate::initiator::contract::*;
+use crate::initiator::why::Why;
+use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::reject::{Reject, RejectReason};
+use crate::pdu::snack::{Snack, SnackKind};
+use crate::pdu::text_request::TextRequest;
+use crate::pdu::text_response::TextResponse;
+use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::{Itt, Message, Ttt};
+use crate::serial::DataSn;
+use crate::text::TextOut;
+
+fn abort(task: TaskId) -> Management {
+    Management { function: TmfFunction::ABORT_TASK, lun: LUN, task: Some(task) }
+}
+
+fn managed(raw: &Raw, id: ManageId) -> Option<Option<TmfResult>> {
+    raw.events.iter().find_map(|event| match event {
+        Event::Managed { id: of, result } if *of == id => Some(*result),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_task_is_aborted_by_its_name_and_number() {
+    let (mut raw, conn) = Raw::level(0, &[]);
+    let (task, command) = raw.start(conn, read(0, 512));
+    let (other, second) = raw.start(conn, read(8, 512));
+    let id = raw.session.manage(raw.now, abort(task)).unwrap();
+    raw.drain();
+    let request: TmfRequest = raw.expect(conn);
+    assert_eq!((request.function, request.lun), (TmfFunction::ABORT_TASK, LUN));
+    assert_eq!((request.referenced_task_tag, request.ref_cmd_sn), (command.itt, command.cmd_sn));
+    let sn = raw.next_sn(conn);
+    raw.send(conn, &TmfResponse { response: TmfResult::COMPLETE, itt: request.itt, sn }, &[]);
+    assert_eq!(raw.outcome(task).end, End::Aborted);
+    assert_eq!(managed(&raw, id), Some(Some(TmfResult::COMPLETE)));
+    // Nobody else suffers, and the name is gone.
+    let pdu = raw.data_in(conn, second.itt, 0, 0);
+    let pdu = raw.with_status(conn, pdu);
+    raw.send(conn, &pdu, &pattern(1, 512));
+    assert!(raw.outcome(other).end.is_good());
+    assert_eq!(raw.session.manage(raw.now, abort(task)), Err(Refusal::NoTask));
+}
+
+#[test]
+fn a_task_that_never_left_is_aborted_without_a_word_even_while_nobody_is_there() {
+    let mut raw = Raw::new(Setup::default());
+    let task = raw.session.submit(raw.now, read(0, 512)).unwrap();
+    let id = raw.session.manage(raw.now, abort(task)).unwrap();
+    raw.drain();
+    assert_eq!(raw.outcome(task).end, End::NotSent);
+    assert_eq!(managed(&raw, id), Some(Some(TmfResult::COMPLETE)));
+    raw.log_in(ConnId(0), 7, &[]);
+    assert!(raw.session.is_up() && raw.receive(ConnId(0)).is_none(), "nothing is left to send");
+}
+
+#[test]
+fn a_task_that_was_to_be_aborted_is_never_carried_out_again() {
+    let (mut raw, conn) = Raw::level(0, &[]);
+    let (task, _) = raw.start(conn, Request { replay: true, ..read(0, 512) });
+    let (other, _) = raw.start(conn, Request { replay: true, ..read(8, 512) });
+    let id = raw.session.manage(raw.now, abort(task)).unwrap();
+    raw.cut(conn);
+    assert_eq!(raw.outcome(task).end, End::Lost);
+    assert_eq!(managed(&raw, id), Some(None));
+    // The other one waits, and nobody can know whether it was carried out before.
+    let id = raw.session.manage(raw.now, abort(other)).unwrap();
+    raw.drain();
+    assert_eq!(raw.outcome(other).end, End::Lost);
+    assert_eq!(managed(&raw, id), Some(Some(TmfResult::COMPLETE)));
+    assert_eq!(raw.session.open(), 0);
+}
+
+fn text(pairs: &[(&str, &str)]) -> TextOut {
+    let mut text = TextOut::new();
+    for (name, value) in pairs {
+        text.put(name, value);
+    }
+    text
+}
+
+fn say(raw: &mut Raw, conn: ConnId, request: &TextRequest, data: &[u8]) {
+    let sn = raw.next_sn(conn);
+    let response =
+        TextResponse { is_final: true, continues: false, lun: 0, itt: request.itt, ttt: Ttt::NONE, sn };
+    raw.send(conn, &response, data);
+}
+
+fn max_recv(raw: &Raw) -> (u32, u32) {
+    let view = raw.session.connections().next().unwrap();
+    (view.parameters.initiator_max_recv, view.parameters.target_max_recv)
+}
+
+#[test]
+fn longest_segments_are_declared_anew_while_the_session_lives() {
+    let keys = ["MaxRecvDataSegmentLength=8192"];
+    let (mut raw, conn) = Raw::level(1, &keys);
+    let (ours, theirs) = max_recv(&raw);
+    raw.session.send_text(raw.now, Some(Slot(0)), text(&[("MaxRecvDataSegmentLength", "1024")])).unwrap();
+    assert_eq!(raw.session.send_text(raw.now, None, text(&[("X-org.me", "1")])), Err(Refusal::Full));
+    raw.drain();
+    let sent = raw.expect_any(conn);
+    let request: TextRequest = sent.read();
+    assert_eq!(&*sent.data, b"MaxRecvDataSegmentLength=1024\0");
+    assert_eq!((request.is_final, request.ttt, request.itt == Itt::NONE), (true, Ttt::NONE, false));
+    assert_eq!(max_recv(&raw), (ours, theirs), "nothing holds before it is answered");
+    say(&mut raw, conn, &request, b"MaxRecvDataSegmentLength=4096\0");
+    assert_eq!(max_recv(&raw), (1024, 4096));
+    let answer = raw.events.iter().find_map(|event| match event {
+        Event::TextDone { answer } => Some(&**answer),
+        _ => None,
+    });
+    assert_eq!(answer, Some(&b"MaxRecvDataSegmentLength=4096\0"[..]));
+    // From now on a longer one breaks the rules.
+    let (_, command) = raw.start(conn, read(0, 2048));
+    let pdu = raw.data_in(conn, command.itt, 0, 0);
+    raw.send(conn, &pdu, &pattern(1, 1028));
+    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::DataSegmentTooLong)));
+}
+
+#[test]
+fn what_a_target_refuses_is_not_taken_for_agreed() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    let before = max_recv(&raw);
+    let ask = |raw: &mut Raw| {
+        let text = text(&[("MaxRecvDataSegmentLength", "1024")]);
+        raw.session.send_text(raw.now, None, text).unwrap();
+        raw.drain();
+        raw.expect_any(conn)
+    };
+    let refused = ask(&mut raw);
+    let reject = Reject { reason: RejectReason::PROTOCOL_ERROR, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+    raw.send(conn, &reject, refused.bhs.bytes());
+    assert!(raw.events.iter().any(|event| matches!(event, Event::TextFailed)), "{:?}", raw.events);
+    assert_eq!(max_recv(&raw), before);
+    for answer in [&b"MaxRecvDataSegmentLength=Reject\0"[..], b"MaxRecvDataSegmentLength=NotUnderstood\0"] {
+        let request = ask(&mut raw).read();
+        say(&mut raw, conn, &request, answer);
+        assert_eq!(max_recv(&raw), before);
+    }
+    // What held before still holds: a segment of the old length is in order.
+    let (task, command) = raw.start(conn, read(0, 4096));
+    let pdu = raw.data_in(conn, command.itt, 0, 0);
+    let pdu = raw.with_status(conn, pdu);
+    raw.send(conn, &pdu, &pattern(1, 4096));
+    assert!(raw.outcome(task).end.is_good());
+}
+
+#[test]
+fn only_what_may_be_said_in_full_feature_phase_is_said() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    for wrong in [
+        &[][..],
+        &[("HeaderDigest", "None")],
+        &[("ErrorRecoveryLevel", "0")],
+        &[("TargetAlias", "me")],
+        &[("SendTargets", "All")],
+        &[("MaxRecvDataSegmentLength", "511")],
+        &[("MaxRecvDataSegmentLength", "16777216")],
+        &[("X-org.me", "1"), ("X-org.me", "2")],
+        &[("bad name", "1")],
+        &[("X-org.me", "1\0HeaderDigest=None")],
+    ] {
+        let answer = raw.session.send_text(raw.now, None, text(wrong));
+        assert_eq!(answer, Err(Refusal::NotPossible), "{wrong:?}");
+    }
+    let elsewhere = raw.session.send_text(raw.now, Some(Slot(1)), text(&[("X-org.me", "1")]));
+    assert_eq!(elsewhere, Err(Refusal::NotUp));
+    raw.drain();
+    assert!(raw.receive(conn).is_none());
+}
+
+#[test]
+fn a_target_that_asks_to_be_asked_is_heard() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    let (ours, _) = max_recv(&raw);
+    let message = AsyncMessage {
+        lun: 0,
+        event: AsyncEventCode::NEGOTIATION_REQUEST,
+        vendor_code: 0,
+        parameter1: 0,
+        parameter2: 0,
+        parameter3: 3,
+        sn: raw.next_sn(conn),
+    };
+    raw.send(conn, &message, &[]);
+    let request: TextRequest = raw.expect(conn);
+    say(&mut raw, conn, &request, b"MaxRecvDataSegmentLength=2048\0");
+    assert_eq!(max_recv(&raw), (ours, 2048));
+    assert!(!raw.events.iter().any(|event| matches!(event, Event::TextDone { .. } | Event::TextFailed)));
+}
+
+#[test]
+fn data_cut_for_another_length_is_not_asked_for_by_its_numbers() {
+    let (mut raw, conn) = Raw::level(2, &[]);
+    let (_, command) = raw.start(conn, read(0, 4096));
+    raw.session.send_text(raw.now, None, text(&[("MaxRecvDataSegmentLength", "1024")])).unwrap();
+    raw.drain();
+    let request: TextRequest = raw.expect(conn);
+    say(&mut raw, conn, &request, b"");
+    // The first piece is missing.
+    let pdu = raw.data_in(conn, command.itt, 1, 1024);
+    raw.send(conn, &pdu, &pattern(1, 1024));
+    raw.pass(Duration::from_secs(3));
+    let snacks: Vec<Snack> = core::iter::from_fn(|| raw.receive(conn))
+        .filter_map(|sent| Snack::decode(&sent.bhs).ok())
+        .filter(|snack| snack.kind == SnackKind::DATA_OR_R2T)
+        .collect();
+    assert!(snacks.is_empty(), "{snacks:?}");
+    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::NotRepaired)));
+}
+
+/// Returns the NOP-Outs that want no answer and answer nothing.
+fn acknowledgements(raw: &mut Raw, conn: ConnId) -> Vec<NopOut> {
+    core::iter::from_fn(|| raw.receive(conn))
+        .filter_map(|sent| NopOut::decode(&sent.bhs).ok())
+        .filter(|nop| (nop.itt, nop.ttt) == (Itt::NONE, Ttt::NONE))
+        .collect()
+}
+
+#[test]
+fn a_status_that_no_other_pdu_acknowledges_is_acknowledged_by_a_nop() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    let (task, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
+    let response = raw.response(conn, command.itt, 0);
+    raw.send(conn, &response, &[]);
+    assert!(raw.outcome(task).end.is_good());
+    raw.pass(Duration::from_millis(900));
+    assert!(acknowledgements(&mut raw, conn).is_empty(), "too early");
+    raw.pass(Duration::from_millis(200));
+    let [nop] = acknowledgements(&mut raw, conn)[..] else { panic!("one is enough, and one is needed") };
+    assert!(nop.immediate && nop.lun == 0);
+    assert_eq!((nop.exp_stat_sn, nop.cmd_sn), (response.sn.stat_sn.next(), command.cmd_sn.next()));
+    raw.pass(Duration::from_secs(5));
+    assert!(acknowledgements(&mut raw, conn).is_empty(), "nothing is new");
+    assert_eq!(raw.session.stats().status_acks, 1);
+}
+
+#[test]
+fn requests_acknowledge_by_themselves() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    for _ in 0..40 {
+        let (_, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
+        raw.pass(Duration::from_millis(300));
+        let response = raw.response(conn, command.itt, 0);
+        raw.send(conn, &response, &[]);
+        assert!(acknowledgements(&mut raw, conn).is_empty());
+    }
+    assert_eq!(raw.session.stats().status_acks, 0);
+}
+
+#[test]
+fn a_status_is_not_acknowledged_before_its_data_is_here_nor_at_level_0() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    let (task, command) = raw.start(conn, read(0, 1024));
+    // The second piece came, with the status; the first did not.
+    let pdu = raw.data_in(conn, command.itt, 1, 512);
+    let pdu = raw.with_status(conn, pdu);
+    raw.send(conn, &pdu, &pattern(1, 512));
+    raw.pass(Duration::from_millis(2500));
+    for nop in acknowledgements(&mut raw, conn) {
+        assert_eq!(nop.exp_stat_sn, pdu.sn.stat_sn, "it acknowledges data that is not here");
+    }
+    let pdu = raw.data_in(conn, command.itt, 0, 0);
+    raw.send(conn, &pdu, &pattern(1, 512));
+    assert!(raw.outcome(task).end.is_good());
+    raw.pass(Duration::from_millis(2500));
+    let acknowledged = acknowledgements(&mut raw, conn);
+    assert_eq!(acknowledged.last().map(|nop| nop.exp_stat_sn.0), Some(raw.ends[&conn].stat_sn));
+
+    let (mut raw, conn) = Raw::level(0, &[]);
+    let (_, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
+    let response = raw.response(conn, command.itt, 0);
+    raw.send(conn, &response, &[]);
+    raw.pass(Duration::from_secs(5));
+    assert!(acknowledgements(&mut raw, conn).is_empty(), "the target keeps nothing");
+}

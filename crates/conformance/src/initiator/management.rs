@@ -87,9 +87,14 @@ fn lun(station: &mut Station) -> Outcome {
 }
 
 fn ref_cmd_sn(station: &mut Station) -> Outcome {
-    let (got, _, request, pdu) = provoked(station, aborts_a_task)?;
+    let (got, conn, request, pdu) = provoked(station, aborts_a_task)?;
     let (expected, came) = (got.command.cmd_sn, request.ref_cmd_sn);
     require!(came == expected, "expected RefCmdSN {:x} in {}", expected.0, pdu.shown());
+    let (itt, referenced) = (got.command.itt, request.referenced_task_tag);
+    require!(itt == referenced, "expected task {:x} in {}", itt.0, pdu.shown());
+    station.answer_management(conn, &request, TmfResult::COMPLETE);
+    station.serve_out(station.options.patience)?;
+    require!(station.exit() != Some(false), "the initiator fails although its task was aborted");
     Ok(())
 }
 

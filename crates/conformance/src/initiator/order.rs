@@ -1,6 +1,6 @@
 //! Numbers of an initiator's requests, and the window (RFC 7143 §4.2.2): plan 1 to 5.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iscsi::pdu::Opcode;
 use iscsi::serial::{CmdSn, StatSn};
@@ -169,9 +169,16 @@ fn retry(station: &mut Station) -> Outcome {
     // Neither answered nor acknowledged: for the initiator it is lost.
     let got = station.unnumbered("READ or WRITE", Event::moves)?;
     let wait = station.options.limit / 2;
-    let again = station.until(wait, |event| {
-        event.is(Opcode::SCSI_COMMAND).is_some_and(|pdu| pdu.word(24) == got.pdu.word(24))
-    })?;
+    let until = Instant::now() + wait;
+    let mut later = Vec::new();
+    let again = loop {
+        // What comes behind it is not executed either, as by any target that misses one before.
+        let event = station.until(until.saturating_duration_since(Instant::now()), is_new_command)?;
+        match event.as_ref().map(|event| &event.what) {
+            Some(What::Came(pdu)) if pdu.word(24) != got.pdu.word(24) => later.extend(event),
+            _ => break event,
+        }
+    };
     match again {
         Some(Event { conn, what: What::Came(pdu), .. }) if conn == got.conn => {
             let same = |at: usize| got.pdu.byte(at) == pdu.byte(at);
@@ -184,6 +191,13 @@ fn retry(station: &mut Station) -> Outcome {
                 pdu.shown()
             );
             require!(got.pdu.data == pdu.data, "the immediate data differs");
+            station.number(conn, &pdu);
+            station.execute(conn, &got.command, &pdu.data)?;
+            for event in later {
+                station.serve(&event)?;
+            }
+            station.serve_out(station.options.patience)?;
+            require!(station.exit() != Some(false), "the initiator fails although its command was executed");
             Ok(())
         }
         Some(_) => fail!("the command is sent again on another connection"),

@@ -331,7 +331,8 @@ fn pings(station: &mut Station) -> Outcome {
 }
 
 fn confirms(station: &mut Station) -> Outcome {
-    station.start(&[])?;
+    // Where nothing can be asked for again, nobody waits for it.
+    station.start(&[("ErrorRecoveryLevel", "1")])?;
     let got = station.command("READ or WRITE", Event::moves)?;
     station.execute(got.conn, &got.command, &got.pdu.data)?;
     let wait = station.options.limit / 2;
@@ -343,6 +344,10 @@ fn confirms(station: &mut Station) -> Outcome {
     };
     require!(pdu.bhs.is_immediate(), "a NOP-Out without a task tag is immediate: {}", pdu.shown());
     require!(pdu.bhs.lun() == 0, "the LUN is reserved in {}", pdu.shown());
+    let expected = station.conns.get(got.conn).map_or(0, |conn| conn.stat_sn.0);
+    require!(pdu.word(28) == expected, "expected ExpStatSN {expected:x} in {}", pdu.shown());
+    let next = station.sessions.first().map_or(0, |session| session.exp_cmd_sn.0);
+    require!(pdu.word(24) == next, "expected CmdSN {next:x}, which it does not use up, in {}", pdu.shown());
     Ok(())
 }
 
@@ -465,12 +470,19 @@ fn negotiation_rejected(station: &mut Station) -> Outcome {
     let reject = Reject { reason: RejectReason::PROTOCOL_ERROR, sn, data_sn: DataSn(0) };
     station.send(conn, &reject, pdu.bhs.bytes());
     let event = station.until(station.options.patience, |event| {
-        event.is(Opcode::TEXT_REQUEST).is_some() || matches!(event.what, What::Closed)
+        [Opcode::TEXT_REQUEST, Opcode::LOGOUT_REQUEST].iter().any(|opcode| event.is(*opcode).is_some())
+            || matches!(event.what, What::Closed)
     })?;
     require!(
         !matches!(event, Some(Event { what: What::Closed, .. })),
         "the connection is closed because of the Reject"
     );
+    if let Some(event) = event {
+        station.serve(&event)?;
+    }
+    // What held before holds still: a segment longer than what was refused is in order.
+    station.serve_out(station.options.patience)?;
+    require!(station.exit() != Some(false), "the initiator fails after the Reject");
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The state of a logical unit that survives a loss of power, as bytes that somebody else keeps: persistent
-//! reservations with APTPL, the identifying information, and mode parameters that were saved.
+//! reservations with APTPL, the identifying information, mode parameters that were saved, and work on the whole medium that is
+//! to go on.
 //!
 //! Every version that was ever written can be read; only the newest is written. What cannot be read is an error with a
 //! reason, never a guess: forgetting a reservation would let a fenced host write.
@@ -11,6 +12,7 @@ use base::bytes::{PastEnd, Reader};
 
 use crate::identifying::IdentifyingInformation;
 use crate::pr::{self, PersistentReservations};
+use crate::sbc::sanitize::Record;
 use crate::settings::Settings;
 
 /// The longest state that is read or written.
@@ -19,6 +21,7 @@ pub const MAX_LEN: usize = MAGIC.len()
     + pr::state::MAX_LEN
     + IdentifyingInformation::ENCODED_LEN_MAX
     + SETTINGS_LEN
+    + Record::ENCODED_LEN_MAX
     + CHECKSUM_LEN;
 
 const MAGIC: [u8; 4] = *b"TgLU";
@@ -34,6 +37,8 @@ enum Version {
     /// The same with the mode parameters behind the identifying information: whether any are saved (1), and their bits
     /// (2), zero if none are.
     V2 = 2,
+    /// The same with work on the whole medium behind the mode parameters, described where it is encoded.
+    V3 = 3,
 }
 
 /// What is saved.
@@ -43,6 +48,8 @@ pub(crate) struct Saved {
     pub(crate) information: IdentifyingInformation,
     /// What MODE SELECT saved last, if it ever did.
     pub(crate) settings: Option<Settings>,
+    /// Work on the whole medium that is under way or has failed.
+    pub(crate) medium_work: Option<Record>,
 }
 
 impl Saved {
@@ -52,6 +59,7 @@ impl Saved {
             reservations: PersistentReservations::new(),
             information: IdentifyingInformation::default(),
             settings: None,
+            medium_work: None,
         }
     }
 }
@@ -101,16 +109,19 @@ pub(crate) fn encode(
     reservations: &PersistentReservations,
     information: &IdentifyingInformation,
     settings: Option<&Settings>,
+    medium_work: Option<&Record>,
 ) -> Vec<u8> {
-    if !reservations.persists() && information.is_empty() && settings.is_none() {
+    let empty = information.is_empty() && settings.is_none() && medium_work.is_none();
+    if empty && !reservations.persists() {
         return Vec::new();
     }
     let mut bytes = Vec::from(MAGIC);
-    bytes.extend_from_slice(&(Version::V2 as u16).to_be_bytes());
+    bytes.extend_from_slice(&(Version::V3 as u16).to_be_bytes());
     reservations.encode(&mut bytes);
     information.encode(&mut bytes);
     bytes.push(u8::from(settings.is_some()));
     bytes.extend_from_slice(&settings.map_or(0, Settings::to_bits).to_be_bytes());
+    Record::encode(medium_work, &mut bytes);
     bytes.extend_from_slice(&crc32c(&bytes).to_be_bytes());
     bytes
 }
@@ -134,6 +145,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Saved, StateFault> {
     let version = match reader.u16()? {
         1 => Version::V1,
         2 => Version::V2,
+        3 => Version::V3,
         other => return Err(StateFault::UnknownVersion(other)),
     };
     if crc32c(body) != u32::from_be_bytes(*sum) {
@@ -143,12 +155,16 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Saved, StateFault> {
     let information = IdentifyingInformation::take(&mut reader)?;
     let settings = match version {
         Version::V1 => None,
-        Version::V2 => take_settings(&mut reader)?,
+        Version::V2 | Version::V3 => take_settings(&mut reader)?,
+    };
+    let medium_work = match version {
+        Version::V1 | Version::V2 => None,
+        Version::V3 => Record::take(&mut reader)?,
     };
     if !reader.is_empty() {
         return Err(StateFault::Inconsistent);
     }
-    Ok(Saved { reservations, information, settings })
+    Ok(Saved { reservations, information, settings, medium_work })
 }
 
 fn take_settings(reader: &mut Reader<'_>) -> Result<Option<Settings>, StateFault> {

@@ -25,6 +25,7 @@ use crate::pr::{NexusName, PersistentReservations, Standing};
 use crate::removal::{NOT_PRESENT, Removal};
 use crate::reserve::Reserve;
 use crate::saved::{self, Saved};
+use crate::sbc::sanitize::Record;
 use crate::scratch::ScratchBuffers;
 use crate::self_test::SelfTestResults;
 use crate::server::Core;
@@ -46,6 +47,8 @@ pub(crate) struct State {
     timestamp: Timestamp,
     /// The settings that a reset and the next start bring back.
     pub(crate) saved_settings: Option<Settings>,
+    /// Work on the whole medium that is under way or has failed.
+    pub(crate) medium_work: Option<Record>,
     started: Instant,
     /// What had been counted when LOG SELECT last reset the counters.
     counted_before: Statistics,
@@ -56,10 +59,12 @@ pub(crate) struct State {
 impl State {
     /// Starts a unit with what was saved of it.
     pub(crate) fn new(saved: Saved) -> Self {
-        let Saved { reservations: pr, information: identifying, settings: saved_settings } = saved;
+        let Saved { reservations: pr, information: identifying, settings: saved_settings, medium_work } =
+            saved;
         Self {
             pr,
             saved_settings,
+            medium_work,
             reserve: Reserve::default(),
             removal: Removal::default(),
             identifying,
@@ -73,8 +78,9 @@ impl State {
     }
 
     /// Returns the state to be saved.
-    fn to_save(&self) -> Vec<u8> {
-        saved::encode(&self.pr, &self.identifying, self.saved_settings.as_ref())
+    pub(crate) fn to_save(&self) -> Vec<u8> {
+        let (settings, work) = (self.saved_settings.as_ref(), self.medium_work.as_ref());
+        saved::encode(&self.pr, &self.identifying, settings, work)
     }
 
     /// Returns what a nexus is to the persistent reservation.

@@ -216,7 +216,10 @@ impl Rig {
         let mut data = Vec::new();
         loop {
             let at = self.events.iter().position(|event| concerns(event, key));
-            let event = at.and_then(|at| self.events.remove(at)).expect("the command goes on");
+            let Some(event) = at.and_then(|at| self.events.remove(at)) else {
+                assert!(self.keep(true).is_some(), "the command goes on");
+                continue;
+            };
             match event {
                 Event::Fetch { offset, len, .. } => self.send(key, out, offset, len),
                 Event::DataIn { offset, data: list, .. } => {
@@ -231,6 +234,15 @@ impl Rig {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    /// Answers the oldest wish to have state stored, if there is one, and returns the state.
+    pub(crate) fn keep(&mut self, ok: bool) -> Option<Vec<u8>> {
+        let at = self.events.iter().position(|event| matches!(event, Event::Save { .. }))?;
+        let Some(Event::Save { ticket, state }) = self.events.remove(at) else { return None };
+        self.unit.saved(Instant::ORIGIN, ticket, ok);
+        self.drain();
+        Some(state)
     }
 
     /// Sends part of a Data-Out buffer.

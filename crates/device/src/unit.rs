@@ -154,6 +154,7 @@ impl LogicalUnit {
         let tasks = TaskSet::new(config.task_set_max);
         let mut core = Core::new(config, store, state, pool);
         core.settings = core.lasting_settings();
+        core.resume_sanitizing();
         Ok(Self { core, tasks, managing: VecDeque::new(), waiting_for_aborts: Vec::new() })
     }
 
@@ -309,7 +310,7 @@ impl LogicalUnit {
 
     /// Returns when [`Self::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.core.sanitizer.poll_timeout()
+        self.core.sanitizer.poll_timeout(self.core.facts.profile.len)
     }
 
     /// Takes note that the deadline passed.

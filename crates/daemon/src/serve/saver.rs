@@ -39,7 +39,7 @@ fn keep_all(state: &StateDir, saves: &Receiver<Save>) {
     for Save { reactor, unit, ticket, naa, state: bytes } in saves {
         let kept = state.save(naa, &bytes);
         if let Err(error) = &kept {
-            crate::error!("{error}; the reservation command is refused");
+            crate::error!("{error}; the command that wanted it kept is refused");
         }
         let ok = kept.is_ok();
         // A reactor that has stopped answers nobody.

@@ -9,9 +9,11 @@ use crate::pr::out::{Request, World};
 use crate::pr::{NexusName, Standing};
 
 /// What releases with version 1 and with version 2 wrote: three registrants, the second of which holds Exclusive Access - Registrants
-/// Only, and identifying information of both kinds; in version 2 also settings.
+/// Only, and identifying information of both kinds; in version 2 also settings, in version 3 also a
+/// failed format operation.
 const V1: &[u8] = include_bytes!("v1.bin");
 const V2: &[u8] = include_bytes!("v2.bin");
+const V3: &[u8] = include_bytes!("v3.bin");
 
 const PORTS: [RelativePort; 2] = [RelativePort(1), RelativePort(2)];
 
@@ -56,7 +58,7 @@ fn sample() -> (PersistentReservations, IdentifyingInformation) {
 
 /// The state with `change` made to it and the checksum put right.
 fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut bytes = V2[..V2.len() - CHECKSUM_LEN].to_vec();
+    let mut bytes = V3[..V3.len() - CHECKSUM_LEN].to_vec();
     change(&mut bytes);
     let sum = crc32c(&bytes);
     bytes.extend_from_slice(&sum.to_be_bytes());
@@ -64,9 +66,14 @@ fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 #[test]
-fn version_2_is_what_is_written() {
+fn version_3_is_what_is_written() {
     let (pr, information) = sample();
-    assert_eq!(encode(&pr, &information, Some(&settings())), V2);
+    assert_eq!(encode(&pr, &information, Some(&settings()), Some(&work())), V3);
+}
+
+/// The work on the medium that the fixture holds.
+fn work() -> Record {
+    Record::take(&mut Reader::new(&[1, 1, 1])).unwrap().unwrap()
 }
 
 /// The settings that the fixture holds.
@@ -75,11 +82,13 @@ fn settings() -> Settings {
 }
 
 #[test]
-fn both_versions_are_read() {
+fn every_version_is_read() {
     let first = decode(V1).unwrap();
-    assert_eq!(decode(V2).unwrap(), Saved { settings: Some(settings()), ..first.clone() });
-    let Saved { reservations: pr, information, settings } = first;
-    assert_eq!(settings, None);
+    let second = Saved { settings: Some(settings()), ..first.clone() };
+    assert_eq!(decode(V2).unwrap(), second);
+    assert_eq!(decode(V3).unwrap(), Saved { medium_work: Some(work()), ..second });
+    let Saved { reservations: pr, information, settings, medium_work } = first;
+    assert_eq!((settings, medium_work), (None, None));
     assert_eq!(information, sample().1);
     assert_eq!(pr.full_status().registrants, sample().0.full_status().registrants);
     assert_eq!(pr.kind(), Some(ReservationType::ExclusiveAccessRegistrantsOnly));
@@ -87,13 +96,13 @@ fn both_versions_are_read() {
     assert_eq!(pr.standing(&b), Standing::Holder);
     assert!(pr.persists());
     assert_eq!(pr.keys().generation, 0, "a power cycle sets it to zero");
-    assert_eq!(decode(&encode(&pr, &information, None)), decode(V1));
+    assert_eq!(decode(&encode(&pr, &information, None, None)), decode(V1));
 }
 
 #[test]
 fn nothing_to_survive_is_no_bytes() {
     let none = Saved::nothing();
-    assert_eq!(encode(&none.reservations, &none.information, None), []);
+    assert_eq!(encode(&none.reservations, &none.information, None, None), []);
     assert_eq!(decode(&[]), Ok(none));
 }
 
@@ -106,7 +115,7 @@ fn reservations_without_aptpl_are_left_out() {
     volatile
         .out(&a, Request::Register(register), World { target_ports: &PORTS, initiator_ports: &[] })
         .unwrap();
-    let back = decode(&encode(&volatile, &information, None)).unwrap();
+    let back = decode(&encode(&volatile, &information, None, None)).unwrap();
     assert_eq!(back, Saved { information, ..Saved::nothing() });
 }
 
@@ -118,11 +127,11 @@ fn the_checksum_is_crc32c() {
 /// CVE-2025-57275 was a state file that was believed. Every cut and every flipped bit of ours is an error.
 #[test]
 fn a_damaged_state_is_an_error() {
-    for len in 1..V2.len() {
-        assert!(decode(&V2[..len]).is_err(), "cut to {len}");
+    for len in 1..V3.len() {
+        assert!(decode(&V3[..len]).is_err(), "cut to {len}");
     }
-    for at in 0..V2.len() * 8 {
-        let mut bytes = V2.to_vec();
+    for at in 0..V3.len() * 8 {
+        let mut bytes = V3.to_vec();
         bytes[at / 8] ^= 1 << (at % 8);
         assert!(decode(&bytes).is_err(), "bit {at} flipped");
     }
@@ -133,11 +142,14 @@ fn a_state_that_lies_with_a_good_checksum_is_an_error() {
     assert!(decode(&forged(|_| {})).is_ok());
     for (change, why) in [
         ((|bytes| bytes[0] = b'x') as fn(&mut Vec<u8>), StateFault::Foreign),
-        (|bytes| bytes[5] = 3, StateFault::UnknownVersion(3)),
+        (|bytes| bytes[5] = 4, StateFault::UnknownVersion(4)),
         // Whether settings are saved, and which.
-        (|bytes| *bytes.iter_mut().nth_back(2).unwrap() = 0, StateFault::Inconsistent),
-        (|bytes| *bytes.iter_mut().nth_back(2).unwrap() = 2, StateFault::Inconsistent),
-        (|bytes| *bytes.last_mut().unwrap() |= 0x80, StateFault::Inconsistent),
+        (|bytes| *bytes.iter_mut().nth_back(5).unwrap() = 0, StateFault::Inconsistent),
+        (|bytes| *bytes.iter_mut().nth_back(5).unwrap() = 2, StateFault::Inconsistent),
+        (|bytes| *bytes.iter_mut().nth_back(3).unwrap() |= 0x80, StateFault::Inconsistent),
+        // Work on the medium.
+        (|bytes| *bytes.iter_mut().nth_back(2).unwrap() = 5, StateFault::Inconsistent),
+        (|bytes| *bytes.last_mut().unwrap() = 2, StateFault::Inconsistent),
         // Whether it persists, type, holder, count.
         (|bytes| bytes[6] = 0, StateFault::Inconsistent),
         (|bytes| bytes[6] = 2, StateFault::Inconsistent),

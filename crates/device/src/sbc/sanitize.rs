@@ -1,9 +1,13 @@
 //! SANITIZE (SBC-4 §5.29) and FORMAT UNIT (§5.4): work on the whole medium that outlives its command, its nexus and
 //! every reset.
 //!
+//! It outlives the daemon as well: what is to be done is written down before it begins, and so is its end before anybody
+//! may write again. A unit that is started meanwhile does all of it once more.
+//!
 //! While it runs, the unit answers little but questions. It goes at a measured pace, so that the other units of its
 //! thread are served meanwhile.
 
+mod record;
 mod run;
 
 use alloc::boxed::Box;
@@ -16,6 +20,7 @@ use crate::server::{Core, Facts};
 use crate::task::TaskInfo;
 use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
+pub(crate) use record::Record;
 pub(crate) use run::Sanitizer;
 use run::{Kind, Plan};
 
@@ -84,11 +89,24 @@ pub(super) fn exit_failure_mode(core: &mut Core, task: &TaskInfo) -> Verdict {
     if let Err(sense) = without_parameters(core, task) {
         return Verdict::Check(sense);
     }
-    if core.sanitizer.leave_failure() {
-        Verdict::Good
-    } else {
-        Verdict::Check(Sense::invalid_cdb(1, Some(4)))
+    if !core.sanitizer.may_leave_failure() {
+        return Verdict::Check(Sense::invalid_cdb(1, Some(4)));
     }
+    let Some(failure) = core.spc.medium_work.take() else {
+        core.sanitizer.leave_failure();
+        return Verdict::Good;
+    };
+    // Not before it is written down that the failure is over: the next start would close the unit again.
+    let then = move |core: &mut Core, _: &TaskInfo, saved| {
+        if saved {
+            core.sanitizer.leave_failure();
+            Verdict::Good
+        } else {
+            core.spc.medium_work = Some(failure);
+            Verdict::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
+        }
+    };
+    Verdict::Save { state: core.spc.to_save(), then: Box::new(then) }
 }
 
 /// FORMAT UNIT: no protection information, no defect lists; all blocks become zeros.
@@ -159,18 +177,17 @@ fn begin(
     immediate: bool,
     may_leave_failure: bool,
 ) -> Verdict {
-    let waiter = (!immediate).then_some(task.id);
-    core.start_sanitizing(kind, plan, may_leave_failure, waiter);
-    if immediate { Verdict::Good } else { Verdict::Run(Box::new(Waiting)) }
+    core.start_sanitizing(kind, plan, may_leave_failure, (task.id, immediate));
+    Verdict::Run(Box::new(Waiting))
 }
 
-/// A command that waits for the work it has started. Aborting it does not abort the work.
+/// A command that waits for the work it has started, or for that to be written down. Aborting it does not abort the work.
 struct Waiting;
 
 impl Job for Waiting {
     fn step(&mut self, core: &mut Core, _: &TaskInfo, input: JobInput) -> JobStep {
         match input {
-            JobInput::Woken => JobStep::Done(match core.sanitizer.failure() {
+            JobInput::Woken => JobStep::Done(match core.sanitizer.take_answer() {
                 Some(sense) => Verdict::Check(sense),
                 None => Verdict::Good,
             }),
@@ -202,7 +219,8 @@ impl Sanitizer {
         if self.is_idle() || passes_meanwhile(opcode) {
             return None;
         }
-        self.in_progress().or_else(|| self.failure().filter(|_| opcode != op::SANITIZE))
+        let mends = opcode == op::SANITIZE || (opcode == op::FORMAT_UNIT && self.failed_to_format());
+        self.in_progress().or_else(|| self.failure().filter(|_| !mends))
     }
 }
 

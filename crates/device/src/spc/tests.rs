@@ -50,13 +50,7 @@ impl Rig {
     /// Answers the oldest request to save state, and returns the state.
     #[track_caller]
     fn save(&mut self, ok: bool) -> Vec<u8> {
-        let at = self.events.iter().position(|event| matches!(event, Event::Save { .. }));
-        let Some(Event::Save { ticket, state }) = at.and_then(|at| self.events.remove(at)) else {
-            panic!("nothing is to be saved: {:?}", self.events);
-        };
-        self.unit.saved(Instant::ORIGIN, ticket, ok);
-        self.drain();
-        state
+        self.keep(ok).unwrap_or_else(|| panic!("nothing is to be saved: {:?}", self.events))
     }
 }
 

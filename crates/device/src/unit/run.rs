@@ -301,6 +301,9 @@ impl LogicalUnit {
     /// Goes on with a task whose state was stored, or not.
     pub(super) fn stored(&mut self, ticket: u64, ok: bool) {
         let Some(id) = self.core.take_ticket(ticket) else { return };
+        if id == TaskId::BACKGROUND {
+            return self.core.sanitizer_recorded(ok);
+        }
         let Some(task) = self.tasks.find_mut(id) else { return };
         if let Work::Saving(then) = core::mem::replace(&mut task.work, Work::Draining) {
             let verdict = then(&mut self.core, &task.info, ok);

@@ -205,6 +205,33 @@ fn changed_limits_count_for_sessions_that_go_on() {
 }
 
 #[test]
+fn a_sanitize_operation_goes_on_after_a_kill() {
+    let house = House::new();
+    let args = ["--listen", "127.0.0.1:0", "--target", &format!("{NAME}a"), "--lun", "file:a.img,size=64M"];
+    let cdb = |opcode: u8, flags: u8, len: u8| {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[1], cdb[8]) = (opcode, flags, len);
+        cdb
+    };
+    let daemon = house.serve(&args);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    // SANITIZE, OVERWRITE, IMMED: thirty-one passes take long enough to kill whoever does them.
+    let list = [31, 0, 0, 1, 0xaa];
+    assert_eq!(initiator.command(cdb(0x48, 0x81, 5), &list, 0), Ok(vec![]));
+    assert_eq!(initiator.command(cdb(0, 0, 0), &[], 0), Err([2, 0x04, 0x1b]));
+    daemon.kill();
+    let daemon = house.serve(&args);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    assert_eq!(initiator.command(cdb(0, 0, 0), &[], 0), Err([2, 0x04, 0x1b]));
+    // It keeps nobody from ending the daemon, and goes on after that as well.
+    assert_eq!(daemon.stop().0, 0);
+    let daemon = house.serve(&args);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    assert_eq!(initiator.command(cdb(0, 0, 0), &[], 0), Err([2, 0x04, 0x1b]));
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
 fn targets_that_share_nothing_run_on_reactors_of_their_own() {
     let house = House::new();
     house.write("targe.toml", &("cores = \"0,0\"\n".to_owned() + &ram_targets(&["a", "b", "c"])));

@@ -160,6 +160,9 @@ impl World {
     }
 
     pub(crate) fn drain(&mut self) {
+        while let Some(save) = self.shard.poll_save() {
+            self.shard.saved(self.now, save.unit, save.ticket, true);
+        }
         while let Some(action) = self.shard.poll_action() {
             let (Action::Transmit(conn) | Action::Close(conn) | Action::Abort(conn)) = action;
             while !self.deaf.contains(&conn) {

@@ -7,10 +7,11 @@ use base::time::{Duration, Instant};
 use scsi::sense::{Asc, Sense, SenseKey, SenseKeySpecific};
 use store::contract::{Durability, Failure, OpAction, Outcome};
 
+use super::record::Record;
 use super::{FAILED, FORMAT_FAILED};
 use crate::range_lock::ByteRange;
-use crate::sbc::{PARTS_UNDER_WAY, part_len};
-use crate::server::Core;
+use crate::sbc::{PARTS_UNDER_WAY, limits, part_len};
+use crate::server::{Core, Facts};
 use crate::task::TaskId;
 
 /// How fast blocks are overwritten: about what one disk does, and little enough that the thread, which serves other units
@@ -19,14 +20,14 @@ const BYTES_PER_SECOND: u64 = 128 << 20;
 
 /// Which command asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Sanitize,
     Format,
 }
 
 /// What is done to the medium.
-#[derive(Clone, Debug)]
-pub(super) enum Plan {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
     /// All storage is given back.
     Erase,
     /// The medium's key is replaced.
@@ -51,6 +52,18 @@ impl Plan {
         Self::Overwrite { block: alloc::vec![0; block_len], passes: 1, invert: false }
     }
 
+    /// Whether a unit can do that. One that is started again with another configuration need not.
+    fn fits(&self, facts: &Facts) -> bool {
+        !facts.is_read_only()
+            && match self {
+                Self::Erase => limits::erases(facts),
+                Self::ForgetKey { deallocates } => {
+                    limits::forgets(facts) && (!deallocates || facts.is_thin())
+                }
+                Self::Overwrite { .. } => true,
+            }
+    }
+
     const fn passes(&self) -> u8 {
         match self {
             Self::Erase | Self::ForgetKey { deallocates: false } => 1,
@@ -66,12 +79,23 @@ pub(crate) struct Sanitizer {
     run: Option<Run>,
     /// Set when the last operation failed.
     failed: Option<Failed>,
+    /// What the command that waits, and was just woken, ends with, if not well.
+    answer: Option<Sense>,
 }
 
 #[derive(Debug)]
 struct Failed {
-    sense: Sense,
+    kind: Kind,
     may_leave: bool,
+}
+
+impl Failed {
+    const fn sense(&self) -> Sense {
+        match self.kind {
+            Kind::Sanitize => FAILED,
+            Kind::Format => FORMAT_FAILED,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -80,11 +104,19 @@ struct Run {
     plan: Plan,
     may_leave_failure: bool,
     waiter: Option<TaskId>,
+    /// Whether the waiter waits for the beginning only (IMMED).
+    immediate: bool,
+    /// Whether an operation of the medium has failed.
+    broken: bool,
     stage: Stage,
 }
 
 #[derive(Debug)]
 enum Stage {
+    /// It is being written down, so that it goes on after a loss of power. Nothing was done yet.
+    Recording,
+    /// It was found written down when the unit started.
+    Resuming,
     /// Operations that were under way when it began are still to end.
     Locking,
     Working {
@@ -98,6 +130,10 @@ enum Stage {
         part: Option<Bytes>,
     },
     Flushing,
+    /// That it is over is being written down: nothing may be written until then, or the next start would wipe it out.
+    Concluding {
+        well: bool,
+    },
 }
 
 impl Sanitizer {
@@ -132,22 +168,37 @@ impl Sanitizer {
 
     /// Returns how the last operation failed.
     pub(crate) fn failure(&self) -> Option<Sense> {
-        self.failed.as_ref().map(|failed| failed.sense)
+        self.failed.as_ref().map(Failed::sense)
     }
 
-    /// Leaves the failure behind. Returns false when that is not allowed.
-    pub(super) fn leave_failure(&mut self) -> bool {
-        let may = self.failed.as_ref().is_none_or(|failed| failed.may_leave);
-        if may {
-            self.failed = None;
-        }
-        may
+    /// Returns whether formatting failed, which another FORMAT UNIT mends.
+    pub(super) fn failed_to_format(&self) -> bool {
+        self.failed.as_ref().is_some_and(|failed| failed.kind == Kind::Format)
     }
 
-    /// Returns when the work wants to go on.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        match &self.run.as_ref()?.stage {
-            Stage::Working { under_way, due, .. } if *under_way < PARTS_UNDER_WAY => Some(*due),
+    /// Returns whether a failure, if there is one, may be left behind.
+    pub(super) fn may_leave_failure(&self) -> bool {
+        self.failed.as_ref().is_none_or(|failed| failed.may_leave)
+    }
+
+    /// Leaves the failure behind.
+    pub(super) fn leave_failure(&mut self) {
+        self.failed = None;
+    }
+
+    /// Returns what the command that was woken ends with, if not well.
+    pub(super) const fn take_answer(&mut self) -> Option<Sense> {
+        self.answer.take()
+    }
+
+    /// Returns when the work wants to go on, on a medium of `total` bytes. Who waits for operations to end does not.
+    pub(crate) fn poll_timeout(&self, total: u64) -> Option<Instant> {
+        let run = self.run.as_ref().filter(|run| !run.broken)?;
+        match &run.stage {
+            Stage::Working { at, under_way, due, .. } if *at < total && *under_way < PARTS_UNDER_WAY => {
+                Some(*due)
+            }
+            Stage::Resuming => Some(Instant::ORIGIN),
             _ => None,
         }
     }
@@ -158,9 +209,9 @@ impl Run {
         let passes = u128::from(self.plan.passes());
         let total = u128::from(total.max(1)) * passes;
         let done = match &self.stage {
-            Stage::Locking => 0,
+            Stage::Recording | Stage::Resuming | Stage::Locking => 0,
             Stage::Working { pass, at, .. } => total / passes * u128::from(*pass) + u128::from(*at),
-            Stage::Flushing => total,
+            Stage::Flushing | Stage::Concluding { .. } => total,
         };
         u16::try_from(done * 65536 / total).unwrap_or(u16::MAX)
     }
@@ -175,17 +226,77 @@ impl Run {
 }
 
 impl Core {
-    /// Starts work on the whole medium. `waiter` is woken at its end.
+    /// Starts work on the whole medium, once that is written down. `waiter` is woken then if it is `immediate`, else at the
+    /// end.
     pub(super) fn start_sanitizing(
         &mut self,
         kind: Kind,
         plan: Plan,
         may_leave_failure: bool,
-        waiter: Option<TaskId>,
+        (waiter, immediate): (TaskId, bool),
     ) {
-        self.sanitizer.failed = None;
-        self.sanitizer.run = Some(Run { kind, plan, may_leave_failure, waiter, stage: Stage::Locking });
+        let record = Record { kind, may_leave_failure, plan: Some(plan.clone()) };
+        self.spc.medium_work = Some(record);
+        let (waiter, stage) = (Some(waiter), Stage::Recording);
+        self.sanitizer.run =
+            Some(Run { kind, plan, may_leave_failure, waiter, immediate, broken: false, stage });
+        self.save(TaskId::BACKGROUND, self.spc.to_save());
+    }
+
+    /// Takes up what was under way, or had failed, when the unit was started last.
+    pub(crate) fn resume_sanitizing(&mut self) {
+        let Some(Record { kind, may_leave_failure, plan }) = self.spc.medium_work.clone() else { return };
+        match plan {
+            None => self.sanitizer.failed = Some(Failed { kind, may_leave: may_leave_failure }),
+            Some(plan) => {
+                let (waiter, stage) = (None, Stage::Resuming);
+                let (immediate, broken) = (true, false);
+                self.sanitizer.run =
+                    Some(Run { kind, plan, may_leave_failure, waiter, immediate, broken, stage });
+            }
+        }
+    }
+
+    /// What was to be written down of the work is, or could not be.
+    pub(crate) fn sanitizer_recorded(&mut self, ok: bool) {
+        let Some(run) = &mut self.sanitizer.run else { return };
+        match run.stage {
+            Stage::Recording if ok => {
+                self.sanitizer.failed = None;
+                if run.immediate
+                    && let Some(waiter) = run.waiter.take()
+                {
+                    self.wake(waiter);
+                }
+                self.begin_sanitizing();
+            }
+            Stage::Recording => {
+                // What cannot be made sure of is not begun.
+                let waiter = run.waiter;
+                self.sanitizer.run = None;
+                self.spc.medium_work = self.sanitizer.failed.as_ref().map(|failed| Record {
+                    kind: failed.kind,
+                    may_leave_failure: failed.may_leave,
+                    plan: None,
+                });
+                self.sanitizer.answer =
+                    Some(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE));
+                if let Some(waiter) = waiter {
+                    self.wake(waiter);
+                }
+            }
+            Stage::Concluding { well } => self.conclude_sanitizing(well && ok),
+            _ => {}
+        }
+    }
+
+    fn begin_sanitizing(&mut self) {
         let whole = ByteRange::new(0, self.facts.profile.len);
+        let Some(run) = &mut self.sanitizer.run else { return };
+        if !run.plan.fits(&self.facts) {
+            return self.finish_sanitizing(false);
+        }
+        run.stage = Stage::Locking;
         self.copies.tokens.touched_bytes(self.facts.block_size(), whole);
         self.medium.lock(TaskId::BACKGROUND, whole);
     }
@@ -203,14 +314,17 @@ impl Core {
     /// An operation of ours ended.
     pub(crate) fn sanitizer_ended(&mut self, result: Result<Outcome, Failure>) {
         let Some(run) = &mut self.sanitizer.run else { return };
-        match (&mut run.stage, result) {
-            (_, Err(_)) => self.finish_sanitizing(false),
-            (Stage::Flushing, Ok(_)) => self.finish_sanitizing(true),
-            (Stage::Working { under_way, .. }, Ok(_)) => {
+        run.broken |= result.is_err();
+        match &mut run.stage {
+            Stage::Flushing => {
+                let well = !run.broken;
+                self.finish_sanitizing(well);
+            }
+            Stage::Working { under_way, .. } => {
                 *under_way = under_way.saturating_sub(1);
                 self.sanitize_on();
             }
-            (Stage::Locking, Ok(_)) => {}
+            _ => {}
         }
     }
 
@@ -218,7 +332,17 @@ impl Core {
     pub(crate) fn sanitize_on(&mut self) {
         let (now, part_len, total) = (self.now, part_len(self), self.facts.profile.len);
         let Some(run) = &mut self.sanitizer.run else { return };
+        if matches!(run.stage, Stage::Resuming) {
+            return self.begin_sanitizing();
+        }
         let Stage::Working { pass, at, under_way, due, part } = &mut run.stage else { return };
+        if run.broken {
+            // What is under way comes to its end first: no later write may be overtaken by it.
+            if *under_way == 0 {
+                self.finish_sanitizing(false);
+            }
+            return;
+        }
         while *at < total && *under_way < PARTS_UNDER_WAY && *due <= now {
             let action = match part {
                 None if *pass == 0 && matches!(run.plan, Plan::ForgetKey { .. }) => OpAction::ForgetKey,
@@ -253,18 +377,31 @@ impl Core {
         self.medium.submit(TaskId::BACKGROUND, 0, OpAction::Flush);
     }
 
+    /// The work is over: what came of it is written down before anybody is let in again.
     fn finish_sanitizing(&mut self, well: bool) {
+        let Some(run) = &mut self.sanitizer.run else { return };
+        run.stage = Stage::Concluding { well };
+        let (kind, may_leave_failure) = (run.kind, run.may_leave_failure);
+        self.spc.medium_work = (!well).then_some(Record { kind, may_leave_failure, plan: None });
+        self.save(TaskId::BACKGROUND, self.spc.to_save());
+    }
+
+    fn conclude_sanitizing(&mut self, well: bool) {
         let Some(run) = self.sanitizer.run.take() else { return };
         self.medium.unlock(TaskId::BACKGROUND);
         if !well {
-            let sense = match run.kind {
-                Kind::Sanitize => FAILED,
-                Kind::Format => FORMAT_FAILED,
-            };
-            self.sanitizer.failed = Some(Failed { sense, may_leave: run.may_leave_failure });
+            // Also when it cannot be written down that all went well: then the next start does it again, and whoever
+            // opens the unit before that has it written down.
+            let (kind, may_leave_failure) = (run.kind, run.may_leave_failure);
+            let failed = Failed { kind, may_leave: may_leave_failure };
+            self.sanitizer.answer = Some(failed.sense());
+            self.sanitizer.failed = Some(failed);
+            self.spc.medium_work = Some(Record { kind, may_leave_failure, plan: None });
         }
         if let Some(waiter) = run.waiter {
             self.wake(waiter);
+        } else {
+            self.sanitizer.answer = None;
         }
     }
 }

@@ -5,12 +5,15 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::contract::{Access, Event, ManageFunction, ManageOutcome, UnitConfig};
-use crate::testing::{A, B, BLOCKS, Rig, cdb_16, config, nexus, pattern};
+use crate::testing::{A, B, BLOCKS, Rig, Slow, cdb_16, config, nexus, pattern};
+use crate::unit::LogicalUnit;
+use base::buffer::Bytes;
 use base::time::{Duration, Instant};
 use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
-use store::contract::Fault;
+use store::Store;
+use store::contract::{Durability, Fault, Op, OpAction, OpId};
 use store::encrypt::{DataUnit, Encrypted, KeyKeeper, MediaKey, Replaced};
 use store::faulty::{Faults, Faulty, Kind, Rule};
 use store::ram::Ram;
@@ -30,7 +33,9 @@ fn overwrite_list(first: u8, pattern: &[u8]) -> Vec<u8> {
 /// Lets time pass until the unit has nothing left to do, and returns how much.
 fn wait(rig: &mut Rig) -> Duration {
     let mut now = Instant::ORIGIN;
-    while let Some(due) = rig.unit.poll_timeout() {
+    loop {
+        while rig.keep(true).is_some() {}
+        let Some(due) = rig.unit.poll_timeout() else { break };
         now = now.max(due);
         rig.unit.handle_timeout(now);
         rig.drain();
@@ -283,6 +288,7 @@ fn a_crypto_erase_leaves_nothing_that_was_written() {
             rig.write(0, &written);
             assert_eq!(rig.read(0, 100), written);
             rig.run(A, &sanitize(CRYPTO_ERASE, flags, 0), 0, &[]).good();
+            wait(&mut rig);
             let read = rig.read(0, 100);
             if thin {
                 assert!(read.iter().all(|byte| *byte == 0));
@@ -314,4 +320,142 @@ fn a_medium_without_a_key_has_no_crypto_erase() {
     let page = rig.run(A, &[op::INQUIRY, 1, 0xb1, 0, 64, 0], 64, &[]).good();
     assert_eq!(page[7] >> 4 & 3, 0);
     rig.run(A, &sanitize(CRYPTO_ERASE, 0, 0), 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+}
+
+/// A unit that is started with the state that was stored last, on a medium that holds `fill` all over.
+fn restarted(config: UnitConfig, fill: u8, state: &[u8]) -> Rig {
+    let mut medium = Ram::new(BLOCKS * 512);
+    let data = Bytes::copied_from(&vec![fill; usize::try_from(BLOCKS).unwrap() * 512]).into();
+    medium
+        .submit(Op { id: OpId(0), action: OpAction::Write { at: 0, data, durability: Durability::Cached } });
+    assert!(medium.poll().is_some_and(|done| done.result.is_ok()));
+    let unit = LogicalUnit::new(config, Box::new(medium), Some(state), base::buffer::Pool::new(1 << 20));
+    Rig::of(unit.unwrap())
+}
+
+fn is_all(rig: &mut Rig, byte: u8) -> bool {
+    rig.read(0, u32::try_from(BLOCKS).unwrap()).iter().all(|found| *found == byte)
+}
+
+#[test]
+fn it_goes_on_where_the_unit_is_started_again() {
+    for (action, flags, list, byte) in [
+        (OVERWRITE, 0, overwrite_list(3, &[0xaa, 0xaa]), 0xaa),
+        (OVERWRITE, IMMED, overwrite_list(0x82, &[0x0f]), 0xf0),
+        (BLOCK_ERASE, 0, vec![], 0),
+    ] {
+        let mut rig = Rig::new();
+        let key = rig.start(A, &sanitize(action, flags, list.len()), 0, list.len());
+        if !list.is_empty() {
+            rig.event_of(key);
+            rig.send(key, &list, 0, u32::try_from(list.len()).unwrap());
+        }
+        // Nothing is begun, and nothing answered, before it is written down.
+        rig.run(B, &[0; 6], 0, &[]).check(SenseKey::NOT_READY, Asc::SANITIZE_IN_PROGRESS);
+        assert!(rig.event_of(key).is_none() && rig.unit.poll_timeout().is_none());
+        let state = rig.keep(true).unwrap();
+        drop(rig);
+        let mut rig = restarted(config(), 0x77, &state);
+        rig.run(B, &[0; 6], 0, &[]).check(SenseKey::NOT_READY, Asc::SANITIZE_IN_PROGRESS);
+        assert_eq!(rig.unit.poll_timeout(), Some(Instant::ORIGIN), "it needs nobody to go on");
+        let mut now = Instant::ORIGIN;
+        while let Some(due) = rig.unit.poll_timeout() {
+            now = now.max(due);
+            rig.unit.handle_timeout(now);
+            rig.drain();
+        }
+        // It is over when that is written down: until then the next start would do it again, over what was written since.
+        rig.run(B, &cdb_16(op::WRITE_16, 0, 0, 1), 0, &[1; 512])
+            .check(SenseKey::NOT_READY, Asc::SANITIZE_IN_PROGRESS);
+        assert_eq!(rig.keep(true), Some(vec![]));
+        assert!(is_all(&mut rig, byte));
+        rig.write(0, &[1; 512]);
+    }
+}
+
+#[test]
+fn what_cannot_be_written_down_is_not_begun() {
+    let mut rig = Rig::new();
+    rig.write(0, &[7; 512]);
+    for flags in [0, IMMED] {
+        let key = rig.start(A, &sanitize(BLOCK_ERASE, flags, 0), 0, 0);
+        assert!(rig.keep(false).is_some());
+        rig.finish(key, &[]).check(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
+        assert_eq!(rig.read(0, 1), [7; 512]);
+    }
+    // Nor is it over when that cannot be written down; whoever leaves the failure has it written down.
+    let key = rig.start(A, &sanitize(BLOCK_ERASE, AUSE, 0), 0, 0);
+    assert!(rig.keep(true).is_some() && rig.keep(false).is_some());
+    let failed = (SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
+    rig.finish(key, &[]).check(failed.0, failed.1);
+    let exit = rig.start(A, &sanitize(EXIT_FAILURE_MODE, 0, 0), 0, 0);
+    assert!(rig.keep(false).is_some());
+    rig.finish(exit, &[]).check(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
+    rig.run(A, &cdb_16(op::READ_16, 0, 0, 1), 512, &[]).check(failed.0, failed.1);
+    rig.run(A, &sanitize(EXIT_FAILURE_MODE, 0, 0), 0, &[]).good();
+    assert_eq!(rig.read(0, 1), [0; 512]);
+}
+
+#[test]
+fn a_failure_outlives_the_daemon() {
+    for (cdb, asc) in [
+        (sanitize(BLOCK_ERASE, AUSE, 0), Asc::SANITIZE_COMMAND_FAILED),
+        (format(0), Asc::FORMAT_COMMAND_FAILED),
+    ] {
+        let (mut rig, faults) = faulty();
+        faults.add(Rule::always(Kind::Deallocate, 5000, 1, Fault::Medium));
+        let key = rig.start(A, &cdb, 0, 0);
+        assert!(rig.keep(true).is_some());
+        let state = rig.keep(true).unwrap();
+        rig.finish(key, &[]).check(SenseKey::MEDIUM_ERROR, asc);
+        let mut rig = restarted(config(), 0x77, &state);
+        rig.run(B, &cdb_16(op::READ_16, 0, 0, 1), 512, &[]).check(SenseKey::MEDIUM_ERROR, asc);
+        // What failed can be tried again.
+        rig.run(B, &cdb, 0, &[]).good();
+        assert!(is_all(&mut rig, 0));
+    }
+}
+
+#[test]
+fn what_the_unit_cannot_do_any_more_has_failed() {
+    let erase = {
+        let mut rig = Rig::new();
+        rig.start(A, &sanitize(BLOCK_ERASE, AUSE, 0), 0, 0);
+        rig.keep(true).unwrap()
+    };
+    for config in [UnitConfig { thin: false, ..config() }, UnitConfig { read_only: true, ..config() }] {
+        let unit = LogicalUnit::new(
+            config,
+            Box::new(Ram::new(BLOCKS * 512)),
+            Some(&erase),
+            base::buffer::Pool::new(1 << 20),
+        );
+        let mut rig = Rig::of(unit.unwrap());
+        wait(&mut rig);
+        rig.run(A, &[0; 6], 0, &[]).check(SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
+    }
+}
+
+#[test]
+fn a_failure_waits_for_what_is_still_under_way() {
+    let (slow, gate) = Slow::new(BLOCKS * 512);
+    let (medium, faults) = Faulty::new(slow, 1);
+    faults.add(Rule::always(Kind::Write, BLOCKS * 512 - 512, 1, Fault::Medium));
+    let mut rig = Rig::with(config(), Box::new(medium));
+    let list = overwrite_list(1, &[0xaa]);
+    let key = rig.start(A, &sanitize(OVERWRITE, AUSE, list.len()), 0, list.len());
+    rig.event_of(key);
+    gate.close();
+    rig.send(key, &list, 0, u32::try_from(list.len()).unwrap());
+    rig.keep(true).unwrap();
+    let mut now = Instant::ORIGIN;
+    while let Some(due) = rig.unit.poll_timeout() {
+        now = now.max(due);
+        rig.unit.handle_timeout(now);
+        rig.drain();
+    }
+    assert!(gate.held() > 0 && rig.event_of(key).is_none());
+    gate.open();
+    rig.ready();
+    rig.finish(key, &[]).check(SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
 }

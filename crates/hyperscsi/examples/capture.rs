@@ -18,7 +18,9 @@ use hyperscsi::pdu::command::{Cdb, Command, Manage, ManageFunction, Request, Tas
 use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::pdu::discovery::{self, Discovery, ExportedLun, Question};
 use hyperscsi::pdu::name::{GroupName, Name};
-use hyperscsi::pdu::negotiate::{Accept, Answer, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start};
+use hyperscsi::pdu::negotiate::{
+    Accept, Answer, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start, StretchCost,
+};
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::reply::{ManageResult, Reply, Response, TransferReady};
 use hyperscsi::seal::{Level, Sealer, SessionKeys};
@@ -113,13 +115,21 @@ impl Capture {
         ] {
             self.plain(Cmd::Negotiate, payload(name, |out| step.encode(out)));
         }
-        let answer = Answer { handshake, sid, choice, ke2: [7; 320] };
+        let stretch = StretchCost { memory_kib: 64 << 10, passes: 3, lanes: 1 };
+        let answer = Answer { handshake, sid, choice, stretch, ke2: [7; 320] };
         for (name, step) in [
             ("COOKIE", Negotiated::Cookie { handshake, cookie: [4; 40] }),
             ("ANSWER", Negotiated::Answer(Box::new(answer))),
             (
                 "ACCEPT",
-                Negotiated::Accept(Accept { handshake, sid, choice, token: [8; 16], instance: [2; 16] }),
+                Negotiated::Accept(Accept {
+                    handshake,
+                    sid,
+                    choice,
+                    token: [8; 16],
+                    instance: [2; 16],
+                    proof: Some([9; 32]),
+                }),
             ),
             ("REFUSE", Negotiated::Refuse { handshake, reason: RefuseReason::BUSY, retry_after_ms: 500 }),
         ] {

@@ -9,10 +9,13 @@
 extern crate alloc;
 
 pub mod association;
+pub mod discovery;
 pub mod frame;
+pub mod login;
 mod outbox;
 mod path;
 pub mod pdu;
+pub mod random;
 pub mod seal;
 
 /// The EtherType of HyperSCSI.

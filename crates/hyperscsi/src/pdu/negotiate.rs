@@ -32,6 +32,9 @@ pub const KE2_LEN: usize = 320;
 /// The length of its third message.
 pub const KE3_LEN: usize = 64;
 
+/// The length of the proof that an ACCEPT comes from who has the keys.
+pub const PROOF_LEN: usize = 32;
+
 /// What a handshake is recognized by: random bytes that the initiator chose for it.
 pub type HandshakeId = [u8; HANDSHAKE_LEN];
 /// A cookie.
@@ -57,6 +60,8 @@ const KE2_ITEM: u8 = 0x89;
 const KE3_ITEM: u8 = 0x8a;
 const TOKEN_ITEM: u8 = 0x8b;
 const INSTANCE_ITEM: u8 = 0x8c;
+const STRETCH_ITEM: u8 = 0x8e;
+const PROOF_ITEM: u8 = 0x8f;
 const RETRY_AFTER_ITEM: u8 = 0x0d;
 
 /// What an initiator says.
@@ -86,7 +91,7 @@ pub struct Hello {
 pub struct Start {
     /// The handshake.
     pub handshake: HandshakeId,
-    /// The cookie.
+    /// The cookie. The last item.
     pub cookie: Cookie,
     /// The group.
     pub group: GroupName,
@@ -149,8 +154,21 @@ pub struct Answer {
     pub sid: u32,
     /// What the target chose.
     pub choice: Parameters,
-    /// OPAQUE's second message.
+    /// How the password was stretched for the target's record.
+    pub stretch: StretchCost,
+    /// OPAQUE's second message. The last item.
     pub ke2: [u8; KE2_LEN],
+}
+
+/// The parameters of Argon2id (RFC 9106 §3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StretchCost {
+    /// The memory, in KiB.
+    pub memory_kib: u32,
+    /// The passes over it.
+    pub passes: u32,
+    /// The lanes.
+    pub lanes: u8,
 }
 
 /// There is a session.
@@ -166,6 +184,8 @@ pub struct Accept {
     pub token: [u8; TOKEN_LEN],
     /// The server.
     pub instance: [u8; INSTANCE_LEN],
+    /// In a session with keys, the proof that whoever sends this has them. The last item.
+    pub proof: Option<[u8; PROOF_LEN]>,
 }
 
 code8! {
@@ -181,6 +201,10 @@ code8! {
         SHUTDOWN = 4;
         /// The group has a password.
         PASSWORD_NEEDED = 5;
+        /// The group has no password, and so no keys.
+        OPEN_GROUP = 6;
+        /// The target speaks another version, that of this frame; the handshake is all zeros.
+        VERSION = 7;
     }
 }
 
@@ -236,7 +260,6 @@ impl Negotiate {
 impl Start {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.handshake);
-        put_bytes(out, COOKIE_ITEM, &self.cookie);
         put_bytes(out, GROUP_ITEM, self.group.as_bytes());
         put_bytes(out, TARGET_ITEM, self.target.as_bytes());
         put_bytes(out, INITIATOR_ITEM, self.initiator.as_bytes());
@@ -246,6 +269,7 @@ impl Start {
         if let Some(ke1) = &self.ke1 {
             put_bytes(out, KE1_ITEM, ke1);
         }
+        put_bytes(out, COOKIE_ITEM, &self.cookie);
     }
 }
 
@@ -261,6 +285,11 @@ impl Negotiated {
                 out.extend_from_slice(&answer.handshake);
                 put_bytes(out, SID_ITEM, &answer.sid.to_be_bytes());
                 put_item(out, PARAMETERS_ITEM, |out| answer.choice.encode(out));
+                put_item(out, STRETCH_ITEM, |out| {
+                    out.extend_from_slice(&answer.stretch.memory_kib.to_be_bytes());
+                    out.extend_from_slice(&answer.stretch.passes.to_be_bytes());
+                    out.push(answer.stretch.lanes);
+                });
                 put_bytes(out, KE2_ITEM, &answer.ke2);
             }),
             Self::Accept(accept) => put_block(out, ACCEPT, 0, |out| {
@@ -269,6 +298,9 @@ impl Negotiated {
                 put_item(out, PARAMETERS_ITEM, |out| accept.choice.encode(out));
                 put_bytes(out, TOKEN_ITEM, &accept.token);
                 put_bytes(out, INSTANCE_ITEM, &accept.instance);
+                if let Some(proof) = &accept.proof {
+                    put_bytes(out, PROOF_ITEM, proof);
+                }
             }),
             Self::Refuse { handshake, reason, retry_after_ms } => put_block(out, REFUSE, reason.0, |out| {
                 out.extend_from_slice(handshake);
@@ -289,6 +321,7 @@ impl Negotiated {
                 handshake,
                 sid: need(items.sid)?,
                 choice: need(items.parameters)?,
+                stretch: need(items.stretch)?,
                 ke2: need(items.ke2)?,
             }))),
             ACCEPT => Ok(Self::Accept(Accept {
@@ -297,6 +330,7 @@ impl Negotiated {
                 choice: need(items.parameters)?,
                 token: need(items.token)?,
                 instance: need(items.instance)?,
+                proof: items.proof,
             })),
             REFUSE => Ok(Self::Refuse {
                 handshake,
@@ -324,6 +358,8 @@ struct Items {
     ke3: Option<[u8; KE3_LEN]>,
     token: Option<[u8; TOKEN_LEN]>,
     instance: Option<[u8; INSTANCE_LEN]>,
+    stretch: Option<StretchCost>,
+    proof: Option<[u8; PROOF_LEN]>,
     retry_after_ms: Option<u32>,
 }
 
@@ -356,6 +392,13 @@ impl Items {
             KE3_ITEM => once(&mut self.ke3, exactly(value)?),
             TOKEN_ITEM => once(&mut self.token, exactly(value)?),
             INSTANCE_ITEM => once(&mut self.instance, exactly(value)?),
+            STRETCH_ITEM => {
+                let [m0, m1, m2, m3, p0, p1, p2, p3, lanes] = exactly(value)?;
+                let memory_kib = u32::from_be_bytes([m0, m1, m2, m3]);
+                let passes = u32::from_be_bytes([p0, p1, p2, p3]);
+                once(&mut self.stretch, StretchCost { memory_kib, passes, lanes })
+            }
+            PROOF_ITEM => once(&mut self.proof, exactly(value)?),
             RETRY_AFTER_ITEM => once(&mut self.retry_after_ms, u32::from_be_bytes(exactly(value)?)),
             _ => Ok(false),
         }
@@ -368,4 +411,21 @@ fn need<T>(item: Option<T>) -> Result<T, Malformed> {
 
 fn put_bytes(out: &mut Vec<u8>, kind: u8, value: &[u8]) {
     put_item(out, kind, |out| out.extend_from_slice(value));
+}
+
+/// Returns the block at the front of `payload` with zeros where the value of its last item stands, if that is as long as
+/// `len`: what the other end of a handshake computes over before it can make that value.
+pub(crate) fn without_last(payload: &[u8], len: usize) -> Result<Vec<u8>, Malformed> {
+    let whole = Block::parse(payload)?;
+    let mut block = payload.get(..payload.len() - whole.rest.len()).unwrap_or_default().to_vec();
+    let at = block.len().checked_sub(len + 3).ok_or(Malformed::Short)?;
+    let (_, tail) = block.split_at_mut(at);
+    let Some(([_, high, low], value)) = tail.split_first_chunk_mut::<3>() else {
+        return Err(Malformed::Short);
+    };
+    if usize::from(u16::from_be_bytes([*high, *low])) != len {
+        return Err(Malformed::Item);
+    }
+    value.fill(0);
+    Ok(block)
 }

@@ -275,11 +275,19 @@ fn every_step_of_the_handshake_reads_back_as_it_was_written() {
         assert_eq!(Negotiated::parse(&payload), Err(Malformed::Kind), "not from a target");
     }
     let (handshake, sid, choice) = ([4; 16], 9, Parameters::DEFAULT);
-    let answer = negotiate::Answer { handshake, sid, choice, ke2: [8; 320] };
+    let stretch = negotiate::StretchCost { memory_kib: 65536, passes: 3, lanes: 1 };
+    let answer = negotiate::Answer { handshake, sid, choice, stretch, ke2: [8; 320] };
     for step in [
         Negotiated::Cookie { handshake, cookie: [3; 40] },
         Negotiated::Answer(alloc::boxed::Box::new(answer)),
-        Negotiated::Accept(Accept { handshake, sid, choice, token: [1; 16], instance: [2; 16] }),
+        Negotiated::Accept(Accept {
+            handshake,
+            sid,
+            choice,
+            token: [1; 16],
+            instance: [2; 16],
+            proof: Some([3; 32]),
+        }),
         Negotiated::Refuse { handshake, reason: RefuseReason::BUSY, retry_after_ms: 250 },
     ] {
         let payload = bytes(|out| step.encode(out));

@@ -1,0 +1,335 @@
+//! Discovery: who exports something to a group?
+//!
+//! A [`Finder`] asks everybody on each of its ports, several times, and collects the answers for as long as its owner
+//! has patience. An [`Answerer`] answers for the targets of its server that export something to the group; to all others it is
+//! silent. Nothing vouches for an answer: it is a hint where to begin a handshake.
+
+use alloc::vec::Vec;
+
+use base::ether::{EtherPort, FrameBatch, Mac, PortState};
+use base::time::{Duration, Instant};
+
+use crate::frame::{Cmd, Header};
+use crate::login::directory::{Directory, Export};
+use crate::login::guesses::Allowance;
+use crate::login::post::{self, Post};
+use crate::pdu::discovery::{Answer, Discovery, ExportedLun, LUNS_MAX, NONCE_LEN, Question};
+use crate::pdu::name::{GroupName, Name};
+use crate::pdu::parameters::Parameters;
+use crate::random::Random;
+
+/// The target's side.
+#[derive(Debug)]
+pub struct Answerer {
+    allowance: Allowance,
+    ports: Vec<(EtherPort, u16)>,
+    post: Post,
+    answered: u64,
+    ignored: u64,
+}
+
+impl Answerer {
+    /// So many questions are answered at once, and then one in each interval: a rack of hosts that come up together.
+    const AT_ONCE: u32 = 64;
+    const INTERVAL: Duration = Duration::from_millis(50);
+    /// For how many targets one question is answered.
+    const TARGETS_MAX: usize = 256;
+
+    /// Makes one that has no port yet.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            allowance: Allowance::full(Self::AT_ONCE, now),
+            ports: Vec::new(),
+            post: Post::default(),
+            answered: 0,
+            ignored: 0,
+        }
+    }
+
+    /// Takes note of a port, or of what changed about it.
+    pub fn port_up(&mut self, port: EtherPort, state: &PortState) {
+        self.ports.retain(|(known, _)| *known != port);
+        self.ports.extend(usable(state).map(|frame_max| (port, frame_max)));
+    }
+
+    /// Takes note that a port carries nothing at present.
+    pub fn port_down(&mut self, port: EtherPort) {
+        self.ports.retain(|(known, _)| *known != port);
+        self.post.port_down(port);
+    }
+
+    /// Takes a Discovery frame, which begins with `header`.
+    pub fn frame(
+        &mut self,
+        now: Instant,
+        directory: &dyn Directory,
+        (port, source): (EtherPort, Mac),
+        header: &Header,
+        frame: &mut [u8],
+    ) {
+        let frame_max = self.ports.iter().find(|(known, _)| *known == port).map(|(_, max)| *max);
+        let question = match read(source, header, frame) {
+            Some(Discovery::Question(question)) => Some(question),
+            _ => None,
+        };
+        let (Some(frame_max), Some(question)) = (frame_max, question) else {
+            self.ignored += 1;
+            return;
+        };
+        // Only who would be answered counts, so that questions for groups of others take no room.
+        let mut next = directory.export_behind(port, &question.group, None);
+        if next.is_none() || self.allowance.take(now, Self::INTERVAL).is_err() {
+            self.ignored += 1;
+            return;
+        }
+        self.answered += 1;
+        for _ in 0..Self::TARGETS_MAX {
+            let Some(export) = next else { return };
+            let asked = question.target.as_ref().is_none_or(|target| *target == export.target);
+            next = directory.export_behind(port, &question.group, Some(&export.target));
+            if asked {
+                let mut payload = Vec::new();
+                let answer = answer(&question, directory.instance(), export, frame_max);
+                Discovery::Answer(answer).encode(&mut payload);
+                self.post.send(port, source, Cmd::Discovery, payload);
+            }
+        }
+    }
+
+    /// Returns a port that has something to send. Given once until `transmit` was called for it.
+    pub fn poll_port(&mut self) -> Option<EtherPort> {
+        self.post.poll_port()
+    }
+
+    /// Appends the frames that the port has to send.
+    pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
+        self.post.transmit(port, out);
+    }
+
+    /// Returns how many questions were answered.
+    pub const fn answered(&self) -> u64 {
+        self.answered
+    }
+
+    /// Returns how many were not: for other groups, too many, or none at all.
+    pub const fn ignored(&self) -> u64 {
+        self.ignored
+    }
+}
+
+fn answer(question: &Question, instance: [u8; 16], export: Export, frame_max: u16) -> Answer {
+    Answer {
+        nonce: question.nonce,
+        instance,
+        group: question.group.clone(),
+        target: export.target,
+        authenticates: export.authenticates,
+        more: export.luns.len() > LUNS_MAX,
+        luns: export.luns,
+        macs: export.macs,
+        frame_max,
+    }
+}
+
+/// Who may use a port: it takes what every Ethernet takes.
+fn usable(state: &PortState) -> Option<u16> {
+    let frame_max = u16::try_from(state.mtu).unwrap_or(u16::MAX);
+    (frame_max >= Parameters::FRAME_MAX_LEAST).then_some(frame_max)
+}
+
+fn read(source: Mac, header: &Header, frame: &mut [u8]) -> Option<Discovery> {
+    if header.cmd != Cmd::Discovery || source.is_group() {
+        return None;
+    }
+    Discovery::parse(post::payload(header, frame)?).ok()
+}
+
+/// A target as it was found, at one of its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Our port.
+    pub port: EtherPort,
+    /// The address that answered.
+    pub mac: Mac,
+    /// The server, whichever of its addresses answers.
+    pub instance: [u8; 16],
+    /// The target.
+    pub target: Name,
+    /// Whether a session needs a password.
+    pub authenticates: bool,
+    /// Its logical units.
+    pub luns: Vec<ExportedLun>,
+    /// Whether there are more than these.
+    pub more: bool,
+    /// The addresses that the server says it has.
+    pub macs: Vec<Mac>,
+    /// The longest Ethernet payload that the answering port takes.
+    pub frame_max: u16,
+}
+
+/// The initiator's side: one question.
+#[derive(Debug)]
+pub struct Finder {
+    question: Question,
+    random: Random,
+    ports: Vec<EtherPort>,
+    found: Vec<Found>,
+    /// How many answers were left out since there were too many.
+    left_out: u64,
+    deadline: Instant,
+    repeat: Instant,
+    wait: Duration,
+    post: Post,
+}
+
+impl Finder {
+    /// When the question is repeated first; then after twice as long each time.
+    const REPEAT_FIRST: Duration = Duration::from_millis(100);
+    const REPEAT_MAX: Duration = Duration::from_secs(2);
+    /// How many targets, each at each of its addresses, are kept.
+    pub const FOUND_MAX: usize = 4096;
+    /// How many of these from one address, so that nobody fills all of it.
+    const FOUND_OF_ONE_MAX: usize = 256;
+
+    /// Begins to ask for the targets of `group`, or for one, for as long as `patience` says. `entropy` is fresh from the
+    /// operating system's generator.
+    pub fn new(
+        now: Instant,
+        group: GroupName,
+        target: Option<Name>,
+        patience: Duration,
+        entropy: [u8; 32],
+    ) -> Self {
+        let mut random = Random::new(entropy);
+        let nonce: [u8; NONCE_LEN] = random.bytes();
+        Self {
+            question: Question { nonce, group, target },
+            random,
+            ports: Vec::new(),
+            found: Vec::new(),
+            left_out: 0,
+            deadline: now.after(patience),
+            repeat: now.after(Self::REPEAT_FIRST),
+            wait: Self::REPEAT_FIRST,
+            post: Post::default(),
+        }
+    }
+
+    /// Takes note of a port, or of what changed about it.
+    pub fn port_up(&mut self, port: EtherPort, state: &PortState) {
+        if usable(state).is_some() && !self.ports.contains(&port) {
+            self.ports.push(port);
+            self.ask(port);
+        }
+    }
+
+    /// Takes note that a port carries nothing at present.
+    pub fn port_down(&mut self, port: EtherPort) {
+        self.ports.retain(|known| *known != port);
+        self.post.port_down(port);
+    }
+
+    /// Takes a Discovery frame, which begins with `header`. Returns whether it answers this question.
+    pub fn frame(&mut self, (port, mac): (EtherPort, Mac), header: &Header, frame: &mut [u8]) -> bool {
+        let Some(Discovery::Answer(answer)) = read(mac, header, frame) else { return false };
+        let Question { nonce, group, target } = &self.question;
+        let wanted = target.as_ref().is_none_or(|target| *target == answer.target);
+        if answer.nonce != *nonce || answer.group != *group || !wanted {
+            return false;
+        }
+        let found = Found {
+            port,
+            mac,
+            instance: answer.instance,
+            target: answer.target,
+            authenticates: answer.authenticates,
+            luns: answer.luns,
+            more: answer.more,
+            macs: answer.macs,
+            frame_max: answer.frame_max,
+        };
+        let same = |known: &&mut Found| known.key() == found.key();
+        let from_here = self.found.iter().filter(|known| known.mac == mac).count();
+        let room = self.found.len() < Self::FOUND_MAX && from_here < Self::FOUND_OF_ONE_MAX;
+        match self.found.iter_mut().find(same) {
+            // The newest answer counts.
+            Some(known) => *known = found,
+            None if room => self.found.push(found),
+            None => self.left_out += 1,
+        }
+        true
+    }
+
+    /// Returns a port that has something to send. Given once until `transmit` was called for it.
+    pub fn poll_port(&mut self) -> Option<EtherPort> {
+        self.post.poll_port()
+    }
+
+    /// Appends the frames that the port has to send.
+    pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
+        self.post.transmit(port, out);
+    }
+
+    /// Returns when `handle_timeout` wants to be called.
+    pub fn poll_timeout(&self) -> Instant {
+        self.repeat.min(self.deadline)
+    }
+
+    /// Takes note that a deadline passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if now < self.repeat || self.is_over(now) {
+            return;
+        }
+        self.wait = (self.wait * 2).min(Self::REPEAT_MAX);
+        // Up to a quarter longer, so that hosts that come up together do not ask together.
+        let [extra] = self.random.bytes();
+        self.repeat = now.after(self.wait + self.wait * u32::from(extra) / 1024);
+        for port in self.ports.clone() {
+            self.ask(port);
+        }
+    }
+
+    /// Returns whether no more answers are waited for.
+    pub fn is_over(&self, now: Instant) -> bool {
+        now >= self.deadline
+    }
+
+    /// Returns what was found so far, by target, server and place.
+    pub fn found(&self) -> Vec<Found> {
+        let mut found = self.found.clone();
+        found.sort_by(|a, b| a.key().cmp(&b.key()));
+        found
+    }
+
+    /// Returns the targets that more than one server says are its own: nobody can tell which of them is meant.
+    pub fn disputed(&self) -> Vec<Name> {
+        let found = self.found();
+        let pairs = found.iter().zip(found.iter().skip(1));
+        let mut disputed: Vec<_> = pairs
+            .filter(|(a, b)| a.target == b.target && a.instance != b.instance)
+            .map(|(a, _)| a.target.clone())
+            .collect();
+        disputed.dedup();
+        disputed
+    }
+
+    /// Returns how many answers were left out since there were too many.
+    pub const fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    fn ask(&mut self, port: EtherPort) {
+        let mut payload = Vec::new();
+        Discovery::Question(self.question.clone()).encode(&mut payload);
+        self.post.send(port, Mac::BROADCAST, Cmd::Discovery, payload);
+    }
+}
+
+impl Found {
+    fn key(&self) -> (&Name, [u8; 16], EtherPort, Mac) {
+        (&self.target, self.instance, self.port, self.mac)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! Finders and answerers on one wire.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use base::rng::Rng;
+
+use super::*;
+use crate::frame::HEADER_LEN;
+use crate::login::tests::house::{GROUP, House, frames};
+use crate::seal::Level;
+
+const PORT: EtherPort = EtherPort(1);
+const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const NOW: Instant = Instant(1_000_000_000);
+
+fn state(mtu: usize) -> PortState {
+    PortState { mac: Mac([2; 6]), mtu, receive_slots: 64 }
+}
+
+fn export(name: &str, luns: u64) -> Export {
+    Export {
+        target: Name::new(name).unwrap(),
+        authenticates: true,
+        luns: (0..luns).map(|lun| ExportedLun { lun: lun << 48, level: Level::Integrity }).collect(),
+        macs: vec![Mac([2; 6])],
+    }
+}
+
+fn finder(target: Option<&str>) -> Finder {
+    let group = GroupName::new(GROUP).unwrap();
+    let target = target.map(|name| Name::new(name).unwrap());
+    let mut finder = Finder::new(NOW, group, target, Duration::from_secs(2), [7; 32]);
+    finder.port_up(PORT, &state(9000));
+    finder
+}
+
+fn answerer() -> Answerer {
+    let mut answerer = Answerer::new(NOW);
+    answerer.port_up(PORT, &state(1500));
+    answerer
+}
+
+macro_rules! said {
+    ($machine:expr) => {{
+        let mut said = Vec::new();
+        let machine = &mut $machine;
+        while let Some(port) = machine.poll_port() {
+            let mut batch = FrameBatch::new();
+            machine.transmit(port, &mut batch);
+            said.extend(frames(&batch));
+        }
+        said
+    }};
+}
+
+/// Lets a server hear what the finder says, and the finder what it answers. Returns how many answers there were.
+fn ask(finder: &mut Finder, server: (&mut Answerer, &House, Mac), now: Instant) -> usize {
+    let (answerer, house, mac) = server;
+    for (to, mut frame) in said!(*finder) {
+        assert_eq!(to, Mac::BROADCAST);
+        let (header, _) = Header::parse(&frame).unwrap();
+        answerer.frame(now, house, (PORT, OURS), &header, &mut frame);
+    }
+    let answers = said!(*answerer);
+    for (to, frame) in &answers {
+        assert_eq!(*to, OURS, "an answer is nobody else's business");
+        let (header, _) = Header::parse(frame).unwrap();
+        assert!(finder.frame((PORT, mac), &header, &mut frame.clone()));
+    }
+    answers.len()
+}
+
+#[test]
+fn finds_what_is_exported_to_the_group_and_nothing_else() {
+    let mut house = House::default();
+    house.exports = vec![
+        (PORT, GROUP, export("iqn.2026-11.a:b", 2)),
+        (PORT, GROUP, export("iqn.2026-11.a:a", 200)),
+        (PORT, "another", export("iqn.2026-11.a:c", 1)),
+        (EtherPort(2), GROUP, export("iqn.2026-11.a:d", 1)),
+    ];
+    let (mut finder, mut answerer) = (finder(None), answerer());
+    for round in 0..3 {
+        let now = NOW.after(Duration::from_millis(300 * round));
+        finder.handle_timeout(now);
+        assert_eq!(ask(&mut finder, (&mut answerer, &house, Mac([8; 6])), now), 2, "round {round}");
+    }
+    let found = finder.found();
+    let names: Vec<&str> = found.iter().map(|found| &*found.target).collect();
+    assert_eq!(names, ["iqn.2026-11.a:a", "iqn.2026-11.a:b"], "each once");
+    assert!(found[0].more && found[0].luns.len() == LUNS_MAX);
+    assert_eq!((found[1].luns.len(), found[1].frame_max, found[1].mac), (2, 1500, Mac([8; 6])));
+    assert_eq!(found[1].luns[1], ExportedLun { lun: 1 << 48, level: Level::Integrity });
+    assert!(finder.disputed().is_empty());
+    assert!(!finder.is_over(NOW.after(Duration::from_millis(1999))) && finder.is_over(finder.deadline));
+}
+
+#[test]
+fn asks_for_one_target_if_that_is_known() {
+    let mut house = House::default();
+    house.exports =
+        vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1)), (PORT, GROUP, export("iqn.2026-11.a:b", 1))];
+    let (mut finder, mut answerer) = (finder(Some("iqn.2026-11.a:b")), answerer());
+    assert_eq!(ask(&mut finder, (&mut answerer, &house, Mac([8; 6])), NOW), 1);
+    assert_eq!(&*finder.found()[0].target, "iqn.2026-11.a:b");
+}
+
+#[test]
+fn a_group_that_nothing_is_exported_to_hears_nothing() {
+    let (mut finder, mut answerer) = (finder(None), answerer());
+    assert_eq!(ask(&mut finder, (&mut answerer, &House::default(), Mac([8; 6])), NOW), 0);
+    assert_eq!((answerer.answered(), answerer.ignored()), (0, 1));
+    // Nor through a port that is too narrow, or gone.
+    let mut house = House::default();
+    house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
+    answerer.port_up(PORT, &state(1400));
+    finder.handle_timeout(NOW.after(Duration::from_secs(1)));
+    assert_eq!(ask(&mut finder, (&mut answerer, &house, Mac([8; 6])), NOW), 0);
+}
+
+#[test]
+fn two_servers_with_one_identity_are_noticed() {
+    let mut house = House::default();
+    house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
+    let mut finder = finder(None);
+    for (frame_at, instance) in [(0, [0xee; 16]), (1, [0xee; 16]), (2, [0xef; 16])] {
+        let now = NOW.after(Duration::from_millis(400 * frame_at));
+        finder.handle_timeout(now);
+        let mac = Mac([u8::try_from(frame_at).unwrap(); 6]);
+        let mac = Mac([2, mac.0[0], 0, 0, 0, 0]);
+        house.instance = instance;
+        ask(&mut finder, (&mut answerer(), &house, mac), now);
+        // One server at two addresses is no dispute.
+        assert_eq!(finder.disputed().len(), usize::from(frame_at == 2));
+    }
+    assert_eq!(finder.found().len(), 3);
+}
+
+#[test]
+fn questions_are_answered_so_often_and_no_oftener() {
+    let mut house = House::default();
+    house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
+    let mut answerer = answerer();
+    let (_, question) = said!(finder(None)).remove(0);
+    let (header, _) = Header::parse(&question).unwrap();
+    let mut flood = |now| {
+        (0..1000).for_each(|n: u16| {
+            let [a, b] = n.to_be_bytes();
+            answerer.frame(now, &house, (PORT, Mac([2, 0, 0, 0, a, b])), &header, &mut question.clone());
+        });
+        said!(answerer).len()
+    };
+    assert_eq!(flood(NOW), 64);
+    assert_eq!(flood(NOW.after(Duration::from_secs(1))), 20);
+}
+
+#[test]
+fn answers_without_end_fill_nothing() {
+    let mut house = House::default();
+    house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];
+    let (mut finder, mut answerer) = (finder(None), answerer());
+    let (_, mut question) = said!(finder).remove(0);
+    let (header, _) = Header::parse(&question).unwrap();
+    answerer.frame(NOW, &house, (PORT, OURS), &header, &mut question);
+    let (_, answer) = said!(answerer).remove(0);
+    for n in 0..10_000_u32 {
+        let [_, _, a, b] = n.to_be_bytes();
+        let mut forged = answer.clone();
+        forged[HEADER_LEN + 20] = a;
+        forged[HEADER_LEN + 21] = b;
+        crate::login::tests::abuse::recrc(&mut forged);
+        let (header, _) = Header::parse(&forged).unwrap();
+        finder.frame((PORT, Mac([2, 0, 0, 0, 1, u8::try_from(n % 20).unwrap()])), &header, &mut forged);
+    }
+    assert_eq!(finder.found().len(), Finder::FOUND_MAX);
+    assert!(finder.left_out() > 0);
+    // Answers to another question are none.
+    let mut other = Finder::new(NOW, GroupName::new(GROUP).unwrap(), None, Duration::from_secs(1), [8; 32]);
+    let (header, _) = Header::parse(&answer).unwrap();
+    assert!(!other.frame((PORT, OURS), &header, &mut answer.clone()));
+}
+
+#[test]
+fn anything_at_all_does_no_harm() {
+    let mut house = House::default();
+    house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 3))];
+    let (mut finder, mut answerer) = (finder(None), answerer());
+    let (_, question) = said!(finder).remove(0);
+    let (header, _) = Header::parse(&question).unwrap();
+    answerer.frame(NOW, &house, (PORT, OURS), &header, &mut question.clone());
+    let answer = said!(answerer).remove(0).1;
+    for seed in 0..5000 {
+        let mut rng = Rng::from_seed(seed);
+        let mut frame = if seed % 2 == 0 { question.clone() } else { answer.clone() };
+        for _ in 0..=rng.below(3) {
+            let at = usize::try_from(rng.below(u64::try_from(frame.len()).unwrap())).unwrap();
+            frame[at] = u8::try_from(rng.below(256)).unwrap();
+        }
+        if rng.chance(1, 2) {
+            crate::login::tests::abuse::recrc(&mut frame);
+        }
+        if let Ok((header, _)) = Header::parse(&frame) {
+            answerer.frame(NOW, &house, (PORT, OURS), &header, &mut frame.clone());
+            finder.frame((PORT, OURS), &header, &mut frame);
+        }
+    }
+    assert!(finder.found().len() < 5000);
+}

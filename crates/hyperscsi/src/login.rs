@@ -1,0 +1,171 @@
+//! The handshake: how an initiator and a target agree on a session, and on its keys if the group has a password.
+//!
+//! ```text
+//! initiator                                     target
+//!    HELLO   group, target                   ──▶          keeps nothing
+//!                                            ◀──   COOKIE
+//!    START   the same, cookie, offer, KE1    ──▶          keeps a half-open handshake
+//!                                            ◀──   ANSWER   choice, KE2          (a group with a password)
+//!    FINISH  KE3                             ──▶          keeps a session
+//!                                            ◀──   ACCEPT   choice, token, proof
+//! ```
+//!
+//! Every step is one frame; the initiator repeats its own until it has an answer, and the target answers a repeated one
+//! with the same bytes as before. [`initiator::Login`] and [`target::Reception`] are the machines; what owns them
+//! hands them frames with SID 0 and makes a session of what they [`Agreed`] on. How frames travel afterwards is none of
+//! their business.
+//!
+//! # What a man in the middle gets
+//!
+//! All that both ends said before the last message is the context of the key exchange: who they are, what was offered
+//! and chosen, the SIDs. Whatever he changes makes the exchange fail as a wrong password does, and no answer is
+//! final before the initiator has waited for a better one. So he can delay a session, as he can by cutting the wire,
+//! and nothing else. What comes without proof (refusals, cookies, answers that do not open) moves no state for good.
+//!
+//! In a group without a password nothing is proven at all; a session of such a group has no keys.
+
+pub mod directory;
+pub mod initiator;
+pub mod target;
+
+mod cookie;
+pub(crate) mod guesses;
+mod opaque;
+pub(crate) mod post;
+
+use core::fmt;
+
+use base::ether::{EtherPort, Mac};
+use sha2::{Digest, Sha512};
+
+pub use opaque::{BadCost, BadPassword, Done, Job, Password, Record, USUAL_COST, is_bearable};
+
+use crate::frame::VERSION;
+use crate::pdu::Malformed;
+use crate::pdu::name::{GroupName, Name};
+use crate::pdu::negotiate::{Accept, COOKIE_LEN, KE2_LEN, Negotiated, PROOF_LEN, without_last};
+use crate::pdu::parameters::{Levels, Parameters, Repair};
+use crate::random::mac;
+use crate::seal::SessionKeys;
+
+/// What both ends know when the handshake is over.
+pub struct Agreed {
+    /// The keys, if the group has a password.
+    pub keys: Option<SessionKeys>,
+    /// What the other end calls the session: for frames to it.
+    pub sid_out: u32,
+    /// What we call it: for frames to us.
+    pub sid_in: u32,
+    /// The secret by which a path is added to a session without keys.
+    pub token: [u8; 16],
+    /// What holds for both; the fields that each end tells for itself are the other end's.
+    pub parameters: Parameters,
+    /// The longest Ethernet payload of our own port, as we told it. If it is not the other's, the shorter one counts.
+    pub frame_max: u16,
+    /// The group.
+    pub group: GroupName,
+    /// The target.
+    pub target: Name,
+    /// The initiator.
+    pub initiator: Name,
+    /// What distinguishes its ports.
+    pub isid: [u8; 6],
+    /// The server.
+    pub instance: [u8; 16],
+    /// The port that the handshake took place on.
+    pub port: EtherPort,
+    /// The other end's address on it.
+    pub peer: Mac,
+}
+
+impl Agreed {
+    /// Returns the longest Ethernet payload that both ports take.
+    pub fn frame_max_common(&self) -> u16 {
+        self.frame_max.min(self.parameters.frame_max)
+    }
+}
+
+impl fmt::Debug for Agreed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agreed")
+            .field("protected", &self.keys.is_some())
+            .field("sid_out", &self.sid_out)
+            .field("sid_in", &self.sid_in)
+            .field("parameters", &self.parameters)
+            .field("frame_max", &self.frame_max)
+            .field("group", &self.group)
+            .field("target", &self.target)
+            .field("initiator", &self.initiator)
+            .field("port", &self.port)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a target makes of an offer; `None` if no level is left.
+fn choose(ours: &Parameters, offer: &Parameters, has_keys: bool) -> Option<Parameters> {
+    let possible = if has_keys { Levels::ALL } else { Levels::OPEN };
+    Some(Parameters {
+        frame_max: ours.frame_max,
+        frames_initial: ours.frames_initial,
+        ack_delay_max_us: ours.ack_delay_max_us,
+        levels: ours.levels.common(offer.levels)?.common(possible)?,
+        exchanges: ours.exchanges.min(offer.exchanges),
+        first_burst: ours.first_burst.min(offer.first_burst),
+        burst_max: ours.burst_max.min(offer.burst_max),
+        paths: ours.paths.min(offer.paths),
+        repair: if ours.repair == Repair::Window { ours.repair } else { offer.repair },
+        lost_after_ms: ours.lost_after_ms.min(offer.lost_after_ms),
+    })
+}
+
+/// Returns whether a target may choose this when that was offered.
+fn is_within(choice: &Parameters, offer: &Parameters, has_keys: bool) -> bool {
+    let possible = if has_keys { Levels::ALL } else { Levels::OPEN };
+    choice.levels.common(offer.levels) == Some(choice.levels)
+        && choice.levels.common(possible) == Some(choice.levels)
+        && choice.exchanges <= offer.exchanges
+        && choice.first_burst <= offer.first_burst
+        && choice.burst_max <= offer.burst_max
+        && choice.paths <= offer.paths
+        && (choice.repair == Repair::Window || offer.repair == Repair::Selective)
+        && choice.lost_after_ms <= offer.lost_after_ms
+}
+
+/// Returns what the key exchange is bound to: the initiator's START but for the cookie, and the target's ANSWER but for
+/// the message of the key exchange in it, which binds itself.
+fn context(start: &[u8], answer: &[u8]) -> Result<[u8; 64], Malformed> {
+    let answer = without_last(answer, KE2_LEN)?;
+    let start = without_last(start, COOKIE_LEN)?;
+    let len = u32::try_from(start.len()).map_err(|_| Malformed::Value)?;
+    let mut hash = Sha512::new();
+    for part in [CONTEXT, &[VERSION], &len.to_be_bytes(), &start, &answer] {
+        hash.update(part);
+    }
+    Ok(hash.finalize().into())
+}
+
+/// Returns what stands in an ACCEPT as proof of the keys.
+fn proof(secret: &[u8; 64], context: &[u8; 64], accept: &[u8]) -> Result<[u8; PROOF_LEN], Malformed> {
+    let accept = without_last(accept, PROOF_LEN)?;
+    let mac = mac(secret, &[ACCEPTED, context, &accept]);
+    mac.first_chunk().copied().ok_or(Malformed::Short)
+}
+
+/// Returns an ACCEPT, with the proof if there is a secret.
+fn accept(accept: &Accept, secret: Option<(&[u8; 64], &[u8; 64])>) -> Result<alloc::vec::Vec<u8>, Malformed> {
+    let encoded = |proof| {
+        let mut out = alloc::vec::Vec::new();
+        Negotiated::Accept(Accept { proof, ..accept.clone() }).encode(&mut out);
+        out
+    };
+    let Some((secret, context)) = secret else { return Ok(encoded(None)) };
+    let proof = proof(secret, context, &encoded(Some([0; PROOF_LEN])))?;
+    Ok(encoded(Some(proof)))
+}
+
+const CONTEXT: &[u8] = b"HyperSCSI v2 handshake";
+const ACCEPTED: &[u8] = b"HyperSCSI v2 accept";
+
+#[cfg(test)]
+pub(crate) mod tests;

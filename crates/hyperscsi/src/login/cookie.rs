@@ -1,0 +1,133 @@
+//! Cookies: the proof that an initiator receives what is sent to the address that it sends from, for which the target
+//! keeps nothing.
+
+use core::fmt;
+
+use base::ether::{EtherPort, Mac};
+use base::time::{Duration, Instant};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+use crate::pdu::name::{GroupName, Name};
+use crate::pdu::negotiate::{COOKIE_LEN, Cookie, HandshakeId};
+use crate::random::{Random, mac};
+
+/// What a cookie is good for, and nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Errand<'a> {
+    pub(crate) port: EtherPort,
+    pub(crate) source: Mac,
+    pub(crate) handshake: &'a HandshakeId,
+    pub(crate) group: &'a GroupName,
+    pub(crate) target: &'a Name,
+}
+
+/// Makes cookies, and knows its own again.
+pub(crate) struct Cookies {
+    current: Zeroizing<[u8; 64]>,
+    previous: Zeroizing<[u8; 64]>,
+    rotated: Instant,
+}
+
+impl Cookies {
+    /// How long a cookie is good: many times what an initiator needs to send it back.
+    pub(crate) const LIFETIME: Duration = Duration::from_secs(10);
+    /// How long a secret makes cookies; then it still knows them for as long again.
+    const ROTATION: Duration = Duration::from_secs(60);
+
+    /// Begins with fresh secrets.
+    pub(crate) fn new(now: Instant, random: &mut Random) -> Self {
+        let mut fresh = || Zeroizing::new(random.bytes());
+        Self { current: fresh(), previous: fresh(), rotated: now }
+    }
+
+    /// Makes a cookie.
+    pub(crate) fn make(&mut self, now: Instant, random: &mut Random, errand: &Errand<'_>) -> Cookie {
+        if now.since(self.rotated) >= Self::ROTATION {
+            self.previous = core::mem::replace(&mut self.current, Zeroizing::new(random.bytes()));
+            self.rotated = now;
+        }
+        let time = now.0.to_be_bytes();
+        let mut cookie = [0; COOKIE_LEN];
+        let (head, tail) = cookie.split_at_mut(time.len());
+        head.copy_from_slice(&time);
+        for (to, from) in tail.iter_mut().zip(proof(&self.current, &time, errand)) {
+            *to = from;
+        }
+        cookie
+    }
+
+    /// Returns whether a cookie was made here for this, and lately.
+    pub(crate) fn knows(&self, now: Instant, cookie: &Cookie, errand: &Errand<'_>) -> bool {
+        let Some((time, tail)) = cookie.split_first_chunk::<8>() else { return false };
+        let made = Instant(u64::from_be_bytes(*time));
+        if made > now || now.since(made) > Self::LIFETIME {
+            return false;
+        }
+        [&self.current, &self.previous].into_iter().any(|secret| {
+            let proof = proof(secret, time, errand);
+            proof.get(..tail.len()).is_some_and(|proof| proof.ct_eq(tail).into())
+        })
+    }
+}
+
+impl fmt::Debug for Cookies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cookies")
+    }
+}
+
+fn proof(secret: &[u8; 64], time: &[u8; 8], errand: &Errand<'_>) -> [u8; 64] {
+    let port = errand.port.0.to_be_bytes();
+    // Neither name can hold a zero byte.
+    let (group, target) = (errand.group.as_bytes(), errand.target.as_bytes());
+    mac(secret, &[time, &port, &errand.source.0, errand.handshake, group, &[0], target])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_is_good_for_one_errand_for_a_while() {
+        let mut random = Random::new([1; 32]);
+        let mut cookies = Cookies::new(Instant::ORIGIN, &mut random);
+        let (group, target) = (GroupName::new("g").unwrap(), Name::new("iqn.2026-11.a:b").unwrap());
+        let (other_group, other) = (GroupName::new("h").unwrap(), Name::new("iqn.2026-11.a:c").unwrap());
+        let errand = Errand {
+            port: EtherPort(1),
+            source: Mac([2; 6]),
+            handshake: &[3; 16],
+            group: &group,
+            target: &target,
+        };
+        let at = |seconds: u64| Instant::ORIGIN.after(Duration::from_secs(seconds));
+        let cookie = cookies.make(at(55), &mut random, &errand);
+        assert!(cookies.knows(at(55), &cookie, &errand));
+        assert!(!cookies.knows(at(54), &cookie, &errand), "made in the future");
+        for wrong in [
+            Errand { port: EtherPort(2), ..errand },
+            Errand { source: Mac([4; 6]), ..errand },
+            Errand { handshake: &[4; 16], ..errand },
+            Errand { group: &other_group, ..errand },
+            Errand { target: &other, ..errand },
+        ] {
+            assert!(!cookies.knows(at(55), &cookie, &wrong), "{wrong:?}");
+        }
+        for bit in 0..COOKIE_LEN * 8 {
+            let mut flipped = cookie;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(!cookies.knows(at(55), &flipped, &errand), "bit {bit}");
+        }
+        cookies.make(at(61), &mut random, &errand);
+        assert!(cookies.knows(at(65), &cookie, &errand), "the secret before is still known");
+        assert!(!cookies.knows(at(66), &cookie, &errand), "too old");
+        let cookie = cookies.make(at(120), &mut random, &errand);
+        cookies.make(at(121), &mut random, &errand);
+        cookies.make(at(181), &mut random, &errand);
+        let forged_time = cookies.make(at(182), &mut random, &errand);
+        let mut older = cookie;
+        older[..8].copy_from_slice(&forged_time[..8]);
+        assert!(!cookies.knows(at(182), &older, &errand), "the time is part of what is proven");
+    }
+}

@@ -1,0 +1,596 @@
+//! The initiator's half of a handshake: one machine for one session.
+//!
+//! It repeats what it last said until it hears more, to each server that answers to the target's name, and begins anew when
+//! nothing more comes. Whatever speaks against a session without a proof (a refusal, an answer that does not open) is believed
+//! only if nothing better comes for [`Login::GRACE`].
+
+mod plan;
+mod why;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use base::ether::{EtherPort, FrameBatch, Mac, PortState};
+use base::time::{Duration, Instant};
+use sha2::{Digest, Sha512};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+use super::opaque::{Attempt, Done, Job, Secret, is_bearable};
+use super::post::{self, Post};
+use super::{Agreed, context, is_within, proof};
+use crate::frame::{Cmd, Header};
+use crate::pdu::negotiate::{
+    Accept, Answer, Cookie, Finish, HandshakeId, Hello, KE1_LEN, Negotiate, Negotiated, RefuseReason, Start,
+};
+use crate::pdu::parameters::{Levels, Parameters};
+use crate::random::Random;
+use crate::seal::{Level, SessionKeys};
+pub use plan::Plan;
+pub use why::Why;
+
+/// What a login says to its owner.
+#[derive(Debug)]
+pub enum Event {
+    /// There is a session. Said once; nothing follows.
+    Agreed(Box<Agreed>),
+    /// There is none. Said once; nothing follows.
+    Failed(Why),
+}
+
+/// The initiator's half of one handshake.
+#[derive(Debug)]
+pub struct Login {
+    plan: Plan,
+    random: Random,
+    ports: Vec<(EtherPort, PortState)>,
+    state: State,
+    /// The handshake and the first message of its key exchange; other ones after a new beginning.
+    handshake: HandshakeId,
+    attempt: Option<(Attempt, [u8; KE1_LEN])>,
+    /// Who answered to the target's name.
+    candidates: Vec<Candidate>,
+    /// The answers that did not open.
+    failed: Vec<[u8; 64]>,
+    job: Option<Job>,
+    /// Why there will be no session, unless something better comes until then.
+    doubt: Option<(Instant, Why)>,
+    /// What to say at the deadline beside that nobody answered.
+    hint: Option<Why>,
+    deadline: Instant,
+    /// When the state began, when to repeat what it says, and how often that was done.
+    since: Instant,
+    repeat: Instant,
+    repeats: u32,
+    post: Post,
+    event: Option<Event>,
+    ignored: u64,
+}
+
+/// Where a handshake is.
+#[derive(Debug)]
+enum State {
+    /// HELLO was said, or will be when a port is up.
+    Asking,
+    /// START was said to all candidates.
+    Starting,
+    /// The slow step runs for an ANSWER.
+    Stretching(Box<Opening>),
+    /// FINISH was said.
+    Finishing(Box<Finishing>),
+    /// It ended.
+    Over,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    port: EtherPort,
+    mac: Mac,
+    cookie: Cookie,
+}
+
+/// An ANSWER that is being opened.
+#[derive(Debug)]
+struct Opening {
+    port: EtherPort,
+    mac: Mac,
+    sid: u32,
+    choice: Parameters,
+    context: [u8; 64],
+    digest: [u8; 64],
+}
+
+/// An ANSWER that opened.
+struct Finishing {
+    opening: Opening,
+    secret: Secret,
+    finish: Vec<u8>,
+}
+
+impl core::fmt::Debug for Finishing {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.opening.fmt(f)
+    }
+}
+
+impl Login {
+    /// For how long something better is waited for when something without proof speaks against a session.
+    pub const GRACE: Duration = Duration::from_secs(1);
+    /// When what was said is repeated first; then after twice as long each time.
+    const REPEAT_FIRST: Duration = Duration::from_millis(50);
+    const REPEAT_MAX: Duration = Duration::from_secs(1);
+    /// After how long without a next step all begins anew: the target may have forgotten everything.
+    const ANEW: Duration = Duration::from_secs(4);
+    /// How many servers are tried at once.
+    const CANDIDATES_MAX: usize = 4;
+    /// How many answers are opened: each lets whoever made it try a password on us.
+    const FAILED_MAX: usize = 4;
+
+    /// Begins. `entropy` is fresh from the operating system's generator. Nothing is sent before a port is up.
+    ///
+    /// # Errors
+    /// [`Why`], if the plan cannot be.
+    pub fn new(now: Instant, plan: Plan, entropy: [u8; 32]) -> Result<Self, Why> {
+        if plan.password.is_none() && plan.protection > Level::None {
+            return Err(Why::ProtectionNeedsPassword(plan.protection));
+        }
+        let mut login = Self {
+            deadline: now.after(plan.patience),
+            plan,
+            random: Random::new(entropy),
+            ports: Vec::new(),
+            state: State::Asking,
+            handshake: HandshakeId::default(),
+            attempt: None,
+            candidates: Vec::new(),
+            failed: Vec::new(),
+            job: None,
+            doubt: None,
+            hint: None,
+            since: now,
+            repeat: now,
+            repeats: 0,
+            post: Post::default(),
+            event: None,
+            ignored: 0,
+        };
+        login.begin(now);
+        Ok(login)
+    }
+
+    /// Takes note of a port, or of what changed about it.
+    pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
+        self.random.stir(entropy);
+        let before = self.ports.iter().find(|(known, _)| *known == port).map(|(_, state)| state.mtu);
+        self.ports.retain(|(known, _)| *known != port);
+        if state.mtu < usize::from(Parameters::FRAME_MAX_LEAST) {
+            self.hint.get_or_insert(Why::PortTooNarrow(state.mtu));
+            return;
+        }
+        self.ports.push((port, *state));
+        match (&self.state, before) {
+            (State::Over, _) => {}
+            // What was offered on it no longer holds.
+            (_, Some(mtu)) if mtu != state.mtu => self.begin(now),
+            (State::Asking | State::Starting, None) => self.hello(port),
+            _ => {}
+        }
+    }
+
+    /// Takes note that a port carries nothing at present.
+    pub fn port_down(&mut self, now: Instant, port: EtherPort) {
+        self.ports.retain(|(known, _)| *known != port);
+        self.post.port_down(port);
+        self.candidates.retain(|candidate| candidate.port != port);
+        let lost = match &self.state {
+            State::Finishing(finishing) => finishing.opening.port == port,
+            State::Starting => self.candidates.is_empty(),
+            _ => false,
+        };
+        if lost {
+            self.begin(now);
+        }
+    }
+
+    /// Takes a Negotiated frame with SID 0, which begins with `header`. Returns whether it belongs to this handshake.
+    pub fn frame(
+        &mut self,
+        now: Instant,
+        (port, source): (EtherPort, Mac),
+        header: &Header,
+        frame: &mut [u8],
+    ) -> bool {
+        let payload = (header.cmd == Cmd::Negotiated && !source.is_group())
+            .then(|| post::payload(header, frame))
+            .flatten();
+        let Some((payload, step)) =
+            payload.and_then(|payload| Some((payload, Negotiated::parse(payload).ok()?)))
+        else {
+            self.ignored += 1;
+            return false;
+        };
+        let handshake = match &step {
+            Negotiated::Cookie { handshake, .. } | Negotiated::Refuse { handshake, .. } => handshake,
+            Negotiated::Answer(answer) => &answer.handshake,
+            Negotiated::Accept(accept) => &accept.handshake,
+        };
+        if matches!(step, Negotiated::Refuse { reason: RefuseReason::VERSION, .. }) {
+            self.hint = Some(Why::OtherVersion);
+            return false;
+        }
+        if *handshake != self.handshake {
+            return false;
+        }
+        match step {
+            Negotiated::Cookie { cookie, .. } => self.cookie(now, Candidate { port, mac: source, cookie }),
+            Negotiated::Answer(answer) => self.answer(now, (port, source), &answer, payload),
+            Negotiated::Accept(accept) => self.accept(now, (port, source), &accept, payload),
+            Negotiated::Refuse { reason, retry_after_ms, .. } => {
+                self.refused(now, (port, source), reason, retry_after_ms);
+            }
+        }
+        true
+    }
+
+    /// Takes note that a frame of another version came from somebody: perhaps the target.
+    pub fn other_version(&mut self) {
+        self.hint.get_or_insert(Why::OtherVersion);
+    }
+
+    /// Returns the slow step when there is one to be done. Whoever takes it runs it and hands over what came of it.
+    pub fn poll_job(&mut self) -> Option<Job> {
+        self.job.take()
+    }
+
+    /// Takes what came of the slow step.
+    pub fn job_done(&mut self, now: Instant, done: Done) {
+        let State::Stretching(opening) = core::mem::replace(&mut self.state, State::Starting) else {
+            // All began anew meanwhile, or ended.
+            return;
+        };
+        match done.0 {
+            Ok(proof) => {
+                let finish = Finish { handshake: self.handshake, sid: opening.sid, ke3: proof.ke3 };
+                let mut payload = Vec::new();
+                Negotiate::Finish(finish).encode(&mut payload);
+                let finishing = Finishing { opening: *opening, secret: proof.secret, finish: payload };
+                self.state = State::Finishing(Box::new(finishing));
+            }
+            Err(_) => {
+                self.failed.push(opening.digest);
+                self.doubt(now, Why::WrongPassword);
+                if self.failed.len() >= Self::FAILED_MAX {
+                    self.fail(Why::WrongPassword);
+                    return;
+                }
+            }
+        }
+        self.speak_up(now);
+    }
+
+    /// Returns a port that has something to send. Given once until `transmit` was called for it.
+    pub fn poll_port(&mut self) -> Option<EtherPort> {
+        self.post.poll_port()
+    }
+
+    /// Appends the frames that the port has to send.
+    pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
+        self.post.transmit(port, out);
+    }
+
+    /// Returns what there is to say, once.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.event.take()
+    }
+
+    /// Returns when `handle_timeout` wants to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let doubt = self.doubt.as_ref().map(|(until, _)| *until);
+        match &self.state {
+            State::Over => None,
+            // What was heard before is not judged while an answer is being opened.
+            State::Stretching(_) => Some(self.deadline),
+            State::Asking if self.ports.is_empty() => Some(self.deadline),
+            _ => doubt.into_iter().chain([self.repeat, self.deadline]).min(),
+        }
+    }
+
+    /// Takes note that a deadline passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if matches!(self.state, State::Over) {
+            return;
+        }
+        if now >= self.deadline {
+            let finishing = matches!(self.state, State::Finishing(_));
+            let doubt = self.doubt.take().filter(|_| !finishing).map(|(_, why)| why);
+            let silence = if self.ports.is_empty() { Why::NoPort } else { Why::NoAnswer };
+            let why = doubt.or(self.hint.take()).unwrap_or(silence);
+            self.fail(why);
+            return;
+        }
+        if matches!(self.state, State::Stretching(_)) {
+            return;
+        }
+        let finishing = matches!(self.state, State::Finishing(_));
+        if let Some((until, why)) = self.doubt
+            && now >= until
+            && !finishing
+        {
+            self.fail(why);
+            return;
+        }
+        if now < self.repeat {
+            return;
+        }
+        if !matches!(self.state, State::Asking) && now.since(self.since) >= Self::ANEW {
+            self.begin(now);
+            return;
+        }
+        self.repeats = self.repeats.saturating_add(1);
+        self.speak(now);
+    }
+
+    /// Returns how many frames came that were none of a handshake.
+    pub const fn ignored(&self) -> u64 {
+        self.ignored
+    }
+
+    #[cfg(test)]
+    pub(crate) fn state_name(&self) -> &'static str {
+        match (&self.state, &self.event) {
+            (State::Asking, _) => "asking",
+            (State::Starting, _) if self.doubt.is_some() => "starting, in doubt",
+            (State::Starting, _) => "starting",
+            (State::Stretching(_), _) => "stretching",
+            (State::Finishing(_), _) => "finishing",
+            (State::Over, Some(Event::Agreed(_))) => "agreed",
+            (State::Over, Some(Event::Failed(_))) => "failed",
+            (State::Over, None) => "over",
+        }
+    }
+
+    /// Begins, for the first time or anew: other random bytes, other keys.
+    fn begin(&mut self, now: Instant) {
+        self.handshake = self.random.bytes();
+        self.attempt = None;
+        self.candidates.clear();
+        self.job = None;
+        self.post.clear();
+        self.state = State::Asking;
+        self.speak_up(now);
+    }
+
+    /// Says what the state has to say, as for the first time.
+    fn speak_up(&mut self, now: Instant) {
+        (self.since, self.repeats) = (now, 0);
+        self.speak(now);
+    }
+
+    fn speak(&mut self, now: Instant) {
+        let wait = (Self::REPEAT_FIRST * (1 << self.repeats.min(8))).min(Self::REPEAT_MAX);
+        // Up to a quarter longer, so that initiators that lost one target together come back one by one.
+        let [extra] = self.random.bytes();
+        self.repeat = now.after(wait + wait * u32::from(extra) / 1024);
+        match &self.state {
+            State::Asking => self.hello_all(),
+            State::Starting => {
+                for candidate in self.candidates.clone() {
+                    self.start(&candidate);
+                }
+                // The real one may not have been heard yet.
+                if self.repeats % 4 == 3 {
+                    self.hello_all();
+                }
+            }
+            State::Finishing(finishing) => {
+                let (to, finish) = (&finishing.opening, finishing.finish.clone());
+                self.post.send(to.port, to.mac, Cmd::Negotiate, finish);
+            }
+            State::Stretching(_) | State::Over => {}
+        }
+    }
+
+    fn hello_all(&mut self) {
+        let ports: Vec<_> = self.ports.iter().map(|(port, _)| *port).collect();
+        ports.into_iter().for_each(|port| self.hello(port));
+    }
+
+    fn hello(&mut self, port: EtherPort) {
+        let to = match self.plan.place {
+            Some((place, mac)) if place == port => mac,
+            Some(_) => return,
+            None => Mac::BROADCAST,
+        };
+        let (handshake, group, target) = (self.handshake, self.plan.group.clone(), self.plan.target.clone());
+        let mut payload = Vec::new();
+        Negotiate::Hello(Hello { handshake, group, target }).encode(&mut payload);
+        self.post.send(port, to, Cmd::Negotiate, payload);
+    }
+
+    fn cookie(&mut self, now: Instant, candidate: Candidate) {
+        if !matches!(self.state, State::Asking | State::Starting) {
+            return;
+        }
+        if self.plan.place.is_some_and(|place| place != (candidate.port, candidate.mac)) {
+            return;
+        }
+        let same = |known: &&mut Candidate| (known.port, known.mac) == (candidate.port, candidate.mac);
+        let room = self.candidates.len() < Self::CANDIDATES_MAX;
+        match self.candidates.iter_mut().find(same) {
+            // A repeated HELLO was answered again, or the cookie that we had was no good.
+            Some(known) if known.cookie == candidate.cookie => return,
+            Some(known) => *known = candidate,
+            None if room => self.candidates.push(candidate),
+            None => return,
+        }
+        if self.attempt.is_none()
+            && let Some(password) = &self.plan.password
+        {
+            self.attempt = Attempt::start(password, &mut self.random).ok();
+        }
+        if matches!(self.state, State::Asking) {
+            self.state = State::Starting;
+            self.speak_up(now);
+        } else {
+            self.start(&candidate);
+        }
+    }
+
+    /// What is offered on a port.
+    fn offer(&self, port: EtherPort) -> Option<Parameters> {
+        let (_, state) = self.ports.iter().find(|(known, _)| *known == port)?;
+        let mtu = u16::try_from(state.mtu).unwrap_or(u16::MAX);
+        Some(Parameters {
+            frame_max: mtu.min(self.plan.offer.frame_max),
+            levels: Levels::from(self.plan.protection),
+            ..self.plan.offer
+        })
+    }
+
+    /// Returns the START for a candidate. But for the cookie it is the same bytes each time.
+    fn start_bytes(&self, candidate: &Candidate) -> Option<Vec<u8>> {
+        let start = Start {
+            handshake: self.handshake,
+            cookie: candidate.cookie,
+            group: self.plan.group.clone(),
+            target: self.plan.target.clone(),
+            initiator: self.plan.initiator.clone(),
+            isid: self.plan.isid,
+            sid: self.plan.sid,
+            offer: self.offer(candidate.port)?,
+            ke1: self.attempt.as_ref().map(|(_, ke1)| *ke1),
+        };
+        let mut payload = Vec::new();
+        Negotiate::Start(Box::new(start)).encode(&mut payload);
+        Some(payload)
+    }
+
+    fn start(&mut self, candidate: &Candidate) {
+        if let Some(payload) = self.start_bytes(candidate) {
+            self.post.send(candidate.port, candidate.mac, Cmd::Negotiate, payload);
+        }
+    }
+
+    fn candidate(&self, from: (EtherPort, Mac)) -> Option<&Candidate> {
+        self.candidates.iter().find(|candidate| (candidate.port, candidate.mac) == from)
+    }
+
+    fn answer(&mut self, now: Instant, from: (EtherPort, Mac), answer: &Answer, payload: &[u8]) {
+        let State::Starting = self.state else { return };
+        let Some(candidate) = self.candidate(from) else { return };
+        let digest: [u8; 64] = Sha512::digest(payload).into();
+        let offered = self.offer(candidate.port).zip(self.start_bytes(candidate));
+        let (Some((attempt, _)), Some(password), Some((offer, start))) =
+            (&self.attempt, &self.plan.password, offered)
+        else {
+            return;
+        };
+        if self.failed.contains(&digest) {
+            return;
+        }
+        if !is_bearable(&answer.stretch) || !is_within(&answer.choice, &offer, true) {
+            self.doubt(now, Why::BadChoice);
+            return;
+        }
+        let Ok(context) = context(&start, payload) else { return };
+        self.job = Some(Job {
+            attempt: attempt.clone(),
+            password: password.clone(),
+            group: self.plan.group.as_bytes().to_vec(),
+            cost: answer.stretch,
+            ke2: answer.ke2,
+            context,
+            entropy: Zeroizing::new(self.random.bytes()),
+        });
+        let (port, mac) = from;
+        let (sid, choice) = (answer.sid, answer.choice);
+        self.state = State::Stretching(Box::new(Opening { port, mac, sid, choice, context, digest }));
+    }
+
+    fn accept(&mut self, now: Instant, from: (EtherPort, Mac), accept: &Accept, payload: &[u8]) {
+        match &self.state {
+            State::Finishing(finishing) => {
+                let opening = &finishing.opening;
+                let said = accept.proof.zip(proof(&finishing.secret, &opening.context, payload).ok());
+                let proven = said.is_some_and(|(said, ours)| said.ct_eq(&ours).into());
+                let same = accept.sid == opening.sid && accept.choice == opening.choice;
+                if proven && same && from == (opening.port, opening.mac) {
+                    let keys = SessionKeys::from_secret(&*finishing.secret, &opening.context);
+                    self.agree(from, accept, Some(keys));
+                }
+            }
+            State::Starting if self.candidate(from).is_some() => {
+                if accept.proof.is_some() {
+                    // Of a session with keys, and there are none yet.
+                } else if self.plan.password.is_some() {
+                    self.doubt(now, Why::OpenGroup);
+                } else if !self.offer(from.0).is_some_and(|offer| is_within(&accept.choice, &offer, false)) {
+                    self.doubt(now, Why::BadChoice);
+                } else {
+                    self.agree(from, accept, None);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn agree(&mut self, (port, peer): (EtherPort, Mac), accept: &Accept, keys: Option<SessionKeys>) {
+        let frame_max = self.offer(port).map_or(Parameters::FRAME_MAX_LEAST, |offer| offer.frame_max);
+        let agreed = Agreed {
+            keys,
+            sid_out: accept.sid,
+            sid_in: self.plan.sid,
+            token: accept.token,
+            parameters: accept.choice,
+            frame_max,
+            group: self.plan.group.clone(),
+            target: self.plan.target.clone(),
+            initiator: self.plan.initiator.clone(),
+            isid: self.plan.isid,
+            instance: accept.instance,
+            port,
+            peer,
+        };
+        self.end(Event::Agreed(Box::new(agreed)));
+    }
+
+    fn refused(&mut self, now: Instant, from: (EtherPort, Mac), reason: RefuseReason, retry_after_ms: u32) {
+        if !matches!(self.state, State::Starting) || self.candidate(from).is_none() {
+            return;
+        }
+        match reason {
+            RefuseReason::BUSY => {
+                self.hint = Some(Why::Busy);
+                let wait = Duration::from_millis(retry_after_ms.into());
+                self.repeat = self.repeat.max(now.after(wait.min(2 * Self::REPEAT_MAX)));
+            }
+            RefuseReason::PARAMETERS => self.doubt(now, Why::ProtectionRefused(self.plan.protection)),
+            RefuseReason::PASSWORD_NEEDED => self.doubt(now, Why::PasswordNeeded),
+            RefuseReason::OPEN_GROUP => self.doubt(now, Why::OpenGroup),
+            RefuseReason::SHUTDOWN => self.hint = Some(Why::ShuttingDown),
+            RefuseReason::NOT_AUTHORIZED => self.doubt(now, Why::WrongPassword),
+            other => self.doubt(now, Why::Refused(other)),
+        }
+    }
+
+    /// Takes note of something without proof that speaks against a session. What was heard first counts, since the first
+    /// to speak is seldom the one who forges.
+    fn doubt(&mut self, now: Instant, why: Why) {
+        if self.doubt.is_none() {
+            self.doubt = Some((now.after(Self::GRACE).min(self.deadline), why));
+        }
+    }
+
+    fn fail(&mut self, why: Why) {
+        self.end(Event::Failed(why));
+    }
+
+    fn end(&mut self, event: Event) {
+        self.state = State::Over;
+        self.attempt = None;
+        self.job = None;
+        self.candidates.clear();
+        self.post.clear();
+        self.event = Some(event);
+    }
+}

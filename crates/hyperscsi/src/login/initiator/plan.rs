@@ -1,0 +1,35 @@
+//! What a handshake is for.
+
+use base::ether::{EtherPort, Mac};
+use base::time::Duration;
+
+use crate::login::Password;
+use crate::pdu::name::{GroupName, Name};
+use crate::pdu::parameters::Parameters;
+use crate::seal::Level;
+
+/// What an initiator wants.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The group.
+    pub group: GroupName,
+    /// Its password, if it has one. With a password no session without keys is taken.
+    pub password: Option<Password>,
+    /// The target.
+    pub target: Name,
+    /// Who we are.
+    pub initiator: Name,
+    /// What distinguishes our ports.
+    pub isid: [u8; 6],
+    /// What we call the session; not 0.
+    pub sid: u32,
+    /// The least level that exchanges are to have.
+    pub protection: Level,
+    /// What we offer; its levels are those from `protection` on, and its `frame_max` the most that is used, whatever the
+    /// port takes.
+    pub offer: Parameters,
+    /// Where to look for the target, if that is known; else everywhere.
+    pub place: Option<(EtherPort, Mac)>,
+    /// How long to try.
+    pub patience: Duration,
+}

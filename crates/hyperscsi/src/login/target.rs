@@ -1,0 +1,498 @@
+//! The target's half of the handshake, for all initiators at once.
+//!
+//! # What it keeps, and for whom
+//!
+//! | who | what | bound |
+//! |---|---|---|
+//! | said HELLO | nothing: the cookie holds it all | |
+//! | sent a cookie back, and began with a password | the half-open handshake, its ANSWER to be repeated | 64, of one address 4; 10 s |
+//! | finished | the ACCEPT to be repeated | 256; 30 s |
+//!
+//! A handshake that nobody finishes counts as a wrong password: its initiator was told enough to try one. How many
+//! can be tried is bounded per group and altogether. A FINISH that does not fit is dropped and changes nothing, so that
+//! nobody can end a handshake of others.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use base::ether::{EtherPort, FrameBatch, Mac, PortState};
+use base::time::{Duration, Instant};
+use sha2::{Digest, Sha512};
+use zeroize::Zeroizing;
+
+use super::cookie::{Cookies, Errand};
+use super::directory::{Access, Directory, Entrance};
+use super::guesses::{Allowance, Guesses};
+use super::opaque::{Pending, Record};
+use super::post::{self, Post};
+use super::{Agreed, accept, choose, context};
+use crate::frame::{Cmd, Header};
+use crate::pdu::negotiate::{
+    Accept, Answer, COOKIE_LEN, Finish, HandshakeId, Hello, KE1_LEN, KE2_LEN, Negotiate, Negotiated,
+    RefuseReason, Start, without_last,
+};
+use crate::pdu::parameters::Parameters;
+use crate::random::Random;
+use crate::seal::SessionKeys;
+
+/// The target's half of all handshakes.
+#[derive(Debug)]
+pub struct Reception {
+    random: Random,
+    cookies: Option<Cookies>,
+    ports: Vec<(EtherPort, PortState)>,
+    guesses: Guesses,
+    /// How often we speak to those of another version, and how often open groups get sessions.
+    strangers: Allowance,
+    open: Allowance,
+    halves: Vec<Half>,
+    over: VecDeque<Over>,
+    post: Post,
+    stats: Stats,
+}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// HELLOs that were answered.
+    pub hellos: u64,
+    /// Handshakes that ended with a session.
+    pub agreed: u64,
+    /// Half-open handshakes that nobody finished.
+    pub unfinished: u64,
+    /// FINISHes that did not fit.
+    pub wrong: u64,
+    /// STARTs that were put off since there was no room or too much was guessed.
+    pub put_off: u64,
+    /// STARTs that offered no level that the target takes, or a password where there is none, or none where there is.
+    pub refused: u64,
+    /// Frames that were none of a handshake, damaged, or for a group or target that is not here.
+    pub ignored: u64,
+}
+
+/// Where a frame came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct From {
+    port: EtherPort,
+    source: Mac,
+}
+
+/// What the initiator began with, which its repetition must be to the letter, but for the cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Begun {
+    from: From,
+    digest: [u8; 64],
+}
+
+#[derive(Debug)]
+struct Half {
+    begun: Begun,
+    since: Instant,
+    start: Box<Start>,
+    sid: u32,
+    choice: Parameters,
+    frame_max: u16,
+    context: [u8; 64],
+    pending: Pending,
+    answer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Over {
+    begun: Begun,
+    handshake: HandshakeId,
+    sid: u32,
+    since: Instant,
+    accept: Vec<u8>,
+}
+
+impl Reception {
+    /// How many handshakes can be half-open.
+    pub const HALVES_MAX: usize = 64;
+    /// How many of these from one address: a host with as many sessions that begin at once.
+    pub const HALVES_OF_ONE_MAX: usize = 4;
+    /// How long one can be: many times what Argon2 takes on a slow machine.
+    pub const HALF_LIFETIME: Duration = Duration::from_secs(10);
+    /// How many ACCEPTs are kept to be repeated, and how long: an initiator gives up before.
+    const OVER_MAX: usize = 256;
+    const OVER_LIFETIME: Duration = Duration::from_secs(30);
+    /// Answers to those who speak another version, and sessions of open groups: so many at once, and then one in each
+    /// interval.
+    const STRANGERS: (u32, Duration) = (8, Duration::from_millis(250));
+    const OPEN: (u32, Duration) = (64, Duration::from_millis(20));
+
+    /// Makes one that answers nobody until it was given entropy.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            random: Random::empty(),
+            cookies: None,
+            ports: Vec::new(),
+            guesses: Guesses::new(now),
+            strangers: Allowance::full(Self::STRANGERS.0, now),
+            open: Allowance::full(Self::OPEN.0, now),
+            halves: Vec::new(),
+            over: VecDeque::new(),
+            post: Post::default(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Takes a block of entropy, fresh from the operating system's generator.
+    pub fn stir(&mut self, now: Instant, entropy: [u8; 32]) {
+        self.random.stir(entropy);
+        if self.cookies.is_none() {
+            self.cookies = Some(Cookies::new(now, &mut self.random));
+        }
+    }
+
+    /// Takes note of a port, or of what changed about it. One that does not take what every Ethernet takes is not used.
+    pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
+        self.stir(now, entropy);
+        self.ports.retain(|(known, _)| *known != port);
+        if state.mtu >= usize::from(Parameters::FRAME_MAX_LEAST) {
+            self.ports.push((port, *state));
+        }
+    }
+
+    /// Takes note that a port carries nothing at present.
+    pub fn port_down(&mut self, port: EtherPort) {
+        self.ports.retain(|(known, _)| *known != port);
+        self.post.port_down(port);
+    }
+
+    /// Takes a Negotiate frame with SID 0, which begins with `header`. Returns what was agreed on, if that was the last
+    /// that it took.
+    pub fn frame(
+        &mut self,
+        now: Instant,
+        directory: &dyn Directory,
+        (port, source): (EtherPort, Mac),
+        header: &Header,
+        frame: &mut [u8],
+    ) -> Option<Box<Agreed>> {
+        self.handle_timeout(now);
+        let from = From { port, source };
+        let step = (header.cmd == Cmd::Negotiate && !source.is_group())
+            .then(|| post::payload(header, frame))
+            .flatten()
+            .and_then(|payload| Some((payload, Negotiate::parse(payload).ok()?)));
+        let known = self.ports.iter().any(|(known, _)| *known == port);
+        let Some((payload, step)) = step.filter(|_| known) else {
+            self.stats.ignored += 1;
+            return None;
+        };
+        match step {
+            Negotiate::Hello(hello) => {
+                self.hello(now, directory, from, &hello);
+                None
+            }
+            Negotiate::Start(start) => self.start(now, directory, from, start, payload),
+            Negotiate::Finish(finish) => self.finish(now, directory, from, &finish),
+        }
+    }
+
+    /// Takes note that somebody sent a Negotiate frame of another version: he is told ours.
+    pub fn other_version(&mut self, now: Instant, port: EtherPort, source: Mac) {
+        if !source.is_group() && self.strangers.take(now, Self::STRANGERS.1).is_ok() {
+            let from = From { port, source };
+            self.refuse(from, &HandshakeId::default(), RefuseReason::VERSION, Duration::ZERO);
+        }
+    }
+
+    fn hello(&mut self, now: Instant, directory: &dyn Directory, from: From, hello: &Hello) {
+        let here = directory.entrance(from.port, &hello.group, &hello.target).is_some();
+        if here {
+            self.stats.hellos += 1;
+            self.give_cookie(now, from, &hello.handshake, hello);
+        } else {
+            self.stats.ignored += 1;
+        }
+    }
+
+    fn give_cookie(&mut self, now: Instant, from: From, handshake: &HandshakeId, hello: &Hello) {
+        let Some(cookies) = &mut self.cookies else { return };
+        let errand = Errand {
+            port: from.port,
+            source: from.source,
+            handshake,
+            group: &hello.group,
+            target: &hello.target,
+        };
+        let cookie = cookies.make(now, &mut self.random, &errand);
+        self.say(from, &Negotiated::Cookie { handshake: *handshake, cookie });
+    }
+
+    fn start(
+        &mut self,
+        now: Instant,
+        directory: &dyn Directory,
+        from: From,
+        start: Box<Start>,
+        payload: &[u8],
+    ) -> Option<Box<Agreed>> {
+        let Some(entrance) = directory.entrance(from.port, &start.group, &start.target) else {
+            self.stats.ignored += 1;
+            return None;
+        };
+        let errand = Errand {
+            port: from.port,
+            source: from.source,
+            handshake: &start.handshake,
+            group: &start.group,
+            target: &start.target,
+        };
+        if !self.cookies.as_ref().is_some_and(|cookies| cookies.knows(now, &start.cookie, &errand)) {
+            let hello = Hello {
+                handshake: start.handshake,
+                group: start.group.clone(),
+                target: start.target.clone(),
+            };
+            self.give_cookie(now, from, &start.handshake, &hello);
+            return None;
+        }
+        let said = without_last(payload, COOKIE_LEN).ok()?;
+        let begun = Begun { from, digest: Sha512::digest(&said).into() };
+        if let Some(said) = self.said_before(&begun) {
+            self.post.send(from.port, from.source, Cmd::Negotiated, said);
+            return None;
+        }
+        let mut ours = entrance.parameters;
+        ours.frame_max = ours.frame_max.min(self.frame_max(from.port));
+        let choice = choose(&ours, &start.offer, matches!(entrance.access, Access::Password(_)));
+        let refused = match (&entrance.access, &start.ke1, choice) {
+            (Access::Open, Some(_), _) => Some(RefuseReason::OPEN_GROUP),
+            (Access::Password(_), None, _) => Some(RefuseReason::PASSWORD_NEEDED),
+            (_, _, None) => Some(RefuseReason::PARAMETERS),
+            _ => None,
+        };
+        if let Some(reason) = refused {
+            self.stats.refused += 1;
+            self.refuse(from, &start.handshake, reason, Duration::ZERO);
+            return None;
+        }
+        let choice = choice?;
+        let sid = self.new_sid(directory, &entrance)?;
+        match (&entrance.access, start.ke1) {
+            (Access::Password(record), Some(ke1)) => {
+                if let Err(wait) = self.admit(now, &begun, &start) {
+                    self.put_off(from, &start.handshake, wait);
+                    return None;
+                }
+                let half = self.half(now, record, (&ke1, payload), begun, start, (sid, choice));
+                if let Some(half) = half {
+                    self.post.send(from.port, from.source, Cmd::Negotiated, half.answer.clone());
+                    self.halves.push(half);
+                }
+                None
+            }
+            _ => {
+                if let Err(wait) = self.open.take(now, Self::OPEN.1) {
+                    self.put_off(from, &start.handshake, wait);
+                    return None;
+                }
+                let frame_max = ours.frame_max;
+                self.enter(now, directory, begun, &start, (sid, choice, frame_max), None)
+            }
+        }
+    }
+
+    /// Begins the key exchange. A first message that is none counts as nothing.
+    fn half(
+        &mut self,
+        now: Instant,
+        record: &Record,
+        (ke1, payload): (&[u8; KE1_LEN], &[u8]),
+        begun: Begun,
+        start: Box<Start>,
+        (sid, choice): (u32, Parameters),
+    ) -> Option<Half> {
+        let mut answer =
+            Answer { handshake: start.handshake, sid, choice, stretch: record.cost(), ke2: [0; KE2_LEN] };
+        let encode = |answer: &Answer| {
+            let mut out = Vec::new();
+            Negotiated::Answer(Box::new(answer.clone())).encode(&mut out);
+            out
+        };
+        let context = context(payload, &encode(&answer)).ok()?;
+        let made = record.answer(&start.group, ke1, &context, &mut self.random);
+        let Ok((pending, ke2)) = made else {
+            self.guesses.put_back(&start.group);
+            self.stats.ignored += 1;
+            return None;
+        };
+        answer.ke2 = ke2;
+        let (frame_max, answer) = (choice.frame_max, encode(&answer));
+        Some(Half { begun, since: now, start, sid, choice, frame_max, context, pending, answer })
+    }
+
+    fn finish(
+        &mut self,
+        now: Instant,
+        directory: &dyn Directory,
+        from: From,
+        finish: &Finish,
+    ) -> Option<Box<Agreed>> {
+        let same = |over: &&Over| {
+            over.begun.from == from && over.handshake == finish.handshake && over.sid == finish.sid
+        };
+        if let Some(over) = self.over.iter().find(same) {
+            self.post.send(from.port, from.source, Cmd::Negotiated, over.accept.clone());
+            return None;
+        }
+        let at = self.halves.iter().position(|half| {
+            half.begun.from == from && half.start.handshake == finish.handshake && half.sid == finish.sid
+        });
+        let Some((at, secret)) =
+            at.and_then(|at| Some((at, self.halves.get(at)?.pending.finish(&finish.ke3).ok()?)))
+        else {
+            self.stats.wrong += 1;
+            return None;
+        };
+        let half = self.halves.swap_remove(at);
+        self.guesses.right(&half.start.group);
+        let told = (half.sid, half.choice, half.frame_max);
+        self.enter(now, directory, half.begun, &half.start, told, Some((secret, half.context)))
+    }
+
+    /// Ends a handshake with a session.
+    fn enter(
+        &mut self,
+        now: Instant,
+        directory: &dyn Directory,
+        begun: Begun,
+        start: &Start,
+        (sid, choice, frame_max): (u32, Parameters, u16),
+        secret: Option<(Zeroizing<[u8; 64]>, [u8; 64])>,
+    ) -> Option<Box<Agreed>> {
+        let (token, instance) = (self.random.bytes(), directory.instance());
+        let message = Accept { handshake: start.handshake, sid, choice, token, instance, proof: None };
+        let known = secret.as_ref().map(|(secret, context)| (&**secret, context));
+        let accept = accept(&message, known).ok()?;
+        let from = begun.from;
+        self.post.send(from.port, from.source, Cmd::Negotiated, accept.clone());
+        if self.over.len() >= Self::OVER_MAX {
+            self.over.pop_front();
+        }
+        self.over.push_back(Over { begun, handshake: start.handshake, sid, since: now, accept });
+        self.stats.agreed += 1;
+        // The fields that each end tells for itself are those of the other end.
+        let parameters = Parameters {
+            frame_max: start.offer.frame_max,
+            frames_initial: start.offer.frames_initial,
+            ack_delay_max_us: start.offer.ack_delay_max_us,
+            ..choice
+        };
+        Some(Box::new(Agreed {
+            keys: known.map(|(secret, context)| SessionKeys::from_secret(secret, context)),
+            sid_out: start.sid,
+            sid_in: sid,
+            token,
+            parameters,
+            frame_max,
+            group: start.group.clone(),
+            target: start.target.clone(),
+            initiator: start.initiator.clone(),
+            isid: start.isid,
+            instance,
+            port: from.port,
+            peer: from.source,
+        }))
+    }
+
+    /// Lets a handshake with a password begin; if it may not now, says when.
+    fn admit(&mut self, now: Instant, begun: &Begun, start: &Start) -> Result<(), Duration> {
+        let same = self.halves.iter().filter(|half| half.begun.from == begun.from).count();
+        if self.halves.len() >= Self::HALVES_MAX || same >= Self::HALVES_OF_ONE_MAX {
+            return Err(Self::HALF_LIFETIME / 20);
+        }
+        self.guesses.begin(now, &start.group)
+    }
+
+    fn put_off(&mut self, from: From, handshake: &HandshakeId, wait: Duration) {
+        self.stats.put_off += 1;
+        self.refuse(from, handshake, RefuseReason::BUSY, wait);
+    }
+
+    /// Returns what was answered to the same START before.
+    fn said_before(&self, begun: &Begun) -> Option<Vec<u8>> {
+        let half = self.halves.iter().find(|half| half.begun == *begun).map(|half| &half.answer);
+        let over = self.over.iter().find(|over| over.begun == *begun).map(|over| &over.accept);
+        half.or(over).cloned()
+    }
+
+    fn new_sid(&mut self, directory: &dyn Directory, entrance: &Entrance) -> Option<u32> {
+        // With 2^24 names for each steering byte and far fewer sessions, one try is nearly always enough.
+        (0..64).find_map(|_| {
+            let [a, b, c] = self.random.bytes();
+            let sid = u32::from_be_bytes([entrance.steering, a, b, c]);
+            let own = self.halves.iter().any(|half| half.sid == sid)
+                || self.over.iter().any(|over| over.sid == sid);
+            (sid != 0 && !own && !directory.sid_taken(sid)).then_some(sid)
+        })
+    }
+
+    fn frame_max(&self, port: EtherPort) -> u16 {
+        let mtu = self.ports.iter().find(|(known, _)| *known == port).map_or(0, |(_, state)| state.mtu);
+        u16::try_from(mtu).unwrap_or(u16::MAX)
+    }
+
+    fn refuse(&mut self, from: From, handshake: &HandshakeId, reason: RefuseReason, wait: Duration) {
+        let retry_after_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        self.say(from, &Negotiated::Refuse { handshake: *handshake, reason, retry_after_ms });
+    }
+
+    fn say(&mut self, from: From, step: &Negotiated) {
+        let mut payload = Vec::new();
+        step.encode(&mut payload);
+        self.post.send(from.port, from.source, Cmd::Negotiated, payload);
+    }
+
+    /// Returns a port that has something to send. Given once until `transmit` was called for it.
+    pub fn poll_port(&mut self) -> Option<EtherPort> {
+        self.post.poll_port()
+    }
+
+    /// Appends the frames that the port has to send.
+    pub fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
+        self.post.transmit(port, out);
+    }
+
+    /// Returns when `handle_timeout` wants to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let halves = self.halves.iter().map(|half| half.since.after(Self::HALF_LIFETIME)).min();
+        let over = self.over.front().map(|over| over.since.after(Self::OVER_LIFETIME));
+        halves.into_iter().chain(over).min()
+    }
+
+    /// Forgets what is too old.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let (guesses, stats) = (&mut self.guesses, &mut self.stats);
+        self.halves.retain(|half| {
+            let keep = now < half.since.after(Self::HALF_LIFETIME);
+            if !keep {
+                guesses.wrong(now, &half.start.group);
+                stats.unfinished += 1;
+            }
+            keep
+        });
+        while self.over.front().is_some_and(|over| now >= over.since.after(Self::OVER_LIFETIME)) {
+            self.over.pop_front();
+        }
+    }
+
+    /// Forgets that a session began, when it ended: a repeated FINISH gets no answer any more.
+    pub fn session_ended(&mut self, sid: u32) {
+        self.over.retain(|over| over.sid != sid);
+    }
+
+    /// Returns what happened so far.
+    pub const fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Returns how many handshakes are half-open.
+    pub const fn half_open(&self) -> usize {
+        self.halves.len()
+    }
+}

@@ -1,6 +1,7 @@
 //! The ground that the fuzz targets share: a site with a few targets and one user, and a reader that cuts the input
 //! into operations.
 
+pub mod hyper;
 pub mod lists;
 pub mod unit;
 pub mod whole;

@@ -84,7 +84,8 @@ impl World {
         batch.share(Bytes::copied_from(shared));
         self.sealer.seal(&header, &mut batch).unwrap();
         batch.end();
-        let mut frame: Vec<u8> = batch.frames().flat_map(|(_, _, pieces)| pieces.flatten().copied()).collect();
+        let mut frame: Vec<u8> =
+            batch.frames().flat_map(|(_, _, pieces)| pieces.flatten().copied()).collect();
         assert_eq!(frame.len(), HEADER_LEN + payload.len() + Level::of(&header).trailer_len());
         frame.resize(frame.len().max(60), 0);
         let (parsed, _) = Header::parse(&frame).unwrap();

@@ -8,6 +8,7 @@
 extern crate alloc;
 
 pub mod arena;
+pub mod budget;
 pub mod buffer;
 pub mod bytes;
 pub mod ether;

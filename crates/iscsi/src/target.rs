@@ -8,14 +8,12 @@
 //! * `command` makes tasks of SCSI commands and ends them; `data_out` fetches their data, `send` sends what leaves.
 //! * `reassign` keeps tasks whose connection is gone and gives them another; `fence` orders answers over connections.
 //! * `retain` keeps what was sent until it is acknowledged, `snack` sends it again, `repair` asks for Data-Out again.
-//! * `budget` shares memory for data among sessions.
 //! * `management` decides when a task management function may pass.
 //! * [`states`] are the states of RFC 7143 §8, [`why`] the rules that can be broken, [`crate::recovery`] the answers.
 //!
 //! **Invariant:** nothing here knows what a CDB means or what a logical unit is.
 
-pub(crate) use base::arena;
-mod budget;
+pub(crate) use base::{arena, budget};
 mod command;
 mod connection;
 pub mod contract;

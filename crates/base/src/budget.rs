@@ -1,18 +1,18 @@
 //! Memory for data in flight, shared so that nobody's greed is somebody else's want.
 //!
-//! There are three budgets: for data that comes unasked, for data that we ask for, and for answers that wait to be sent.
-//! Each bounds itself, so none waits for another. A session may take more only while it holds no more than what is left
+//! An engine of a target has three: for data that comes unasked, for data that it asks for, and for answers that wait to
+//! be sent. Each bounds itself, so none waits for another. A session may take more only while it holds no more than what is left
 //! over then (the dynamic thresholds of Choudhury and Hahne, 1998): a greedy one alone gets half, many greedy ones
 //! leave about as much free as each of them holds, and who holds nothing finds room. Who finds none waits in line, or
 //! is told to come again.
 
 use alloc::collections::VecDeque;
 
-use super::arena::Key;
+use crate::arena::Key;
 
 /// A bound on the memory that peers can make us take for data of one kind.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub struct Budget {
     used: usize,
     max: usize,
     /// Sessions that wait for room.
@@ -23,7 +23,7 @@ pub(super) struct Budget {
 
 /// What one session holds of a budget.
 #[derive(Debug, Default)]
-pub(crate) struct Share {
+pub struct Share {
     held: usize,
     in_line: bool,
 }
@@ -33,15 +33,16 @@ pub(crate) struct Share {
 const FLOOR: usize = 64 << 10;
 
 /// How many sessions in line are looked at between two other things.
-pub(super) const LOOKS: usize = 16;
+pub const LOOKS: usize = 16;
 
 impl Budget {
-    pub(super) const fn new(max: usize) -> Self {
+    /// Makes a budget of `max` bytes.
+    pub const fn new(max: usize) -> Self {
         Self { used: 0, max, line: VecDeque::new(), unserved: 0 }
     }
 
     /// Takes `len` bytes for a session, if it may have them. What is larger than all there is passes alone.
-    pub(super) fn take(&mut self, share: &mut Share, len: usize) -> bool {
+    pub fn take(&mut self, share: &mut Share, len: usize) -> bool {
         let used = self.used.saturating_add(len);
         let held = share.held.saturating_add(len);
         let leaves_as_much = self.max.checked_sub(used).is_some_and(|free| held <= free);
@@ -53,7 +54,7 @@ impl Budget {
     }
 
     /// Gives bytes back; `share` is `None` when the session that held them is gone.
-    pub(super) fn give(&mut self, share: Option<&mut Share>, len: usize) {
+    pub fn give(&mut self, share: Option<&mut Share>, len: usize) {
         if len == 0 {
             return;
         }
@@ -65,37 +66,37 @@ impl Budget {
     }
 
     /// Lines a session up, once.
-    pub(super) fn wait(&mut self, session: Key, share: &mut Share) {
+    pub fn wait(&mut self, session: Key, share: &mut Share) {
         if !core::mem::replace(&mut share.in_line, true) {
             self.line.push_back(session);
         }
     }
 
     /// Takes the next session out of the line that may find room now; it lines up again if it does not.
-    pub(super) fn next_in_line(&mut self) -> Option<Key> {
+    pub fn next_in_line(&mut self) -> Option<Key> {
         self.unserved = self.unserved.checked_sub(1)?;
         self.line.pop_front()
     }
 
     /// Returns how much is taken.
-    pub(super) const fn used(&self) -> usize {
+    pub const fn used(&self) -> usize {
         self.used
     }
 
     /// Returns whether a session should not be encouraged to send more: memory is short, and it has some of it.
-    pub(super) const fn is_pressed(&self, share: &Share) -> bool {
+    pub const fn is_pressed(&self, share: &Share) -> bool {
         self.used > self.max / 2 && share.held > FLOOR
     }
 }
 
 impl Share {
     /// Returns how many bytes are held.
-    pub(crate) const fn held(&self) -> usize {
+    pub const fn held(&self) -> usize {
         self.held
     }
 
     /// Takes note that the session is not in the line any more.
-    pub(super) const fn called(&mut self) {
+    pub const fn called(&mut self) {
         self.in_line = false;
     }
 }
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn everyone_in_line_is_looked_at_once_for_each_time_that_room_was_made() {
-        use super::super::arena::Arena;
+        use crate::arena::Arena;
         let mut arena = Arena::new();
         let keys: Vec<Key> = (0..3).map(|_| arena.insert_with(|_| ())).collect();
         let mut shares: Vec<Share> = keys.iter().map(|_| Share::default()).collect();

@@ -22,6 +22,7 @@ use base::ether::{EtherPort, PortState};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 
+use crate::exchange::numbers::ahead;
 use crate::outbox::{Done, Outbox};
 pub use crate::outbox::{HEAD_LEN_MAX, Message, MessageId};
 use crate::path::space::PATH_SHIFT;
@@ -392,10 +393,12 @@ impl Association {
     }
 
     /// Sets the largest exchange that the peer may begin, in the spaces of unprotected and of protected frames. A limit
-    /// never goes back. It is told with the next acknowledgement, or at once if it rose by much.
+    /// never goes back, 0 is none. It is told with the next acknowledgement, or at once if it rose by much.
     pub fn set_xid_limits(&mut self, limits: [u32; 2]) {
         for (own, limit) in self.xid_limits.iter_mut().zip(limits) {
-            *own = limit.max(*own);
+            if *own == 0 || ahead(limit, *own).is_some() {
+                *own = limit;
+            }
         }
     }
 

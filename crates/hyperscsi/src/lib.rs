@@ -10,13 +10,17 @@ extern crate alloc;
 
 pub mod association;
 pub mod discovery;
+pub mod exchange;
 pub mod frame;
+mod handle;
+pub mod initiator;
 pub mod login;
 mod outbox;
 mod path;
 pub mod pdu;
 pub mod random;
 pub mod seal;
+pub mod target;
 
 /// The EtherType of HyperSCSI.
 pub const ETHERTYPE: u16 = 0x889a;

@@ -5,6 +5,7 @@ use base::time::Instant;
 
 use super::{Association, Dropped, Event, collect, split};
 use crate::Role;
+use crate::exchange::numbers::ahead;
 use crate::frame::{Cmd, Flags, Header};
 use crate::path::PathAddress;
 use crate::path::space::BadAck;
@@ -155,7 +156,9 @@ impl Association {
             return Err(Dropped::FalseAck);
         };
         let limit = self.peer_xid_limits.get_mut(usize::from(ack.sealed));
-        if let Some(limit) = limit.filter(|limit| ack.xid_limit > **limit) {
+        if let Some(limit) =
+            limit.filter(|own| ack.xid_limit != 0 && (**own == 0 || ahead(ack.xid_limit, **own).is_some()))
+        {
             *limit = ack.xid_limit;
             self.events.push_back(Event::XidLimit { sealed: ack.sealed, limit: ack.xid_limit });
         }

@@ -4,6 +4,7 @@ use base::ether::{EtherPort, FrameBatch};
 use base::time::Instant;
 
 use super::{Association, Event};
+use crate::exchange::numbers::ahead;
 use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
 use crate::outbox::Chunk;
 use crate::path::space::{Carried, PATH_SHIFT};
@@ -68,7 +69,7 @@ impl Association {
             return true;
         }
         [1, 0].into_iter().any(|lane| self.outbox.has_more(lane) && self.may_carry(index, lane))
-            || self.has_news(index)
+            || self.news(index).is_some()
     }
 
     /// Sends one frame. Returns whether there was one.
@@ -144,18 +145,23 @@ impl Association {
         !self.paths.iter().any(|other| other.id != path.id && able(other) && rank(other) < own)
     }
 
-    /// Returns whether the peer waits for leave to begin exchanges.
-    fn has_news(&self, index: usize) -> bool {
+    /// Returns the space in which the peer is to be told that it may begin more exchanges.
+    fn news(&self, index: usize) -> Option<usize> {
         let step = u32::from(self.plan.exchanges / 4).max(1);
-        let news =
-            self.xid_limits.iter().zip(self.xid_told).any(|(limit, told)| limit - told.min(*limit) >= step);
-        news && self.paths.get(index).is_some_and(|path| path.is_usable())
-            && !self.paths.iter().take(index).any(|path| path.is_good())
+        let is_news = |lane: &usize| {
+            let (limit, told) = (self.xid_limits.get(*lane), self.xid_told.get(*lane));
+            let (limit, told) = (limit.copied().unwrap_or_default(), told.copied().unwrap_or_default());
+            limit != 0 && (told == 0 || ahead(limit, told).is_some_and(|more| more >= step))
+        };
+        let lanes: &[usize] = if self.keyed { &[1, 0] } else { &[0] };
+        let able = self.paths.get(index).is_some_and(Path::is_usable)
+            && !self.paths.iter().take(index).any(Path::is_good);
+        lanes.iter().copied().find(is_news).filter(|_| able)
     }
 
     /// Sends an acknowledgement by itself, if one is due.
     fn bare_ack(&mut self, now: Instant, index: usize, out: &mut FrameBatch) -> bool {
-        if self.has_news(index) {
+        if self.news(index).is_some() {
             // What the peer must learn for sure travels in a frame that is acknowledged itself.
             return self.ask(now, index, Ask::Ping, Carried::Nothing, out);
         }
@@ -222,8 +228,8 @@ impl Association {
         let Some(path) = self.paths.get(index) else { return false };
         let trailer = if lane == 0 { Level::None } else { Level::Encrypt }.trailer_len();
         let room = most.saturating_sub(HEADER_LEN + trailer);
-        let teller = self.teller(path, lane);
-        let ack_len = teller.and_then(|lane| path.spaces.get(lane)).map_or(0, |space| space.come.tell_len());
+        let about = self.about(index, lane);
+        let ack_len = about.and_then(|lane| path.spaces.get(lane)).map_or(0, |space| space.come.tell_len());
         let Some(chunk) = self.outbox.take(lane, room.saturating_sub(ack_len)) else { return false };
         self.scratch.clear();
         let flags = self.tell_beside(now, index, lane);
@@ -332,11 +338,15 @@ impl Association {
         lanes.iter().copied().find(|lane| path.spaces.get(*lane).is_some_and(|space| space.come.may_tell()))
     }
 
+    /// Returns the space whose acknowledgement is to go along in a frame of a lane.
+    fn about(&self, index: usize, lane: usize) -> Option<usize> {
+        let news = if lane == usize::from(self.keyed) { self.news(index) } else { None };
+        news.or_else(|| self.teller(self.paths.get(index)?, lane))
+    }
+
     /// Writes an acknowledgement to `scratch` if one is worth going along. Returns the flag that says so.
     fn tell_beside(&mut self, now: Instant, index: usize, lane: usize) -> Flags {
-        let Some(path) = self.paths.get(index) else { return Flags::default() };
-        let news = lane == usize::from(self.keyed) && self.has_news(index);
-        let Some(about) = self.teller(path, lane).or(news.then_some(lane)) else { return Flags::default() };
+        let Some(about) = self.about(index, lane) else { return Flags::default() };
         self.tell(now, index, about, true);
         Flags::ACKS
     }

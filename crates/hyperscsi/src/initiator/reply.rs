@@ -1,0 +1,259 @@
+//! What the target says about exchanges: data, requests for data, ends.
+//!
+//! A frame counts only for the exchange that its tag and XID name, with no less protection than the request had, and every
+//! offset and length is checked before a byte is touched.
+
+use base::arena::Key;
+
+use super::contract::{End, Ending, Event, Lost, Outcome, TaskId, Why};
+use super::session::{Session, Verdict};
+use super::task::{MAX_READY, What, Wire};
+use crate::association::Message;
+use crate::exchange::landing::{NotLanded, to_usize};
+use crate::exchange::numbers::Class;
+use crate::frame::{Cmd, Flags, Header};
+use crate::pdu::abort::{Abort, AbortResult};
+use crate::pdu::disconnect::Disconnect;
+use crate::pdu::reply::{Reply, Response, TransferReady};
+use crate::seal::Level;
+use crate::target::level_of;
+
+impl Session {
+    /// Takes what the transport hands over: frames that are whole, of this session and not seen before.
+    pub(super) fn deliver(&mut self, header: &Header, payload: &[u8]) {
+        if self.verdict.is_some() {
+            return;
+        }
+        let taken = match header.cmd {
+            Cmd::Reply | Cmd::Abort => self.in_exchange(header, payload),
+            Cmd::Disconnect => {
+                let keyed = self.link.as_ref().is_some_and(|link| link.keyed);
+                match Disconnect::parse(payload) {
+                    Ok(_) if keyed && !header.protected => Err(Stray::Unprotected),
+                    Ok(said) => {
+                        self.disconnected(said);
+                        Ok(())
+                    }
+                    Err(_) => Err(Stray::Malformed),
+                }
+            }
+            _ => Err(Stray::Malformed),
+        };
+        match taken {
+            Ok(()) => {}
+            Err(Stray::Over) => self.stats.strays += 1,
+            Err(Stray::Unprotected) => self.stats.unprotected += 1,
+            Err(Stray::Malformed) => self.stats.malformed += 1,
+            Err(Stray::Broken(why)) => {
+                self.verdict.get_or_insert(Verdict::Lost(Lost::Misbehaved(why)));
+            }
+        }
+    }
+
+    fn in_exchange(&mut self, header: &Header, payload: &[u8]) -> Result<(), Stray> {
+        let link = self.link.as_deref_mut().ok_or(Stray::Over)?;
+        let keyed = link.keyed;
+        let slot = link.issue(Class::of(header.xid)).slots.get(usize::from(header.tag)).copied().flatten();
+        let key = slot.ok_or(Stray::Over)?;
+        let wire = self.tasks.get(key).and_then(|task| task.wire).filter(|wire| wire.xid == header.xid);
+        let wire = wire.ok_or(Stray::Over)?;
+        let level = level_of(header);
+        if level < wire.level || (keyed && header.cmd == Cmd::Abort && level == Level::None) {
+            return Err(Stray::Unprotected);
+        }
+        // An exchange without protection in a session with keys can be forged: what is wrong with it says nothing about
+        // the target.
+        let forgeable = keyed && level == Level::None;
+        let taken = if header.cmd == Cmd::Abort {
+            match Abort::parse(payload) {
+                Ok(Abort::GivenUp(result)) => self.given_up(key, result),
+                _ => Err(Stray::Malformed),
+            }
+        } else if header.flags.has(Flags::DATA) {
+            self.data_in(key, header, payload)
+        } else {
+            match Reply::parse(payload) {
+                Ok(Reply::TransferReady(ready)) => self.transfer_ready(key, wire, ready),
+                Ok(Reply::Response(response)) => self.response(key, level, response),
+                Ok(Reply::Managed(result)) => self.managed(key, result),
+                Err(_) => Err(Stray::Malformed),
+            }
+        };
+        taken.map_err(
+            |stray| if forgeable && matches!(stray, Stray::Broken(_)) { Stray::Malformed } else { stray },
+        )
+    }
+
+    fn data_in(&mut self, key: Key, header: &Header, payload: &[u8]) -> Result<(), Stray> {
+        let task = self.tasks.get_mut(key).ok_or(Stray::Over)?;
+        let end = header.off.checked_add(u32::from(header.len)).ok_or(Stray::Broken(Why::DataInOutside))?;
+        let ends = header.last && header.flags.has(Flags::GOOD);
+        // Judged before a byte of it lands: where data ends, no data is.
+        let announced = task.ending.as_ref().map(|(_, len)| *len);
+        let farther = announced.is_some_and(|len| end > len);
+        if farther || (ends && announced.is_some_and(|len| len != end)) {
+            return Err(Stray::Broken(Why::TwoEnds));
+        }
+        let new = task.inn.put(&self.pool, header.off, payload).map_err(|why| {
+            Stray::Broken(match why {
+                NotLanded::Outside => Why::DataInOutside,
+                NotLanded::Scattered => Why::DataInScattered,
+            })
+        })?;
+        self.stats.data_in_bytes += u64::from(new);
+        if ends && task.ending.is_none() {
+            if task.inn.reach() > end {
+                return Err(Stray::Broken(Why::TwoEnds));
+            }
+            let ending = Ending { status: 0, transferable: u64::from(end), sense: None };
+            task.ending = Some((ending, end));
+        }
+        self.finish_if_whole(key);
+        Ok(())
+    }
+
+    fn transfer_ready(&mut self, key: Key, wire: Wire, ready: TransferReady) -> Result<(), Stray> {
+        let outside = Stray::Broken(Why::TransferReadyOutside);
+        let link = self.link.as_deref_mut().ok_or(Stray::Over)?;
+        let task = self.tasks.get_mut(key).ok_or(Stray::Over)?;
+        let end =
+            ready.offset.checked_add(ready.len).filter(|end| *end <= task.data_out_len()).ok_or(outside)?;
+        if ready.len > link.parameters.burst_max {
+            return Err(outside);
+        }
+        if !task.take_ready(ready.number).ok_or(outside)? {
+            return Ok(());
+        }
+        let waiting = link.outgoing.iter().filter(|(other, _)| *other == key).count();
+        if task.messages.len() + waiting > MAX_READY {
+            return Err(outside);
+        }
+        if task.ending.is_some() {
+            return Ok(());
+        }
+        let What::Command(request) = &task.what else { return Err(outside) };
+        let body = request.data_out.slice(to_usize(ready.offset), to_usize(end));
+        let mut message = Message::data(Cmd::Request, wire.xid, wire.tag, wire.level, ready.offset, body);
+        message.last = true;
+        self.stats.data_out_bytes += u64::from(ready.len);
+        link.outgoing.push((key, message));
+        Ok(())
+    }
+
+    fn response(&mut self, key: Key, level: Level, response: Response<'_>) -> Result<(), Stray> {
+        let task = self.tasks.get_mut(key).ok_or(Stray::Over)?;
+        if !task.is_command() {
+            return Err(Stray::Broken(Why::WrongAnswer));
+        }
+        let len = response.data_in_len;
+        if len > task.inn.len() || task.inn.reach() > len {
+            return Err(Stray::Broken(Why::TwoEnds));
+        }
+        if let Some((ending, announced)) = &task.ending {
+            // The same response can come twice.
+            let same = ending.status == response.status && *announced == len;
+            return if same { Ok(()) } else { Err(Stray::Broken(Why::TwoEnds)) };
+        }
+        if self.raise(key, level, &response) {
+            return Ok(());
+        }
+        if let Some(task) = self.tasks.get_mut(key) {
+            let sense = (!response.sense.is_empty()).then(|| response.sense.into());
+            let ending = Ending { status: response.status, transferable: response.transferable, sense };
+            task.ending = Some((ending, len));
+        }
+        self.finish_if_whole(key);
+        Ok(())
+    }
+
+    /// Sends a command again with more protection if that is what the target demands of it. It was not carried out: the
+    /// target proved that it says so.
+    fn raise(&mut self, key: Key, level: Level, response: &Response<'_>) -> bool {
+        let Some(task) = self.tasks.get(key) else { return false };
+        let (lun, Some(wire)) = (task.lun(), task.wire) else { return false };
+        let refused = response.status == CHECK_CONDITION
+            && response.data_in_len == 0
+            && response.sense.get(2).map(|key| key & 0x0f) == Some(ILLEGAL_REQUEST)
+            && response.sense.get(12..14) == Some(&NOT_AUTHORIZED)
+            && level > Level::None;
+        let more = match wire.level {
+            Level::None => Level::Integrity,
+            Level::Integrity => Level::Encrypt,
+            Level::Encrypt => return false,
+        };
+        let levels = self.link.as_ref().map(|link| link.parameters.levels);
+        if !refused || !levels.is_some_and(|levels| levels.has(more)) {
+            return false;
+        }
+        self.set_level(lun, more);
+        if self.level(lun) < more {
+            return false;
+        }
+        self.stats.raised += 1;
+        self.release(key);
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.start_over(&self.pool);
+        }
+        self.waiting.push_front(key);
+        true
+    }
+
+    fn given_up(&mut self, key: Key, result: AbortResult) -> Result<(), Stray> {
+        let end = match result {
+            AbortResult::NEVER_BEGUN => End::NotSent,
+            AbortResult::ABORTED => End::Aborted,
+            AbortResult::HAD_ENDED => return Ok(()),
+            _ => End::Failed,
+        };
+        if !self.tasks.get(key).is_some_and(super::task::Task::is_command) {
+            return self.managed(key, crate::pdu::reply::ManageResult::REJECTED);
+        }
+        self.finish(key, end);
+        Ok(())
+    }
+
+    fn finish_if_whole(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let whole = task.ending.as_ref().is_some_and(|(_, len)| task.inn.received() >= *len);
+        if whole && let Some((ending, _)) = task.ending.take() {
+            self.finish(key, End::Status(ending));
+        }
+    }
+
+    /// Reports the end of a task.
+    pub(super) fn finish(&mut self, key: Key, end: End) {
+        self.release(key);
+        let Some(mut task) = self.tasks.remove(key) else { return };
+        let data_in = match end {
+            End::Status(_) => task.inn.take(),
+            _ => None,
+        };
+        task.inn.clear(&self.pool);
+        if let What::Command(request) = task.what {
+            for part in request.data_out.into_parts() {
+                self.pool.recycle(part);
+            }
+        }
+        self.stats.done += 1;
+        self.events.push_back(Event::Done { task: TaskId(key), outcome: Outcome { end, data_in } });
+        self.unfence(key);
+    }
+}
+
+/// Why a frame changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stray {
+    /// Its exchange is over, or was never begun.
+    Over,
+    /// It has less protection than it must have.
+    Unprotected,
+    /// It says what it must not.
+    Malformed,
+    /// It proves that the target broke a rule.
+    Broken(Why),
+}
+
+const CHECK_CONDITION: u8 = 0x02;
+const ILLEGAL_REQUEST: u8 = 0x05;
+/// LOGICAL UNIT ACCESS NOT AUTHORIZED (SPC-5 §F.2).
+const NOT_AUTHORIZED: [u8; 2] = [0x74, 0x71];

@@ -1,0 +1,533 @@
+//! The session as its owner sees it, and what all parts of it share.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use base::arena::{Arena, Key};
+use base::buffer::Pool;
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
+use base::time::{Duration, Instant};
+
+use super::contract::{Down, Event, Lost, MAX_TASKS, SessionPlan, Stats, Up, Why};
+use super::find::Finder;
+use super::task::Task;
+use crate::association::{Association, Event as Transported, Message, MessageId, PathView};
+use crate::exchange::numbers::Class;
+use crate::frame::{Cmd, Header};
+use crate::login::Agreed;
+use crate::pdu::disconnect::{Disconnect, DisconnectReason};
+use crate::pdu::parameters::Parameters;
+use crate::seal::Level;
+
+/// One session of the initiator role.
+pub struct Session {
+    pub(super) plan: SessionPlan,
+    pub(super) pool: Pool,
+    pub(super) phase: Phase,
+    /// Whether no new requests are taken and the session ends once the old ones are done.
+    pub(super) leaving: bool,
+    pub(super) was_up: bool,
+    pub(super) ports: BTreeMap<EtherPort, PortState>,
+    pub(super) link: Option<Box<Link>>,
+    /// A transport that carries its last words, and for how long at most.
+    parting: Option<(Box<Association>, Instant)>,
+    pub(super) finder: Finder,
+    pub(super) tasks: Arena<Task>,
+    pub(super) manages: usize,
+    /// Tasks that were not sent, in order.
+    pub(super) waiting: VecDeque<Key>,
+    /// Management requests whose answer waits for tasks.
+    pub(super) held: Vec<Key>,
+    /// Bytes of data that tasks on the way may bring.
+    pub(super) expected: usize,
+    /// The least levels that the target was found to demand.
+    pub(super) levels: BTreeMap<u64, Level>,
+    /// Requests sent so far.
+    pub(super) order: u64,
+    pub(super) events: VecDeque<Event>,
+    /// Until when there may be no session.
+    pub(super) patience: Option<Instant>,
+    /// Attempts in a row that failed.
+    pub(super) failures: u32,
+    /// What a frame showed: the session is to end once the transport is back.
+    pub(super) verdict: Option<Verdict>,
+    /// Until when the logout may take.
+    farewell: Option<Instant>,
+    pub(super) last: Lost,
+    pub(super) now: Instant,
+    pub(super) stats: Stats,
+}
+
+/// Where the session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Away,
+    Up,
+    Down,
+}
+
+/// How a frame ends the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    LoggedOut,
+    Lost(Lost),
+}
+
+/// A session that the target knows.
+pub(super) struct Link {
+    /// What carries its frames; away while it hands them over.
+    pub(super) transport: Option<Box<Association>>,
+    pub(super) sids: (u32, u32),
+    pub(super) keyed: bool,
+    pub(super) parameters: Parameters,
+    pub(super) issue: [Issue; 2],
+    /// Whose message is under way.
+    pub(super) sent: BTreeMap<MessageId, Key>,
+    /// What is to be sent, for whom, and taken back, once the transport is here.
+    pub(super) outgoing: Vec<(Key, Message)>,
+    pub(super) withdrawn: Vec<MessageId>,
+    goodbye: Option<MessageId>,
+    paths_up: BTreeSet<u8>,
+}
+
+/// The exchanges of one class.
+pub(super) struct Issue {
+    /// The last XID in use, and the last that may be.
+    pub(super) last: u32,
+    pub(super) limit: u32,
+    /// By tag.
+    pub(super) slots: Vec<Option<Key>>,
+    pub(super) free: Vec<u16>,
+    /// The last exchange that those behind it wait for; 0 once it is over.
+    pub(super) barrier: u32,
+    /// No request before this one is unacknowledged.
+    pub(super) low: u32,
+}
+
+/// How many logical units can demand more protection than the plan has.
+const MAX_LEVELS: usize = 4096;
+
+/// How long last words may take.
+const PARTING: Duration = Duration::from_secs(1);
+
+impl Issue {
+    fn new(class: Class, exchanges: u16) -> Self {
+        let start = class.start();
+        Self {
+            last: start,
+            limit: start.saturating_add(u32::from(exchanges)),
+            slots: alloc::vec![None; usize::from(exchanges)],
+            free: (0..exchanges).rev().collect(),
+            barrier: 0,
+            low: start,
+        }
+    }
+}
+
+impl Link {
+    /// Returns whether the target was told that the session ends.
+    pub(super) const fn goodbye_said(&self) -> bool {
+        self.goodbye.is_some()
+    }
+
+    pub(super) fn issue(&mut self, class: Class) -> &mut Issue {
+        let [open, protected] = &mut self.issue;
+        if class == Class::Open { open } else { protected }
+    }
+}
+
+impl Session {
+    /// Starts a session: it looks for its target as soon as a port is up.
+    pub fn new(now: Instant, mut plan: SessionPlan, pool: Pool) -> Self {
+        plan.limits.tasks_max = plan.limits.tasks_max.clamp(1, MAX_TASKS);
+        let mut session = Self {
+            finder: Finder::new(),
+            pool,
+            phase: Phase::Away,
+            leaving: false,
+            was_up: false,
+            ports: BTreeMap::new(),
+            link: None,
+            parting: None,
+            tasks: Arena::new(),
+            manages: 0,
+            waiting: VecDeque::new(),
+            held: Vec::new(),
+            expected: 0,
+            levels: BTreeMap::new(),
+            order: 0,
+            events: VecDeque::new(),
+            patience: plan.retry.first.then(|| now.after(plan.retry.patience)),
+            failures: 0,
+            verdict: None,
+            farewell: None,
+            last: Lost::NotFound,
+            now,
+            stats: Stats::default(),
+            plan,
+        };
+        session.seek(now);
+        session
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Returns when `handle_timeout` wants to be called, if nothing happens before.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let transport = self.link.as_ref().and_then(|link| link.transport.as_ref()?.poll_timeout());
+        let parting = self
+            .parting
+            .as_ref()
+            .map(|(transport, until)| transport.poll_timeout().unwrap_or(*until).min(*until));
+        let patience = self.patience.filter(|_| self.phase == Phase::Away);
+        [transport, parting, patience, self.farewell, self.finder.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Takes note that the deadline passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
+        if let Some(transport) = self.transport() {
+            transport.handle_timeout(now);
+        }
+        if let Some((transport, until)) = &mut self.parting {
+            transport.handle_timeout(now);
+            if *until <= now {
+                self.parting = None;
+            }
+        }
+        if self.farewell.is_some_and(|at| at <= now) {
+            self.end(Down::LoggedOut);
+        }
+        self.finder_timeout(now);
+        if self.patience.take_if(|at| *at <= now).is_some() && self.phase == Phase::Away {
+            self.end(Down::NoPath(self.last));
+        }
+        self.drive(now);
+    }
+
+    /// Ends the session once all that was asked is done. The end comes as [`Event::Down`].
+    pub fn logout(&mut self, now: Instant) {
+        self.now = now;
+        self.leaving = true;
+        if self.phase == Phase::Away {
+            return self.end(Down::LoggedOut);
+        }
+        self.drive(now);
+    }
+
+    /// Ends the session at once. Tasks that were on the way end as [`super::contract::End::Lost`]. What is polled afterwards
+    /// tells the target.
+    pub fn close(&mut self, now: Instant) {
+        self.now = now;
+        self.say_goodbye(DisconnectReason::CLOSED);
+        self.end(Down::Closed);
+    }
+
+    /// Returns whether requests can be sent now.
+    pub fn is_up(&self) -> bool {
+        self.phase == Phase::Up
+    }
+
+    /// Returns whether the session is over.
+    pub fn is_down(&self) -> bool {
+        self.phase == Phase::Down
+    }
+
+    /// Returns what was agreed on, while the session is up.
+    pub fn parameters(&self) -> Option<&Parameters> {
+        self.link.as_ref().map(|link| &link.parameters)
+    }
+
+    /// Returns the paths of the session.
+    pub fn paths(&self) -> impl Iterator<Item = PathView> + '_ {
+        self.link.iter().filter_map(|link| link.transport.as_ref()).flat_map(|transport| transport.paths())
+    }
+
+    /// Returns how many tasks are open.
+    pub fn open(&self) -> usize {
+        self.tasks.len() - self.manages
+    }
+
+    /// Returns how many more tasks are taken now.
+    pub fn room(&self) -> usize {
+        self.plan.limits.tasks_max.saturating_sub(self.open())
+    }
+
+    /// Returns what the session did so far.
+    pub const fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Takes note that everything that concerns a logical unit is to have at least this protection.
+    pub fn set_level(&mut self, lun: u64, level: Level) {
+        if self.levels.len() < MAX_LEVELS || self.levels.contains_key(&lun) {
+            let known = self.levels.entry(lun).or_insert(level);
+            *known = level.max(*known);
+        }
+    }
+
+    /// Returns the protection of what concerns a logical unit.
+    pub fn level(&self, lun: u64) -> Level {
+        self.levels.get(&lun).copied().unwrap_or_default().max(self.plan.level)
+    }
+
+    pub(super) fn transport(&mut self) -> Option<&mut Association> {
+        self.link.as_mut()?.transport.as_deref_mut()
+    }
+
+    /// Takes a new session that a handshake agreed on.
+    pub(super) fn begin(&mut self, now: Instant, agreed: &Agreed, transport: Association) {
+        self.stats.logins += 1;
+        if self.link.is_some() {
+            self.lose(now, Lost::Forgotten);
+        }
+        let keyed = agreed.keys.is_some();
+        let exchanges = agreed.parameters.exchanges;
+        self.link = Some(Box::new(Link {
+            transport: Some(Box::new(transport)),
+            sids: (agreed.sid_out, agreed.sid_in),
+            keyed,
+            parameters: agreed.parameters,
+            issue: Class::ALL.map(|class| Issue::new(class, exchanges)),
+            sent: BTreeMap::new(),
+            outgoing: Vec::new(),
+            withdrawn: Vec::new(),
+            goodbye: None,
+            paths_up: BTreeSet::new(),
+        }));
+        self.phase = Phase::Up;
+        (self.patience, self.failures) = (None, 0);
+        let rebuilt = core::mem::replace(&mut self.was_up, true);
+        self.events.push_back(Event::Up(Box::new(Up {
+            parameters: agreed.parameters,
+            authenticated: keyed,
+            rebuilt,
+            port: agreed.port,
+            peer: agreed.peer,
+            sids: (agreed.sid_out, agreed.sid_in),
+        })));
+    }
+
+    /// Does what can be done now: hands over what is to be sent, hears what became of it, sends requests.
+    pub(super) fn drive(&mut self, now: Instant) {
+        self.now = now;
+        loop {
+            self.hand_over();
+            let Some(event) = self.transport().and_then(Association::poll_event) else { break };
+            self.transported(now, event);
+        }
+        self.hand_over();
+        self.issue_waiting();
+        self.hand_over();
+        if self.leaving && self.phase == Phase::Up && self.tasks.is_empty() && self.farewell.is_none() {
+            self.farewell = Some(now.after(self.plan.limits.logout_within));
+            self.say_goodbye(DisconnectReason::CLOSED);
+        }
+    }
+
+    fn hand_over(&mut self) {
+        let Some(link) = self.link.as_deref_mut() else { return };
+        let Some(transport) = link.transport.as_deref_mut() else { return };
+        for message in link.withdrawn.drain(..) {
+            transport.withdraw(message);
+        }
+        for (key, message) in link.outgoing.drain(..) {
+            let is_request = message.cmd == Cmd::Request && !message.head.is_empty();
+            if let Some(task) = self.tasks.get_mut(key) {
+                let id = transport.send(message);
+                link.sent.insert(id, key);
+                task.messages.push(id);
+                task.request = if is_request { Some(id) } else { task.request };
+            }
+        }
+        for part in transport.spent() {
+            self.pool.recycle(part);
+        }
+    }
+
+    fn transported(&mut self, now: Instant, event: Transported) {
+        let Some(link) = self.link.as_deref_mut() else { return };
+        match event {
+            Transported::Delivered(message) => {
+                if let Some(key) = link.sent.remove(&message)
+                    && let Some(task) = self.tasks.get_mut(key)
+                {
+                    task.messages.retain(|other| *other != message);
+                    task.arrived |= task.request.take_if(|request| *request == message).is_some();
+                } else if link.goodbye == Some(message) {
+                    self.end(Down::LoggedOut);
+                }
+            }
+            Transported::XidLimit { sealed, limit } => {
+                let class = Class::of_frame(sealed);
+                let issue = link.issue(class);
+                if Class::of(limit) == class && crate::exchange::numbers::ahead(limit, issue.limit).is_some()
+                {
+                    issue.limit = limit;
+                }
+            }
+            Transported::PathUp(id) => {
+                let address = transport_path(link, id);
+                if let Some(address) = address.filter(|_| link.paths_up.insert(id)) {
+                    self.events.push_back(Event::PathUp { port: address.port, peer: address.mac });
+                }
+            }
+            Transported::PathDown(id) => {
+                let address = transport_path(link, id);
+                if let Some(address) = address.filter(|_| link.paths_up.remove(&id)) {
+                    self.events.push_back(Event::PathDown { port: address.port, peer: address.mac });
+                }
+            }
+            Transported::PathMtu { .. } => {}
+            Transported::Lost => self.lose(now, Lost::PathLost),
+            Transported::Misbehaved => self.lose(now, Lost::Misbehaved(Why::FalseAck)),
+            Transported::KeysExhausted => self.lose(now, Lost::Misbehaved(Why::KeysExhausted)),
+        }
+    }
+
+    /// Tells the target that the session ends.
+    pub(super) fn say_goodbye(&mut self, reason: DisconnectReason) {
+        let message = self.farewell_message(Disconnect::Goodbye(reason));
+        let Some(link) = self.link.as_deref_mut() else { return };
+        if let (Some(message), Some(transport)) = (message, link.transport.as_deref_mut()) {
+            link.goodbye = Some(transport.send(message));
+        }
+    }
+
+    fn farewell_message(&self, said: Disconnect) -> Option<Message> {
+        let level = if self.link.as_ref()?.keyed { Level::Integrity } else { Level::None };
+        let mut head = Vec::new();
+        said.encode(&mut head);
+        Some(Message::block(Cmd::Disconnect, 0, 0, level, head))
+    }
+
+    /// Takes a Disconnect of the session itself.
+    pub(super) fn disconnected(&mut self, said: Disconnect) {
+        match said {
+            Disconnect::Done | Disconnect::Goodbye(_) if self.farewell.is_some() => {
+                self.verdict = Some(Verdict::LoggedOut);
+            }
+            Disconnect::Goodbye(reason) => self.verdict = Some(Verdict::Lost(Lost::Ended(reason))),
+            Disconnect::Done | Disconnect::Unknown { .. } => self.stats.malformed += 1,
+        }
+    }
+
+    /// Lets the transport of a session that ends carry its last words.
+    pub(super) fn part(&mut self, link: Link) {
+        if let Some(mut transport) = link.transport {
+            for message in link.sent.into_keys().chain(link.withdrawn) {
+                transport.withdraw(message);
+            }
+            self.parting = Some((transport, self.now.after(PARTING)));
+        }
+    }
+
+    /// Waits for nothing any more.
+    pub(super) const fn end_deadlines(&mut self) {
+        (self.patience, self.farewell) = (None, None);
+    }
+
+    pub(super) fn bug(&mut self) {
+        self.stats.bugs += 1;
+        debug_assert!(false, "a state of the session that cannot be");
+    }
+}
+
+fn transport_path(link: &Link, id: u8) -> Option<crate::association::PathAddress> {
+    let transport = link.transport.as_ref()?;
+    transport.paths().find(|path| path.id == id).map(|path| path.address)
+}
+
+impl FrameMachine for Session {
+    fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
+        self.ports.insert(port, *state);
+        if let Some(transport) = self.transport() {
+            transport.port_up(now, port, state);
+        }
+        self.finder_port_up(now, port, state, entropy);
+        self.drive(now);
+    }
+
+    fn port_down(&mut self, now: Instant, port: EtherPort) {
+        self.ports.remove(&port);
+        if let Some(transport) = self.transport() {
+            transport.port_down(now, port);
+        }
+        self.finder_port_down(now, port);
+        self.drive(now);
+    }
+
+    fn frame(&mut self, now: Instant, frame: Received<'_>) {
+        self.now = now;
+        let Ok((header, len)) = Header::parse(frame.payload) else {
+            self.stats.bad_frames += 1;
+            return;
+        };
+        if header.sid == 0 {
+            self.outsider(now, &header, frame);
+            return self.drive(now);
+        }
+        let (port, source, group) = (frame.port, frame.source, frame.group);
+        let Some(bytes) = frame.payload.get_mut(..len).filter(|_| !group) else { return };
+        let link = self.link.as_deref_mut().filter(|link| link.sids.1 == header.sid);
+        let Some(mut transport) = link.and_then(|link| link.transport.take()) else {
+            self.stats.strays += 1;
+            return;
+        };
+        let taken = transport.frame(now, port, source, header, bytes, &mut |header, payload| {
+            self.deliver(header, payload);
+        });
+        match taken {
+            // That it ends is no sign of life.
+            Ok(()) if self.verdict.is_some() => {}
+            Ok(()) => self.finder.sign_of_life(),
+            Err(_) => self.stats.refused_frames += 1,
+        }
+        match self.link.as_deref_mut() {
+            Some(link) => link.transport = Some(transport),
+            None => return self.bug(),
+        }
+        match self.verdict.take() {
+            None => {}
+            Some(Verdict::LoggedOut) => self.end(Down::LoggedOut),
+            Some(Verdict::Lost(lost)) => self.lose(now, lost),
+        }
+        self.drive(now);
+    }
+
+    fn poll_port(&mut self) -> Option<EtherPort> {
+        let finder = self.finder.poll_port();
+        finder.or_else(|| self.transport()?.poll_port()).or_else(|| self.parting.as_mut()?.0.poll_port())
+    }
+
+    fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
+        self.finder.transmit(port, out);
+        if let Some(transport) = self.transport() {
+            transport.transmit(now, port, out);
+        }
+        if let Some((transport, _)) = &mut self.parting {
+            transport.transmit(now, port, out);
+        }
+        self.drive(now);
+    }
+
+    fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
+        if let Some(transport) = self.transport() {
+            transport.frames_too_long(now, port, count);
+        }
+        self.drive(now);
+    }
+
+    fn entropy_wanted(&self) -> usize {
+        0
+    }
+
+    fn stir(&mut self, entropy: [u8; 32]) {
+        self.finder.stir(entropy);
+        self.drive(self.now);
+    }
+}

@@ -1,0 +1,94 @@
+//! The end of a session, which is an I_T nexus loss (SAM-5 §6.4), and the sweeping up of what came half.
+
+use alloc::vec::Vec;
+
+use base::arena::Key;
+use base::time::Instant;
+
+use super::contract::{Down, Event, SessionId, TaskRef};
+use super::engine::Engine;
+use super::exchange::{Holder, What};
+use super::session::Phase;
+use crate::association::Message;
+use crate::frame::Cmd;
+use crate::pdu::disconnect::{Disconnect, DisconnectReason};
+use crate::seal::Level;
+
+impl Engine {
+    /// Ends a session on behalf of the layer above, and tells the initiator.
+    pub fn close_session(&mut self, now: Instant, session: SessionId) {
+        self.now = now;
+        self.end_session(session.0, Down::Closed);
+    }
+
+    /// Ends a session: every task of it is gone. What there is to say about it goes out yet.
+    pub(super) fn end_session(&mut self, key: Key, why: Down) {
+        let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_up()) else { return };
+        let level = if session.keyed { Level::Integrity } else { Level::None };
+        let said = match why {
+            Down::LoggedOut => Some(Disconnect::Done),
+            Down::Reinstated => Some(Disconnect::Goodbye(DisconnectReason::REPLACED)),
+            Down::Closed => Some(Disconnect::Goodbye(DisconnectReason::CLOSED)),
+            Down::Misbehaved => Some(Disconnect::Goodbye(DisconnectReason::BROKEN)),
+            Down::KeysExhausted => Some(Disconnect::Goodbye(DisconnectReason::KEYS_EXHAUSTED)),
+            Down::PathLost => None,
+        };
+        session.phase = if said.is_some() {
+            Phase::Leaving(self.now.after(self.limits.farewell_within))
+        } else {
+            Phase::Over
+        };
+        session.ready.clear();
+        session.listed.clear();
+        for exchange in session.exchanges() {
+            let Some(state) = self.exchanges.get_mut(exchange) else { continue };
+            if state.holder == Holder::Above && matches!(state.what, What::Started) {
+                self.events.push_back(Event::TaskGone { task: TaskRef(exchange) });
+            }
+            self.retire(exchange);
+        }
+        self.flush(key);
+        if let Some(said) = said
+            && let Some(session) = self.sessions.get_mut(key)
+        {
+            let mut head = Vec::new();
+            said.encode(&mut head);
+            session.farewell = Some(Message::block(Cmd::Disconnect, 0, 0, level, head));
+        }
+        self.events.push_back(Event::SessionDown { session: SessionId(key), why });
+        self.stir_session(key);
+    }
+
+    /// Forgets a session that is over.
+    pub(super) fn remove_session(&mut self, key: Key) {
+        let Some(session) = self.sessions.remove(key) else { return };
+        self.sids.remove(&session.sids.1);
+        self.door.session_ended(session.sids.1);
+        self.share_rings();
+        if let Some(deadline) = session.deadline {
+            self.deadlines.remove(&(deadline, key));
+        }
+        for port in session.ports {
+            if let Some(entry) = self.ports.get_mut(&port) {
+                entry.senders.retain(|other| *other != key);
+            }
+        }
+    }
+
+    /// Forgets data whose request did not come for too long.
+    pub(super) fn sweep(&mut self, key: Key) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let late = |since: Instant, now: Instant| now.since(since) >= self.limits.unborn_within;
+        let (mut old, now) = (Vec::new(), self.now);
+        for exchange in session.exchanges() {
+            let state = self.exchanges.get(exchange);
+            if state.is_some_and(|state| state.holder == Holder::Unborn && late(state.since, now)) {
+                old.push(exchange);
+            }
+        }
+        for exchange in old {
+            self.stats.unborn += 1;
+            self.retire(exchange);
+        }
+    }
+}

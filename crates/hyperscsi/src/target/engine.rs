@@ -1,0 +1,407 @@
+//! The target role of HyperSCSI for one shard: every session of it, as one value without I/O.
+//!
+//! Below, it has the shape of a [`base::ether::FrameMachine`]; the owner forwards to it and adds the directory that
+//! handshakes and requests ask. Above, it gives [`Event`]s and takes `fetch`, `data_in`, `finish`, `abort`, `managed`. After
+//! any call the owner polls [`Engine::poll_event`] until it is empty.
+//!
+//! # Memory
+//!
+//! Everything a peer can make us keep is bounded: sessions by [`Limits::sessions_max`], exchanges of a session by the number
+//! of slots, data that comes by [`Limits::data_out_bytes_max`], answers that are not acknowledged by
+//! [`Limits::data_in_bytes_max`]. [`base::budget`] says who gets how much when that is short.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use base::arena::{Arena, Key};
+use base::budget::Budget;
+use base::buffer::Pool;
+use base::ether::{EtherPort, FrameBatch, PortState, Received};
+use base::time::{Duration, Instant};
+
+use super::contract::{Directory, Event, SessionId, SessionView};
+use super::exchange::Exchange;
+use super::session::{Phase, Session};
+use crate::frame::Header;
+use crate::pdu::parameters::Parameters;
+
+/// Every HyperSCSI session of a shard.
+pub struct Engine {
+    pub(super) limits: Limits,
+    pub(super) pool: Pool,
+    pub(super) ports: BTreeMap<EtherPort, Port>,
+    pub(super) sessions: Arena<Session>,
+    /// By our SID.
+    pub(super) sids: BTreeMap<u32, Key>,
+    pub(super) exchanges: Arena<Exchange>,
+    pub(super) events: VecDeque<Event>,
+    /// Sessions to be looked after.
+    pub(super) stirred: VecDeque<Key>,
+    pub(super) deadlines: BTreeSet<(Instant, Key)>,
+    /// Memory for data that comes unasked, for data that we ask for, and for answers.
+    pub(super) unasked: Budget,
+    pub(super) asked: Budget,
+    pub(super) answers: Budget,
+    pub(super) door: super::enter::Door,
+    /// The time at the last call.
+    pub(super) now: Instant,
+    pub(super) stats: Stats,
+}
+
+/// A port, and who has something to send on it.
+pub(super) struct Port {
+    pub(super) state: PortState,
+    pub(super) is_up: bool,
+    /// Whether its owner knows that there is something to send.
+    pub(super) announced: bool,
+    pub(super) senders: VecDeque<Key>,
+}
+
+/// What an engine allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Sessions at a time.
+    pub sessions_max: u16,
+    /// Bytes of Data-Out, of all sessions, that may have come, or be on the way, without having been handed up.
+    pub data_out_bytes_max: usize,
+    /// Bytes of Data-In, of all sessions, that commands under way may bring or that are not acknowledged.
+    pub data_in_bytes_max: usize,
+    /// The same of one session: beyond it, its next commands are held back.
+    pub unsent_bytes_max: usize,
+    /// What is offered in handshakes.
+    pub parameters: Parameters,
+    /// How long the last words of a session may take.
+    pub farewell_within: Duration,
+    /// How long data may wait for the request that it belongs to.
+    pub unborn_within: Duration,
+    /// The top byte of every SID that this engine gives, so that frames can be told apart from those of engines beside
+    /// it.
+    pub steering: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions_max: 1024,
+            data_out_bytes_max: 256 << 20,
+            data_in_bytes_max: 256 << 20,
+            unsent_bytes_max: 16 << 20,
+            parameters: Parameters { exchanges: 128, ..Parameters::DEFAULT },
+            farewell_within: Duration::from_secs(1),
+            unborn_within: Duration::from_secs(60),
+            steering: 0,
+        }
+    }
+}
+
+/// What an engine did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Sessions that began.
+    pub sessions: u64,
+    /// Sessions that ended because the same initiator port began another.
+    pub reinstated: u64,
+    /// Frames that were none, of another version, or with a reserved bit.
+    pub bad_frames: u64,
+    /// Frames to sessions that there are not.
+    pub unknown_sids: u64,
+    /// Hints that said so.
+    pub hints: u64,
+    /// Frames that their session did not take: damaged, forged, replayed, from elsewhere.
+    pub refused_frames: u64,
+    /// SCSI commands taken.
+    pub commands: u64,
+    /// Task management requests taken.
+    pub management: u64,
+    /// Bytes of Data-Out received, each once.
+    pub data_out_bytes: u64,
+    /// Bytes of Data-In handed to the transport.
+    pub data_in_bytes: u64,
+    /// Requests that had come before, and were not carried out again.
+    pub duplicates: u64,
+    /// Frames of exchanges that are over, or were never begun.
+    pub strays: u64,
+    /// Frames with less protection than their exchange has.
+    pub unprotected: u64,
+    /// Commands refused because they had less protection than their unit demands.
+    pub refused_level: u64,
+    /// Frames that say what they must not.
+    pub malformed: u64,
+    /// Requests with numbers beyond the window, or tags in use.
+    pub misnumbered: u64,
+    /// Data outside of what was asked for, or in more pieces than can be.
+    pub misplaced: u64,
+    /// Commands answered BUSY because memory was short.
+    pub busy: u64,
+    /// Exchanges that initiators gave up.
+    pub given_up: u64,
+    /// Data whose request never came.
+    pub unborn: u64,
+    /// Times that we were wrong.
+    pub bugs: u64,
+}
+
+impl Engine {
+    /// Makes an engine without sessions. Buffers for data come from `pool` and go back to it.
+    pub fn new(limits: Limits, pool: Pool) -> Self {
+        Self {
+            pool,
+            ports: BTreeMap::new(),
+            sessions: Arena::new(),
+            sids: BTreeMap::new(),
+            exchanges: Arena::new(),
+            events: VecDeque::new(),
+            stirred: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+            unasked: Budget::new(limits.data_out_bytes_max / 2),
+            asked: Budget::new(limits.data_out_bytes_max / 2),
+            answers: Budget::new(limits.data_in_bytes_max),
+            door: super::enter::Door::new(),
+            now: Instant::ORIGIN,
+            stats: Stats::default(),
+            limits,
+        }
+    }
+
+    /// Takes note of a port, or of what changed about it.
+    pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
+        self.now = now;
+        let entry = self.ports.entry(port).or_insert_with(|| Port {
+            state: *state,
+            is_up: true,
+            announced: false,
+            senders: VecDeque::new(),
+        });
+        (entry.state, entry.is_up) = (*state, true);
+        self.door.port_up(now, port, state, entropy);
+        self.share_rings();
+        for key in self.sessions.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            if let Some(transport) = self.transport(key) {
+                transport.port_up(now, port, state);
+            }
+            self.stir_session(key);
+        }
+    }
+
+    /// Takes note that a port carries nothing at present.
+    pub fn port_down(&mut self, now: Instant, port: EtherPort) {
+        self.now = now;
+        if let Some(entry) = self.ports.get_mut(&port) {
+            entry.is_up = false;
+        }
+        self.door.port_down(port);
+        for key in self.sessions.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            if let Some(transport) = self.transport(key) {
+                transport.port_down(now, port);
+            }
+            self.stir_session(key);
+        }
+    }
+
+    /// Takes a frame. What is wrong with it is counted.
+    pub fn frame(&mut self, now: Instant, frame: Received<'_>, directory: &dyn Directory) {
+        self.now = now;
+        let Ok((header, len)) = Header::parse(frame.payload) else {
+            self.stats.bad_frames += 1;
+            return;
+        };
+        let (port, source, group) = (frame.port, frame.source, frame.group);
+        let Some(bytes) = frame.payload.get_mut(..len) else { return };
+        if header.sid == 0 {
+            return self.outsider(now, (port, source, group), &header, bytes, directory);
+        }
+        let Some(key) = self.sids.get(&header.sid).copied().filter(|_| !group) else {
+            self.stats.unknown_sids += 1;
+            return self.hint(now, port, source, &header);
+        };
+        let Some(mut transport) = self.sessions.get_mut(key).and_then(|session| session.transport.take())
+        else {
+            self.stats.bugs += 1;
+            return;
+        };
+        let taken = transport.frame(now, port, source, header, bytes, &mut |header, payload| {
+            self.deliver(now, key, header, payload, directory);
+        });
+        self.stats.refused_frames += u64::from(taken.is_err());
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.transport = Some(transport);
+        }
+        self.stir_session(key);
+    }
+
+    /// Returns a port that has something to send. Given once until `transmit_frames` was called for it.
+    pub fn poll_port(&mut self) -> Option<EtherPort> {
+        self.settle();
+        if let Some(port) = self.door.poll_port() {
+            return Some(port);
+        }
+        let waiting = |(_, entry): &(&EtherPort, &mut Port)| {
+            entry.is_up && !entry.announced && !entry.senders.is_empty()
+        };
+        let (port, entry) = self.ports.iter_mut().find(waiting)?;
+        entry.announced = true;
+        Some(*port)
+    }
+
+    /// Appends the frames that the port has to send until `out` is full or nothing is left.
+    pub fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
+        self.now = now;
+        self.settle();
+        if let Some(entry) = self.ports.get_mut(&port) {
+            entry.announced = false;
+        }
+        self.door.transmit(port, out);
+        while !out.is_full()
+            && let Some(key) = self.ports.get_mut(&port).and_then(|entry| entry.senders.pop_front())
+        {
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.ports.retain(|other| *other != port);
+                if let Some(transport) = &mut session.transport {
+                    transport.transmit(now, port, out);
+                }
+            }
+            self.stir_session(key);
+        }
+    }
+
+    /// Takes note that `count` frames of the last batch were longer than the port allows.
+    pub fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
+        self.now = now;
+        for key in self.sessions.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            if let Some(transport) = self.transport(key) {
+                transport.frames_too_long(now, port, count);
+            }
+            self.stir_session(key);
+        }
+    }
+
+    /// Returns how many more blocks of entropy the engine would like to have in reserve.
+    pub const fn entropy_wanted(&self) -> usize {
+        // A port that comes up brings enough to begin with; what comes later only makes it better.
+        0
+    }
+
+    /// Takes a block of entropy, fresh from the operating system's generator.
+    pub fn stir(&mut self, entropy: [u8; 32]) {
+        self.door.stir(self.now, entropy);
+    }
+
+    /// Returns the next thing that the layer above must know or do.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.settle();
+        self.events.pop_front()
+    }
+
+    /// Returns when [`Self::handle_timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let sessions = self.deadlines.first().map(|(at, _)| *at);
+        [sessions, self.door.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Takes note that the deadline passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
+        self.door.handle_timeout(now);
+        let due: Vec<Key> =
+            self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| *key).collect();
+        for key in due {
+            if let Some(transport) = self.transport(key) {
+                transport.handle_timeout(now);
+            }
+            self.sweep(key);
+            self.stir_session(key);
+        }
+    }
+
+    /// Returns the sessions, in the order of their indices.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionView<'_>> {
+        self.sessions.iter().filter(|(_, session)| session.is_up()).map(|(key, session)| SessionView {
+            session: SessionId(key),
+            target: &session.target_name,
+            initiator: &session.initiator,
+            isid: session.isid,
+            group: &session.group,
+            authenticated: session.keyed,
+            parameters: &session.parameters,
+            paths: session
+                .transport
+                .as_ref()
+                .map(|transport| transport.paths().collect())
+                .unwrap_or_default(),
+            tasks: session.tasks,
+            unacknowledged_bytes: session.answers.held(),
+            traffic: session.traffic,
+            sids: session.sids,
+        })
+    }
+
+    /// Returns what the engine did so far.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Returns how many bytes of data are taken from the budgets: none when no task is open.
+    pub const fn data_bytes(&self) -> usize {
+        self.unasked.used() + self.asked.used() + self.answers.used()
+    }
+
+    pub(super) fn transport(&mut self, key: Key) -> Option<&mut crate::association::Association> {
+        self.sessions.get_mut(key)?.transport.as_deref_mut()
+    }
+
+    /// Sees to it that a session is looked after before the next thing is polled.
+    pub(super) fn stir_session(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get_mut(key)
+            && !core::mem::replace(&mut session.stirred, true)
+        {
+            self.stirred.push_back(key);
+        }
+    }
+
+    /// Looks after every session that something happened to.
+    fn settle(&mut self) {
+        self.serve_lines();
+        while let Some(key) = self.stirred.pop_front() {
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.stirred = false;
+                self.settle_session(key);
+            }
+            self.serve_lines();
+        }
+    }
+
+    fn settle_session(&mut self, key: Key) {
+        self.flush(key);
+        while let Some(event) = self.transport(key).and_then(crate::association::Association::poll_event) {
+            self.transported(key, event);
+            self.flush(key);
+        }
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let leaving = match session.phase {
+            Phase::Up => None,
+            Phase::Leaving(until) if self.now < until => Some(until),
+            Phase::Leaving(_) | Phase::Over => return self.remove_session(key),
+        };
+        let Some(transport) = session.transport.as_deref_mut() else { return };
+        while let Some(port) = transport.poll_port() {
+            if let Some(entry) = self.ports.get_mut(&port)
+                && !session.ports.contains(&port)
+            {
+                session.ports.push(port);
+                entry.senders.push_back(key);
+            }
+        }
+        let wanted = [transport.poll_timeout(), leaving].into_iter().flatten().min();
+        if wanted != session.deadline {
+            if let Some(old) = core::mem::replace(&mut session.deadline, wanted) {
+                self.deadlines.remove(&(old, key));
+            }
+            self.deadlines.extend(wanted.map(|at| (at, key)));
+        }
+    }
+
+    pub(super) fn bug(&mut self) {
+        self.stats.bugs += 1;
+        debug_assert!(false, "a state of the engine that cannot be");
+    }
+}

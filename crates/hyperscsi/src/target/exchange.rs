@@ -1,0 +1,255 @@
+//! An exchange as the target sees it: what of it came, what of it is to go, and how it ended.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use base::arena::Key;
+use base::buffer::{Bytes, DataList, Pool};
+use base::time::Instant;
+use smallvec::SmallVec;
+
+use super::contract::{Finish, status};
+use crate::association::MessageId;
+use crate::exchange::landing::Landing;
+use crate::exchange::numbers::Class;
+use crate::pdu::abort::AbortResult;
+use crate::pdu::command::{Command, Manage};
+use crate::pdu::reply::{ManageResult, SENSE_MAX, TransferReady};
+use crate::seal::Level;
+
+/// An exchange, from the first frame of it that came until its end was acknowledged.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) session: Key,
+    pub(super) class: Class,
+    /// `None`: it is an Abort frame's wish, and holds no slot.
+    pub(super) tag: Option<u16>,
+    pub(super) xid: u32,
+    /// The protection of its request: every frame of it has at least that.
+    pub(super) level: Level,
+    pub(super) since: Instant,
+    pub(super) holder: Holder,
+    pub(super) what: What,
+    pub(super) out: DataOut,
+    pub(super) inn: DataIn,
+    /// How it ended; then nothing more is fetched and what still comes is forgotten.
+    pub(super) ending: Option<Ending>,
+    /// Whether the message that ends it was handed to the transport.
+    pub(super) answered: bool,
+    /// What was handed to the transport and is not acknowledged.
+    pub(super) messages: SmallVec<[MessageId; 2]>,
+    /// Whether it stands in its session's list of those that have something to send.
+    pub(super) listed: bool,
+}
+
+/// Who has an exchange in hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// Nobody yet: data came before the request that it belongs to.
+    Unborn,
+    /// The session: its turn has not come.
+    Session,
+    /// The layer above.
+    Above,
+    /// Nobody any more: it ended, and its end is on the way.
+    Nobody,
+}
+
+/// What an exchange is about.
+#[derive(Debug)]
+pub(super) enum What {
+    /// Not known: the request did not come.
+    Unknown,
+    /// A command, until it is handed up.
+    Command(Box<Command>),
+    /// A command that was handed up.
+    Started,
+    /// A task management function, with the exchange that it means.
+    Manage(Manage, Option<Key>),
+}
+
+/// How an exchange ended.
+#[derive(Debug)]
+pub(super) enum Ending {
+    /// With a status.
+    Status {
+        status: u8,
+        sense: SmallVec<[u8; 18]>,
+        transferable: u64,
+        /// Whether to say so only in a protected frame.
+        sealed: bool,
+    },
+    /// A task management function has its result.
+    Managed(ManageResult),
+    /// Without either.
+    GivenUp(AbortResult),
+}
+
+impl Ending {
+    pub(super) fn of(finish: Finish<'_>) -> Self {
+        let sense = finish.sense.get(..SENSE_MAX).unwrap_or(finish.sense);
+        Self::Status {
+            status: finish.status,
+            sense: SmallVec::from_slice(sense),
+            transferable: finish.transferable,
+            sealed: false,
+        }
+    }
+
+    /// The end of a task that finds no room; the initiator tries again.
+    pub(super) fn busy() -> Self {
+        Self::of(Finish { status: status::BUSY, sense: &[], transferable: 0 })
+    }
+
+    /// The end of a command that came with less protection than its unit demands: CHECK CONDITION, DATA PROTECT,
+    /// LOGICAL UNIT ACCESS NOT AUTHORIZED.
+    pub(super) fn unprotected() -> Self {
+        Self::Status {
+            status: status::CHECK_CONDITION,
+            sense: SmallVec::from_slice(&UNPROTECTED),
+            transferable: 0,
+            sealed: true,
+        }
+    }
+}
+
+/// Fixed format sense data (SPC-5 §4.5.3): ILLEGAL REQUEST, 74h/71h.
+pub(crate) const UNPROTECTED: [u8; 18] = [0x70, 0, 0x05, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x74, 0x71, 0, 0, 0, 0];
+
+/// The data that the initiator sends for a command.
+#[derive(Debug)]
+pub(super) struct DataOut {
+    pub(super) len: u32,
+    /// What comes unasked, while it comes.
+    pub(super) early: Option<Landing>,
+    /// What came unasked, once it is whole.
+    pub(super) came: Option<Bytes>,
+    /// Bytes of the budget that it takes.
+    pub(super) reserved: usize,
+    /// What the layer above asked for and has not got.
+    pub(super) fetches: SmallVec<[Fetch; 1]>,
+    /// The requests for data that are to go.
+    pub(super) ready: Vec<TransferReady>,
+    /// The number of the next one.
+    pub(super) number: u32,
+    /// Whether it waits for the budget.
+    pub(super) waits: bool,
+}
+
+/// A range of the data that the layer above asked for.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    pub(super) start: u32,
+    pub(super) end: u32,
+    /// The part that does not come unasked.
+    pub(super) asked: Option<Landing>,
+    /// Bytes of the budget that it takes; `None` until it got them and was asked for.
+    pub(super) reserved: Option<usize>,
+}
+
+/// How many bytes of each budget for Data-Out are free again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Freed {
+    pub(super) unasked: usize,
+    pub(super) asked: usize,
+}
+
+impl DataOut {
+    pub(super) fn new() -> Self {
+        Self {
+            len: 0,
+            early: None,
+            came: None,
+            reserved: 0,
+            fetches: SmallVec::new(),
+            ready: Vec::new(),
+            number: 0,
+            waits: false,
+        }
+    }
+
+    /// Returns how much comes unasked.
+    pub(super) fn early_len(&self) -> u32 {
+        match (&self.early, &self.came) {
+            (Some(landing), _) => landing.len(),
+            (None, Some(came)) => u32::try_from(came.len()).unwrap_or(u32::MAX),
+            (None, None) => 0,
+        }
+    }
+
+    /// Forgets all data, and all that was asked for.
+    pub(super) fn stop(&mut self, pool: &Pool) -> Freed {
+        if let Some(mut landing) = self.early.take() {
+            landing.clear(pool);
+        }
+        if let Some(came) = self.came.take() {
+            pool.recycle(came);
+        }
+        self.ready = Vec::new();
+        let mut freed = Freed { unasked: core::mem::take(&mut self.reserved), asked: 0 };
+        for fetch in self.fetches.drain(..) {
+            freed.asked += fetch.reserved.unwrap_or(0);
+            if let Some(mut landing) = fetch.asked {
+                landing.clear(pool);
+            }
+        }
+        freed
+    }
+}
+
+/// The data that the initiator is to receive.
+#[derive(Debug, Default)]
+pub(super) struct DataIn {
+    pub(super) len: u32,
+    /// What the layer above gave and the transport has not got.
+    pub(super) queued: DataList,
+    /// How much of it the transport got.
+    pub(super) sent: u32,
+    /// Of that, what is not acknowledged.
+    pub(super) unacknowledged: usize,
+    /// Bytes of the budget that it takes: what waits, what is not acknowledged, and what may still come.
+    pub(super) reserved: usize,
+}
+
+impl DataIn {
+    /// Returns the offset behind all that the layer above gave.
+    pub(super) fn end(&self) -> u32 {
+        self.sent.saturating_add(u32::try_from(self.queued.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Forgets what waits, and returns how many bytes of the budget that frees.
+    pub(super) fn stop(&mut self, pool: &Pool) -> usize {
+        for part in core::mem::take(&mut self.queued).into_parts() {
+            pool.recycle(part);
+        }
+        let spare = self.reserved.saturating_sub(self.unacknowledged);
+        self.reserved -= spare;
+        spare
+    }
+}
+
+impl Exchange {
+    pub(super) fn new(
+        session: Key,
+        (class, tag, xid): (Class, Option<u16>, u32),
+        level: Level,
+        now: Instant,
+    ) -> Self {
+        Self {
+            session,
+            class,
+            tag,
+            xid,
+            level,
+            since: now,
+            holder: Holder::Unborn,
+            what: What::Unknown,
+            out: DataOut::new(),
+            inn: DataIn::default(),
+            ending: None,
+            answered: false,
+            messages: SmallVec::new(),
+            listed: false,
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! What arrives in a session: requests become exchanges, each once; the rest finds its exchange, or is counted and
+//! forgotten.
+
+use alloc::boxed::Box;
+
+use base::arena::Key;
+use base::time::Instant;
+
+use super::contract::{Directory, Down, SessionId};
+use super::engine::Engine;
+use super::exchange::{Ending, Exchange, Holder, What};
+use super::session::{Session, Slot, Waiting};
+use crate::exchange::landing::{Landing, to_usize};
+use crate::exchange::numbers::{Class, Standing, ahead};
+use crate::frame::{Cmd, Flags, Header};
+use crate::pdu::Malformed;
+use crate::pdu::abort::{Abort, AbortResult};
+use crate::pdu::command::{Command, Manage, Request};
+use crate::pdu::disconnect::Disconnect;
+use crate::seal::Level;
+
+/// Why a frame changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stray {
+    /// Its request had come before.
+    Duplicate,
+    /// Its exchange is over, or was never begun.
+    Over,
+    /// It has less protection than it must have.
+    Unprotected,
+    /// It says what it must not.
+    Malformed,
+    /// Its number is beyond the window, or its tag in use.
+    Misnumbered,
+    /// Its data belongs nowhere.
+    Misplaced,
+}
+
+impl From<Malformed> for Stray {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
+/// Returns the level of a frame.
+pub(crate) const fn level_of(header: &Header) -> Level {
+    match (header.protected, header.flags.has(Flags::ENCRYPTED)) {
+        (false, _) => Level::None,
+        (true, false) => Level::Integrity,
+        (true, true) => Level::Encrypt,
+    }
+}
+
+impl Engine {
+    /// Takes what the transport of a session hands over: frames that are whole, of this session and not seen before.
+    pub(super) fn deliver(
+        &mut self,
+        now: Instant,
+        key: Key,
+        header: &Header,
+        payload: &[u8],
+        directory: &dyn Directory,
+    ) {
+        if !self.sessions.get(key).is_some_and(Session::is_up) {
+            return;
+        }
+        let is_data = header.flags.has(Flags::DATA) || header.off > 0;
+        let taken = match header.cmd {
+            Cmd::Request if is_data => self.data(now, key, header, payload),
+            Cmd::Request => self.request(now, key, header, payload, directory),
+            Cmd::Abort => self.give_up(now, key, header, payload),
+            Cmd::Disconnect => self.disconnect(key, header, payload),
+            _ => Err(Stray::Malformed),
+        };
+        match taken {
+            Ok(()) => {}
+            Err(Stray::Duplicate) => self.stats.duplicates += 1,
+            Err(Stray::Over) => self.stats.strays += 1,
+            Err(Stray::Unprotected) => self.stats.unprotected += 1,
+            Err(Stray::Malformed) => self.stats.malformed += 1,
+            Err(Stray::Misnumbered) => self.stats.misnumbered += 1,
+            Err(Stray::Misplaced) => self.stats.misplaced += 1,
+        }
+    }
+
+    /// Takes a request with the first of its data.
+    fn request(
+        &mut self,
+        now: Instant,
+        key: Key,
+        header: &Header,
+        payload: &[u8],
+        directory: &dyn Directory,
+    ) -> Result<(), Stray> {
+        let (request, data) = Request::parse(payload)?;
+        let session = self.sessions.get(key).ok_or(Stray::Over)?;
+        let (class, level) = (Class::of(header.xid), level_of(header));
+        if class != Class::of_frame(header.protected) {
+            return Err(Stray::Unprotected);
+        }
+        let numbers = session.numbers(class);
+        let slot = numbers.slot(&self.exchanges, header.tag, header.xid);
+        match numbers.arrived.judge(header.xid) {
+            Standing::New => {}
+            Standing::Beyond => return Err(Stray::Misnumbered),
+            Standing::Duplicate => {
+                // It may bring more of the data than the first one did, if the path takes longer frames by now.
+                if let Slot::Same(exchange) = slot {
+                    self.land(exchange, level, 0, data)?;
+                }
+                return Err(Stray::Duplicate);
+            }
+        }
+        let after = match &request {
+            Request::Command(command) => command.after,
+            Request::Manage(manage) => manage.after,
+        };
+        if after != 0 && (Class::of(after) != class || ahead(header.xid, after).is_none()) {
+            return Err(Stray::Malformed);
+        }
+        let exchange = self.claim(now, key, header, slot)?;
+        let Some(session) = self.sessions.get_mut(key) else { return Ok(()) };
+        session.numbers_mut(class).arrived.take(header.xid);
+        let lun = match &request {
+            Request::Command(command) => command.lun,
+            Request::Manage(manage) => manage.lun,
+        };
+        let least = directory.least_level(SessionId(key), lun);
+        let short = level < least.min(if session.keyed { Level::Encrypt } else { Level::None })
+            || !session.keyed && least > Level::None;
+        match request {
+            Request::Command(command) => self.begin(exchange, level, short, command, data),
+            Request::Manage(manage) => self.begin_manage(exchange, level, short, manage),
+        }
+        let waiting = Waiting { xid: header.xid, after, key: exchange };
+        self.line_up(key, class, waiting);
+        Ok(())
+    }
+
+    /// Returns the exchange that a new request becomes, with its slot.
+    fn claim(&mut self, now: Instant, key: Key, header: &Header, slot: Slot) -> Result<Key, Stray> {
+        match slot {
+            Slot::Same(exchange) => return Ok(exchange),
+            Slot::Free => {}
+            Slot::Other(old) => {
+                let state = self.exchanges.get(old);
+                let yields = state.is_some_and(|state| match state.holder {
+                    // Whoever uses the tag again has the answer; and data without a request holds no slot.
+                    Holder::Nobody => state.answered && ahead(header.xid, state.xid).is_some(),
+                    Holder::Unborn => true,
+                    Holder::Session | Holder::Above => false,
+                });
+                if !yields {
+                    return Err(Stray::Misnumbered);
+                }
+                self.retire(old);
+            }
+        }
+        let level = level_of(header);
+        let session = self.sessions.get_mut(key).ok_or(Stray::Over)?;
+        if header.tag >= session.parameters.exchanges {
+            return Err(Stray::Misnumbered);
+        }
+        let class = Class::of(header.xid);
+        let name = (class, Some(header.tag), header.xid);
+        let exchange = self.exchanges.insert_with(|_| Exchange::new(key, name, level, now));
+        session.numbers_mut(class).put(header.tag, Some(exchange));
+        session.tasks += 1;
+        Ok(exchange)
+    }
+
+    /// Makes a command of an exchange.
+    fn begin(&mut self, key: Key, level: Level, short: bool, command: Command, data: &[u8]) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        let Some(session) = self.sessions.get_mut(exchange.session) else { return };
+        let unborn_level = core::mem::replace(&mut exchange.level, level);
+        exchange.holder = Holder::Session;
+        exchange.out.len = command.data_out_len;
+        exchange.inn.len = command.data_in_len;
+        session.traffic.commands += 1;
+        self.stats.commands += 1;
+        let len = command.unsolicited_len;
+        let legal = len <= session.parameters.first_burst;
+        let ending = if short {
+            self.stats.refused_level += 1;
+            Some(Ending::unprotected())
+        } else if !legal || (unborn_level != level && exchange.out.early.is_some()) {
+            Some(Ending::GivenUp(AbortResult::BROKEN))
+        } else {
+            match &mut exchange.out.early {
+                Some(landing) => match landing.shorten(len) {
+                    Ok(()) => {
+                        let spare = exchange.out.reserved.saturating_sub(to_usize(len));
+                        exchange.out.reserved -= spare;
+                        self.unasked.give(Some(&mut session.unasked), spare);
+                        None
+                    }
+                    Err(_) => Some(Ending::GivenUp(AbortResult::BROKEN)),
+                },
+                // Data that came before found no room.
+                None if exchange.out.waits => Some(Ending::busy()),
+                None if len == 0 => None,
+                None if self.unasked.take(&mut session.unasked, to_usize(len)) => {
+                    exchange.out.reserved = to_usize(len);
+                    exchange.out.early = Some(Landing::new(0, len));
+                    None
+                }
+                None => Some(Ending::busy()),
+            }
+        };
+        exchange.out.waits = false;
+        exchange.what = What::Command(Box::new(command));
+        match ending {
+            Some(ending) => {
+                self.stats.busy += u64::from(is_busy(&ending));
+                self.settle_early(key, ending);
+            }
+            // Its place is known to be right: `Request::parse` saw to it.
+            None => drop(self.land(key, level, 0, data)),
+        }
+        self.close_early(key);
+    }
+
+    fn begin_manage(&mut self, key: Key, level: Level, short: bool, manage: Manage) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        let session = exchange.session;
+        (exchange.holder, exchange.level) = (Holder::Session, level);
+        let freed = exchange.out.stop(&self.pool);
+        exchange.what = What::Manage(manage, None);
+        self.give_data_out(session, freed);
+        self.stats.management += 1;
+        self.judge_manage(key, short);
+    }
+
+    /// Takes data of an exchange.
+    fn data(&mut self, now: Instant, key: Key, header: &Header, payload: &[u8]) -> Result<(), Stray> {
+        let session = self.sessions.get(key).ok_or(Stray::Over)?;
+        let (class, level) = (Class::of(header.xid), level_of(header));
+        if class == Class::Protected && !header.protected {
+            return Err(Stray::Unprotected);
+        }
+        let numbers = session.numbers(class);
+        let slot = numbers.slot(&self.exchanges, header.tag, header.xid);
+        if let Slot::Same(exchange) = slot {
+            return self.land(exchange, level, header.off, payload);
+        }
+        // It may have overtaken its request.
+        let first_burst = session.parameters.first_burst;
+        let end = u32::try_from(payload.len()).ok().and_then(|len| header.off.checked_add(len));
+        match numbers.arrived.judge(header.xid) {
+            Standing::Duplicate => return Err(Stray::Over),
+            Standing::Beyond => return Err(Stray::Misnumbered),
+            Standing::New if end.is_none_or(|end| end > first_burst) => return Err(Stray::Misplaced),
+            Standing::New => {}
+        }
+        if let Slot::Other(old) = slot
+            && self.exchanges.get(old).is_some_and(|old| old.holder == Holder::Unborn)
+        {
+            // Two that nobody asked for: the first one stays.
+            return Err(Stray::Misnumbered);
+        }
+        let exchange = self.claim(now, key, header, slot)?;
+        let Some(session) = self.sessions.get_mut(key) else { return Ok(()) };
+        let Some(state) = self.exchanges.get_mut(exchange) else { return Ok(()) };
+        if self.unasked.take(&mut session.unasked, to_usize(first_burst)) {
+            state.out.reserved = to_usize(first_burst);
+            state.out.early = Some(Landing::new(0, first_burst));
+        } else {
+            state.out.waits = true;
+        }
+        self.land(exchange, level, header.off, payload)
+    }
+
+    /// Takes the wish to give an exchange up.
+    fn give_up(&mut self, now: Instant, key: Key, header: &Header, payload: &[u8]) -> Result<(), Stray> {
+        let Abort::GiveUp(_) = Abort::parse(payload)? else { return Err(Stray::Malformed) };
+        let session = self.sessions.get(key).ok_or(Stray::Over)?;
+        if session.keyed && !header.protected {
+            return Err(Stray::Unprotected);
+        }
+        let class = Class::of(header.xid);
+        let numbers = session.numbers(class);
+        let slot = numbers.slot(&self.exchanges, header.tag, header.xid);
+        let standing = numbers.arrived.judge(header.xid);
+        if standing == Standing::Beyond {
+            return Err(Stray::Misnumbered);
+        }
+        self.stats.given_up += 1;
+        if standing == Standing::New {
+            // It never came, and from now on it counts as one that did.
+            let exchange = self.claim(now, key, header, slot)?;
+            if let Some(session) = self.sessions.get_mut(key) {
+                session.numbers_mut(class).arrived.take(header.xid);
+            }
+            self.end_early(exchange, Ending::GivenUp(AbortResult::NEVER_BEGUN));
+            self.turn_waiting(key, class);
+            return Ok(());
+        }
+        let Slot::Same(exchange) = slot else { return Err(Stray::Over) };
+        self.give_up_known(now, key, exchange);
+        Ok(())
+    }
+
+    /// Takes an end of the session.
+    fn disconnect(&mut self, key: Key, header: &Header, payload: &[u8]) -> Result<(), Stray> {
+        let said = Disconnect::parse(payload)?;
+        let session = self.sessions.get(key).ok_or(Stray::Over)?;
+        if session.keyed && !header.protected {
+            return Err(Stray::Unprotected);
+        }
+        match said {
+            Disconnect::Goodbye(_) => {
+                self.end_session(key, Down::LoggedOut);
+                Ok(())
+            }
+            Disconnect::Done | Disconnect::Unknown { .. } => Err(Stray::Malformed),
+        }
+    }
+}
+
+fn is_busy(ending: &Ending) -> bool {
+    matches!(ending, Ending::Status { status: super::contract::status::BUSY, .. })
+}

@@ -1,0 +1,204 @@
+//! One session as the target sees it.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use base::arena::{Arena, Key};
+use base::budget::Share;
+use base::ether::EtherPort;
+use base::time::Instant;
+
+use super::contract::Traffic;
+use super::exchange::Exchange;
+use crate::association::{Association, Message, MessageId};
+use crate::exchange::numbers::{Arrived, Class, ahead, further};
+use crate::pdu::name::{GroupName, Name};
+use crate::pdu::parameters::Parameters;
+
+pub(super) struct Session {
+    /// What carries its frames; away while it hands them over.
+    pub(super) transport: Option<Box<Association>>,
+    pub(super) phase: Phase,
+    pub(super) sids: (u32, u32),
+    pub(super) target_name: Name,
+    pub(super) group: GroupName,
+    pub(super) initiator: Name,
+    pub(super) isid: [u8; 6],
+    /// Whether frames can be protected, which then all are that concern the session as such.
+    pub(super) keyed: bool,
+    pub(super) parameters: Parameters,
+    pub(super) numbers: [Numbers; 2],
+    /// Exchanges that hold no slot.
+    pub(super) wishes: Vec<Key>,
+    /// What waits for room for its answer, and what came behind that.
+    pub(super) ready: VecDeque<Key>,
+    pub(super) unasked: Share,
+    pub(super) asked: Share,
+    pub(super) answers: Share,
+    /// Exchanges that have something to send.
+    pub(super) listed: VecDeque<Key>,
+    /// Messages that are to be taken back.
+    pub(super) withdrawn: Vec<MessageId>,
+    /// What is said at the end, once the transport is here, and then its message.
+    pub(super) farewell: Option<Message>,
+    pub(super) last_words: Option<MessageId>,
+    /// Whose message is under way, and how many bytes of data are in it.
+    pub(super) sent: BTreeMap<MessageId, (Key, usize)>,
+    /// Whether it stands in the engine's list of those to be looked after.
+    pub(super) stirred: bool,
+    /// The ports for which it stands in the engine's lists.
+    pub(super) ports: Vec<EtherPort>,
+    /// What stands in the engine's table of deadlines for it.
+    pub(super) deadline: Option<Instant>,
+    pub(super) tasks: u32,
+    pub(super) traffic: Traffic,
+}
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Up,
+    /// It is over; only its last words are still under way, at most until then.
+    Leaving(Instant),
+    /// Nothing is left of it.
+    Over,
+}
+
+/// The exchanges of one class.
+pub(super) struct Numbers {
+    pub(super) arrived: Arrived,
+    /// By tag; as long as the largest tag in use demands.
+    pub(super) slots: Vec<Option<Key>>,
+    /// What waits for others to be delivered, in the order of the XIDs.
+    pub(super) waiting: Vec<Waiting>,
+}
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) xid: u32,
+    pub(super) after: u32,
+    pub(super) key: Key,
+}
+
+/// What holds a slot, as seen from a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    Free,
+    /// The exchange that the frame names.
+    Same(Key),
+    /// Another one.
+    Other(Key),
+}
+
+impl Numbers {
+    pub(super) fn new(class: Class) -> Self {
+        Self { arrived: Arrived::new(class), slots: Vec::new(), waiting: Vec::new() }
+    }
+
+    /// Returns the last XID that may be begun, if so many may be that did not arrive; 0 if none ever did.
+    pub(super) fn limit(&self, depth: u32) -> u32 {
+        let low = self.arrived.low();
+        if self.slots.is_empty() { 0 } else { further(low, depth) }
+    }
+
+    pub(super) fn slot(&self, exchanges: &Arena<Exchange>, tag: u16, xid: u32) -> Slot {
+        let key = self.slots.get(usize::from(tag)).copied().flatten();
+        match key.and_then(|key| Some((key, exchanges.get(key)?))) {
+            None => Slot::Free,
+            Some((key, exchange)) if exchange.xid == xid => Slot::Same(key),
+            Some((key, _)) => Slot::Other(key),
+        }
+    }
+
+    pub(super) fn put(&mut self, tag: u16, key: Option<Key>) {
+        let at = usize::from(tag);
+        if self.slots.len() <= at {
+            self.slots.resize(at + 1, None);
+        }
+        if let Some(slot) = self.slots.get_mut(at) {
+            *slot = key;
+        }
+    }
+
+    /// Finds an exchange by its XID alone.
+    pub(super) fn find(&self, exchanges: &Arena<Exchange>, xid: u32) -> Option<Key> {
+        let held = self.slots.iter().copied().flatten();
+        held.into_iter().find(|key| exchanges.get(*key).is_some_and(|exchange| exchange.xid == xid))
+    }
+
+    /// Puts a request behind those that wait with smaller numbers.
+    pub(super) fn wait(&mut self, waiting: Waiting) {
+        let at = self.waiting.partition_point(|other| ahead(waiting.xid, other.xid).is_some());
+        self.waiting.insert(at, waiting);
+    }
+
+    /// Takes out those whose turn has come, in the order of their numbers.
+    pub(super) fn due(&mut self, out: &mut Vec<Key>) {
+        loop {
+            let Some(first) = self.waiting.first().map(|waiting| waiting.xid) else { return };
+            let before = out.len();
+            let arrived = &self.arrived;
+            self.waiting.retain(|waiting| {
+                let others = waiting.xid == first || ahead(first, waiting.after).is_some();
+                let due = arrived.reached(waiting.after) && others;
+                if due {
+                    out.push(waiting.key);
+                }
+                !due
+            });
+            if out.len() == before {
+                return;
+            }
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn is_up(&self) -> bool {
+        self.phase == Phase::Up
+    }
+
+    pub(super) fn numbers(&self, class: Class) -> &Numbers {
+        let [open, protected] = &self.numbers;
+        if class == Class::Open { open } else { protected }
+    }
+
+    pub(super) fn numbers_mut(&mut self, class: Class) -> &mut Numbers {
+        let [open, protected] = &mut self.numbers;
+        if class == Class::Open { open } else { protected }
+    }
+
+    /// Returns every exchange: those in slots in the order of class and tag, then the others.
+    pub(super) fn exchanges(&self) -> Vec<Key> {
+        let slots = self.numbers.iter().flat_map(|numbers| numbers.slots.iter().copied().flatten());
+        slots.chain(self.wishes.iter().copied()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(index: u32) -> Key {
+        Key { index, generation: 0 }
+    }
+
+    #[test]
+    fn a_request_waits_for_all_that_it_names_and_for_nothing_else() {
+        let mut numbers = Numbers::new(Class::Open);
+        let mut due = Vec::new();
+        // 1 is missing; 3 is ordered, 4 and 5 are simple behind it, 6 is simple and waits for nobody.
+        for (xid, after) in [(5, 3), (3, 2), (4, 3), (2, 1)] {
+            numbers.arrived.take(xid);
+            numbers.wait(Waiting { xid, after, key: key(xid) });
+            numbers.due(&mut due);
+        }
+        assert!(due.is_empty());
+        numbers.arrived.take(1);
+        numbers.due(&mut due);
+        assert_eq!(due, [2, 3, 4, 5].map(key));
+        assert!(numbers.waiting.is_empty());
+    }
+}

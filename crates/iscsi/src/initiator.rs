@@ -41,7 +41,8 @@
 //!   whose tasks move the least bytes. `send` builds what leaves, when it leaves, so that CmdSNs run in the order in
 //!   which commands go out.
 //! * `dispatch` reads PDUs; `data` takes Data-In, R2T and SCSI Response; `manage`, `text`, `control` the rest.
-//! * `enter` brings connections up; `recover` decides what becomes of a lost one; `repair` asks again for lost PDUs.
+//! * `enter` brings connections up; `recover` decides what becomes of a lost one; `repair` asks again for lost PDUs, and
+//!   `anew` for data that is to be cut anew.
 //! * [`why`] is every rule that a target can break.
 //!
 //! # Data
@@ -80,6 +81,7 @@
 //! time, lists by [`crate::discovery::MAX_TARGETS`], answers to pings that the target does not read, redirections,
 //! repeated repairs, replays: each has its constant where it is enforced.
 
+mod anew;
 pub mod contract;
 mod control;
 mod data;

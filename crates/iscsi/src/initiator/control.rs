@@ -30,6 +30,10 @@ impl Session {
         if pdu.itt == Itt::NONE {
             self.note_window(pdu.sn);
             self.status_is_due(now, slot, pdu.sn.stat_sn);
+            if !self.repairs() && self.link(slot).is_some_and(|link| pdu.sn.stat_sn.after(link.exp_stat_sn)) {
+                // A status seems to be lost. The number of the answer to a ping leaves no doubt.
+                self.ping(now, slot);
+            }
         } else {
             if !self.take_status(now, slot, pdu.sn)? {
                 return Ok(());
@@ -429,6 +433,9 @@ impl Session {
     }
 
     fn snack_rejected(&mut self, slot: Slot, snack: &Snack) -> Result<(), Why> {
+        if snack.kind == SnackKind::R_DATA {
+            return self.anew_rejected(slot, snack);
+        }
         // What came meanwhile need not be repaired, and one that asks for all there is may find nothing.
         if snack.run_length == 0 || !self.is_missing(slot, snack) {
             return Ok(());

@@ -59,6 +59,7 @@ impl Session {
                 let in_order = parameters.data_pdu_in_order && parameters.data_sequence_in_order && !repairs;
                 task.inn.check(pdu.buffer_offset, bhs.data_len(), !repairs, in_order)?;
                 match task.numbers.judge(pdu.data_sn.0) {
+                    _ if task.anew.is_some() => Incoming::Data(key),
                     Number::Seen if repairs => Incoming::Stray,
                     Number::Ahead | Number::Missing if repairs => Incoming::Data(key),
                     Number::Next => Incoming::Data(key),
@@ -118,6 +119,9 @@ impl Session {
                 return key.map_or(Ok(()), |key| self.conclude(key));
             }
         };
+        if self.tasks.get(key).is_some_and(|task| task.anew.is_some()) {
+            return self.end_data_anew(now, slot, key, &pdu, (bhs.data_len(), landing, intact));
+        }
         let sn = pdu.data_sn.0;
         let Some(task) = self.tasks.get_mut(key) else { return Err(Why::Bug) };
         let known = task.numbers.next;
@@ -154,7 +158,7 @@ impl Session {
     }
 
     /// Takes the status that rides on a piece of data, if there is one.
-    fn data_in_status(
+    pub(super) fn data_in_status(
         &mut self,
         now: Instant,
         slot: Slot,
@@ -166,7 +170,9 @@ impl Session {
             return Ok(());
         };
         if self.take_status(now, slot, pdu.sn)?
-            && let Some(task) = key.and_then(|key| self.tasks.get_mut(key))
+            && let Some(key) = key
+            && !self.is_outdated(key, 0, pdu.sn.stat_sn)
+            && let Some(task) = self.tasks.get_mut(key)
         {
             let ending = Ending { status: status.status, residual: status.residual, ..Ending::default() };
             task.ending = Some(ending);
@@ -225,6 +231,12 @@ impl Session {
         if !repairs && parameters.data_sequence_in_order && offset != task.out.asked {
             return Err(Why::R2tOffset);
         }
+        if repairs {
+            // What the target asks for again it takes for lost: an answer to the R2T before would be of no use.
+            let replaced =
+                |burst: &Burst| burst.data_sn == DataSn(0) && offset <= burst.at && burst.end <= end;
+            task.out.bursts.retain(|burst| !replaced(burst));
+        }
         // Recovery R2Ts come on top, and a target that hears nothing may ask for the same several times.
         let most = usize::from(parameters.max_outstanding_r2t) + if repairs { MAX_RECOVERY_R2TS } else { 0 };
         if task.out.bursts.len() >= most {
@@ -255,10 +267,14 @@ impl Session {
         pdu: &ScsiResponse,
         data: &[u8],
     ) -> Result<(), Why> {
-        if !self.take_status(now, slot, pdu.sn)? {
+        // One that carries a tag has the number of the one before it.
+        if !self.take_status(now, slot, pdu.sn)? && !self.is_awaited(slot, pdu) {
             return Ok(());
         }
         let Some(key) = self.task_of(slot, pdu.itt)? else { return Ok(()) };
+        if self.is_outdated(key, pdu.snack_tag, pdu.sn.stat_sn) {
+            return Ok(());
+        }
         let sense = sense_of(data)?;
         if pdu.response != ServiceResponse::COMPLETED {
             self.finish(key, End::Failed(pdu.response));
@@ -274,6 +290,9 @@ impl Session {
             sense,
         });
         task.stat_sn = pdu.sn.stat_sn;
+        if task.anew.is_some() {
+            return self.conclude_anew(now, slot, key);
+        }
         if repairs {
             // Only R2Ts of a command that only writes can be missing for good: its data is where it belongs, or the
             // status would say otherwise.
@@ -292,16 +311,16 @@ impl Session {
     pub(super) fn ask_for_data(&mut self, now: Instant, slot: Slot, key: Key, among: Range<u32>) {
         let Some(task) = self.tasks.get(key) else { return };
         let itt = super::session::tag(TAG_TASK, key);
-        let (reads, segment_max) = (task.request.data_in_len > 0, task.segment_max);
+        let shares_numbers = task.request.data_in_len > 0 && task.data_out_len > 0;
         let runs: smallvec::SmallVec<[(u32, u32); 1]> = task.numbers.missing.clone();
-        if let Some(link) = self.link_mut(slot)
-            && reads
-            && link.parameters.initiator_max_recv != segment_max
+        let is_cut_otherwise = self.is_cut_otherwise(slot, key);
+        if is_cut_otherwise
+            && shares_numbers
             && !runs.is_empty()
+            && let Some(link) = self.link_mut(slot)
         {
-            //= rfc7143#section-11.16
-            // Data that was cut for another MaxRecvDataSegmentLength cannot be had by its numbers any more. Another
-            // connection brings it anew, from the first number that did not come.
+            // The R2Ts of a bidirectional command keep their numbers, so its data cannot be numbered anew. Another
+            // connection brings it, from the first number that did not come.
             link.repairs = u32::MAX;
             return self.watch(now, slot);
         }
@@ -309,6 +328,9 @@ impl Session {
             let (from, to) = (from.max(among.start), to.min(among.end));
             if from >= to {
                 continue;
+            }
+            if is_cut_otherwise {
+                return self.ask_anew(now, slot, key);
             }
             let snack = Snack {
                 kind: SnackKind::DATA_OR_R2T,

@@ -148,9 +148,14 @@ impl Session {
 
     /// Holds the acknowledgement of a status back whose data is not all here.
     fn hold(&mut self, key: Key) {
-        let Some(task) = self.tasks.get_mut(key).filter(|task| task.ending.is_some() && !task.held) else {
-            return;
-        };
+        if self.tasks.get(key).is_some_and(|task| task.ending.is_some()) {
+            self.hold_status(key);
+        }
+    }
+
+    /// Holds the acknowledgement of the status back that came for a task.
+    pub(super) fn hold_status(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key).filter(|task| !task.held) else { return };
         task.held = true;
         let (slot, stat_sn) = (task.slot(), task.stat_sn);
         if let Some(link) = slot.and_then(|slot| self.link_mut(slot)) {

@@ -166,8 +166,12 @@ impl Session {
         if let (Errand::Reassign, Some(task)) =
             (manage.errand, manage.task.and_then(|task| self.tasks.get_mut(task)))
         {
-            exp_data_sn = task.numbers.rewind();
             task.segment_max = segment_max;
+            exp_data_sn = match task.anew {
+                // Of data that was cut anew the numbers say nothing: it begins where the target knows it acknowledged.
+                Some(_) => DataSn(0),
+                None => task.numbers.rewind(),
+            };
         }
         let takes_number = manage.errand == Errand::Owner && number && !manage.numbered && !manage.again;
         if !manage.numbered {

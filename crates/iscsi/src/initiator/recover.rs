@@ -209,6 +209,7 @@ impl Session {
             task.out.unsolicited = None;
             task.out.bursts.clear();
             (task.ack, task.ending, task.held) = (None, None, false);
+            task.lose_tag();
             if task.inn.lost_buffer() {
                 task.inn.clear(&self.pool);
                 task.numbers = super::task::Numbers::default();
@@ -384,6 +385,7 @@ impl Session {
                 // It never arrived: the same command under the same number fills the gap.
                 task.numbers = super::task::Numbers::default();
                 task.inn.clear(&self.pool);
+                task.anew = None;
                 self.allot(to, key);
                 self.stats.retries += 1;
                 self.queue(to, Output::Command(key));

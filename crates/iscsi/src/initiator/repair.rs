@@ -51,7 +51,7 @@ impl Session {
         if missing {
             self.ask_for_statuses(now, slot, None);
         }
-        missing |= self.repair_tasks(now, slot);
+        missing |= self.repair_tasks(now, slot) | self.repair_anew(now, slot);
         self.repair_requests(now, slot);
         let synced = self.link(slot).map_or(Instant::ORIGIN, |link| link.synced);
         self.repair_talk(slot, synced);

@@ -6,6 +6,7 @@ use base::buffer::{Buf, Bytes, Pool};
 use base::time::Instant;
 use smallvec::SmallVec;
 
+use super::anew::Anew;
 use super::contract::{Ending, Request, Slot};
 use super::why::Why;
 use crate::pdu::{Residual, Ttt};
@@ -36,6 +37,8 @@ pub(super) struct Task {
     pub(super) held: bool,
     /// Whether the target refused to send again what is missing.
     pub(super) unrepairable: bool,
+    /// Its data comes cut anew, and only a response with this tag counts (0: any without one); see [`super::anew`].
+    pub(super) anew: Option<Anew>,
     /// The acknowledgement of data that the target waits for: its LUN and transfer tag.
     pub(super) ack: Option<(u64, Ttt)>,
     /// How often it was carried out again.
@@ -74,6 +77,7 @@ impl Task {
             stat_sn: StatSn(0),
             held: false,
             unrepairable: false,
+            anew: None,
             ack: None,
             replays: 0,
         }
@@ -103,6 +107,7 @@ impl Task {
         self.out = Outbound::default();
         self.numbers = Numbers::default();
         (self.ending, self.ack, self.unrepairable, self.held) = (None, None, false, false);
+        self.anew = None;
         (self.standing, self.numbered) = (Standing::Waiting, false);
     }
 

@@ -1,5 +1,6 @@
 //! The session machine against the target's engine, and against targets that a test plays by hand.
 
+mod anew;
 mod asked;
 mod hostile;
 mod lost;

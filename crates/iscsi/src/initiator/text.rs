@@ -8,7 +8,7 @@ use base::time::Instant;
 
 use super::contract::{Event, Refusal, Slot};
 use super::place::{Control, Place};
-use super::session::{Phase, Session};
+use super::session::{Phase, Session, TAG_SMALL};
 use super::why::Why;
 use crate::discovery::TargetList;
 use crate::keys::{Key, Senders, Usage};
@@ -183,10 +183,13 @@ impl Session {
         if !self.take_status(now, slot, pdu.sn)? {
             return Ok(());
         }
-        let Some(talk) = self.talk.as_mut() else { return Err(Why::TextNotExpected) };
-        let Some((at, itt, conversation)) = talk.at.as_mut() else { return Err(Why::TextNotExpected) };
+        // Where what is lost is given up, or can come twice, an answer may come after its conversation.
+        let late = self.repairs() && pdu.itt.0 >> 30 == TAG_SMALL;
+        let stray = || if late { Ok(()) } else { Err(Why::TextNotExpected) };
+        let Some(talk) = self.talk.as_mut() else { return stray() };
+        let Some((at, itt, conversation)) = talk.at.as_mut() else { return stray() };
         if (*at, *itt) != (slot, pdu.itt) {
-            return Err(Why::TextNotExpected);
+            return stray();
         }
         match &mut talk.topic {
             Topic::Targets(list) => list.add(data).map_err(Why::Text)?,

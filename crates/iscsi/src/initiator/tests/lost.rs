@@ -1,5 +1,7 @@
 //! What becomes of commands that a connection takes with it, or that arrive other than once.
 
+use alloc::vec::Vec;
+
 use base::machine::{ConnId, Gone};
 use base::time::Duration;
 
@@ -7,6 +9,7 @@ use super::pair::{LUN, cdb, read, write};
 use super::raw::Raw;
 use crate::initiator::contract::*;
 use crate::initiator::why::Why;
+use crate::pdu::data_out::DataOut;
 use crate::pdu::logout_request::LogoutRequest;
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 use crate::pdu::nop_in::NopIn;
@@ -167,4 +170,41 @@ fn a_late_answer_to_a_logout_for_recovery_does_no_harm() {
         (TmfFunction::TASK_REASSIGN, command.itt),
         "{task:?}"
     );
+}
+
+/// R2Ts that pile up on a slow path ask for the same: the last of them is answered.
+#[test]
+fn an_r2t_that_is_asked_again_before_it_is_answered_is_answered_once() {
+    let (mut raw, conn) = Raw::level(1, &["InitialR2T=Yes", "ImmediateData=No"]);
+    let (_, command) = raw.start(conn, write(0, 1, &[7; 1024]));
+    let mut bytes = Vec::new();
+    for sn in 0..50 {
+        bytes.extend(raw.frame(conn, raw.r2t(conn, command.itt, sn, 0, 1024).encode(), &[]));
+    }
+    raw.feed(conn, &bytes);
+    assert_eq!(raw.why(), None);
+    let sent = raw.expect_any(conn);
+    assert_eq!((sent.read::<DataOut>().ttt, sent.data.len()), (Ttt(0x100 + 49), 1024));
+    assert!(raw.receive(conn).is_none());
+}
+
+/// At level 0 a status that was lost shows in the number of a target's ping; our own ping makes it certain.
+#[test]
+fn a_lone_status_that_did_not_arrive_costs_the_session_in_time() {
+    let (mut raw, conn) = Raw::level(0, &[]);
+    raw.manual = true;
+    let (task, command) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
+    let _lost = raw.response(conn, command.itt, 0);
+    let sn = raw.sn(conn);
+    raw.send(conn, &NopIn { lun: 0, itt: Itt::NONE, ttt: Ttt(9), sn }, &[]);
+    let mut ping = None;
+    while let Some(sent) = raw.receive(conn) {
+        ping = ping.or(Some(sent.read::<NopOut>().itt).filter(|itt| *itt != Itt::NONE));
+    }
+    let itt = ping.unwrap_or_else(|| panic!("no ping"));
+    assert_eq!(raw.why(), None);
+    let pong = NopIn { lun: 0, itt, ttt: Ttt::NONE, sn: raw.next_sn(conn) };
+    raw.send(conn, &pong, &[]);
+    assert_eq!(raw.why(), Some(ConnectionDown::Misbehaved(Why::StatSnOutOfOrder)));
+    assert_eq!(raw.outcome(task).end, End::Lost);
 }

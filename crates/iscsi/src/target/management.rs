@@ -43,7 +43,9 @@ impl Engine {
         if state.find_open(&self.tasks, request.itt).is_some() {
             return Err(Why::TaskTagInUse);
         }
-        if state.immediate >= self.limits.immediate_max {
+        // A TASK REASSIGN is answered at once. Refused, it could wait for ever for immediate tasks that are to be moved themselves.
+        let is_reassign = request.function == TmfFunction::TASK_REASSIGN;
+        if state.immediate >= self.limits.immediate_max && !is_reassign {
             return Err(Why::TooManyImmediate);
         }
         state.immediate += 1;

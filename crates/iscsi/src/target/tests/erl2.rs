@@ -107,6 +107,25 @@ fn a_read_goes_on_on_another_connection_from_where_it_was_acknowledged() {
     }
 }
 
+/// Immediate tasks without a connection fill the room for immediate requests, and only TASK REASSIGN helps them on.
+#[test]
+fn tasks_are_moved_however_many_immediate_requests_are_open() {
+    let (mut world, conns, _) = session(2, 2);
+    let mut tasks = Vec::new();
+    loop {
+        let command = ScsiCommand { immediate: true, ..world.command(conns[0]) };
+        world.send(conns[0], &command, &[]);
+        if world.receive(conns[0]).is_some() {
+            break;
+        }
+        tasks.push(command.itt);
+        assert!(tasks.len() < 1000, "there is a limit");
+    }
+    world.hang_up(conns[0], Gone::Failed);
+    release(&mut world, conns[1], 0);
+    assert_eq!(reassign(&mut world, conns[1], tasks[0], 0), TmfResult::COMPLETE);
+}
+
 #[test]
 fn data_is_cut_to_the_measure_of_the_new_connection() {
     let (mut world, conns, tsih) = session(2, 1);

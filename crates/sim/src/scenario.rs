@@ -47,6 +47,8 @@ pub struct IscsiPlan {
     pub connect_within: Span,
     /// How many of a thousand attempts to connect fail.
     pub connects_fail_per_mille: u64,
+    /// How many times each initiator declares another MaxRecvDataSegmentLength in full feature phase.
+    pub declares: u32,
     /// What a socket holds.
     pub socket_bytes: usize,
 }
@@ -130,6 +132,20 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// Returns how long it may take until all that can be open is carried over the slowest of links, twice as long to be
+    /// fair.
+    pub fn backlog(&self) -> Duration {
+        let Transport::Iscsi(plan) = &self.transport else { return Duration::ZERO };
+        let orders = u64::try_from(self.depth * self.initiators).unwrap_or(u64::MAX);
+        let bytes = orders * self.transfer_max * u64::from(self.block_size.bytes());
+        let round = plan.forward.delay.to + plan.backward.delay.to;
+        // One burst, or what the socket holds, for each time there and back.
+        let burst = plan.initiator_keys.max_burst_length.min(plan.target_keys.max_burst_length);
+        let step = u64::from(burst).min(u64::try_from(plan.socket_bytes).unwrap_or(u64::MAX)).max(1);
+        let rounds = u32::try_from(bytes.div_ceil(step)).unwrap_or(u32::MAX);
+        round.saturating_mul(rounds).saturating_mul(2)
+    }
+
     /// Returns whether initiators end tasks of others.
     pub const fn aborts(&self) -> bool {
         self.manages_one_in > 0 || self.reserves_one_in > 0
@@ -181,6 +197,7 @@ impl IscsiPlan {
             connect_within: Span::between(Duration::from_micros(50), Duration::from_millis(3)),
             connects_fail_per_mille: *pick(rng, &[0, 0, 100, 400]),
             socket_bytes: *pick(rng, &[2 << 10, 64 << 10, 1 << 20]),
+            declares: *pick(rng, &[0, 0, 3, 30]),
         }
     }
 }

@@ -312,9 +312,11 @@ impl World {
             // What was lost on the way may take a while to be missed; an immediate command never is. And who is aborted by
             // another initiator hears nothing of it (TAS is 0, SAM-5 §5.6).
             if !open.immediate && !self.scenario.aborts() {
-                let mended = self.fabric.trouble().after(PATIENCE);
+                let due = self.fabric.trouble().max(open.since);
+                let mended = due.after(PATIENCE).after(self.scenario.backlog());
                 if mended > now {
-                    // An abort now would hide what recovery forgot: it has as long, counted from the last trouble.
+                    // An abort now would hide what recovery forgot: it has as long, counted from the last trouble, and the
+                    // time that a slow path takes.
                     open.patience = mended;
                     continue;
                 }

@@ -16,12 +16,14 @@ use iscsi::initiator::contract::{
     Down, End, Event, ManageId, Management, Portal as SessionPortal, Purpose, Request, SessionPlan, Since,
     Slot, TaskId,
 };
+use iscsi::keys::Key;
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{Isid, PortalGroupTag};
 use iscsi::pdu::ahs::Cdb;
 use iscsi::pdu::scsi_command::TaskAttribute;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
+use iscsi::text::TextOut;
 use netem::odds::Span;
 use target::config::{DiscoveryConfig, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
 use target::shard::Shard;
@@ -29,7 +31,7 @@ use target::shard::Shard;
 use super::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
 use crate::house;
 use crate::media::{Medium, scattered};
-use crate::scenario::{IscsiPlan, Scenario};
+use crate::scenario::{IscsiPlan, Scenario, pick};
 use crate::trace::Trace;
 use promises::{Mercy, Promises};
 use watched::Watched;
@@ -82,11 +84,16 @@ enum Step {
     /// An attempt to connect comes to its end.
     Connect(usize, Slot, u64),
     Saved(UnitId, u64),
+    /// An initiator declares what it receives from now on.
+    Declare(usize),
     /// A session that gave up is begun anew.
     Restart(usize),
     /// A connection has been half closed for long enough.
     Linger(u64, Side),
 }
+
+/// When initiators declare what they receive.
+const DECLARES_WITHIN: Duration = Duration::from_secs(10);
 
 /// How many rounds of events, actions and bytes one moment may have.
 const SETTLES_WITHIN: u32 = 1_000_000;
@@ -146,6 +153,10 @@ impl Iscsi {
         for host in 0..scenario.initiators {
             let fresh = fabric.host(now, host);
             fabric.hosts.push(fresh);
+            for _ in 0..plan.declares {
+                let within = Span::between(Duration::ZERO, DECLARES_WITHIN).pick(&mut fabric.rng);
+                fabric.plan(now.after(within), Step::Declare(host));
+            }
         }
         fabric.settle(now);
         fabric
@@ -202,6 +213,14 @@ impl Iscsi {
         match step {
             Step::Connect(host, slot, token) => self.connect(now, host, slot, token),
             Step::Saved(unit, ticket) => self.shard.saved(now, unit, ticket, true),
+            Step::Declare(host) => {
+                let mut text = TextOut::new();
+                let len = pick(&mut self.rng, &["512", "1024", "3000", "8192", "65536"]);
+                text.put(Key::MaxRecvDataSegmentLength.name(), len);
+                // Whether it is taken depends on what else is being said.
+                let taken = self.hosts[host].session.send_text(now, None, text).is_ok();
+                self.trace.say(|| format!("initiator {host} declares {len}: {taken}"));
+            }
             Step::Restart(host) => {
                 self.tally.restarts += 1;
                 let fresh = self.host(now, host);

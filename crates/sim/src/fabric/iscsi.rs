@@ -1,6 +1,7 @@
 //! iSCSI: session machines, connections that fail, and a shard.
 
 mod promises;
+mod shard;
 mod watched;
 mod wire;
 
@@ -10,22 +11,21 @@ use base::buffer::Pool;
 use base::machine::{Arrival, ConnId, PortalId, StreamMachine as _};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
-use device::contract::{Access, RelativePort};
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
     Down, End, Event, ManageId, Management, Portal as SessionPortal, Purpose, Request, SessionPlan, Since,
     Slot, TaskId,
 };
 use iscsi::keys::Key;
-use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
-use iscsi::name::{Isid, PortalGroupTag};
+use iscsi::login::directory::TargetAddress;
+use iscsi::name::Isid;
 use iscsi::pdu::ahs::Cdb;
 use iscsi::pdu::scsi_command::TaskAttribute;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 use iscsi::text::TextOut;
 use netem::odds::Span;
-use target::config::{DiscoveryConfig, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
+use target::config::UnitId;
 use target::shard::Shard;
 
 use super::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
@@ -34,6 +34,7 @@ use crate::media::{Medium, scattered};
 use crate::scenario::{IscsiPlan, Scenario, pick};
 use crate::trace::Trace;
 use promises::{Mercy, Promises};
+use shard::config;
 use watched::Watched;
 use wire::{Side, Wire};
 
@@ -561,43 +562,4 @@ fn ended(end: End, data: Vec<u8>) -> Ended {
 
 fn address(portal: u8) -> core::net::SocketAddr {
     core::net::SocketAddr::from(([192, 0, 2, portal + 1], 3260))
-}
-
-fn config(scenario: &Scenario, plan: &IscsiPlan) -> ShardConfig {
-    let open = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
-    let luns = (0..scenario.units).map(|number| LunEntry {
-        number,
-        unit: UnitId(number.into()),
-        access: Access::ReadWrite,
-    });
-    let portals: Vec<Portal> = (0..plan.portals)
-        .map(|number| Portal {
-            id: PortalId(number.into()),
-            group: PortalGroupTag(1),
-            bound: Some(address(number)),
-            announced: None,
-        })
-        .collect();
-    ShardConfig {
-        targets: vec![TargetConfig {
-            id: TargetId(0),
-            name: house::TARGET.parse().unwrap(),
-            alias: None,
-            ports: portals.iter().map(|portal| (portal.id, RelativePort(1))).collect(),
-            luns: luns.collect(),
-            initiators: vec![],
-            auth: open.clone(),
-            users: vec![],
-            keys: plan.target_keys.clone(),
-            sessions_max: 64,
-            session_limits: None,
-        }],
-        portals,
-        discovery: DiscoveryConfig {
-            enabled: true,
-            auth: open,
-            users: vec![],
-            keys: plan.target_keys.clone(),
-        },
-    }
 }

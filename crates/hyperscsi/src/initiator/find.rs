@@ -10,6 +10,7 @@ use super::contract::{Down, Lost};
 use super::session::{Phase, Session};
 use crate::Role;
 use crate::association::{Association, PathAddress, Plan};
+use crate::discovery::{Finder as Scout, Found};
 use crate::frame::{Cmd, Header};
 use crate::login::initiator::{Event, Login, Plan as LoginPlan, Why};
 use crate::login::post;
@@ -21,6 +22,8 @@ use crate::random::Random;
 /// What looks for the target.
 pub(super) struct Finder {
     login: Option<Login>,
+    /// What looks for more ways to the target of the session, and the server that it is on.
+    scout: Option<(Scout, [u8; 16])>,
     random: Random,
     /// Whether a handshake is to begin as soon as there is entropy.
     wanted: bool,
@@ -35,6 +38,9 @@ pub(super) struct Finder {
 /// How long a session that the target seems not to know may take to show that it does.
 const SIGN_WITHIN: Duration = Duration::from_millis(200);
 
+/// How long more ways to the target are looked for.
+const LOOK_AROUND: Duration = Duration::from_secs(5);
+
 /// How often hints are listened to.
 const HINTS_EVERY: Duration = Duration::from_secs(1);
 
@@ -45,6 +51,7 @@ impl Finder {
     pub(super) fn new() -> Self {
         Self {
             login: None,
+            scout: None,
             random: Random::empty(),
             wanted: false,
             again: None,
@@ -54,18 +61,23 @@ impl Finder {
     }
 
     pub(super) fn poll_port(&mut self) -> Option<EtherPort> {
-        self.login.as_mut()?.poll_port()
+        let login = self.login.as_mut().and_then(Login::poll_port);
+        login.or_else(|| self.scout.as_mut()?.0.poll_port())
     }
 
     pub(super) fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
         if let Some(login) = &mut self.login {
             login.transmit(port, out);
         }
+        if let Some((scout, _)) = &mut self.scout {
+            scout.transmit(port, out);
+        }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let login = self.login.as_ref().and_then(Login::poll_timeout);
-        [login, self.again, self.suspicion].into_iter().flatten().min()
+        let scout = self.scout.as_ref().map(|(scout, _)| scout.poll_timeout());
+        [login, scout, self.again, self.suspicion].into_iter().flatten().min()
     }
 
     pub(super) fn stir(&mut self, entropy: [u8; 32]) {
@@ -74,7 +86,8 @@ impl Finder {
 
     /// Looks no more.
     pub(super) fn stop(&mut self) {
-        (self.login, self.wanted, self.again, self.suspicion) = (None, false, None, None);
+        (self.login, self.scout, self.wanted) = (None, None, false);
+        (self.again, self.suspicion) = (None, None);
     }
 
     /// Takes note that the session is alive.
@@ -159,17 +172,30 @@ impl Session {
             self.seek(now);
         }
         self.hear_login(now);
+        // A port that is new, or back, may be one more way.
+        if let Some(instance) = self.link.as_ref().map(|link| link.instance) {
+            self.look_around(now, instance);
+        }
     }
 
     pub(super) fn finder_port_down(&mut self, now: Instant, port: EtherPort) {
         if let Some(login) = &mut self.finder.login {
             login.port_down(now, port);
         }
+        if let Some((scout, _)) = &mut self.finder.scout {
+            scout.port_down(port);
+        }
     }
 
     pub(super) fn finder_timeout(&mut self, now: Instant) {
         if let Some(login) = &mut self.finder.login {
             login.handle_timeout(now);
+        }
+        if let Some((scout, _)) = &mut self.finder.scout {
+            scout.handle_timeout(now);
+            if scout.is_over(now) {
+                self.finder.scout = None;
+            }
         }
         self.hear_login(now);
         let due = |at: &mut Option<Instant>| at.take_if(|at| *at <= now).is_some();
@@ -195,7 +221,38 @@ impl Session {
                     self.hinted(now, sid);
                 }
             }
+            Cmd::Discovery => self.found(now, (frame.port, frame.source), header, bytes),
             _ => self.stats.strays += 1,
+        }
+    }
+
+    /// Looks for more ways to the server of the session.
+    fn look_around(&mut self, now: Instant, instance: [u8; 16]) {
+        let most = self.link.as_ref().map_or(1, |link| link.parameters.paths);
+        if self.plan.place.is_some() || most <= 1 {
+            return;
+        }
+        let (group, target) = (self.plan.group.clone(), Some(self.plan.target.clone()));
+        let mut scout = Scout::new(now, group, target, LOOK_AROUND, self.finder.random.bytes());
+        for (port, state) in &self.ports {
+            scout.port_up(*port, state);
+        }
+        self.finder.scout = Some((scout, instance));
+    }
+
+    /// Takes an answer of somebody who says that he is a way to the target. Whether he is, the session finds out.
+    fn found(&mut self, now: Instant, from: (EtherPort, Mac), header: &Header, bytes: &mut [u8]) {
+        let Some((scout, instance)) = &mut self.finder.scout else { return };
+        if !scout.frame(from, header, bytes) {
+            return;
+        }
+        let ours = |found: &Found| (found.port, found.mac) == from && found.instance == *instance;
+        if !scout.found().iter().any(ours) {
+            return;
+        }
+        let Some(state) = self.ports.get(&from.0).copied() else { return };
+        if let Some(transport) = self.transport() {
+            transport.add_path(now, PathAddress { port: from.0, mac: from.1 }, &state);
         }
     }
 
@@ -237,6 +294,7 @@ impl Session {
         let transport = Association::new(Role::Initiator, &plan, now, keys, sid_out, sid_in, address, &port);
         self.finder.stop();
         self.begin(now, agreed, transport);
+        self.look_around(now, agreed.instance);
     }
 
     fn login_failed(&mut self, now: Instant, why: Why) {

@@ -15,6 +15,7 @@ impl Session {
     pub(super) fn lose(&mut self, now: Instant, why: Lost) {
         let Some(link) = self.link.take() else { return };
         self.stats.sessions_lost += 1;
+        let keyed = link.keyed;
         self.part(*link);
         self.lose_tasks();
         (self.phase, self.last) = (Phase::Away, why);
@@ -25,8 +26,11 @@ impl Session {
             // We ourselves are about to.
             Lost::Ended(DisconnectReason::REPLACED) if self.finder.is_at_it() => {}
             // Whoever took its place would lose it again, and so on.
-            Lost::Ended(DisconnectReason::REPLACED | DisconnectReason::NOT_AUTHORIZED)
-            | Lost::Misbehaved(_) => return self.end(Down::Hopeless(why)),
+            Lost::Ended(DisconnectReason::REPLACED | DisconnectReason::NOT_AUTHORIZED) => {
+                return self.end(Down::Hopeless(why));
+            }
+            // Without keys, anybody may have done it in the target's name.
+            Lost::Misbehaved(_) if keyed => return self.end(Down::Hopeless(why)),
             _ => {}
         }
         if self.plan.retry.patience.is_zero() {

@@ -234,6 +234,8 @@ impl Session {
                 self.pool.recycle(part);
             }
         }
+        // What was sent in a session that is lost may have run there.
+        let end = if task.replays > 0 && end == End::NotSent { End::Lost } else { end };
         self.stats.done += 1;
         self.events.push_back(Event::Done { task: TaskId(key), outcome: Outcome { end, data_in } });
         self.unfence(key);

@@ -80,6 +80,8 @@ pub(super) struct Link {
     pub(super) transport: Option<Box<Association>>,
     pub(super) sids: (u32, u32),
     pub(super) keyed: bool,
+    /// The server.
+    pub(super) instance: [u8; 16],
     pub(super) parameters: Parameters,
     pub(super) issue: [Issue; 2],
     /// Whose message is under way.
@@ -291,6 +293,7 @@ impl Session {
             transport: Some(Box::new(transport)),
             sids: (agreed.sid_out, agreed.sid_in),
             keyed,
+            instance: agreed.instance,
             parameters: agreed.parameters,
             issue: Class::ALL.map(|class| Issue::new(class, exchanges)),
             sent: BTreeMap::new(),

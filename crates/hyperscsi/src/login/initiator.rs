@@ -415,7 +415,10 @@ impl Login {
             return;
         }
         let same = |known: &&mut Candidate| (known.port, known.mac) == (candidate.port, candidate.mac);
-        let room = self.candidates.len() < Self::CANDIDATES_MAX;
+        // Without a password START is the last step and every one that is answered is a session, the newest of which ends
+        // the others: so only one is asked.
+        let most = if self.plan.password.is_some() { Self::CANDIDATES_MAX } else { 1 };
+        let room = self.candidates.len() < most;
         match self.candidates.iter_mut().find(same) {
             // A repeated HELLO was answered again, or the cookie that we had was no good.
             Some(known) if known.cookie == candidate.cookie => return,

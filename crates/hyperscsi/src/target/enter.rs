@@ -14,6 +14,7 @@ use super::engine::Engine;
 use super::session::{Numbers, Phase, Session};
 use crate::Role;
 use crate::association::{Association, PathAddress, Plan};
+use crate::discovery::Answerer;
 use crate::exchange::numbers::Class;
 use crate::frame::{Cmd, Header};
 use crate::login::Agreed;
@@ -27,6 +28,7 @@ use crate::random::Random;
 /// What stands between outsiders and sessions.
 pub(super) struct Door {
     reception: Reception,
+    answerer: Answerer,
     random: Random,
     post: Post,
     /// How many hints may be given, and since when that was counted.
@@ -47,6 +49,7 @@ impl Door {
     pub(super) fn new() -> Self {
         Self {
             reception: Reception::new(Instant::ORIGIN),
+            answerer: Answerer::new(Instant::ORIGIN),
             random: Random::empty(),
             post: Post::default(),
             hints: (0, Instant::ORIGIN),
@@ -57,10 +60,12 @@ impl Door {
         self.random.stir(entropy);
         let entropy = self.random.bytes();
         self.reception.port_up(now, port, state, entropy);
+        self.answerer.port_up(port, state);
     }
 
     pub(super) fn port_down(&mut self, port: EtherPort) {
         self.reception.port_down(port);
+        self.answerer.port_down(port);
         self.post.port_down(port);
     }
 
@@ -71,11 +76,13 @@ impl Door {
     }
 
     pub(super) fn poll_port(&mut self) -> Option<EtherPort> {
-        self.reception.poll_port().or_else(|| self.post.poll_port())
+        let port = self.reception.poll_port().or_else(|| self.answerer.poll_port());
+        port.or_else(|| self.post.poll_port())
     }
 
     pub(super) fn transmit(&mut self, port: EtherPort, out: &mut FrameBatch) {
         self.reception.transmit(port, out);
+        self.answerer.transmit(port, out);
         self.post.transmit(port, out);
     }
 
@@ -127,14 +134,20 @@ impl Engine {
         bytes: &mut [u8],
         directory: &dyn Directory,
     ) {
-        if header.cmd != Cmd::Negotiate {
-            self.stats.unknown_sids += 1;
-            return;
-        }
         // One more than there is room for: an initiator that comes back ends its older session first.
         let full = self.sessions.len() > usize::from(self.limits.sessions_max);
         let desk = Desk { asked: directory, sids: &self.sids, full };
-        let agreed = self.door.reception.frame(now, &desk, (port, source), header, bytes);
+        let agreed = match header.cmd {
+            Cmd::Negotiate => self.door.reception.frame(now, &desk, (port, source), header, bytes),
+            Cmd::Discovery => {
+                self.door.answerer.frame(now, &desk, (port, source), header, bytes);
+                None
+            }
+            _ => {
+                self.stats.unknown_sids += 1;
+                None
+            }
+        };
         if let Some(agreed) = agreed {
             self.enter(now, *agreed, directory);
         }

@@ -106,7 +106,7 @@ impl Engine {
             Standing::Duplicate => {
                 // It may bring more of the data than the first one did, if the path takes longer frames by now.
                 if let Slot::Same(exchange) = slot {
-                    self.land(exchange, level, 0, data)?;
+                    let _ = self.land(exchange, level, 0, data);
                 }
                 return Err(Stray::Duplicate);
             }
@@ -216,7 +216,9 @@ impl Engine {
                 self.settle_early(key, ending);
             }
             // Its place is known to be right: `Request::parse` saw to it.
-            None => drop(self.land(key, level, 0, data)),
+            None => {
+                let _ = self.land(key, level, 0, data);
+            }
         }
         self.close_early(key);
     }

@@ -8,6 +8,8 @@
     reason = "tests"
 )]
 
+mod hostile;
+mod loss;
+mod management;
 mod pair;
-#[allow(dead_code, reason = "the vocabulary is ahead of the tests")]
 mod world;

@@ -7,7 +7,8 @@ use base::buffer::{Bytes, DataList, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
-use hyperscsi::initiator::contract::{self as ours, End, Outcome, Request, SessionPlan, TaskId};
+use hyperscsi::frame::Header;
+use hyperscsi::initiator::contract::{self as ours, Outcome, Request, SessionPlan, TaskId};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::{Access, Directory as LoginDirectory, Entrance, Export};
 use hyperscsi::login::{Password, Record};
@@ -16,7 +17,7 @@ use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::reply::ManageResult;
-use hyperscsi::seal::Level;
+use hyperscsi::seal::{Level, put_crc};
 use hyperscsi::target::contract::{Directory, Down, Event, Finish, SessionId, TaskRef};
 use hyperscsi::target::engine::{Engine, Limits};
 use netem::frame::{FrameLink, FramePlan};
@@ -77,8 +78,11 @@ impl LoginDirectory for Config {
         known.then(|| Entrance { access, parameters: self.parameters, steering: 3 })
     }
 
-    fn export_behind(&self, _: EtherPort, _: &GroupName, _: Option<&Name>) -> Option<Export> {
-        None
+    fn export_behind(&self, _: EtherPort, group: &GroupName, after: Option<&Name>) -> Option<Export> {
+        let first = after.is_none_or(|after| **after < *TARGET);
+        let (authenticates, luns, macs) = (self.record.is_some(), Vec::new(), Vec::new());
+        let export = Export { target: name(TARGET), authenticates, luns, macs };
+        (&**group == GROUP && first).then_some(export)
     }
 
     fn sid_taken(&self, _: u32) -> bool {
@@ -110,13 +114,16 @@ pub(crate) struct Server {
 pub(crate) struct Running {
     pub(crate) session: SessionId,
     pub(crate) lun: u64,
-    pub(crate) op: u8,
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) come: usize,
 }
 
 impl Server {
+    pub(crate) fn disk_of(&self, lun: u64) -> &[u8] {
+        &self.disks[&lun]
+    }
+
     fn disk(&mut self, lun: u64) -> &mut Vec<u8> {
         self.disks.entry(lun).or_insert_with(|| vec![0; DISK])
     }
@@ -138,7 +145,7 @@ impl Server {
                 let (lba, blocks) = (word(2), word(6));
                 let (at, len) = (lba as usize * BLOCK, blocks as usize * BLOCK);
                 let op = command.cdb[0];
-                let task = Running { session: command.session, lun: command.lun, op, at, len, come: 0 };
+                let task = Running { session: command.session, lun: command.lun, at, len, come: 0 };
                 match op {
                     READ => {
                         let data = self.disk(command.lun)[at..at + len].to_vec();
@@ -597,15 +604,21 @@ impl World {
     }
 }
 
-/// Returns the status of an outcome.
-pub(crate) fn status(outcome: &Outcome) -> Option<u8> {
-    if let End::Status(ending) = &outcome.end { Some(ending.status) } else { None }
-}
-
 /// Seeds of random tests: those in the environment variable, or the first few.
 pub(crate) fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("HYPER_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],
         None => (0..count).collect(),
     }
+}
+
+/// Returns a frame without protection.
+pub(crate) fn raw(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let mut batch = FrameBatch::new();
+    batch.begin(Mac::BROADCAST);
+    batch.put(&header.to_bytes());
+    batch.put(payload);
+    put_crc(&mut batch);
+    batch.end();
+    batch.frames().next().map(|(.., pieces)| pieces.flatten().copied().collect()).unwrap_or_default()
 }

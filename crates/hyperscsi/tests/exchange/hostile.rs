@@ -1,0 +1,304 @@
+//! Peers that lie: they are counted, they bound themselves, and they move nothing that they must not.
+
+use base::rng::Rng;
+use base::time::Duration;
+use hyperscsi::exchange::numbers::WINDOW;
+use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
+use hyperscsi::initiator::contract::{self as ours, Request as Ask};
+use hyperscsi::pdu::abort::{Abort, AbortReason};
+use hyperscsi::pdu::command::{Command, Request, TaskAttribute};
+use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
+use hyperscsi::seal::Level;
+use netem::frame::{FramePlan, lossy};
+
+use crate::world::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A world in which a raw peer speaks in the place of one end of an open session, whose real end is unplugged.
+struct Raw {
+    world: World,
+    sids: (u32, u32),
+    pn: u64,
+    to_target: bool,
+}
+
+impl Raw {
+    fn new(to_target: bool) -> Self {
+        let mut world = World::new(1, FramePlan::CLEAN, None);
+        let mut plan = world.plan_of(1);
+        plan.retry = ours::Retry::NONE;
+        world.join(plan);
+        world.up();
+        world.rest(SECOND);
+        let sids = world.engine.sessions().next().unwrap().sids;
+        world.sockets[usize::from(to_target)].unplugged = true;
+        Self { world, sids, pn: 200, to_target }
+    }
+
+    fn say(&mut self, cmd: Cmd, flags: Flags, (tag, xid, off): (u16, u32, u32), last: bool, payload: &[u8]) {
+        self.pn += 1;
+        let sid = if self.to_target { self.sids.1 } else { self.sids.0 };
+        let len = payload.len() as u16;
+        let header = Header {
+            tag,
+            last,
+            fragment: 0,
+            protected: false,
+            cmd,
+            flags: flags.with(Flags::ELICITS),
+            len,
+            sid,
+            pn: self.pn,
+            xid,
+            off,
+        };
+        let frame = raw(&header, payload);
+        let (target, host) = (self.world.sockets[0].state.mac, self.world.sockets[1].state.mac);
+        let (to, from) = if self.to_target { (target, host) } else { (host, target) };
+        self.world.inject(to, from, &frame);
+        self.world.rest(Duration::from_millis(1));
+    }
+
+    fn request(&mut self, tag: u16, xid: u32, command: &Command, data: &[u8]) {
+        let mut payload = Vec::new();
+        Request::Command(command.clone()).encode(&mut payload);
+        payload.extend_from_slice(data);
+        self.say(Cmd::Request, Flags::default(), (tag, xid, 0), true, &payload);
+    }
+
+    fn data(&mut self, tag: u16, xid: u32, off: u32, data: &[u8]) {
+        self.say(Cmd::Request, Flags::DATA, (tag, xid, off), false, data);
+    }
+
+    fn reply(&mut self, tag: u16, xid: u32, reply: Reply<'_>) {
+        let mut payload = Vec::new();
+        reply.encode(&mut payload);
+        self.say(Cmd::Reply, Flags::default(), (tag, xid, 0), true, &payload);
+    }
+}
+
+fn command(op: u8, lba: u32, out: u32, unsolicited_len: u32) -> Command {
+    Command {
+        lun: 0,
+        attribute: TaskAttribute::SIMPLE,
+        priority: 0,
+        after: 0,
+        data_in_len: 0,
+        data_out_len: out,
+        unsolicited_len,
+        cdb: cdb(op, lba, out / BLOCK as u32),
+    }
+}
+
+#[test]
+fn a_request_runs_once_however_often_and_under_whichever_slot_it_comes() {
+    let mut raw = Raw::new(true);
+    for _ in 0..5 {
+        raw.request(0, 1, &command(COUNT, 1, 0, 0), &[]);
+    }
+    raw.request(9, 1, &command(COUNT, 1, 0, 0), &[]);
+    raw.request(1, 2, &command(COUNT, 2, 0, 0), &[]);
+    raw.request(0, 1, &command(COUNT, 3, 0, 0), &[]);
+    assert_eq!(raw.world.server.counts, [(1, 1), (2, 1)].into());
+    assert_eq!(raw.world.engine.stats().duplicates, 6);
+}
+
+#[test]
+fn numbers_and_slots_out_of_bounds_open_nothing() {
+    let mut raw = Raw::new(true);
+    raw.request(0, WINDOW + 1, &command(COUNT, 1, 0, 0), &[]);
+    raw.request(0, 0, &command(COUNT, 1, 0, 0), &[]);
+    raw.request(500, 1, &command(COUNT, 1, 0, 0), &[]);
+    raw.request(0, 1 << 31 | 1, &command(COUNT, 1, 0, 0), &[]);
+    raw.request(0, 1, &Command { after: 1, ..command(COUNT, 1, 0, 0) }, &[]);
+    raw.request(0, 1, &Command { after: 7, ..command(COUNT, 1, 0, 0) }, &[]);
+    assert_eq!(raw.world.server.executed, 0);
+    // A slot that is in use is not taken over.
+    raw.request(3, 1, &command(LINGER, 0, 0, 0), &[]);
+    raw.request(3, 2, &command(COUNT, 1, 0, 0), &[]);
+    assert_eq!((raw.world.server.executed, raw.world.server.tasks.len()), (1, 1));
+    let stats = raw.world.engine.stats();
+    assert_eq!(
+        (stats.misnumbered, stats.duplicates, stats.unprotected, stats.malformed),
+        (3, 1, 1, 2),
+        "{stats:?}"
+    );
+}
+
+#[test]
+fn data_lands_within_what_was_announced_or_nowhere() {
+    let mut raw = Raw::new(true);
+    raw.world.server.disks.insert(0, vec![7; DISK]);
+    let before = raw.world.server.disks[&0].clone();
+    // 2 KiB in all, 1 KiB unasked; nothing else was asked for.
+    raw.request(0, 1, &command(LATE_WRITE, 4, 2048, 1024), &[1; 512]);
+    raw.data(0, 1, 1000, &[2; 100]);
+    raw.data(0, 1, 1024, &[2; 100]);
+    raw.data(0, 1, 2047, &[2; 100]);
+    raw.data(0, 1, u32::MAX - 10, &[2; 100]);
+    raw.data(1, 1, 512, &[2; 100]);
+    raw.data(0, 9, 512, &[2; 100]);
+    raw.data(5, 7, 65_530, &[2; 100]);
+    let stats = *raw.world.engine.stats();
+    assert_eq!((stats.misplaced, stats.strays, stats.misnumbered), (3, 3, 1), "{stats:?}");
+    assert_eq!(stats.data_out_bytes, 512);
+    // What was announced comes yet, and what came first stays.
+    raw.data(0, 1, 0, &[3; 1024]);
+    let task = *raw.world.server.tasks.keys().next().unwrap();
+    raw.world.engine.fetch(task, 0, 1024);
+    raw.world.rest(Duration::from_millis(1));
+    let disk = &raw.world.server.disks[&0];
+    assert_eq!(disk[4 * BLOCK..4 * BLOCK + 512], [1; 512]);
+    assert_eq!(disk[4 * BLOCK + 512..6 * BLOCK], [3; 512]);
+    assert!(disk[..4 * BLOCK] == before[..4 * BLOCK] && disk[6 * BLOCK..] == before[6 * BLOCK..]);
+}
+
+#[test]
+fn data_without_requests_takes_a_bounded_room_and_is_forgotten() {
+    let mut raw = Raw::new(true);
+    for slot in 0..600_u16 {
+        raw.data(slot, 2 + u32::from(slot), 0, &[1; 100]);
+    }
+    let held = raw.world.engine.data_bytes();
+    assert!(held > 0 && held <= 128 * (64 << 10), "{held}");
+    // One of them is claimed by its request after all.
+    raw.request(0, 2, &command(WRITE, 0, 512, 512), &[]);
+    raw.data(0, 2, 100, &[2; 412]);
+    assert_eq!(raw.world.server.executed, 1);
+    assert!(raw.world.server.disk_of(0)[..512] == [vec![1; 100], vec![2; 412]].concat()[..]);
+}
+
+#[test]
+fn a_request_that_was_given_up_before_it_came_never_runs() {
+    let mut raw = Raw::new(true);
+    let mut payload = Vec::new();
+    Abort::GiveUp(AbortReason::ASKED).encode(&mut payload);
+    raw.say(Cmd::Abort, Flags::default(), (4, 1, 0), true, &payload);
+    raw.request(4, 1, &command(COUNT, 1, 0, 0), &[]);
+    assert_eq!(raw.world.server.executed, 0);
+    // And one that runs is aborted.
+    raw.request(5, 2, &command(LINGER, 0, 0, 0), &[]);
+    assert_eq!(raw.world.server.tasks.len(), 1);
+    raw.say(Cmd::Abort, Flags::default(), (5, 2, 0), true, &payload);
+    raw.say(Cmd::Abort, Flags::default(), (5, 2, 0), true, &payload);
+    assert_eq!(raw.world.server.tasks.len(), 0);
+    assert_eq!(raw.world.engine.stats().bugs, 0);
+}
+
+#[test]
+fn more_unasked_data_than_agreed_ends_the_exchange() {
+    let mut raw = Raw::new(true);
+    raw.request(0, 1, &command(WRITE, 0, 128 << 10, 128 << 10), &[1; 100]);
+    assert_eq!(raw.world.server.executed, 0);
+    assert_eq!(raw.world.engine.data_bytes(), 0);
+}
+
+#[test]
+fn an_initiator_takes_no_byte_beyond_its_buffer_and_believes_one_end() {
+    for (off, len) in [(512, 1), (0, 513), (511, 2), (u32::MAX, 1)] {
+        let mut raw = Raw::new(false);
+        let task = raw.world.read(0, 0, 0, 1);
+        raw.say(Cmd::Reply, Flags::DATA, (0, 1, off), false, &vec![9; len]);
+        let down = raw.world.initiators[0].down;
+        let why = ours::Lost::Misbehaved(ours::Why::DataInOutside);
+        assert_eq!(down, Some(ours::Down::NoPath(why)), "{off} {len}");
+        assert_eq!(raw.world.end(0, task).end, ours::End::Lost);
+    }
+    let response = |status, data_in_len| {
+        Reply::Response(Response { status, data_in_len, transferable: 512, sense: &[] })
+    };
+    for second in [response(2, 256), response(0, 400)] {
+        let mut raw = Raw::new(false);
+        let task = raw.world.read(0, 0, 0, 1);
+        raw.reply(0, 1, response(0, 256));
+        raw.reply(0, 1, response(0, 256));
+        assert!(raw.world.initiators[0].down.is_none() && raw.world.initiators[0].ended.is_empty());
+        raw.reply(0, 1, second);
+        let why = ours::Lost::Misbehaved(ours::Why::TwoEnds);
+        assert_eq!(raw.world.initiators[0].down, Some(ours::Down::NoPath(why)));
+        assert_eq!(raw.world.end(0, task).end, ours::End::Lost);
+    }
+}
+
+#[test]
+fn an_initiator_sends_nothing_that_the_command_does_not_have() {
+    for ready in [
+        TransferReady { number: 0, offset: 2048, len: 1 },
+        TransferReady { number: 0, offset: 2047, len: 2 },
+        TransferReady { number: 5000, offset: 0, len: 1 },
+    ] {
+        let mut raw = Raw::new(false);
+        let task = raw.world.write(0, 0, 0, 4, 1);
+        raw.reply(0, 1, Reply::TransferReady(ready));
+        let why = ours::Lost::Misbehaved(ours::Why::TransferReadyOutside);
+        assert_eq!(raw.world.initiators[0].down, Some(ours::Down::NoPath(why)), "{ready:?}");
+        raw.world.end(0, task);
+    }
+    // A command that reads has none at all, and answers to nothing change nothing.
+    let mut raw = Raw::new(false);
+    let task = raw.world.read(0, 0, 0, 1);
+    for (tag, xid) in [(1, 1), (0, 2), (511, 1 << 31 | 1)] {
+        raw.reply(tag, xid, Reply::TransferReady(TransferReady { number: 0, offset: 0, len: 1 }));
+    }
+    assert_eq!(raw.world.initiators[0].session.stats().strays, 3);
+    assert!(raw.world.initiators[0].down.is_none() && !raw.world.initiators[0].ended.contains_key(&task));
+}
+
+/// Flips bits of frames that were sent, with the checksum mended where there is one, and plays them to both ends.
+#[test]
+fn changed_frames_break_neither_end() {
+    for seed in seeds(6) {
+        println!("HYPER_SEED={seed}");
+        let password = (seed % 2 == 0).then_some("sesame");
+        let mut world = World::new(seed, lossy(100, Duration::from_micros(100)), password);
+        if password.is_some() {
+            // Without this, units may be reached without protection, and frames to them can be forged.
+            world.config.levels = (0..4).map(|lun| (lun, Level::Integrity)).collect();
+        }
+        world.captures = true;
+        world.join(world.plan_of(1));
+        world.up();
+        let mut rng = Rng::from_seed(seed);
+        for round in 0..30_u32 {
+            if world.initiators[0].session.is_down() {
+                // Without keys, whoever forges a goodbye is believed.
+                assert!(password.is_none());
+                break;
+            }
+            let write = world.write(0, 0, round * 40, 1 + rng.below(40) as u32, seed);
+            let linger = world.submit(0, Ask::new(1, cdb(COUNT, round, 0)));
+            world.rest(Duration::from_micros(rng.below(300)));
+            for _ in 0..40 {
+                let number =
+                    world.capture.len() - 1 - rng.below(world.capture.len().min(200) as u64) as usize;
+                let (to, source, mut frame) = world.capture[number].clone();
+                for _ in 0..=rng.below(3) {
+                    let most = if rng.below(2) == 0 { HEADER_LEN + 8 } else { frame.len() };
+                    let at = rng.below(most.min(frame.len()) as u64) as usize;
+                    frame[at] = rng.next_u64() as u8;
+                }
+                if let Ok((header, _)) = Header::parse(&frame)
+                    && !header.protected
+                {
+                    let end = HEADER_LEN + usize::from(header.len);
+                    frame = raw(&header, &frame[HEADER_LEN..end]);
+                }
+                world.inject(to, source, &frame);
+            }
+            if password.is_some() {
+                world.good(0, write);
+                world.good(0, linger);
+            }
+            world.rest(Duration::from_millis(5));
+        }
+        assert_eq!(world.engine.stats().bugs, 0);
+        assert_eq!(world.initiators[0].session.stats().bugs, 0);
+        if password.is_some() {
+            assert!(world.server.counts.values().all(|count| *count == 1), "something ran twice");
+            assert_eq!((world.server.counts.len(), world.initiators[0].ups), (30, 1));
+            world.rest(2 * SECOND);
+            world.is_clean();
+        }
+    }
+}

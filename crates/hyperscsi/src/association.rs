@@ -29,7 +29,7 @@ use crate::path::space::PATH_SHIFT;
 use crate::path::{Outcome, Path};
 pub use crate::path::{PathAddress, PathStats};
 use crate::pdu::ask::TOKEN_LEN;
-use crate::pdu::parameters::{Parameters, Repair};
+use crate::pdu::parameters::{Levels, Parameters, Repair};
 use crate::seal::{Level, Opener, Sealer, SessionKeys};
 use crate::{Role, frame::TAGS};
 
@@ -46,6 +46,8 @@ pub struct Plan {
     pub repair: Repair,
     /// After how long without a sign of life a path, and with the last one the session, is given up.
     pub lost_after: Duration,
+    /// Which levels exchanges may have.
+    pub levels: Levels,
     /// How many exchanges can be under way.
     pub exchanges: u16,
     /// How many paths the session may have.
@@ -93,6 +95,7 @@ impl Plan {
         Self {
             repair: peers.repair,
             lost_after: Duration::from_millis(u64::from(peers.lost_after_ms)),
+            levels: peers.levels,
             exchanges: peers.exchanges.clamp(1, TAGS),
             paths: peers.paths,
             token,

@@ -11,6 +11,7 @@ use crate::path::PathAddress;
 use crate::path::space::BadAck;
 use crate::pdu::ack::Ack;
 use crate::pdu::ask::{Ask, Path as Step};
+use crate::seal::Level;
 
 impl Association {
     /// Takes a frame whose header was parsed and names this session. `deliver` is given the header and the payload proper of
@@ -93,7 +94,9 @@ impl Association {
             Cmd::Discovery | Cmd::Negotiate | Cmd::Negotiated => return Err(Dropped::NotOurs),
         }
         // Under keys, only frames of exchanges that their owner left unprotected travel so, and they acknowledge nothing.
-        let exchange = matches!(header.cmd, Cmd::Request | Cmd::Reply) && !header.flags.has(Flags::ACKS);
+        let exchange = self.plan.levels.has(Level::None)
+            && matches!(header.cmd, Cmd::Request | Cmd::Reply)
+            && !header.flags.has(Flags::ACKS);
         if header.protected != self.keyed && !(self.keyed && exchange) {
             return Err(Dropped::Protection);
         }
@@ -149,6 +152,12 @@ impl Association {
             .acknowledge(now, ack, &mut self.outbox, &mut |done| collect(events, spent, done))
             .map_err(|BadAck::NeverSent| Dropped::FalseAck);
         let Ok(outcome) = outcome else {
+            if self.keyed && !ack.sealed {
+                // The acknowledgement is genuine, but frames without protection can be forged: what it names was
+                // received, and not from us.
+                self.drops.false_acks += 1;
+                return Ok(());
+            }
             // In a session without keys anybody may have written it.
             if self.keyed {
                 self.events.push_back(Event::Misbehaved);

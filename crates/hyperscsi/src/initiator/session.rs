@@ -477,6 +477,7 @@ impl FrameMachine for Session {
         let (port, source, group) = (frame.port, frame.source, frame.group);
         let Some(bytes) = frame.payload.get_mut(..len).filter(|_| !group) else { return };
         let link = self.link.as_deref_mut().filter(|link| link.sids.1 == header.sid);
+        let forgeable = link.as_ref().is_some_and(|link| link.keyed && !header.protected);
         let Some(mut transport) = link.and_then(|link| link.transport.take()) else {
             self.stats.strays += 1;
             return;
@@ -485,8 +486,8 @@ impl FrameMachine for Session {
             self.deliver(header, payload);
         });
         match taken {
-            // That it ends is no sign of life.
-            Ok(()) if self.verdict.is_some() => {}
+            // That it ends is no sign of life, nor is what anybody can say.
+            Ok(()) if self.verdict.is_some() || forgeable => {}
             Ok(()) => self.finder.sign_of_life(),
             Err(_) => self.stats.refused_frames += 1,
         }

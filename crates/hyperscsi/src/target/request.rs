@@ -126,8 +126,7 @@ impl Engine {
             Request::Manage(manage) => manage.lun,
         };
         let least = directory.least_level(SessionId(key), lun);
-        let short = level < least.min(if session.keyed { Level::Encrypt } else { Level::None })
-            || !session.keyed && least > Level::None;
+        let short = level < least || !session.parameters.levels.has(level);
         match request {
             Request::Command(command) => self.begin(exchange, level, short, command, data),
             Request::Manage(manage) => self.begin_manage(exchange, level, short, manage),

@@ -12,7 +12,7 @@ use crate::command::CommandError;
 use crate::login::plan_for;
 use crate::open::{OpenError, open_discovery};
 use crate::unit::{LogicalUnit, UnitError};
-use crate::url::{Place, Secrets, Url};
+use crate::url::{Place, Secrets, Url, Way};
 
 /// What a portal told.
 #[derive(Clone, Debug)]
@@ -76,8 +76,8 @@ pub async fn units(
     secrets: &dyn Secrets,
 ) -> Result<Vec<FoundUnit>, DiscoverError> {
     let ways = ways_to(place, target);
-    let first = ways.first().map_or_else(|| place.portal.clone(), |way| way.address.clone());
-    let place = Place { portal: first, ..place.clone() };
+    let first = ways.first().map_or_else(|| place.way.clone(), |way| Way::Iscsi(way.address.clone()));
+    let place = Place { way: first, ..place.clone() };
     let at = || format!("{place}/{}", target.name);
     let mut plan =
         plan_for(&place, Purpose::Target(target.name.clone()), secrets).map_err(OpenError::from)?;
@@ -116,7 +116,8 @@ async fn look_at(unit: &LogicalUnit, url: Url) -> Result<Option<FoundUnit>, Comm
 /// Returns the portals of a target, best first: the one that was asked if the target is there too; what the target
 /// names; and last, as targets behind an address translation name what nobody reaches, the one that was asked.
 fn ways_to(place: &Place, target: &Discovered) -> Vec<Portal> {
-    let asked = |address: &TargetAddress| *address == place.portal;
+    let Way::Iscsi(portal) = &place.way else { return Vec::new() };
+    let asked = |address: &TargetAddress| address == portal;
     let mut ways: Vec<Portal> = target
         .addresses
         .iter()
@@ -124,7 +125,7 @@ fn ways_to(place: &Place, target: &Discovered) -> Vec<Portal> {
         .collect();
     match ways.iter().position(|way| asked(&way.address)) {
         Some(at) => ways.swap(0, at),
-        None => ways.push(Portal { address: place.portal.clone(), group: None }),
+        None => ways.push(Portal { address: portal.clone(), group: None }),
     }
     ways
 }

@@ -54,6 +54,7 @@ pub mod disk;
 pub mod down;
 pub mod driver;
 pub mod login;
+pub mod neighbours;
 pub mod open;
 pub mod running;
 pub mod sessions;

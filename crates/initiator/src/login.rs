@@ -4,7 +4,7 @@ use iscsi::initiator::contract::{Portal, Purpose, Retry, SessionPlan};
 use iscsi::name::{BadName, IscsiName, Isid};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::url::{NoSecret, Place, Secrets, Url};
+use crate::url::{NoSecret, Place, Secrets, Url, Way};
 
 /// What our names start with; the host's follows.
 const NAME: &str = "iqn.2026-11.example.targe:";
@@ -18,6 +18,9 @@ pub enum NoPlan {
     /// The host's name makes no name of an initiator.
     #[error("this host has no name that makes an iSCSI name ({0}); give one with initiator=")]
     Name(#[from] BadName),
+    /// It is of the other protocol.
+    #[error("hyperscsi:// names what `discover` finds; sessions of it are not in this build")]
+    HyperScsi,
 }
 
 /// Plans the session that a URL asks for.
@@ -35,7 +38,8 @@ pub fn plan(url: &Url, secrets: &dyn Secrets) -> Result<SessionPlan, NoPlan> {
 pub fn plan_for(place: &Place, purpose: Purpose, secrets: &dyn Secrets) -> Result<SessionPlan, NoPlan> {
     let options = &place.options;
     let initiator = options.initiator.clone().map_or_else(default_name, Ok)?;
-    let portals = vec![Portal { address: place.portal.clone(), group: None }];
+    let Way::Iscsi(portal) = &place.way else { return Err(NoPlan::HyperScsi) };
+    let portals = vec![Portal { address: portal.clone(), group: None }];
     let mut plan = SessionPlan::new(initiator, random_isid(), purpose, portals);
     plan.auth = place.login.auth(options, secrets)?;
     plan.keys = options.keys.clone();

@@ -1,12 +1,16 @@
-//! What is to be reached, as libiscsi writes it: `iscsi://[user[%password]@]host[:port]/iqn/lun[?key=value&…]`.
+//! What is to be reached, as libiscsi writes it: `iscsi://[user[%password]@]host[:port]/iqn/lun[?key=value&…]`, and
+//! `hyperscsi://[group[%password]@]interface/iqn/lun[?key=value&…]` for what is reached by HyperSCSI.
 //!
-//! A [`Place`] is a portal and who we are there, which is all that discovery needs; a [`Url`] adds a target and a LUN.
+//! A [`Place`] is a portal or a network and who we are there, which is all that discovery needs; a [`Url`] adds a target
+//! and a LUN.
 //! Nothing here reads a file or the environment: [`Login::auth`] is told how.
 
 mod query;
 
 use std::fmt;
 
+use hyperscsi::login::Password;
+use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials, Secret};
 use iscsi::login::directory::{DEFAULT_PORT, TargetAddress};
 use iscsi::login::initiator::AuthPlan;
@@ -26,35 +30,78 @@ pub struct Url {
     pub lun: u16,
 }
 
-/// A portal, and who we are there.
+/// A portal or a network, and who we are there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The portal.
-    pub portal: TargetAddress,
+    /// The way there.
+    pub way: Way,
     /// How we prove who we are.
     pub login: Login,
     /// What the query says.
     pub options: Options,
 }
 
+/// The way to targets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// iSCSI: the portal.
+    Iscsi(TargetAddress),
+    /// HyperSCSI: our interfaces to the networks where they are.
+    HyperScsi(Vec<String>),
+}
+
+impl Way {
+    /// Returns the protocol.
+    pub const fn scheme(&self) -> Scheme {
+        match self {
+            Self::Iscsi(_) => Scheme::Iscsi,
+            Self::HyperScsi(_) => Scheme::HyperScsi,
+        }
+    }
+}
+
+/// A protocol, as a URL begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// `iscsi://`
+    Iscsi,
+    /// `hyperscsi://`
+    HyperScsi,
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Iscsi => "iscsi",
+            Self::HyperScsi => "hyperscsi",
+        })
+    }
+}
+
 /// How we prove who we are, as the URL says it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Login {
-    /// Our CHAP name; without one there is no CHAP.
+    /// Our CHAP name, without which there is no CHAP; or the group.
     pub user: Option<String>,
-    /// Our secret, where the URL holds it.
-    pub password: Option<Secret>,
+    /// Our secret or the group's, where the URL holds it.
+    pub password: Option<Password>,
 }
 
 /// Why a text is not a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadUrl {
     /// It starts otherwise.
-    #[error("a URL starts with iscsi://, as in iscsi://HOST[:PORT]/IQN/LUN")]
+    #[error("a URL starts with iscsi://, as in iscsi://HOST[:PORT]/IQN/LUN, or with hyperscsi://")]
     Scheme,
-    /// It is one of HyperSCSI.
-    #[error("HyperSCSI is not in this build; iscsi:// is")]
-    HyperScsi,
+    /// No group is in it.
+    #[error("there is no group in the URL; it begins with hyperscsi://GROUP@INTERFACE")]
+    NoGroup,
+    /// The group is none.
+    #[error("\"{0}\" is no group: 1 to 64 bytes without control characters")]
+    Group(String),
+    /// The interface is none.
+    #[error("\"{0}\" is no network interface: 1 to 15 bytes without slashes and spaces")]
+    Interface(String),
     /// No host is in it.
     #[error("there is no host in the URL")]
     NoHost,
@@ -170,8 +217,8 @@ impl Url {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, BadUrl> {
-        let (authority, path, query) = split(text)?;
-        let place = Place::assemble(authority, query)?;
+        let Parts { scheme, authority, path, query } = split(text)?;
+        let place = Place::assemble(scheme, authority, query)?;
         let path = path.ok_or(BadUrl::NoTarget)?;
         let (target, rest) = match path.split_once('/') {
             Some((target, rest)) => (target, Some(rest)),
@@ -199,19 +246,35 @@ impl Place {
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, BadUrl> {
         let whole = if text.contains("://") { text.to_owned() } else { format!("iscsi://{text}") };
-        let (authority, path, query) = split(&whole)?;
+        let Parts { scheme, authority, path, query } = split(&whole)?;
         match path.filter(|path| !path.is_empty()) {
             Some(path) => Err(BadUrl::NotAPlace(path.to_owned())),
-            None => Self::assemble(authority, query),
+            None => Self::assemble(scheme, authority, query),
         }
     }
 
-    fn assemble(authority: &str, query: Option<&str>) -> Result<Self, BadUrl> {
+    fn assemble(scheme: Scheme, authority: &str, query: Option<&str>) -> Result<Self, BadUrl> {
         let (login, host) = match authority.rsplit_once('@') {
             Some((login, host)) => (Login::parse(login)?, host),
             None => (Login::default(), authority),
         };
-        Ok(Self { portal: portal(host)?, login, options: Options::parse(query)? })
+        let options = Options::parse(scheme, query)?;
+        let way = match scheme {
+            Scheme::Iscsi => Way::Iscsi(portal(host)?),
+            Scheme::HyperScsi => {
+                let group = login.user.as_deref().ok_or(BadUrl::NoGroup)?;
+                GroupName::new(group).ok_or_else(|| BadUrl::Group(group.to_owned()))?;
+                let mut interfaces = vec![interface(host)?];
+                for name in &options.paths {
+                    let name = interface(name)?;
+                    if !interfaces.contains(&name) {
+                        interfaces.push(name);
+                    }
+                }
+                Way::HyperScsi(interfaces)
+            }
+        };
+        Ok(Self { way, login, options })
     }
 }
 
@@ -227,8 +290,7 @@ impl Login {
             return Err(BadUrl::User);
         }
         let password = password.map(|password| {
-            Secret::of_any_strength(&unescaped(password, true).unwrap_or_default())
-                .map_err(|_| BadUrl::Password)
+            Password::new(&unescaped(password, true).unwrap_or_default()).map_err(|_| BadUrl::Password)
         });
         Ok(Self { user: Some(user.to_owned()), password: password.transpose()? })
     }
@@ -246,7 +308,7 @@ impl Login {
         };
         let own = match (&options.password_file, &self.password) {
             (Some(path), _) => secret_in_file(path, secrets)?,
-            (None, Some(password)) => password.clone(),
+            (None, Some(password)) => chap_secret(password, "the URL")?,
             (None, None) => secret_in_variable(PASSWORD_VARIABLE, secrets)?
                 .ok_or_else(|| NoSecret::Missing(user.clone()))?,
         };
@@ -271,20 +333,41 @@ impl Login {
     }
 }
 
+impl Login {
+    /// Gathers the password of the group, if there is one: HyperSCSI knows groups without.
+    ///
+    /// # Errors
+    /// It stands somewhere, but cannot be had.
+    pub fn group_password(
+        &self,
+        options: &Options,
+        secrets: &dyn Secrets,
+    ) -> Result<Option<Password>, NoSecret> {
+        match (&options.password_file, &self.password) {
+            (Some(path), _) => password_in_file(path, secrets).map(Some),
+            (None, Some(password)) => Ok(Some(password.clone())),
+            (None, None) => password_in_variable(PASSWORD_VARIABLE, secrets),
+        }
+    }
+}
+
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Login({:?})", self.user)
     }
 }
 
-/// Writes the portal and the user, and no secret.
+/// Writes the portal or the first interface, and the user or the group; no secret.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("iscsi://")?;
+        write!(f, "{}://", self.way.scheme())?;
         if let Some(user) = &self.login.user {
             write!(f, "{user}@")?;
         }
-        write!(f, "{}", self.portal)
+        match &self.way {
+            Way::Iscsi(portal) => write!(f, "{portal}"),
+            Way::HyperScsi(interfaces) => f.write_str(interfaces.first().map_or("", String::as_str)),
+        }
     }
 }
 
@@ -303,12 +386,20 @@ impl std::str::FromStr for Url {
     }
 }
 
-/// Takes a URL apart: authority, path without its first slash, query.
-fn split(text: &str) -> Result<(&str, Option<&str>, Option<&str>), BadUrl> {
-    if text.starts_with("hyperscsi://") {
-        return Err(BadUrl::HyperScsi);
-    }
-    let rest = text.strip_prefix("iscsi://").ok_or(BadUrl::Scheme)?;
+/// A URL taken apart: path without its first slash.
+struct Parts<'a> {
+    scheme: Scheme,
+    authority: &'a str,
+    path: Option<&'a str>,
+    query: Option<&'a str>,
+}
+
+fn split(text: &str) -> Result<Parts<'_>, BadUrl> {
+    let (scheme, rest) = match (text.strip_prefix("iscsi://"), text.strip_prefix("hyperscsi://")) {
+        (Some(rest), _) => (Scheme::Iscsi, rest),
+        (_, Some(rest)) => (Scheme::HyperScsi, rest),
+        _ => return Err(BadUrl::Scheme),
+    };
     let (rest, query) = match rest.split_once('?') {
         Some((rest, query)) => (rest, Some(query)),
         None => (rest, None),
@@ -317,9 +408,16 @@ fn split(text: &str) -> Result<(&str, Option<&str>, Option<&str>), BadUrl> {
     let from = rest.rfind('@').map_or(0, |at| at + 1);
     let slash = rest.get(from..).and_then(|host| host.find('/')).map(|at| from + at);
     match slash.and_then(|at| Some((rest.get(..at)?, rest.get(at + 1..)?))) {
-        Some((authority, path)) => Ok((authority, Some(path), query)),
-        None => Ok((rest, None, query)),
+        Some((authority, path)) => Ok(Parts { scheme, authority, path: Some(path), query }),
+        None => Ok(Parts { scheme, authority: rest, path: None, query }),
     }
+}
+
+/// Reads the name of a network interface, as the kernel lets it be.
+fn interface(text: &str) -> Result<String, BadUrl> {
+    let legal = |c: char| !c.is_whitespace() && !c.is_control() && c != '/';
+    let fits = (1..=15).contains(&text.len()) && text.chars().all(legal);
+    fits.then(|| text.to_owned()).ok_or_else(|| BadUrl::Interface(text.to_owned()))
 }
 
 fn portal(text: &str) -> Result<TargetAddress, BadUrl> {
@@ -390,19 +488,31 @@ fn decoded(text: &str) -> Result<String, BadUrl> {
 }
 
 fn secret_in_file(path: &str, secrets: &dyn Secrets) -> Result<Secret, NoSecret> {
-    let bytes = secrets.file(path).map_err(|source| NoSecret::File { path: path.to_owned(), source })?;
-    secret(&bytes, path)
+    chap_secret(&password_in_file(path, secrets)?, path)
 }
 
 fn secret_in_variable(name: &str, secrets: &dyn Secrets) -> Result<Option<Secret>, NoSecret> {
-    secrets.variable(name).map(|bytes| secret(&bytes, name)).transpose()
+    password_in_variable(name, secrets)?.map(|password| chap_secret(&password, name)).transpose()
 }
 
-/// Takes a secret as it was found, but for the line break at its end.
-fn secret(bytes: &[u8], place: &str) -> Result<Secret, NoSecret> {
+fn chap_secret(password: &Password, place: &str) -> Result<Secret, NoSecret> {
+    Secret::of_any_strength(password.secret_bytes()).map_err(|_| NoSecret::Unusable(place.to_owned()))
+}
+
+fn password_in_file(path: &str, secrets: &dyn Secrets) -> Result<Password, NoSecret> {
+    let bytes = secrets.file(path).map_err(|source| NoSecret::File { path: path.to_owned(), source })?;
+    password(&bytes, path)
+}
+
+fn password_in_variable(name: &str, secrets: &dyn Secrets) -> Result<Option<Password>, NoSecret> {
+    secrets.variable(name).map(|bytes| password(&bytes, name)).transpose()
+}
+
+/// Takes a password as it was found, but for the line break at its end.
+fn password(bytes: &[u8], place: &str) -> Result<Password, NoSecret> {
     let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    Secret::of_any_strength(line).map_err(|_| NoSecret::Unusable(place.to_owned()))
+    Password::new(line).map_err(|_| NoSecret::Unusable(place.to_owned()))
 }
 
 #[cfg(test)]

@@ -129,17 +129,20 @@ pub(crate) struct DiscoverArgs {
     /// Be this initiator
     #[arg(long, value_name = "IQN")]
     pub(crate) initiator: Option<String>,
-    /// Look for a HyperSCSI group (not in this build)
-    #[arg(long, value_name = "NAME")]
+    /// Look for what is exported to a HyperSCSI group, on the networks of --iface
+    #[arg(long, value_name = "NAME", requires = "iface", conflicts_with = "portal")]
     pub(crate) group: Option<String>,
-    /// Look on an Ethernet interface (not in this build)
-    #[arg(long)]
-    pub(crate) iface: Option<String>,
+    /// Look on this Ethernet interface; several are separated by commas
+    #[arg(long, value_delimiter = ',', requires = "group")]
+    pub(crate) iface: Vec<String>,
+    /// Wait so many seconds for answers
+    #[arg(long, value_name = "SECONDS", requires = "group", value_parser = clap::value_parser!(u64).range(1..=60))]
+    pub(crate) wait: Option<u64>,
 }
 
 /// What `URL` is; its brackets are no links.
-pub(crate) const URL_HELP: &str =
-    "The LUN: iscsi://[USER@]HOST[:PORT]/IQN/LUN[?KEY=VALUE&...]; docs/initiator.md lists the keys";
+pub(crate) const URL_HELP: &str = "The LUN: iscsi://[USER@]HOST[:PORT]/IQN/LUN[?KEY=VALUE&...], or hyperscsi://GROUP@INTERFACE/IQN/LUN[?...]; \
+     docs/initiator.md lists the keys";
 
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {

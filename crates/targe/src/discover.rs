@@ -1,9 +1,12 @@
-//! `targe discover`: the targets of a portal, and their LUNs by logging in to each.
+//! `targe discover`: the targets of a portal, and their LUNs by logging in to each; or what the networks of an interface
+//! export to a HyperSCSI group, as they say themselves.
+
+mod group;
 
 use daemon::config::show_size;
 use initiator::answer::block_on;
 use initiator::discover::{DiscoverError, FoundUnit, targets, units};
-use initiator::url::{OfProcess, Place};
+use initiator::url::{OfProcess, Place, Scheme};
 use iscsi::discovery::Discovered;
 use iscsi::name::IscsiName;
 use serde_json::{Value, json};
@@ -14,7 +17,13 @@ use crate::tables::Table;
 use crate::{Failure, print};
 
 pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
+    if let Some(name) = &args.group {
+        return group::run(name, args);
+    }
     let place = place(args)?;
+    if place.way.scheme() == Scheme::HyperScsi {
+        return group::show(&place, args);
+    }
     let client = reach::client()?;
     let told = block_on(targets(&client, &place, &OfProcess)).map_err(|why| failure(&why))?;
     if told.ignored > 0 {
@@ -45,16 +54,11 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
 
 /// Takes the flags as if they stood in the URL.
 fn place(args: &DiscoverArgs) -> Result<Place, Failure> {
-    for (flag, given) in [("--group", args.group.is_some()), ("--iface", args.iface.is_some())] {
-        if given {
-            return Err(Failure::Misused(format!(
-                "{flag}: HyperSCSI is not in this build; iSCSI portals are given as HOST[:PORT]"
-            )));
-        }
-    }
     let misused = |text: String| Failure::Misused(text);
-    let portal =
-        args.portal.as_deref().ok_or_else(|| misused("which portal? Give HOST[:PORT]".to_owned()))?;
+    let portal = args
+        .portal
+        .as_deref()
+        .ok_or_else(|| misused("which portal? Give HOST[:PORT], or --group and --iface".to_owned()))?;
     let mut place = Place::parse(portal).map_err(|why| misused(why.to_string()))?;
     if let Some(user) = &args.user {
         if user.is_empty() || user.len() > 255 {

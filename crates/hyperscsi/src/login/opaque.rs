@@ -36,7 +36,7 @@ pub struct BadPassword;
 
 impl Password {
     /// More than anybody types, and as much as a file of keys needs.
-    pub const LEN_MAX: usize = 256;
+    pub const LEN_MAX: usize = 255;
 
     /// Takes `bytes` if they can be a password.
     ///
@@ -45,6 +45,11 @@ impl Password {
     pub fn new(bytes: &[u8]) -> Result<Self, BadPassword> {
         let legal = (1..=Self::LEN_MAX).contains(&bytes.len());
         if legal { Ok(Self(Zeroizing::new(bytes.to_vec()))) } else { Err(BadPassword) }
+    }
+
+    /// Returns the bytes: for those who hand them on, and never to be shown.
+    pub fn secret_bytes(&self) -> &[u8] {
+        &self.0
     }
 }
 
@@ -349,6 +354,6 @@ mod tests {
         assert_eq!(alloc::format!("{password:?}"), "Password");
         assert!(!alloc::format!("{record:?}").contains("setup"));
         assert_eq!(Password::new(b""), Err(BadPassword));
-        assert_eq!(Password::new(&[0; 257]), Err(BadPassword));
+        assert_eq!(Password::new(&[0; 256]), Err(BadPassword));
     }
 }

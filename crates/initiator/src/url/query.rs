@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use hyperscsi::pdu::parameters::Repair;
 use iscsi::chap::{Algorithm, Algorithms, Secret};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 
-use super::unescaped;
+use super::{Scheme, unescaped};
 
 /// The most connections of a session.
 const CONNECTIONS_MAX: u32 = 16;
@@ -24,8 +25,8 @@ pub struct Options {
     pub keys: KeyPolicy,
     /// How many connections the session wants: 1 to 16.
     pub connections: u16,
-    /// The least protection that the session may have.
-    pub protection: Protection,
+    /// The least protection that the session may have, if it is said.
+    pub protection: Option<Protection>,
     /// Our own name.
     pub initiator: Option<IscsiName>,
     /// The file that holds our password.
@@ -42,16 +43,24 @@ pub struct Options {
     pub patience: Option<Duration>,
     /// How long connecting and logging in may take.
     pub connect_timeout: Option<Duration>,
+    /// HyperSCSI: the longest frames.
+    pub mtu: Option<u16>,
+    /// HyperSCSI: how what was lost is sent again.
+    pub retransmission: Repair,
+    /// HyperSCSI: our other interfaces.
+    pub paths: Vec<String>,
 }
 
 /// The least protection that a session may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protection {
-    /// None: damage may go unnoticed if the target wants no digests.
+    /// None: with iSCSI, damage may go unnoticed if the target wants no digests.
     #[default]
     None,
-    /// Both digests.
+    /// iSCSI: both digests. HyperSCSI: every frame is authenticated.
     Integrity,
+    /// HyperSCSI alone: every frame is encrypted too.
+    Encrypt,
 }
 
 /// Why an option is none.
@@ -77,8 +86,11 @@ pub enum BadOption {
         wanted: &'static str,
     },
     /// Encryption is asked for.
-    #[error("protection=encrypt is not in this build; none and integrity are")]
+    #[error("protection=encrypt is for hyperscsi:// URLs; iSCSI knows none and integrity in this build")]
     NoEncryption,
+    /// It is an option of the other protocol.
+    #[error("option {0} is for {1}:// URLs")]
+    OtherProtocol(&'static str, Scheme),
     /// Two options contradict each other.
     #[error("protection=integrity needs both digests; {0} switches one off")]
     ProtectionAgainst(&'static str),
@@ -92,6 +104,8 @@ pub struct OptionKey {
     pub takes: &'static str,
     /// What it is for, as the manual says.
     pub meaning: &'static str,
+    /// The protocol that it belongs to, if not to both.
+    pub of: Option<Scheme>,
     set: fn(&mut Options, &str) -> Option<()>,
 }
 
@@ -102,52 +116,58 @@ impl std::fmt::Debug for OptionKey {
 }
 
 /// Every key that the query can hold.
-pub static KEYS: [OptionKey; 23] = [
-    key("header_digest", DIGESTS, "HeaderDigest", |options, value| {
+pub static KEYS: [OptionKey; 26] = [
+    iscsi("header_digest", DIGESTS, "HeaderDigest", |options, value| {
         options.keys.header_digest = digest(value)?;
         Some(())
     }),
-    key("data_digest", DIGESTS, "DataDigest", |options, value| {
+    iscsi("data_digest", DIGESTS, "DataDigest", |options, value| {
         options.keys.data_digest = digest(value)?;
         Some(())
     }),
-    key("erl", "0, 1 or 2", "the highest ErrorRecoveryLevel", |options, value| {
+    iscsi("erl", "0, 1 or 2", "the highest ErrorRecoveryLevel", |options, value| {
         options.keys.error_recovery_level = u8::try_from(number(value, 0, 2)?).ok()?;
         Some(())
     }),
-    key("connections", "1 to 16", "connections of the session", |options, value| {
+    iscsi("connections", "1 to 16", "connections of the session", |options, value| {
         options.connections = short(value, 1, CONNECTIONS_MAX)?;
         Some(())
     }),
-    key("protection", "none or integrity", "the least protection the session may have", |options, value| {
-        options.protection = match value {
-            "none" => Protection::None,
-            "integrity" => Protection::Integrity,
-            _ => return None,
-        };
-        Some(())
-    }),
-    key("initiator", "an iSCSI name", "our own name", |options, value| {
+    both(
+        "protection",
+        "none, integrity or encrypt",
+        "the least protection the session may have",
+        |options, value| {
+            options.protection = Some(match value {
+                "none" => Protection::None,
+                "integrity" => Protection::Integrity,
+                "encrypt" => Protection::Encrypt,
+                _ => return None,
+            });
+            Some(())
+        },
+    ),
+    both("initiator", "an iSCSI name", "our own name", |options, value| {
         options.initiator = Some(IscsiName::parse(value.as_bytes()).ok()?);
         Some(())
     }),
-    key("password_file", "a path", "the file with our CHAP password", |options, value| {
+    both("password_file", "a path", "the file with our CHAP password", |options, value| {
         options.password_file = Some(filled(value)?);
         Some(())
     }),
-    key("target_user", "a name", "the CHAP name that the target must prove", |options, value| {
+    iscsi("target_user", "a name", "the CHAP name that the target must prove", |options, value| {
         options.target_user = Some(filled(value).filter(|name| name.len() <= 255)?);
         Some(())
     }),
-    key("target_password", "1 to 255 bytes", "the target's CHAP password", |options, value| {
+    iscsi("target_password", "1 to 255 bytes", "the target's CHAP password", |options, value| {
         options.target_password = Some(Secret::of_any_strength(value.as_bytes()).ok()?);
         Some(())
     }),
-    key("target_password_file", "a path", "the file with the target's CHAP password", |options, value| {
+    iscsi("target_password_file", "a path", "the file with the target's CHAP password", |options, value| {
         options.target_password_file = Some(filled(value)?);
         Some(())
     }),
-    key(
+    iscsi(
         "chap",
         "a list of md5, sha1, sha256 and sha3-256",
         "the CHAP algorithms we offer",
@@ -156,52 +176,73 @@ pub static KEYS: [OptionKey; 23] = [
             Some(())
         },
     ),
-    key("timeout", "0 to 86400 seconds", "how long I/O waits for a lost target", |options, value| {
+    both("timeout", "0 to 86400 seconds", "how long I/O waits for a lost target", |options, value| {
         options.patience = Some(Duration::from_secs(number(value, 0, SECONDS_MAX)?.into()));
         Some(())
     }),
-    key("connect_timeout", "1 to 86400 seconds", "how long connecting may take", |options, value| {
+    both("connect_timeout", "1 to 86400 seconds", "how long connecting may take", |options, value| {
         options.connect_timeout = Some(Duration::from_secs(number(value, 1, SECONDS_MAX)?.into()));
         Some(())
     }),
-    key("immediate_data", "yes or no", "ImmediateData", |options, value| {
+    iscsi("immediate_data", "yes or no", "ImmediateData", |options, value| {
         options.keys.immediate_data = flag(value)?;
         Some(())
     }),
-    key("initial_r2t", "yes or no", "InitialR2T", |options, value| {
+    iscsi("initial_r2t", "yes or no", "InitialR2T", |options, value| {
         options.keys.initial_r2t = flag(value)?;
         Some(())
     }),
-    key("first_burst_length", LENGTHS, "FirstBurstLength", |options, value| {
+    iscsi("first_burst_length", LENGTHS, "FirstBurstLength", |options, value| {
         options.keys.first_burst_length = number(value, 512, LENGTH_MAX)?;
         Some(())
     }),
-    key("max_burst_length", LENGTHS, "MaxBurstLength", |options, value| {
+    iscsi("max_burst_length", LENGTHS, "MaxBurstLength", |options, value| {
         options.keys.max_burst_length = number(value, 512, LENGTH_MAX)?;
         Some(())
     }),
-    key("max_recv_data_segment_length", LENGTHS, "MaxRecvDataSegmentLength", |options, value| {
+    iscsi("max_recv_data_segment_length", LENGTHS, "MaxRecvDataSegmentLength", |options, value| {
         options.keys.max_recv_data_segment_length = number(value, 512, LENGTH_MAX)?;
         Some(())
     }),
-    key("max_outstanding_r2t", "1 to 65535", "MaxOutstandingR2T", |options, value| {
+    iscsi("max_outstanding_r2t", "1 to 65535", "MaxOutstandingR2T", |options, value| {
         options.keys.max_outstanding_r2t = short(value, 1, 65535)?;
         Some(())
     }),
-    key("time2wait", "0 to 3600 seconds", "DefaultTime2Wait", |options, value| {
+    iscsi("time2wait", "0 to 3600 seconds", "DefaultTime2Wait", |options, value| {
         options.keys.default_time2wait = short(value, 0, 3600)?;
         Some(())
     }),
-    key("time2retain", "0 to 3600 seconds", "DefaultTime2Retain", |options, value| {
+    iscsi("time2retain", "0 to 3600 seconds", "DefaultTime2Retain", |options, value| {
         options.keys.default_time2retain = short(value, 0, 3600)?;
         Some(())
     }),
-    key("data_pdu_in_order", "yes or no", "DataPDUInOrder", |options, value| {
+    iscsi("data_pdu_in_order", "yes or no", "DataPDUInOrder", |options, value| {
         options.keys.data_pdu_in_order = flag(value)?;
         Some(())
     }),
-    key("data_sequence_in_order", "yes or no", "DataSequenceInOrder", |options, value| {
+    iscsi("data_sequence_in_order", "yes or no", "DataSequenceInOrder", |options, value| {
         options.keys.data_sequence_in_order = flag(value)?;
+        Some(())
+    }),
+    hyperscsi("mtu", "1500 to 65535", "the longest frames we send and take, in bytes", |options, value| {
+        options.mtu = Some(short(value, 1500, 65535)?);
+        Some(())
+    }),
+    hyperscsi(
+        "retransmission",
+        "selective or window",
+        "whether what was lost is sent again, or everything from there on",
+        |options, value| {
+            options.retransmission = match value {
+                "selective" => Repair::Selective,
+                "window" => Repair::Window,
+                _ => return None,
+            };
+            Some(())
+        },
+    ),
+    hyperscsi("paths", "a list of interfaces", "our other interfaces to the target", |options, value| {
+        options.paths = filled(value)?.split(',').map(ToOwned::to_owned).collect();
         Some(())
     }),
 ];
@@ -214,7 +255,7 @@ impl Default for Options {
         Self {
             keys: KeyPolicy { max_connections: 1, ..KeyPolicy::default() },
             connections: 1,
-            protection: Protection::None,
+            protection: None,
             initiator: None,
             password_file: None,
             target_user: None,
@@ -223,12 +264,15 @@ impl Default for Options {
             chap: None,
             patience: None,
             connect_timeout: None,
+            mtu: None,
+            retransmission: Repair::Selective,
+            paths: Vec::new(),
         }
     }
 }
 
 impl Options {
-    pub(super) fn parse(query: Option<&str>) -> Result<Self, BadOption> {
+    pub(super) fn parse(scheme: Scheme, query: Option<&str>) -> Result<Self, BadOption> {
         let mut options = Self::default();
         let mut seen: Vec<&'static str> = Vec::new();
         let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
@@ -240,7 +284,16 @@ impl Options {
                 return Err(BadOption::Twice(key.name));
             }
             seen.push(key.name);
+            if let Some(other) = key.of.filter(|of| *of != scheme) {
+                return Err(BadOption::OtherProtocol(key.name, other));
+            }
             options.set(key, value)?;
+        }
+        if scheme == Scheme::HyperScsi {
+            return Ok(options);
+        }
+        if options.protection == Some(Protection::Encrypt) {
+            return Err(BadOption::NoEncryption);
         }
         options.keys.max_connections = options.connections;
         options.protect()?;
@@ -248,9 +301,6 @@ impl Options {
     }
 
     fn set(&mut self, key: &OptionKey, value: &str) -> Result<(), BadOption> {
-        if key.name == "protection" && value == "encrypt" {
-            return Err(BadOption::NoEncryption);
-        }
         let decoded = unescaped(value, false).and_then(|bytes| String::from_utf8(bytes).ok());
         decoded.and_then(|decoded| (key.set)(self, &decoded)).ok_or_else(|| {
             // A secret is not repeated.
@@ -261,7 +311,7 @@ impl Options {
 
     /// Lets the digests follow the protection that is asked for.
     fn protect(&mut self) -> Result<(), BadOption> {
-        if self.protection == Protection::Integrity {
+        if self.protection == Some(Protection::Integrity) {
             let digests = [
                 (&mut self.keys.header_digest, "header_digest=none"),
                 (&mut self.keys.data_digest, "data_digest=none"),
@@ -277,13 +327,18 @@ impl Options {
     }
 }
 
-const fn key(
-    name: &'static str,
-    takes: &'static str,
-    meaning: &'static str,
-    set: fn(&mut Options, &str) -> Option<()>,
-) -> OptionKey {
-    OptionKey { name, takes, meaning, set }
+type Set = fn(&mut Options, &str) -> Option<()>;
+
+const fn both(name: &'static str, takes: &'static str, meaning: &'static str, set: Set) -> OptionKey {
+    OptionKey { name, takes, meaning, of: None, set }
+}
+
+const fn iscsi(name: &'static str, takes: &'static str, meaning: &'static str, set: Set) -> OptionKey {
+    OptionKey { name, takes, meaning, of: Some(Scheme::Iscsi), set }
+}
+
+const fn hyperscsi(name: &'static str, takes: &'static str, meaning: &'static str, set: Set) -> OptionKey {
+    OptionKey { name, takes, meaning, of: Some(Scheme::HyperScsi), set }
 }
 
 fn known(wrong: &str) -> String {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use hyperscsi::pdu::parameters::Repair;
 use iscsi::negotiate::DigestPolicy;
 
 use super::query::{DIGESTS, LENGTHS};
@@ -39,7 +40,17 @@ fn says_what_is_wrong_with_a_url() {
     for (text, told) in [
         ("127.0.0.1", "a URL starts with iscsi://"),
         ("http://h/x/0", "a URL starts with iscsi://"),
-        ("hyperscsi://group@eth0/t/0", "HyperSCSI is not in this build"),
+        ("hyperscsi://eth0/iqn.2001-04.com.example:x/0", "no group"),
+        ("hyperscsi://group@/iqn.2001-04.com.example:x/0", "\"\" is no network interface"),
+        ("hyperscsi://group@sixteen-letters0/iqn.2001-04.com.example:x/0", "is no network interface"),
+        ("hyperscsi://group@eth0/t/0", "\"t\" is no target"),
+        ("hyperscsi://group@eth0", "no target"),
+        ("hyperscsi://group@eth0/iqn.2001-04.com.example:x/0?erl=2", "option erl is for iscsi:// URLs"),
+        (
+            "hyperscsi://group@eth0/iqn.2001-04.com.example:x/0?paths=eth1,a/b",
+            "\"a/b\" is no network interface",
+        ),
+        ("hyperscsi://group@eth0/iqn.2001-04.com.example:x/0?mtu=1400", "mtu=1400: wanted is 1500 to 65535"),
         ("iscsi:///iqn.2001-04.com.example:x/0", "no host"),
         ("iscsi://:3260/iqn.2001-04.com.example:x/0", "no host"),
         ("iscsi://::1/iqn.2001-04.com.example:x/0", "stands in brackets"),
@@ -67,6 +78,40 @@ fn says_what_is_wrong_with_a_url() {
 }
 
 #[test]
+fn a_hyperscsi_url_names_a_group_and_interfaces() {
+    let text = format!(
+        "hyperscsi://backup%pass/word@eth0/{IQN}/3?paths=eth1,eth0&protection=encrypt&retransmission=window&mtu=9000"
+    );
+    let url = Url::parse(&text).unwrap();
+    assert_eq!(url.to_string(), format!("hyperscsi://backup@eth0/{IQN}/3"), "no secret, no options");
+    assert_eq!(url.place.way, Way::HyperScsi(vec!["eth0".into(), "eth1".into()]), "each once");
+    let options = &url.place.options;
+    assert_eq!(options.protection, Some(Protection::Encrypt));
+    assert_eq!((options.retransmission, options.mtu), (Repair::Window, Some(9000)));
+    let login = &url.place.login;
+    assert_eq!(login.group_password(options, &Nowhere).unwrap(), login.password);
+    assert_eq!(login.password.as_ref().unwrap().secret_bytes(), b"pass/word");
+    let open = Url::parse(&format!("hyperscsi://backup@eth0/{IQN}/3")).unwrap();
+    assert_eq!(open.place.login.group_password(&open.place.options, &Nowhere).unwrap(), None);
+    assert!(!format!("{url:?}").contains("pass/word"));
+    let place = Place::parse("hyperscsi://backup@eth0").unwrap();
+    assert_eq!(place.to_string(), "hyperscsi://backup@eth0");
+}
+
+/// No files, no environment.
+struct Nowhere;
+
+impl Secrets for Nowhere {
+    fn file(&self, _: &str) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn variable(&self, _: &str) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+#[test]
 fn every_option_is_checked() {
     let parse = |query: &str| Url::parse(&format!("iscsi://h/{IQN}/0?{query}")).map(|url| url.place.options);
     let options =
@@ -88,7 +133,8 @@ fn every_option_is_checked() {
         ("headerdigest=none", "did you mean header_digest?"),
         ("bogus=1", "there is no option \"bogus\" in a URL; known are header_digest, "),
         ("header_digest=md5", "wanted is crc32c, none"),
-        ("protection=encrypt", "not in this build"),
+        ("protection=encrypt", "for hyperscsi:// URLs"),
+        ("mtu=9000", "option mtu is for hyperscsi:// URLs"),
         ("protection=integrity&data_digest=none", "data_digest=none switches one off"),
         ("initiator=me", "wanted is an iSCSI name"),
         ("chap=md4", "wanted is a list of"),
@@ -109,12 +155,15 @@ fn every_key_takes_a_value_of_its_kind_and_no_other() {
             DIGESTS => "none",
             LENGTHS => "4096",
             "yes or no" => "no",
-            "none or integrity" => "none",
+            "selective or window" => "window",
+            "none, integrity or encrypt" => "none",
+            "1500 to 65535" => "9000",
             "an iSCSI name" => IQN,
             "a list of md5, sha1, sha256 and sha3-256" => "md5,sha3-256",
             _ => "1",
         };
-        let parse = |value: &str| Options::parse(Some(&format!("{}={value}", key.name)));
+        let scheme = key.of.unwrap_or(Scheme::Iscsi);
+        let parse = |value: &str| Options::parse(scheme, Some(&format!("{}={value}", key.name)));
         assert!(parse(good).is_ok(), "{key:?}");
         assert!(parse("%").is_err(), "{key:?}");
         assert!(parse("").is_err(), "{key:?}");

@@ -37,7 +37,7 @@ fn bad_usage_is_told_before_anything_is_tried() {
     let house = House::new();
     for (args, told) in [
         (&["info", "127.0.0.1"][..], "a URL starts with iscsi://"),
-        (&["info", "hyperscsi://g@eth0/t/0"], "HyperSCSI is not in this build"),
+        (&["info", "hyperscsi://eth0/iqn.2001-04.com.example:x/0"], "there is no group in the URL"),
         (&["read", "iscsi://127.0.0.1/iqn.2001-04.com.example:x"], "there is no LUN in the URL"),
         (&["read", "iscsi://127.0.0.1/iqn.2001-04.com.example:x/0?erl=7"], "erl=7: wanted is 0, 1 or 2"),
         (
@@ -46,7 +46,7 @@ fn bad_usage_is_told_before_anything_is_tried() {
         ),
         (&["read", "iscsi://h/iqn.2001-04.com.example:x/0", "--length", "x"], "\"x\" is not a size"),
         (&["discover"], "which portal? Give HOST[:PORT]"),
-        (&["discover", "--group", "g"], "--group: HyperSCSI is not in this build"),
+        (&["discover", "--group", "g"], "--iface"),
         (&["discover", "iscsi://h/iqn.2001-04.com.example:x/0"], "only HOST[:PORT] is wanted here"),
         (&["discover", "h", "--initiator", "me"], "--initiator: an iSCSI name starts with"),
     ] {

@@ -1,0 +1,198 @@
+//! Who exports something to a HyperSCSI group on the networks that our interfaces lead to.
+//!
+//! What is found is a hint (nothing vouches for an answer), and says enough to name each logical unit by a URL.
+
+use std::io;
+use std::time::Duration;
+
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
+use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::time::Instant;
+use base::transmit::Transmit;
+use drivers::config::Config;
+use drivers::ether::{PortConfig, PortError, PortSocket};
+use drivers::reactor::{Reactor, StartError};
+use hyperscsi::ETHERTYPE;
+use hyperscsi::discovery::{Finder, Found};
+use hyperscsi::frame::{BadFrame, Header};
+use hyperscsi::pdu::name::{GroupName, Name};
+use hyperscsi::seal::Level;
+use iscsi::name::{BadName, IscsiName};
+use rustix::rand::{GetRandomFlags, getrandom};
+use scsi::lun::Lun;
+
+use crate::url::{Place, Url, Way};
+
+/// How long answers are waited for, if nothing else is said: a host with a slow network card has come up by then.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A target that somebody exports to the group.
+#[derive(Clone, Debug)]
+pub struct Neighbour {
+    /// What was found.
+    pub found: Found,
+    /// Our interface.
+    pub interface: String,
+    /// Its logical units that a URL can name, each with the least protection that it may be used with.
+    pub units: Vec<(Url, Level)>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Neighbourhood {
+    /// The targets, by name, server and place.
+    pub neighbours: Vec<Neighbour>,
+    /// The targets that more than one server says are its own.
+    pub disputed: Vec<Name>,
+    /// How many answers were left out since there were too many.
+    pub left_out: u64,
+    /// Our interfaces that were not up, or take less than every Ethernet takes.
+    pub silent: Vec<String>,
+    /// Whether somebody spoke another version of the protocol.
+    pub other_version: bool,
+}
+
+/// Why nobody could be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError {
+    /// It is a place of the other protocol, or has no group.
+    #[error("a group and an interface are needed")]
+    NotAGroup,
+    /// An interface cannot be used.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The reactor does not start.
+    #[error("cannot listen for frames")]
+    Start(#[from] StartError),
+    /// The system does not do its part.
+    #[error("cannot listen for frames")]
+    System(#[from] io::Error),
+    /// A name in an answer is none of iSCSI's.
+    #[error("a target's name is none: {0}")]
+    Name(#[from] BadName),
+}
+
+/// Asks everybody on the networks of a place for what is exported to its group, for as long as `patience` says.
+///
+/// # Errors
+/// [`SearchError`]
+pub fn search(place: &Place, patience: Duration) -> Result<Neighbourhood, SearchError> {
+    let (Way::HyperScsi(interfaces), Some(group)) = (&place.way, &place.login.user) else {
+        return Err(SearchError::NotAGroup);
+    };
+    let group = GroupName::new(group).ok_or(SearchError::NotAGroup)?;
+    let mut reactor = Reactor::<Search>::new(&Config::default())?;
+    let finder = Finder::new(reactor.now(), group, None, patience, entropy()?);
+    let mut machine = Search { finder, heard: vec![false; interfaces.len()], other_version: false };
+    for (number, interface) in (0..).zip(interfaces) {
+        let config = PortConfig::new(interface, ETHERTYPE);
+        reactor.open_port(EtherPort(number), PortSocket::open(config)?)?;
+    }
+    while !machine.finder.is_over(reactor.now()) {
+        let left = machine.finder.poll_timeout().since(reactor.now());
+        reactor.turn(&mut machine, Some(left))?;
+    }
+    let Search { finder, heard, other_version } = machine;
+    let neighbours: Result<_, SearchError> =
+        finder.found().into_iter().map(|found| neighbour(place, interfaces, found)).collect();
+    let silent = interfaces.iter().zip(heard).filter(|(_, heard)| !heard).map(|(name, _)| name.clone());
+    Ok(Neighbourhood {
+        neighbours: neighbours?,
+        disputed: finder.disputed(),
+        left_out: finder.left_out(),
+        silent: silent.collect(),
+        other_version,
+    })
+}
+
+fn neighbour(place: &Place, interfaces: &[String], found: Found) -> Result<Neighbour, SearchError> {
+    let number = usize::try_from(found.port.0).unwrap_or(usize::MAX);
+    let interface = interfaces.get(number).cloned().unwrap_or_default();
+    let target = IscsiName::parse(found.target.as_bytes())?;
+    let way = Way::HyperScsi(vec![interface.clone()]);
+    let place = Place { way, ..place.clone() };
+    // LUNs of more than one level have no number that a URL could name.
+    let numbered = found.luns.iter().filter_map(|unit| Some((Lun(unit.lun).number()?, unit.level)));
+    let units = numbered
+        .map(|(lun, level)| (Url { place: place.clone(), target: target.clone(), lun }, level))
+        .collect();
+    Ok(Neighbour { found, interface, units })
+}
+
+fn entropy() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let got = getrandom(&mut bytes, GetRandomFlags::empty())?;
+    if got == bytes.len() { Ok(bytes) } else { Err(io::Error::other("the system has no random bytes")) }
+}
+
+/// A finder on a reactor.
+#[derive(Debug)]
+struct Search {
+    finder: Finder,
+    /// Which ports were up.
+    heard: Vec<bool>,
+    other_version: bool,
+}
+
+impl FrameMachine for Search {
+    fn port_up(&mut self, _: Instant, port: EtherPort, state: &PortState, _: [u8; 32]) {
+        self.finder.port_up(port, state);
+        let usable = state.mtu >= usize::from(hyperscsi::pdu::parameters::Parameters::FRAME_MAX_LEAST);
+        let number = usize::try_from(port.0).unwrap_or(usize::MAX);
+        if let Some(heard) = self.heard.get_mut(number).filter(|_| usable) {
+            *heard = true;
+        }
+    }
+
+    fn port_down(&mut self, _: Instant, port: EtherPort) {
+        self.finder.port_down(port);
+    }
+
+    fn frame(&mut self, _: Instant, frame: Received<'_>) {
+        match Header::parse(frame.payload) {
+            Ok((header, _)) => {
+                self.finder.frame((frame.port, frame.source), &header, frame.payload);
+            }
+            Err(BadFrame::Version) => self.other_version = true,
+            Err(_) => {}
+        }
+    }
+
+    fn poll_port(&mut self) -> Option<EtherPort> {
+        self.finder.poll_port()
+    }
+
+    fn transmit_frames(&mut self, _: Instant, port: EtherPort, out: &mut FrameBatch) {
+        self.finder.transmit(port, out);
+    }
+}
+
+impl StreamMachine for Search {
+    fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}
+
+    fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
+
+    fn lend(&mut self, _: ConnId) -> Option<Loan> {
+        None
+    }
+
+    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
+
+    fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
+
+    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
+
+    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
+
+    fn poll_action(&mut self) -> Option<Action> {
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.finder.poll_timeout())
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.finder.handle_timeout(now);
+    }
+}

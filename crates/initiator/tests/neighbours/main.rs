@@ -1,0 +1,183 @@
+//! Who answers on a real network: a pair of virtual interfaces in a namespace of its own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "all of this is test code, where a panic is the verdict"
+)]
+
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
+use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::time::Instant;
+use base::transmit::Transmit;
+use drivers::config::Config;
+use drivers::ether::{PortConfig, PortSocket};
+use drivers::reactor::Reactor;
+use hyperscsi::ETHERTYPE;
+use hyperscsi::discovery::Answerer;
+use hyperscsi::frame::Header;
+use hyperscsi::login::directory::{Directory, Entrance, Export};
+use hyperscsi::pdu::discovery::ExportedLun;
+use hyperscsi::pdu::name::{GroupName, Name};
+use hyperscsi::seal::Level;
+use initiator::neighbours::{Neighbourhood, search};
+use initiator::url::Place;
+
+/// Tells the test that it is in a namespace of its own.
+const INSIDE: &str = "TARGE_TEST_IN_NAMESPACE";
+
+#[test]
+fn targets_of_the_group_are_found_on_the_wire_and_no_others() {
+    if std::env::var_os(INSIDE).is_some() {
+        return inside();
+    }
+    let myself = std::env::current_exe().unwrap();
+    let test = "targets_of_the_group_are_found_on_the_wire_and_no_others";
+    let possible = Command::new("unshare").args(["-n", "ip", "link", "show", "lo"]).output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        println!("skipped: network namespaces need root, `unshare` and `ip`");
+        return;
+    }
+    let mut within = Command::new("unshare");
+    within.arg("-n").arg(myself).args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
+    let status = within.status().unwrap();
+    assert!(status.success());
+}
+
+fn inside() {
+    ip("link add ours type veth peer name theirs");
+    ip("link set ours mtu 9000 up");
+    ip("link set theirs mtu 4000 up");
+    serve("theirs", [1; 16]);
+    let found = look("backup");
+    let [neighbour] = &found.neighbours[..] else { panic!("{found:?}") };
+    assert_eq!(&*neighbour.found.target, "iqn.2026-11.com.example:disk");
+    assert_eq!((neighbour.found.frame_max, neighbour.interface.as_str()), (4000, "ours"));
+    let units: Vec<String> = neighbour.units.iter().map(|(url, level)| format!("{url} {level}")).collect();
+    assert_eq!(
+        units,
+        [
+            "hyperscsi://backup@ours/iqn.2026-11.com.example:disk/0 none",
+            "hyperscsi://backup@ours/iqn.2026-11.com.example:disk/7 encrypt",
+        ]
+    );
+    assert!(found.disputed.is_empty() && found.silent.is_empty());
+    assert!(look("another").neighbours.is_empty(), "nothing is exported to that group");
+    // Another server says that the same target is its own.
+    serve("theirs", [2; 16]);
+    let found = look("backup");
+    assert_eq!(found.neighbours.len(), 2);
+    assert_eq!(found.disputed.len(), 1);
+    ip("link set ours down");
+    assert_eq!(look("backup").silent, ["ours"]);
+    let missing = Place::parse("hyperscsi://backup@missing").unwrap();
+    let why = search(&missing, Duration::from_secs(1)).unwrap_err().to_string();
+    assert_eq!(why, "there is no interface `missing`");
+}
+
+fn look(group: &str) -> Neighbourhood {
+    let place = Place::parse(&format!("hyperscsi://{group}@ours")).unwrap();
+    search(&place, Duration::from_millis(1500)).unwrap()
+}
+
+fn ip(arguments: &str) {
+    assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
+}
+
+/// Answers on an interface from a thread of its own, which ends with the process.
+fn serve(interface: &'static str, instance: [u8; 16]) {
+    let (ready, is_ready) = channel();
+    std::thread::spawn(move || {
+        let mut reactor = Reactor::<Server>::new(&Config::default()).unwrap();
+        let port = PortSocket::open(PortConfig::new(interface, ETHERTYPE)).unwrap();
+        reactor.open_port(EtherPort(0), port).unwrap();
+        let mut server = Server { answerer: Answerer::new(reactor.now()), house: House(instance) };
+        ready.send(()).unwrap();
+        loop {
+            reactor.turn(&mut server, None).unwrap();
+        }
+    });
+    is_ready.recv().unwrap();
+}
+
+struct House([u8; 16]);
+
+impl Directory for House {
+    fn instance(&self) -> [u8; 16] {
+        self.0
+    }
+
+    fn entrance(&self, _: EtherPort, _: &GroupName, _: &Name) -> Option<Entrance> {
+        None
+    }
+
+    fn export_behind(&self, _: EtherPort, group: &GroupName, after: Option<&Name>) -> Option<Export> {
+        let lun = |number: u64, level| ExportedLun { lun: number << 48, level };
+        (&**group == "backup" && after.is_none()).then(|| Export {
+            target: Name::new("iqn.2026-11.com.example:disk").unwrap(),
+            authenticates: true,
+            luns: vec![lun(0, Level::None), lun(7, Level::Encrypt)],
+            macs: Vec::new(),
+        })
+    }
+
+    fn sid_taken(&self, _: u32) -> bool {
+        false
+    }
+}
+
+struct Server {
+    answerer: Answerer,
+    house: House,
+}
+
+impl FrameMachine for Server {
+    fn port_up(&mut self, _: Instant, port: EtherPort, state: &PortState, _: [u8; 32]) {
+        self.answerer.port_up(port, state);
+    }
+
+    fn frame(&mut self, now: Instant, frame: Received<'_>) {
+        if let Ok((header, _)) = Header::parse(frame.payload) {
+            self.answerer.frame(now, &self.house, (frame.port, frame.source), &header, frame.payload);
+        }
+    }
+
+    fn poll_port(&mut self) -> Option<EtherPort> {
+        self.answerer.poll_port()
+    }
+
+    fn transmit_frames(&mut self, _: Instant, port: EtherPort, out: &mut FrameBatch) {
+        self.answerer.transmit(port, out);
+    }
+}
+
+impl StreamMachine for Server {
+    fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}
+
+    fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
+
+    fn lend(&mut self, _: ConnId) -> Option<Loan> {
+        None
+    }
+
+    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
+
+    fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
+
+    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
+
+    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
+
+    fn poll_action(&mut self) -> Option<Action> {
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn handle_timeout(&mut self, _: Instant) {}
+}

@@ -1,0 +1,103 @@
+//! What is exported to a HyperSCSI group.
+
+use std::time::Duration;
+
+use initiator::neighbours::{Neighbour, Neighbourhood, PATIENCE, SearchError, search};
+use initiator::url::Place;
+use serde_json::{Value, json};
+
+use crate::cli::DiscoverArgs;
+use crate::tables::Table;
+use crate::{Failure, print, reach};
+
+/// Looks for a group that was named by flags.
+pub(super) fn run(group: &str, args: &DiscoverArgs) -> Result<(), Failure> {
+    let misused = |why: &dyn std::error::Error| Failure::Misused(why.to_string());
+    let (first, others) = args.iface.split_first().ok_or_else(|| misused(&SearchError::NotAGroup))?;
+    let others = if others.is_empty() { String::new() } else { format!("?paths={}", others.join(",")) };
+    let place = Place::parse(&format!("hyperscsi://{group}@{first}{others}")).map_err(|why| misused(&why))?;
+    show(&place, args)
+}
+
+/// Looks for the group of a place, and shows what was found.
+pub(super) fn show(place: &Place, args: &DiscoverArgs) -> Result<(), Failure> {
+    let patience = args.wait.map_or(PATIENCE, Duration::from_secs);
+    let found = search(place, patience).map_err(|why| match why {
+        SearchError::NotAGroup => Failure::Misused(why.to_string()),
+        other => Failure::Failed(reach::told(&other)),
+    })?;
+    warn(&found);
+    if args.json {
+        let all = found.neighbours.iter().flat_map(|neighbour| as_json(neighbour, &found));
+        print(&format!("{:#}\n", Value::Array(all.collect())));
+    } else {
+        print(&as_text(&found));
+    }
+    if found.disputed.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = found.disputed.iter().map(|name| &**name).collect();
+    Err(Failure::Failed(format!(
+        "two servers with one identity: {} is said by more than one server to be its own",
+        names.join(", ")
+    )))
+}
+
+fn warn(found: &Neighbourhood) {
+    for interface in &found.silent {
+        eprintln!("targe: interface {interface} is not up, or takes no frames of 1500 bytes");
+    }
+    if found.neighbours.is_empty() {
+        let version = if found.other_version { " in this version of HyperSCSI" } else { "" };
+        eprintln!("targe: nobody exports anything to this group here{version}");
+    }
+    if found.left_out > 0 {
+        eprintln!("targe: {} answers were left out, since there were too many", found.left_out);
+    }
+}
+
+fn as_text(found: &Neighbourhood) -> String {
+    let mut text = String::new();
+    for neighbour in &found.neighbours {
+        let Neighbour { found, interface, units } = neighbour;
+        let password = if found.authenticates { "password needed" } else { "no password" };
+        text += &format!(
+            "{}  {} on {interface}, server {}, frames up to {}, {password}\n",
+            found.target,
+            found.mac,
+            hex(&found.instance),
+            found.frame_max
+        );
+        let mut table = Table::bare();
+        for (url, level) in units {
+            table.row(&["  LUN", &url.lun.to_string(), &format!("protection {level}"), &url.to_string()]);
+        }
+        text += &table.to_string();
+        if found.more {
+            text += "  and more, which do not fit into an answer\n";
+        }
+    }
+    text
+}
+
+fn as_json<'a>(neighbour: &'a Neighbour, whole: &'a Neighbourhood) -> impl Iterator<Item = Value> + use<'a> {
+    let Neighbour { found, interface, units } = neighbour;
+    units.iter().map(move |(url, level)| {
+        json!({
+            "url": url.to_string(),
+            "target": &*found.target,
+            "lun": url.lun,
+            "interface": interface,
+            "mac": found.mac.to_string(),
+            "server": hex(&found.instance),
+            "password": found.authenticates,
+            "protection": level.to_string(),
+            "frame_max": found.frame_max,
+            "disputed": whole.disputed.contains(&found.target),
+        })
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,224 @@
+//! What is kept until it is acknowledged, and no longer or more than that (RFC 7143 §4.2.2.2, §11.7.2).
+
+use alloc::vec::Vec;
+
+use base::machine::Action;
+use base::time::Duration;
+
+use super::super::world::{LUN, World};
+use super::{ack, data_ins, login, policy, read_all, rejected, snack, world};
+use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
+use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
+use crate::pdu::nop_in::NopIn;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::reject::RejectReason;
+use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::snack::{Snack, SnackKind};
+use crate::pdu::text_request::TextRequest;
+use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::tmf_response::{TmfResponse, TmfResult};
+use crate::pdu::{Itt, Opcode, Ttt};
+use crate::serial::{DataSn, StatSn};
+use crate::target::contract::Finish;
+use crate::target::engine::Limits;
+
+#[test]
+fn data_that_is_asked_to_be_acknowledged_is_kept_until_it_is() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let (itt, sent) = read_all(&mut world, conn, 12_000);
+    let asked: Vec<_> = sent.iter().filter(|pdu| pdu.acknowledge).collect();
+    // Once every MaxBurstLength bytes, and not with the status.
+    assert_eq!(asked.iter().map(|pdu| pdu.data_sn.0).collect::<Vec<_>>(), [3, 7]);
+    assert!(asked.iter().all(|pdu| pdu.ttt != Ttt::NONE && pdu.lun == LUN && pdu.is_final));
+    let before = world.engine.sessions().next().unwrap().unsent_bytes;
+    assert_eq!(before, 12_000);
+    let good = Snack { lun: LUN, tag: asked[0].ttt.0, ..snack(SnackKind::DATA_ACK, Itt::NONE, (4, 0)) };
+    for (bad, why) in [
+        (Snack { tag: good.tag + 1, ..good }, RejectReason::INVALID_DATA_ACK),
+        (Snack { lun: 0, ..good }, RejectReason::INVALID_DATA_ACK),
+        (Snack { beg_run: 13, ..good }, RejectReason::INVALID_DATA_ACK),
+        (Snack { run_length: 1, ..good }, RejectReason::INVALID_PDU_FIELD),
+        (Snack { itt: Itt(itt.0 + 1), ..good }, RejectReason::INVALID_DATA_ACK),
+    ] {
+        world.send(conn, &bad, &[]);
+        assert_eq!(rejected(&mut world, conn), why, "{bad:?}");
+    }
+    // With the tag of its task too, as some initiators have it.
+    world.send(conn, &Snack { itt, ..good }, &[]);
+    world.expect_silence(conn);
+    world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (0, 0)), &[]);
+    assert_eq!(data_ins(&mut world, conn), sent[4..]);
+    world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (3, 1)), &[]);
+    assert_eq!(rejected(&mut world, conn), RejectReason::PROTOCOL_ERROR);
+    // An acknowledgement that comes late says nothing new.
+    world.send(conn, &Snack { beg_run: 12, ..good }, &[]);
+    world.send(conn, &good, &[]);
+    assert_eq!(rejected(&mut world, conn), RejectReason::INVALID_DATA_ACK);
+    assert_eq!(world.engine.sessions().next().unwrap().unsent_bytes, 0);
+    // So does one that the acknowledgement of the status has overtaken.
+    let late = Snack { exp_stat_sn: sent.last().unwrap().sn.stat_sn.next(), ..good };
+    // The status is a PDU of its own now that its data is gone.
+    let status = sent.last().unwrap().sn.stat_sn;
+    world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
+    let response: ScsiResponse = world.expect(conn);
+    assert_eq!((response.itt, response.sn.stat_sn, response.exp_data_sn), (itt, status, DataSn(12)));
+    world.send(conn, &late, &[]);
+    world.expect_silence(conn);
+}
+
+#[test]
+fn a_tag_that_is_used_again_says_that_its_answer_arrived() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let (itt, sent) = read_all(&mut world, conn, 2000);
+    let status = sent[1].sn.stat_sn;
+    let again = ScsiCommand { itt, ..world.command(conn) };
+    let up = world.start(conn, &again, &[]);
+    world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (0, 1)), &[]);
+    assert_eq!(rejected(&mut world, conn), RejectReason::PROTOCOL_ERROR, "the new task sent nothing");
+    world.finish(up.task, Finish::good(0));
+    assert_eq!(world.expect::<ScsiResponse>(conn).sn.stat_sn, status.plus(2));
+    // Its number is still open; there is nothing to send for it any more.
+    world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
+    world.expect_silence(conn);
+}
+
+#[test]
+fn answered_tasks_are_out_of_the_window_and_out_of_reach() {
+    let limits = Limits { queue_depth: 2, ..Limits::default() };
+    let mut world = World::with(limits, policy(1));
+    let conn = login(&mut world, &[]);
+    for _ in 0..10 {
+        let (_, sent) = read_all(&mut world, conn, 100);
+        assert_eq!(sent.len(), 1, "the window is open");
+    }
+    let (itt, cmd_sn) = world.numbers(conn);
+    let abort = TmfRequest {
+        immediate: true,
+        function: TmfFunction::ABORT_TASK,
+        lun: LUN,
+        itt,
+        referenced_task_tag: Itt(itt.0 - 1),
+        cmd_sn,
+        exp_stat_sn: StatSn(0),
+        ref_cmd_sn: cmd_sn.minus(1),
+        exp_data_sn: DataSn(0),
+    };
+    world.send(conn, &abort, &[]);
+    assert_eq!(world.expect::<TmfResponse>(conn).response, TmfResult::NO_TASK);
+    assert_eq!(world.engine.sessions().next().unwrap().tasks, 0);
+}
+
+#[test]
+fn an_initiator_is_asked_to_acknowledge_and_held_up_if_it_never_does() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    world.pass(Duration::from_millis(500));
+    let (_, sent) = read_all(&mut world, conn, 100);
+    world.pass(Duration::from_millis(700));
+    let early: Vec<_> = core::iter::from_fn(|| world.receive(conn)).collect();
+    assert!(early.len() <= 1, "the login may be asked for: {early:?}");
+    world.pass(Duration::from_secs(2));
+    let ping: NopIn = world.expect(conn);
+    assert_eq!((ping.itt, ping.sn.stat_sn), (Itt::NONE, sent[0].sn.stat_sn.next()));
+    assert_ne!(ping.ttt, Ttt::NONE);
+    world.expect_silence(conn);
+    ack(&mut world, conn, sent[0].sn.stat_sn.next());
+    world.pass(Duration::from_secs(5));
+    world.expect_silence(conn);
+
+    // One that acknowledges nothing: answers stop before what is kept goes beyond its bound.
+    let mut answers = 0;
+    for _ in 0..1500 {
+        let (itt, cmd_sn) = world.numbers(conn);
+        let nop = NopOut { immediate: true, lun: 0, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) };
+        if world.ended(conn).is_some() {
+            break;
+        }
+        world.send(conn, &nop, b"keep me");
+        while let Some(got) = world.receive(conn) {
+            answers += usize::from(got.read::<NopIn>().itt != Itt::NONE);
+        }
+    }
+    assert_eq!(answers, world.engine.unacked_max());
+    let last = sent[0].sn.stat_sn.next().plus(u32::try_from(answers).unwrap());
+    ack(&mut world, conn, last);
+    let mut more = 0;
+    while let Some(got) = world.receive(conn) {
+        more += usize::from(got.read::<NopIn>().itt != Itt::NONE);
+    }
+    assert!(more > 0, "and go on once it does");
+}
+
+#[test]
+fn reads_wait_for_acknowledgements_when_what_is_kept_fills_the_room() {
+    let limits = Limits { unsent_bytes_max: 10_000, ..Limits::default() };
+    let mut world = World::with(limits, policy(1));
+    let conn = login(&mut world, &[]);
+    let (_, sent) = read_all(&mut world, conn, 8000);
+    let read = world.read(conn, 8000);
+    world.issue(conn, &read, &[]);
+    assert!(world.events.is_empty(), "no room while the first is kept");
+    let ping: NopIn = world.expect(conn);
+    let status = sent.last().unwrap().sn.stat_sn;
+    assert_eq!(ping.sn.stat_sn, status.next());
+    let (_, cmd_sn) = world.numbers(conn);
+    let exp_stat_sn = status.next();
+    let pong = NopOut { immediate: true, lun: 0, itt: Itt::NONE, ttt: ping.ttt, cmd_sn, exp_stat_sn };
+    world.send(conn, &pong, &[]);
+    assert_eq!(world.expect_command().data_in_len, 8000);
+}
+
+#[test]
+fn answers_that_are_kept_are_bounded_by_their_bytes_too() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let mut answers = 0;
+    for _ in 0..100 {
+        let (itt, cmd_sn) = world.numbers(conn);
+        let nop = NopOut { immediate: true, lun: 0, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) };
+        let text = TextRequest {
+            immediate: true,
+            is_final: true,
+            continues: false,
+            lun: 0,
+            itt: Itt(1 << 20),
+            ttt: Ttt::NONE,
+            cmd_sn,
+            exp_stat_sn: StatSn(0),
+        };
+        if answers == 0 {
+            world.send(conn, &text, b"MaxRecvDataSegmentLength=262144\0");
+        }
+        world.send(conn, &nop, &[7; 200_000]);
+        while let Some(got) = world.receive(conn) {
+            answers += usize::from(!got.data.is_empty() && got.bhs.opcode() == Opcode::NOP_IN);
+        }
+        if world.ended(conn).is_some() {
+            break;
+        }
+    }
+    assert!((10..=22).contains(&answers), "{answers}");
+}
+
+#[test]
+fn a_logout_waits_for_no_acknowledgement() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    read_all(&mut world, conn, 3000);
+    let (itt, cmd_sn) = world.numbers(conn);
+    let logout = LogoutRequest {
+        immediate: false,
+        reason: LogoutReason::CloseSession,
+        itt,
+        cid: 0,
+        cmd_sn,
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(conn, &logout, &[]);
+    assert_eq!(world.expect::<LogoutResponse>(conn).response, LogoutResult::CLOSED);
+    assert_eq!(world.ended(conn), Some(Action::Close(conn)));
+    assert_eq!(world.engine.tasks.len(), 0);
+}

@@ -1,0 +1,260 @@
+//! What a SNACK brings again, and what it cannot ask for (RFC 7143 §11.16).
+
+use alloc::vec::Vec;
+
+use base::time::Duration;
+
+use super::super::world::{LUN, pattern};
+use super::recovery_r2t::{answer_r2t, as_asked};
+use super::{LEVEL, ack, as_kept, data_ins, login, read_all, rejected, snack, world};
+use crate::pdu::data_in::DataIn;
+use crate::pdu::nop_out::NopOut;
+use crate::pdu::r2t::R2t;
+use crate::pdu::reject::RejectReason;
+use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::snack::{Snack, SnackKind};
+use crate::pdu::text_request::TextRequest;
+use crate::pdu::text_response::TextResponse;
+use crate::pdu::{Itt, Opcode, Ttt};
+use crate::serial::{DataSn, R2tSn, StatSn};
+use crate::target::contract::Finish;
+
+#[test]
+fn statuses_are_sent_again_exactly_as_they_were_until_they_are_acknowledged() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let mut sent = Vec::new();
+    for sense in [&[0x70, 0, 5][..], &[]] {
+        let command = world.command(conn);
+        let up = world.start(conn, &command, &[]);
+        world
+            .finish(up.task, Finish { status: if sense.is_empty() { 0 } else { 2 }, sense, transferable: 0 });
+        sent.push(world.expect_any(conn));
+    }
+    let (itt, cmd_sn) = world.numbers(conn);
+    let nop = NopOut { immediate: true, lun: 0, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) };
+    world.send(conn, &nop, b"echo this");
+    sent.push(world.expect_any(conn));
+    let text = TextRequest {
+        immediate: true,
+        is_final: true,
+        continues: false,
+        lun: 0,
+        itt: Itt(77),
+        ttt: Ttt::NONE,
+        cmd_sn,
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(conn, &text, b"X-what=ever\0");
+    sent.push(world.expect_any(conn));
+    let first = sent[0].read::<ScsiResponse>().sn.stat_sn;
+    assert_eq!(sent[3].read::<TextResponse>().sn.stat_sn, first.plus(3));
+
+    for (beg, len, range) in
+        [(first.0, 1, 0..1), (first.0 + 1, 2, 1..3), (first.0 + 2, 0, 2..4), (first.0, 4, 0..4)]
+    {
+        world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (beg, len)), &[]);
+        for want in &sent[range] {
+            assert_eq!(as_kept(&world.expect_any(conn)), as_kept(want));
+        }
+        world.expect_silence(conn);
+    }
+    // Everything that is not acknowledged, after two were.
+    let mut all = snack(SnackKind::STATUS, Itt::NONE, (0, 0));
+    all.exp_stat_sn = first.plus(2);
+    world.send(conn, &all, &[]);
+    assert_eq!(as_kept(&world.expect_any(conn)), as_kept(&sent[2]));
+    assert_eq!(as_kept(&world.expect_any(conn)), as_kept(&sent[3]));
+    world.expect_silence(conn);
+    // What is acknowledged, or was not sent, cannot be had.
+    let far = first.0 + 100;
+    for (beg, len) in [(first.0, 1), (first.0 + 1, 2), (far, 1), (far, 0), (first.0 + 2, u32::MAX)] {
+        world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (beg, len)), &[]);
+        assert_eq!(rejected(&mut world, conn), RejectReason::PROTOCOL_ERROR, "{beg} {len}");
+    }
+}
+
+#[test]
+fn data_is_sent_again_exactly_as_it_was_with_the_status_that_rode_on_it() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let (itt, sent) = read_all(&mut world, conn, 5000);
+    assert_eq!(sent.len(), 5);
+    assert_eq!(sent.iter().map(|pdu| pdu.is_final).collect::<Vec<_>>(), [false, false, false, true, true]);
+    for (beg, len, range) in [(0, 0, 0..5), (0, 1, 0..1), (2, 2, 2..4), (3, 0, 3..5), (4, 1, 4..5)] {
+        // The tag means nothing here, and not every initiator sets it to the reserved value.
+        world.send(conn, &Snack { tag: 0, ..snack(SnackKind::DATA_OR_R2T, itt, (beg, len)) }, &[]);
+        assert_eq!(data_ins(&mut world, conn), sent[range], "{beg} {len}");
+    }
+    // A status that rode on data comes with it.
+    let status = sent[4].sn.stat_sn;
+    world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
+    assert_eq!(data_ins(&mut world, conn), sent[4..]);
+    for (beg, len) in [(5, 1), (4, 2), (0, 6), (u32::MAX, 1), (1 << 31, 0)] {
+        world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (beg, len)), &[]);
+        assert_eq!(rejected(&mut world, conn), RejectReason::PROTOCOL_ERROR, "{beg} {len}");
+    }
+    // The acknowledgement of the status acknowledges the data.
+    ack(&mut world, conn, status.next());
+    world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (0, 0)), &[]);
+    assert_eq!(rejected(&mut world, conn), RejectReason::PROTOCOL_ERROR);
+}
+
+#[test]
+fn data_cut_anew_comes_from_the_acknowledged_point_and_ends_with_a_tagged_response() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let (itt, sent) = read_all(&mut world, conn, 5000);
+    let status = sent[4].sn.stat_sn;
+    let acked = Snack { lun: LUN, tag: sent[3].ttt.0, ..snack(SnackKind::DATA_ACK, Itt::NONE, (2, 0)) };
+    world.send(conn, &acked, &[]);
+    let text = TextRequest {
+        immediate: true,
+        is_final: true,
+        continues: false,
+        lun: 0,
+        itt: Itt(77),
+        ttt: Ttt::NONE,
+        cmd_sn: world.numbers(conn).1,
+        exp_stat_sn: StatSn(0),
+    };
+    for size in [512, 2048] {
+        let size = alloc::format!("MaxRecvDataSegmentLength={size}\0");
+        world.send(conn, &text, size.as_bytes());
+        world.expect::<TextResponse>(conn);
+        if size.contains("512") {
+            world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (2, 1)), &[]);
+            assert_eq!(rejected(&mut world, conn), RejectReason::SNACK_REJECT, "it would be too long");
+        }
+    }
+    let anew = Snack { tag: 9, ..snack(SnackKind::R_DATA, itt, (0, 0)) };
+    for bad in [
+        Snack { tag: 0, ..anew },
+        Snack { tag: u32::MAX, ..anew },
+        Snack { beg_run: 1, ..anew },
+        Snack { run_length: 1, ..anew },
+    ] {
+        world.send(conn, &bad, &[]);
+        assert_eq!(rejected(&mut world, conn), RejectReason::INVALID_PDU_FIELD, "{bad:?}");
+    }
+    world.send(conn, &anew, &[]);
+    let mut got = Vec::new();
+    for _ in 0..2 {
+        let pdu = world.expect_any(conn);
+        let header = pdu.read::<DataIn>();
+        assert_eq!(pdu.data, pattern(header.buffer_offset, pdu.data.len()));
+        assert_eq!(header.status, None);
+        got.push((header.data_sn.0, header.buffer_offset, pdu.data.len()));
+    }
+    assert_eq!(got, [(2, 2048, 2048), (3, 4096, 904)]);
+    let response: ScsiResponse = world.expect(conn);
+    assert_eq!((response.snack_tag, response.sn.stat_sn), (9, status), "the same number as before");
+    world.expect_silence(conn);
+    // Who misses that response gets it as it is now.
+    world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
+    assert_eq!(world.expect::<ScsiResponse>(conn).snack_tag, 9);
+    world.expect_silence(conn);
+}
+
+#[test]
+fn snacks_for_nothing_are_refused_and_cost_nothing() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let (low, _) = world.login_again_with(&["ErrorRecoveryLevel=0"]);
+    assert!(world.ended(conn).is_some(), "the same initiator port logged in again");
+    world.send(low, &snack(SnackKind::STATUS, Itt::NONE, (0, 0)), &[]);
+    assert_eq!(rejected(&mut world, low), RejectReason::PROTOCOL_ERROR, "level 0");
+
+    let conn = {
+        let conn = world.connect();
+        world.events.clear();
+        world.login_on(conn, 9, &[LEVEL, "HeaderDigest=CRC32C"]);
+        conn
+    };
+    let open = world.read(conn, 100);
+    let up = world.start(conn, &open, &[]);
+    for kind in [SnackKind::DATA_OR_R2T, SnackKind::R_DATA] {
+        let tag = if kind == SnackKind::R_DATA { 1 } else { u32::MAX };
+        world.send(conn, &Snack { tag, ..snack(kind, Itt(4711), (0, 0)) }, &[]);
+        assert_eq!(rejected(&mut world, conn), RejectReason::PROTOCOL_ERROR, "{kind:?}: no such task");
+    }
+    world.send(conn, &snack(SnackKind::DATA_OR_R2T, open.itt, (0, 1)), &[]);
+    assert_eq!(rejected(&mut world, conn), RejectReason::PROTOCOL_ERROR, "nothing was sent");
+    world.send(conn, &snack(SnackKind(9), open.itt, (0, 0)), &[]);
+    assert_eq!(rejected(&mut world, conn), RejectReason::INVALID_PDU_FIELD);
+    // Nothing to send is nothing to refuse.
+    world.send(conn, &snack(SnackKind::DATA_OR_R2T, open.itt, (0, 0)), &[]);
+    world.expect_silence(conn);
+    // A flood against an initiator that does not read: what waits is numbers.
+    world.data_in(up.task, 0, &pattern(0, 100));
+    while world.receive(conn).is_some() {}
+    world.stalled.insert(conn);
+    for _ in 0..10_000 {
+        world.send(conn, &snack(SnackKind::DATA_OR_R2T, open.itt, (0, 0)), &[]);
+    }
+    world.stalled.remove(&conn);
+    world.transmit(conn);
+    let came = data_ins(&mut world, conn).len();
+    assert!(came <= 8, "{came}");
+    assert_eq!(world.ended(conn), None);
+}
+
+#[test]
+fn numbers_wrap() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    // Statuses.
+    let connection = world.engine.conns[conn.0 as usize].as_mut().unwrap();
+    connection.stat_sn = StatSn(u32::MAX);
+    connection.acked = StatSn(u32::MAX);
+    connection.unacked = crate::target::retain::Unacked::new(StatSn(u32::MAX));
+    for _ in 0..3 {
+        let read = ScsiCommand { exp_stat_sn: StatSn(u32::MAX), ..world.read(conn, 10) };
+        let up = world.start(conn, &read, &[]);
+        world.engine.data_in(up.task, 0, base::buffer::Bytes::copied_from(&pattern(0, 10)).into());
+        world.finish(up.task, Finish::good(10));
+    }
+    let sent = data_ins(&mut world, conn);
+    assert_eq!(sent.iter().map(|pdu| pdu.sn.stat_sn.0).collect::<Vec<_>>(), [u32::MAX, 0, 1]);
+    let exp_stat_sn = StatSn(u32::MAX);
+    let all = Snack { exp_stat_sn, ..snack(SnackKind::STATUS, Itt::NONE, (u32::MAX, 3)) };
+    world.send(conn, &all, &[]);
+    let again = data_ins(&mut world, conn);
+    assert_eq!(
+        again.iter().map(|pdu| pdu.sn.stat_sn).collect::<Vec<_>>(),
+        [StatSn(u32::MAX), StatSn(0), StatSn(1)]
+    );
+    ack(&mut world, conn, StatSn(1));
+    world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (0, 0)), &[]);
+    assert_eq!(data_ins(&mut world, conn).len(), 1);
+    // Numbers that were not sent acknowledge nothing.
+    for bad in [StatSn(3), StatSn(0), StatSn(1 << 31)] {
+        ack(&mut world, conn, bad);
+        world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (1, 1)), &[]);
+        assert_eq!(data_ins(&mut world, conn).len(), 1, "{bad:?}");
+    }
+    // Data.
+    let read = world.read(conn, 4000);
+    let up = world.start(conn, &read, &[]);
+    let task = world.engine.tasks.get_mut(up.task.0).unwrap();
+    (task.inn.data_sn, task.inn.acked_sn) = (DataSn(u32::MAX - 1), DataSn(u32::MAX - 1));
+    world.data_in(up.task, 0, &pattern(0, 4000));
+    let sent = data_ins(&mut world, conn);
+    assert_eq!(sent.iter().map(|pdu| pdu.data_sn.0).collect::<Vec<_>>(), [u32::MAX - 1, u32::MAX, 0, 1]);
+    world.send(conn, &snack(SnackKind::DATA_OR_R2T, read.itt, (u32::MAX, 2)), &[]);
+    assert_eq!(data_ins(&mut world, conn), sent[1..3]);
+    // R2Ts.
+    let write = world.write(conn, 4000);
+    let up = world.start(conn, &write, &[]);
+    world.engine.tasks.get_mut(up.task.0).unwrap().out.r2t_sn = R2tSn(u32::MAX);
+    world.fetch(up.task, 0, 4000);
+    let r2t: R2t = world.expect(conn);
+    answer_r2t(&mut world, conn, &write, as_asked(&r2t), 1000, (&[], &[3]));
+    world.pass(Duration::from_secs(8));
+    let recovery = core::iter::from_fn(|| world.receive(conn)).find(|got| got.bhs.opcode() == Opcode::R2T);
+    let recovery: R2t = recovery.unwrap().read();
+    assert_eq!((r2t.r2t_sn, recovery.r2t_sn), (R2tSn(u32::MAX), R2tSn(0)));
+    answer_r2t(&mut world, conn, &write, as_asked(&recovery), 1000, (&[], &[]));
+    assert_eq!(world.expect_data(up.task, 0), pattern(0, 4000));
+}

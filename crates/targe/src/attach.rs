@@ -70,9 +70,10 @@ enum Occasion {
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if args.way.ublk {
         let why = if Path::new(UBLK).exists() {
-            "ublk is not in this build"
+            "this kernel has ublk, but this build of targe does not drive it"
         } else {
-            "this kernel has no ublk (no /dev/ublk-control), nor has this build"
+            "this kernel has no ublk: the module ublk_drv (CONFIG_BLK_DEV_UBLK, since Linux 6.0) is not loaded or was not \
+             built, and this build of targe does not drive it either"
         };
         return Err(Failure::Misused(format!("--ublk: {why}; attach with --nbd or --fuse")));
     }

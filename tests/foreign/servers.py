@@ -7,6 +7,7 @@ configuration of one product. Rigs never name a product themselves, so that a ri
 import contextlib
 import ctypes
 import os
+import re
 import shutil
 import signal
 import socket
@@ -133,6 +134,10 @@ class Server:
             raise RuntimeError(f"{type(self).__name__} did not end within {STOP_MAX_S} s of SIGTERM") from None
         finally:
             self.process = None
+
+    def cause_of_death(self):
+        """What a server that died by itself said last, in one line."""
+        return "its log ends: " + " / ".join(self.log_tail(4).splitlines()[1:])
 
     def kill(self):
         """SIGKILL, as a crash would have it."""
@@ -304,6 +309,9 @@ class Lio(Server):
             self.port = free_port()
         kernel, initramfs = image.prepare(os.path.join(OUT, "guest"))
         forwards = [(host, self.port, 3260) for host in ("127.0.0.1", "127.0.0.2")]
+        if not fresh:
+            # Its media were in its memory; what it said before it died is kept.
+            os.replace(os.path.join(self.folder, "console.log"), os.path.join(self.folder, f"console-{time.time():.0f}.log"))
         self.guest = machine.Guest(kernel, initramfs, self.folder, forwards)
         for command in self.commands():
             self.guest.run(command)
@@ -324,7 +332,7 @@ class Lio(Server):
                         f"echo 1 > {disk}/attrib/emulate_tpu || true", f"echo 1 > {disk}/attrib/emulate_tpws || true",
                         f"mkdir -p {group}/lun/lun_{unit}", f"ln -s {disk} {group}/lun/lun_{unit}/d{unit}")
         for attribute, value in (("generate_node_acls", 1), ("demo_mode_write_protect", 0), ("cache_dynamic_acls", 1),
-                                 ("authentication", int(bool(self.export.incoming))), ("default_erl", 2)):
+                                 ("authentication", int(bool(self.export.incoming))), ("default_erl", self.export.level)):
             yield f"echo {value} > {group}/attrib/{attribute}"
         for account, suffix in ((self.export.incoming, ""), (self.export.outgoing, "_mutual")):
             if account:
@@ -332,11 +340,19 @@ class Lio(Server):
                 yield f"printf %s '{account[1]}' > {group}/auth/password{suffix}"
         for key, policy in zip(("HeaderDigest", "DataDigest"), DIGEST_POLICIES[self.export.digests]):
             yield f"echo {'CRC32C,None' if policy == 'offer' else 'CRC32C'} > {group}/param/{key}"
-        yield f"echo 2 > {group}/param/ErrorRecoveryLevel"
+        yield f"echo {self.export.level} > {group}/param/ErrorRecoveryLevel"
+        yield f"echo {self.export.connections} > {group}/param/MaxConnections"
+        yield f"echo No > {group}/param/InitialR2T"
         yield f"echo 1 > {group}/enable"
 
     def alive(self):
         return self.guest is not None and self.guest.process.poll() is None
+
+    def cause_of_death(self):
+        with open(self.guest.console, errors="replace") as console:
+            lines = [re.sub(r"^\[[ .0-9]*\] ", "", line).strip() for line in console]
+        said = [line for line in lines if re.match(r"BUG:|RIP: |Kernel panic|general protection|Oops", line)]
+        return "the guest's kernel died: " + ("; ".join(said[:2]) or "it says nothing")
 
     def stop(self):
         self.kill()

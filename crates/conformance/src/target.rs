@@ -22,6 +22,7 @@ mod snack;
 mod text;
 mod transfer;
 
+use std::process::Stdio;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -87,6 +88,7 @@ pub fn run(
     })?;
     let mut results = Vec::new();
     let mut gone_since = None;
+    let mut unit = unit;
     for case in cases().filter(|case| selection.takes(case.id)) {
         let mut station = Station::new(&options, &name, unit);
         let began = Instant::now();
@@ -97,17 +99,67 @@ pub fn run(
         } else {
             (case.run)(&mut station)
         };
-        if let Err(Stop::Fail(why)) = &mut outcome
-            && !station.is_reachable()
-        {
-            why.push_str("; the target cannot be reached any more");
-            gone_since = Some(case.id);
+        if gone_since.is_none() && is_gone(&station, &outcome) {
+            let mut why = match outcome {
+                Err(Stop::Fail(why)) => format!("{why}; the target cannot be reached any more"),
+                Ok(()) | Err(Stop::Skip(_)) => "the target cannot be reached any more".to_owned(),
+            };
+            match revive(&options, &mut why) {
+                Some((_, found)) => unit = found,
+                None => gone_since = Some(case.id),
+            }
+            outcome = Err(Stop::Fail(why));
         }
         let result = CaseResult::of(case.entry(), outcome, &station.record, began);
         told(&result);
         results.push(result);
     }
     Ok(results)
+}
+
+/// How long a target that failed a case may take to die of it. Those with threads of their own do not die at once.
+const LAST_BREATH: Duration = Duration::from_secs(1);
+
+/// Returns whether the target cannot be reached any more after a case. Where it can be brought back, every case is looked
+/// at, so that none is blamed for what an earlier one did.
+fn is_gone(station: &Station, outcome: &Outcome) -> bool {
+    let failed = matches!(outcome, Err(Stop::Fail(_)));
+    if !failed && station.options.revive.is_none() {
+        return false;
+    }
+    if failed && station.options.revive.is_some() {
+        std::thread::sleep(LAST_BREATH);
+    }
+    !station.is_reachable()
+}
+
+/// Has the target brought back, if it is known how; adds to `why` what was told about its end. `None`: it is gone.
+fn revive(options: &Rc<Options>, why: &mut String) -> Option<(String, Unit)> {
+    let command = options.revive.as_ref()?;
+    let done = std::process::Command::new("sh").arg("-c").arg(command).stdin(Stdio::null()).output();
+    let told = match &done {
+        Ok(output) if output.status.success() => {
+            let told = String::from_utf8_lossy(&output.stdout);
+            told.lines().next().map(|line| line.trim().to_owned())
+        }
+        Ok(output) => Some(format!("what should bring it back ends with {}", output.status)),
+        Err(error) => Some(format!("what should bring it back: {error}")),
+    };
+    if let Some(told) = told.filter(|told| !told.is_empty()) {
+        why.push_str("; ");
+        why.push_str(&told);
+    }
+    match done {
+        Ok(output) if output.status.success() => match look_around(options) {
+            Ok(found) => Some(found),
+            Err(Stop::Fail(reason) | Stop::Skip(reason)) => {
+                why.push_str("; brought back, it is of no use: ");
+                why.push_str(&reason);
+                None
+            }
+        },
+        _ => None,
+    }
 }
 
 /// Finds the name of the target and a disk to work on.

@@ -109,6 +109,7 @@ fn target_options(portal: SocketAddr) -> target::Options {
         write: true,
         limit: Duration::from_secs(60),
         patience: PATIENCE,
+        revive: None,
     }
 }
 
@@ -180,6 +181,72 @@ fn finds(judge: fn(&str, Fault) -> CaseResult, faults: &[(&str, Fault)]) {
         assert_eq!(ill.verdict, Verdict::Fail, "{id} with its fault: {}\n{}", ill.why, ill.record.join("\n"));
         assert!(!ill.why.is_empty() && !ill.record.is_empty(), "{id}: a failure says why and shows PDUs");
     }
+}
+
+/// Runs a scripted target that dies in its first session, after login and `DIES_AFTER` PDUs; says what its revival told.
+fn judge_mortal(revive: Option<String>) -> Vec<CaseResult> {
+    let peers = Peers::new();
+    let stop = Arc::clone(&peers.stop);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let portal = listener.local_addr().unwrap();
+    let coffin =
+        revive.as_ref().map(|_| std::env::temp_dir().join(format!("targe-coffin-{}", portal.port())));
+    let revived = coffin.clone();
+    thread::spawn(move || {
+        let mut lives = vec![listener];
+        let mut deaths = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let Some(listener) = lives.pop() else {
+                // Dead, until somebody asks for it.
+                if revived.as_ref().is_some_and(|coffin| std::fs::remove_file(coffin).is_ok()) {
+                    lives.push(TcpListener::bind(portal).unwrap());
+                }
+                thread::sleep(Duration::from_millis(5));
+                continue;
+            };
+            listener.set_nonblocking(true).unwrap();
+            let options = Rc::new(initiator::Options {
+                listen: portal,
+                exec: None,
+                discover: None,
+                limit: Duration::from_secs(60),
+                patience: PATIENCE,
+            });
+            let listener = Rc::new(listener);
+            let mut station = initiator::station::Station::new(&options, &listener, "itself");
+            let mut dies = false;
+            while !stop.load(Ordering::Relaxed) && !dies {
+                let Ok(Some(event)) = station.step(Instant::now() + Duration::from_millis(20)) else {
+                    continue;
+                };
+                dies = deaths == 0 && event.conn == 1 && event.is_command();
+                if !dies {
+                    let _ = station.serve(&event);
+                }
+            }
+            deaths += 1;
+        }
+    });
+    let mut options = target_options(portal);
+    options.revive = revive.zip(coffin).map(|(command, coffin)| {
+        format!("touch {0}; while [ -e {0} ]; do sleep 0.01; done; sleep 0.1; {command}", coffin.display())
+    });
+    let only = ["ffp-t-1.1", "ffp-t-2.1", "ffp-t-3.1"].map(str::to_owned);
+    target::run(&options, &Selection::new(&only), |_| ()).unwrap()
+}
+
+#[test]
+fn a_target_that_dies_of_a_case_fails_it_and_is_brought_back_for_the_next() {
+    let verdicts = |results: &[CaseResult]| results.iter().map(|result| result.verdict).collect::<Vec<_>>();
+    // Its port may close a moment after the connection of the case.
+    let verdicts_alone = verdicts(&judge_mortal(None));
+    assert_eq!((verdicts_alone[0], verdicts_alone[2]), (Verdict::Fail, Verdict::Skip));
+    let results = judge_mortal(Some("echo it fell from a chair; echo and more".to_owned()));
+    assert_eq!(verdicts(&results), [Verdict::Fail, Verdict::Pass, Verdict::Pass], "{results:?}");
+    let why = &results.first().unwrap().why;
+    assert!(why.ends_with("; the target cannot be reached any more; it fell from a chair"), "{why}");
+    let results = judge_mortal(Some("false".to_owned()));
+    assert_eq!(verdicts(&results), [Verdict::Fail, Verdict::Skip, Verdict::Skip]);
 }
 
 #[test]

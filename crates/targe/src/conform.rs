@@ -68,6 +68,10 @@ pub(crate) struct ConformTarget {
     /// Let cases overwrite the first blocks of the LUN
     #[arg(long)]
     pub(crate) write: bool,
+    /// Bring the target back with this when it cannot be reached any more, and go on; the first line that it prints is
+    /// told with the case. Without it, the cases that are left are skipped
+    #[arg(long, value_name = "CMD")]
+    pub(crate) revive: Option<String>,
     /// Log in by this name
     #[arg(long, value_name = "IQN")]
     pub(crate) initiator: Option<String>,
@@ -178,6 +182,7 @@ fn options(args: &ConformTarget) -> Result<target::Options, Failure> {
         write: args.write,
         limit: args.shown.limit.map_or(target::LIMIT, Duration::from_secs),
         patience: args.shown.patience.map_or(target::PATIENCE, Duration::from_millis),
+        revive: args.revive.clone(),
     })
 }
 

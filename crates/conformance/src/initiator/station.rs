@@ -39,7 +39,7 @@ pub const TARGET: &str = "iqn.2026-11.example.targe:scripted";
 /// Something that happened on a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
-    pub(super) conn: usize,
+    pub(crate) conn: usize,
     pub(super) at: Instant,
     pub(super) what: What,
 }
@@ -71,6 +71,11 @@ impl Event {
     /// Returns the command, if it is one.
     pub(super) fn command(&self) -> Option<ScsiCommand> {
         ScsiCommand::decode(&self.is(Opcode::SCSI_COMMAND)?.bhs).ok()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_command(&self) -> bool {
+        self.command().is_some()
     }
 
     pub(super) fn reads(&self) -> Option<ScsiCommand> {

@@ -34,6 +34,9 @@ pub struct Options {
     pub limit: Duration,
     /// How long to wait for an answer before it counts as missing.
     pub patience: Duration,
+    /// What brings the target back, should it be gone: a command for the shell. The first line that it prints is told
+    /// with the case in which that happened. Without one, the cases that are left are skipped.
+    pub revive: Option<String>,
 }
 
 /// The name that we log in with unless told otherwise.

@@ -351,7 +351,7 @@ class Lio(Server):
     def cause_of_death(self):
         with open(self.guest.console, errors="replace") as console:
             lines = [re.sub(r"^\[[ .0-9]*\] ", "", line).strip() for line in console]
-        said = [line for line in lines if re.match(r"BUG:|RIP: |Kernel panic|general protection|Oops", line)]
+        said = [line for line in lines if re.match(r"BUG:|RIP: |Kernel panic|general protection", line)]
         return "the guest's kernel died: " + ("; ".join(said[:2]) or "it says nothing")
 
     def stop(self):

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use iscsi::pdu::async_message::AsyncEventCode;
 use iscsi::pdu::data_out::DataOut;
 use iscsi::pdu::login_response::LoginResponse;
 use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
@@ -438,6 +439,10 @@ impl Conn {
         }
         loop {
             let pdu = self.fresh(what)?;
+            if tells_of_a_drop(&pdu) {
+                // A target may say so on the connections that are left (§11.9.1); its own end shows by itself.
+                continue;
+            }
             let disturbs = pdu.opcode() == Opcode::ASYNC_MESSAGE
                 || (pdu.opcode() == Opcode::REJECT && !self.passes_rejects);
             if pdu.itt() == itt || disturbs {
@@ -503,6 +508,11 @@ impl Conn {
             }
         }
     }
+}
+
+/// Whether a PDU says that the target dropped a connection.
+fn tells_of_a_drop(pdu: &Pdu) -> bool {
+    pdu.opcode() == Opcode::ASYNC_MESSAGE && pdu.byte(36) == AsyncEventCode::CONNECTION_DROP.0
 }
 
 /// A NOP-In that answers nothing.

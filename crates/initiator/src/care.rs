@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use base::time::Instant;
-use iscsi::initiator::contract::{End, Outcome, TaskId};
+use iscsi::initiator::contract::{End, Outcome, Request, TaskId};
 use iscsi::pdu::scsi_response::ServiceResponse;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
@@ -34,6 +34,8 @@ pub(crate) struct Pending {
     pub(crate) task: Option<TaskId>,
     /// Whether its caller wants it ended: then it is not tried again.
     pub(crate) unwanted: bool,
+    /// Whether it is ours, and asks which device is behind a LUN.
+    pub(crate) is_probe: bool,
     repeats: u32,
     busy_since: Option<Instant>,
     busy_wait: Duration,
@@ -57,10 +59,21 @@ impl Pending {
             command,
             task: None,
             unwanted: false,
+            is_probe: false,
             repeats: 0,
             busy_since: None,
             busy_wait: BUSY_WAIT,
         }
+    }
+
+    /// Makes one that nobody gave us: its token means nothing.
+    pub(crate) fn probe(command: Command) -> Self {
+        Self { is_probe: true, ..Self::new(u64::MAX, command) }
+    }
+
+    /// Returns what the session is asked for.
+    pub(crate) fn request(&self) -> Request {
+        Request { probe: self.is_probe, ..self.command.request() }
     }
 
     /// Returns whether it was tried before: then it goes ahead of those that never were.

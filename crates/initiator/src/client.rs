@@ -24,6 +24,7 @@ use crate::answer::{Answer, Stopped, Teller, answer};
 use crate::command::{Command, CommandError, Reply};
 use crate::down::SessionDown;
 use crate::driver::Driver;
+use crate::identity::Identity;
 use crate::running::{Running, Ticket};
 use crate::sessions::{Event, News, SessionId, Sessions};
 
@@ -71,6 +72,7 @@ enum Order {
     Manage(SessionId, TmfFunction, Lun, Teller<Option<TmfResult>, CommandError>),
     SendTargets(SessionId, Option<IscsiName>, Teller<(Vec<Discovered>, usize), CommandError>),
     Negotiate(SessionId, Option<Slot>, Vec<(String, String)>, Teller<Keys, CommandError>),
+    Guard(SessionId, Lun, Identity),
     Watch(SessionId, Watcher),
     Stats(SessionId, Teller<Stats, CommandError>),
     Connections(SessionId, Teller<Vec<ConnectionView>, CommandError>),
@@ -197,6 +199,13 @@ impl Session {
         let keys = keys.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         self.seat.shared.order(Order::Negotiate(self.seat.id, on, keys, teller));
         answer
+    }
+
+    /// Guards a unit: nothing is sent to it in a session that was built anew before it has said again that it is the
+    /// device that `identity` tells of ([`crate::unit::LogicalUnit::identity`]). If it is another one, watchers hear
+    /// [`News::OtherDevice`], and commands for it fail with [`CommandError::OtherDevice`].
+    pub fn guard(&self, lun: Lun, identity: Identity) {
+        self.seat.shared.order(Order::Guard(self.seat.id, lun, identity));
     }
 
     /// Has `watcher` hear what happens to the session from now on.
@@ -414,6 +423,7 @@ impl Desk {
                     Err(why) => teller.tell(Err(why.into())),
                 }
             }
+            Order::Guard(id, lun, identity) => self.driver.guard(id, lun, identity),
             Order::Watch(id, watcher) => self.watchers.entry(id).or_default().push(watcher),
             Order::Stats(id, teller) => {
                 teller.tell(self.driver.stats(id).ok_or(CommandError::Refused(Refusal::Down)));

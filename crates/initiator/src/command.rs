@@ -10,6 +10,7 @@ use scsi::lun::Lun;
 use scsi::sense::Sense;
 
 use crate::down::SessionDown;
+use crate::identity::OtherDevice;
 
 /// A SCSI command to be carried out.
 #[derive(Clone, Debug)]
@@ -147,6 +148,9 @@ pub enum CommandError {
     /// The session was lost, and nobody knows whether the command was carried out.
     #[error("the session was lost; whether the command was carried out is not known")]
     Lost,
+    /// Behind the LUN there is another device than before. The command was not carried out there.
+    #[error("{0}")]
+    OtherDevice(Box<OtherDevice>),
     /// The session does not take it.
     #[error(transparent)]
     Refused(#[from] Refusal),

@@ -3,6 +3,10 @@
 //! Large operations are cut into what the unit takes in one command, several of which are under way at a time. What the
 //! unit cannot do is done by what it can: zeros are written where WRITE SAME is missing, a flush follows where a write
 //! cannot force itself through the cache.
+//!
+//! A disk stays the one that was opened: a session that is built anew asks the unit for its designators (VPD page 83h,
+//! else the serial number of page 80h) before anything else, and if they are another disk's, nothing is read or written any
+//! more.
 
 mod chain;
 mod geometry;
@@ -57,6 +61,9 @@ impl RemoteDisk {
         }
         if inquiry.device_type != DeviceType::DIRECT_ACCESS_BLOCK {
             return Err(UnitError::NotADisk { lun, kind: inquiry.device_type.0 });
+        }
+        if let Some(identity) = unit.identity().await? {
+            session.guard(address, identity);
         }
         let geometry = Mutex::new(examine(&unit).await?);
         let inner = Arc::new(Inner { session, lun: address, inquiry, geometry });

@@ -18,6 +18,7 @@ use iscsi::text::TextOut;
 use scsi::lun::Lun;
 
 use crate::command::Command;
+use crate::identity::Identity;
 use crate::sessions::{Errand, Event, SessionId, Sessions};
 #[cfg(doc)]
 use {crate::sessions::News, iscsi::pdu::tmf_response::TmfResult};
@@ -104,6 +105,13 @@ impl Driver {
     pub fn abort(&mut self, session: SessionId, token: u64, command: u64) {
         let now = self.reactor.now();
         self.sessions.abort(now, session, token, command);
+    }
+
+    /// Guards a unit: nothing is sent to it in a session that was built anew before it has said again that it is the
+    /// device that `identity` tells of. If it is another one, [`News::OtherDevice`] says so, and commands for it fail.
+    pub fn guard(&mut self, session: SessionId, lun: Lun, identity: Identity) {
+        let now = self.reactor.now();
+        self.sessions.guard(now, session, lun, identity);
     }
 
     /// Negotiates keys while the session is up, on the connection at `on` or on any; one conversation at a time.

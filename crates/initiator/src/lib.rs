@@ -53,6 +53,7 @@ pub mod discover;
 pub mod disk;
 pub mod down;
 pub mod driver;
+pub mod identity;
 pub mod login;
 pub mod neighbours;
 pub mod open;

@@ -2,6 +2,8 @@
 //! and which commands wait for what.
 
 mod abort;
+mod guard;
+mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -9,14 +11,13 @@ use std::net::SocketAddr;
 
 use base::buffer::Pool;
 use base::ether::FrameMachine;
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
+use base::machine::ConnId;
 use base::time::Instant;
-use base::transmit::Transmit;
 use iscsi::discovery::Discovered;
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    ConnectionDown, ConnectionView, Event as Asked, ManageId, Management, Notice, Refusal, SessionPlan, Slot,
-    Stats, TaskId, Up,
+    ConnectionDown, ConnectionView, Event as Asked, ManageId, Management, Notice, Refusal, SessionPlan,
+    Since, Slot, Stats, TaskId, Up,
 };
 use iscsi::login::directory::TargetAddress;
 use iscsi::negotiate::ConnectionParameters;
@@ -27,6 +28,7 @@ use scsi::sense::{Asc, Sense, SenseKey};
 use crate::care::{Care, Pending};
 use crate::command::{Command, CommandError, Reply};
 use crate::down::{self, SessionDown};
+use crate::identity::OtherDevice;
 
 /// Names a session of a driver. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,6 +97,13 @@ pub enum News {
         /// What.
         asc: Asc,
     },
+    /// Behind a LUN that is guarded there is another device than before. Commands for it fail from now on.
+    OtherDevice {
+        /// Which LUN.
+        lun: Lun,
+        /// What was there, and what is.
+        what: OtherDevice,
+    },
     /// The target said something unasked.
     Notice(Notice),
     /// The targets that were asked for, and how many entries of the list were no target.
@@ -130,6 +139,8 @@ struct Seat {
     ended: Vec<Pending>,
     /// Task management requests, and what their callers named them. One that is told may have given its index to another.
     manages: BTreeMap<ManageId, u64>,
+    /// Units whose device is looked at again in every new session.
+    wards: BTreeMap<Lun, guard::Ward>,
     /// What the session had no room for.
     waiting: VecDeque<Pending>,
     /// What is tried again later.
@@ -181,6 +192,7 @@ impl Sessions {
             tasks: Vec::new(),
             ended: Vec::new(),
             manages: BTreeMap::new(),
+            wards: BTreeMap::new(),
             waiting: VecDeque::new(),
             delayed: BTreeMap::new(),
             delays: 0,
@@ -337,8 +349,11 @@ impl Sessions {
                 return;
             }
             Asked::Up(up) => {
-                if let Some(seat) = self.seat(id) {
+                if let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) {
                     seat.system = None;
+                    if up.since == Since::Rebuilt {
+                        seat.ask_who_is_there(now, id, &mut self.events);
+                    }
                 }
                 News::Up(up)
             }
@@ -412,14 +427,24 @@ impl Sessions {
 impl Seat {
     /// Hands a command to the session, or keeps it until there is room.
     fn start(&mut self, now: Instant, id: SessionId, pending: Pending, events: &mut VecDeque<Event>) {
+        if pending.is_probe && self.down.is_some() {
+            return;
+        }
         if let Some(down) = &self.down {
             let result = Err(CommandError::Down(down.clone()));
             return events.push_back(Event::Finished { session: id, token: pending.token, result });
         }
-        if self.waiting.is_empty() || pending.is_again() {
-            match self.session.submit(now, pending.command.request()) {
+        if let Some(why) = self.forbids(&pending) {
+            let result = Err(why);
+            return events.push_back(Event::Finished { session: id, token: pending.token, result });
+        }
+        if self.waiting.is_empty() || pending.is_again() || pending.is_probe {
+            match self.session.submit(now, pending.request()) {
                 Ok(task) => return self.carried_by(task, pending),
-                Err(Refusal::Full) if self.waiting.len() < WAITING_MAX => {}
+                Err(Refusal::Full) if self.waiting.len() < WAITING_MAX && !pending.is_probe => {}
+                Err(why) if pending.is_probe => {
+                    return self.probed(now, id, pending, Err(CommandError::Refused(why)), events);
+                }
                 Err(why) => {
                     let result = Err(CommandError::Refused(why));
                     return events.push_back(Event::Finished { session: id, token: pending.token, result });
@@ -462,10 +487,16 @@ impl Seat {
         let Some(mut pending) = self.take(task) else { return };
         let lun = pending.command.lun;
         let (care, attention) = pending.judge(now, outcome);
+        let care = match (care, self.forbids(&pending)) {
+            (Care::Over(Ok(reply)), _) => Care::Over(Ok(reply)),
+            (_, Some(why)) => Care::Over(Err(why)),
+            (care, None) => care,
+        };
         if let Some(asc) = attention {
             events.push_back(Event::Session { session: id, news: News::Attention { lun, asc } });
         }
         match care {
+            Care::Over(result) if pending.is_probe => self.probed(now, id, pending, result, events),
             Care::Over(result) => {
                 events.push_back(Event::Finished { session: id, token: pending.token, result })
             }
@@ -486,11 +517,11 @@ impl Seat {
             self.start(now, id, pending, events);
         }
         while let Some(pending) = self.waiting.pop_front() {
-            if self.down.is_some() {
+            if self.down.is_some() || self.forbids(&pending).is_some() {
                 self.start(now, id, pending, events);
                 continue;
             }
-            match self.session.submit(now, pending.command.request()) {
+            match self.session.submit(now, pending.request()) {
                 Ok(task) => self.carried_by(task, pending),
                 Err(Refusal::Full) => return self.waiting.push_front(pending),
                 Err(why) => {
@@ -503,80 +534,6 @@ impl Seat {
 }
 
 impl FrameMachine for Sessions {}
-
-impl StreamMachine for Sessions {
-    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
-        let PortalId(number) = arrival.portal;
-        let dial = self.dials.remove(&number);
-        match dial.and_then(|dial| Some((dial.session, dial.slot, self.seat(dial.session)?))) {
-            Some((session, slot, seat)) => {
-                seat.session.connected(now, conn, slot, arrival.entropy);
-                put_at(&mut self.routes, conn.0, session);
-            }
-            None => self.orphans.push_back(conn),
-        }
-    }
-
-    fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        if let Some(session) = self.owner(conn) {
-            session.received(now, conn, bytes);
-        }
-    }
-
-    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
-        self.owner(conn)?.lend(conn)
-    }
-
-    fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan) {
-        if let Some(session) = self.owner(conn) {
-            session.repaid(now, conn, loan);
-        }
-    }
-
-    fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
-        if let Some(session) = self.owner(conn) {
-            session.transmit(now, conn, out);
-        }
-    }
-
-    fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
-        if let Some(session) = self.owner(conn) {
-            session.disconnected(now, conn, why);
-        }
-        if let Some(route) = self.routes.get_mut(index(conn.0)) {
-            *route = None;
-        }
-    }
-
-    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
-
-    fn poll_action(&mut self) -> Option<Action> {
-        if let Some(conn) = self.orphans.pop_front() {
-            return Some(Action::Abort(conn));
-        }
-        self.seats.iter_mut().flatten().find_map(|seat| seat.session.poll_action())
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        let seats = self.seats.iter().flatten();
-        seats
-            .filter_map(|seat| {
-                let delayed = seat.delayed.first_key_value().map(|((at, _), _)| *at);
-                seat.session.poll_timeout().into_iter().chain(delayed).min()
-            })
-            .min()
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        for (number, seat) in (0..).zip(&mut self.seats) {
-            let Some(seat) = seat else { continue };
-            if seat.session.poll_timeout().is_some_and(|at| at <= now) {
-                seat.session.handle_timeout(now);
-            }
-            seat.advance(now, SessionId(number), &mut self.events);
-        }
-    }
-}
 
 /// Splits the text of an answer into names and values. The session has read it, so it is a text.
 fn pairs(answer: &[u8]) -> Vec<(String, String)> {

@@ -15,6 +15,7 @@ use scsi::vpd;
 
 use crate::client::Session;
 use crate::command::{Command, CommandError, Reply};
+use crate::identity::Identity;
 use crate::running::Running;
 
 /// What is asked of an INQUIRY first: enough for nearly every page, and less than some devices stumble over.
@@ -118,6 +119,27 @@ impl LogicalUnit {
             }
             len = whole;
         }
+    }
+
+    /// Asks which device this is; `None` if it does not say.
+    ///
+    /// # Errors
+    /// Why it cannot be asked.
+    pub async fn identity(&self) -> Result<Option<Identity>, CommandError> {
+        let listed = self.vpd(vpd::page::SUPPORTED_PAGES).await?.unwrap_or_default();
+        let listed = vpd::Page::parse(&listed).map(|page| page.body).unwrap_or_default();
+        for page in Identity::PAGES {
+            if !listed.contains(&page) {
+                continue;
+            }
+            let reply = self.run(Identity::question(self.lun, page)).await;
+            match reply.map(|reply| Identity::learn(page, reply.bytes())) {
+                Ok(None) => {}
+                Err(error) if is_illegal(&error) => {}
+                found => return found,
+            }
+        }
+        Ok(None)
     }
 
     /// Reads the capacity: READ CAPACITY(16), or (10) if the unit knows no other. Says too whether commands of 16

@@ -75,6 +75,12 @@
 //! none leaves for [`contract::Limits::acknowledge_after`], a NOP-Out does, so that the target need keep nothing for a
 //! session that rests.
 //!
+//! # What a new session may find
+//!
+//! Another device may be behind a LUN than in the session before. A unit that its owner guards ([`Session::guard`]) gets
+//! nothing in a new session but the question which device it is ([`contract::Request::probe`]), until the owner vouches
+//! for it or ends what waits.
+//!
 //! # Bounds
 //!
 //! Tasks by [`contract::Limits::tasks_max`], management requests by [`contract::MAX_MANAGES`], one text conversation at a
@@ -87,6 +93,7 @@ mod control;
 mod data;
 mod dispatch;
 mod enter;
+mod guard;
 mod issue;
 mod manage;
 mod place;

@@ -226,6 +226,9 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
                 waiting = false;
                 eprintln!("targe: {url}: reached again");
             }
+            News::OtherDevice { what, .. } => {
+                eprintln!("targe: {url}: {what}; requests fail from now on");
+            }
             // Else it is our own end.
             News::Down(why) if why.connection().is_some() => {
                 eprintln!("targe: {url}: given up: {}; requests fail from now on", reach::told(why));

@@ -415,9 +415,11 @@ pub fn fault_of(error: &DiskError, block_size: BlockSize) -> Failure {
     };
     let Some(sense) = command.sense() else {
         return match command {
-            CommandError::Refused(_) | CommandError::Down(_) | CommandError::Lost | CommandError::Stopped => {
-                Fault::Gone
-            }
+            CommandError::Refused(_)
+            | CommandError::Down(_)
+            | CommandError::Lost
+            | CommandError::OtherDevice(_)
+            | CommandError::Stopped => Fault::Gone,
             _ => Fault::Medium,
         }
         .into();

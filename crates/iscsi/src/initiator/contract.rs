@@ -61,6 +61,9 @@ pub const MAX_CONNECTIONS: u16 = 16;
 /// The most tasks that a session keeps, queued or on the way.
 pub const MAX_TASKS: usize = 8192;
 
+/// The most tasks that ask which device is behind a LUN, beyond all others.
+pub const MAX_PROBES: usize = 256;
+
 /// The most task management requests that are open at a time.
 pub const MAX_MANAGES: usize = 256;
 
@@ -225,6 +228,9 @@ pub struct Request {
     /// know whether it was carried out before. Only the caller can know that this does no harm. Recovery within a
     /// session never carries a command out twice.
     pub replay: bool,
+    /// Whether it asks which device is behind the LUN, and so goes even where others are held back
+    /// ([`guard`](super::session::Session::guard)). There is room for a few of these beyond [`Limits::tasks_max`].
+    pub probe: bool,
 }
 
 impl Request {
@@ -239,6 +245,7 @@ impl Request {
             data_in_len: 0,
             immediate: false,
             replay: false,
+            probe: false,
         }
     }
 }

@@ -204,7 +204,11 @@ impl Session {
         };
         match since {
             Since::First => {}
-            Since::Rebuilt => self.stats.sessions_rebuilt += 1,
+            Since::Rebuilt => {
+                self.stats.sessions_rebuilt += 1;
+                // Another device may be there.
+                self.held.clone_from(&self.guarded);
+            }
             Since::Continued => self.stats.sessions_continued += 1,
         }
         self.since = since;

@@ -3,7 +3,7 @@
 
 use base::time::Instant;
 
-use super::contract::{End, Event, Outcome, Purpose, Refusal, Request, Slot, TaskId};
+use super::contract::{End, Event, MAX_PROBES, Outcome, Purpose, Refusal, Request, Slot, TaskId};
 use super::place::Output;
 use super::session::{MAX_GHOSTS, Phase, Session, TAG_TASK, tag};
 use super::task::{Standing, Task};
@@ -24,7 +24,8 @@ impl Session {
         if self.plan.purpose == Purpose::Discovery {
             return Err(Refusal::NotPossible);
         }
-        if self.tasks.len() >= self.plan.limits.tasks_max {
+        let probes_max = if request.probe { MAX_PROBES } else { 0 };
+        if self.tasks.len() >= self.plan.limits.tasks_max + probes_max {
             return Err(Refusal::Full);
         }
         let data_out_len = u32::try_from(request.data_out.len()).map_err(|_| Refusal::TooLong)?;
@@ -43,16 +44,22 @@ impl Session {
     /// Puts waiting tasks on connections as far as the command window allows, and does what waits for tasks to end.
     pub(super) fn dispatch(&mut self, now: Instant) {
         if self.phase == Phase::Up {
-            while let Some(key) = self.waiting.front().copied() {
+            // How many at the front wait for more than the window.
+            let mut held = 0;
+            while let Some(key) = self.waiting.get(held).copied() {
                 let Some(task) = self.tasks.get(key) else {
-                    self.waiting.pop_front();
+                    self.waiting.remove(held);
                     continue;
                 };
+                if self.is_held(task) {
+                    held += 1;
+                    continue;
+                }
                 if !task.request.immediate && !task.numbered && !self.window_is_open() {
                     break;
                 }
                 let Some(slot) = self.best(None) else { break };
-                self.waiting.pop_front();
+                self.waiting.remove(held);
                 self.assign(slot, key);
             }
             self.go_on_talking(now);

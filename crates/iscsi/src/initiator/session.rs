@@ -1,7 +1,7 @@
 //! The session as its owner sees it, and what all parts of it share.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use base::buffer::Pool;
@@ -66,6 +66,9 @@ pub struct Session {
     /// Why the last connection, or attempt to have one, came to its end.
     pub(super) last: ConnectionDown,
     pub(super) stats: Stats,
+    /// Units whose device is looked at again in every new session, and those that wait for that.
+    pub(super) guarded: BTreeSet<u64>,
+    pub(super) held: BTreeSet<u64>,
 }
 
 /// Where the session stands.
@@ -121,6 +124,8 @@ impl Session {
             farewell: None,
             last: ConnectionDown::Unreachable,
             stats: Stats::default(),
+            guarded: BTreeSet::new(),
+            held: BTreeSet::new(),
             plan,
         };
         if session.plan.portals.is_empty() {
@@ -389,4 +394,4 @@ pub(super) fn find<T>(arena: &Arena<T>, kind: u32, itt: Itt) -> Option<Key> {
 }
 
 /// Tasks have indices below 2^16.
-const _: () = assert!(MAX_TASKS < 1 << 16);
+const _: () = assert!(MAX_TASKS + super::contract::MAX_PROBES < 1 << 16);

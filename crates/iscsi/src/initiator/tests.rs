@@ -2,6 +2,7 @@
 
 mod anew;
 mod asked;
+mod guard;
 mod hostile;
 mod lost;
 mod pair;

@@ -1,0 +1,94 @@
+//! Units whose device is looked at again before a session that was built anew uses them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use base::time::Instant;
+use scsi::lun::Lun;
+
+use super::{Event, News, Seat, SessionId, Sessions};
+use crate::care::Pending;
+use crate::command::{CommandError, Reply};
+use crate::identity::{Identity, OtherDevice};
+
+/// How long a unit may not tell which device it is, after its session is up again: units appear one by one when a target
+/// starts.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long until it is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// A unit and its device.
+#[derive(Debug)]
+pub(super) struct Ward {
+    identity: Identity,
+    /// Since when it is asked which device it is.
+    asked: Option<Instant>,
+    other: Option<OtherDevice>,
+}
+
+impl Sessions {
+    /// Guards a unit: see [`crate::driver::Driver::guard`].
+    pub(crate) fn guard(&mut self, now: Instant, id: SessionId, lun: Lun, identity: Identity) {
+        let Some(seat) = self.seats.get_mut(super::index(id.0)).and_then(Option::as_mut) else { return };
+        if seat.down.is_none() && !seat.wards.contains_key(&lun) {
+            seat.session.guard(lun.0);
+            seat.wards.insert(lun, Ward { identity, asked: None, other: None });
+            seat.ask_who_is_there(now, id, &mut self.events);
+        }
+    }
+}
+
+impl Seat {
+    /// Asks every guarded unit which device it is. Until it has answered, nothing else is sent to it.
+    pub(super) fn ask_who_is_there(&mut self, now: Instant, id: SessionId, events: &mut VecDeque<Event>) {
+        let mut questions = Vec::new();
+        for (lun, ward) in &mut self.wards {
+            if ward.other.is_none() {
+                ward.asked = Some(now);
+                questions.push(ward.identity.question_again(*lun));
+            }
+        }
+        for question in questions {
+            self.start(now, id, Pending::probe(question), events);
+        }
+    }
+
+    /// Takes what a unit answered to that.
+    pub(super) fn probed(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        probe: Pending,
+        result: Result<Reply, CommandError>,
+        events: &mut VecDeque<Event>,
+    ) {
+        let lun = probe.command.lun;
+        let Some(ward) = self.wards.get_mut(&lun) else { return };
+        let other = match result {
+            Ok(reply) => match ward.identity.is_same(reply.bytes()) {
+                Ok(()) => {
+                    ward.asked = None;
+                    return self.session.vouch(now, lun.0);
+                }
+                Err(other) => other,
+            },
+            // The session is gone, and asks again once it is back.
+            Err(CommandError::Lost | CommandError::Refused(_) | CommandError::Down(_)) => return,
+            Err(_) if ward.asked.is_some_and(|since| now.since(since) < SILENCE_MAX) => {
+                self.delays += 1;
+                self.delayed.insert((now.after(ASK_AGAIN), self.delays), Pending::probe(probe.command));
+                return;
+            }
+            Err(why) => OtherDevice { was: ward.identity.to_string(), is: format!("not known: {why}") },
+        };
+        ward.other = Some(other.clone());
+        self.session.forsake(lun.0);
+        events.push_back(Event::Session { session: id, news: News::OtherDevice { lun, what: other } });
+    }
+
+    /// Returns why nothing may be sent to a unit.
+    pub(super) fn forbids(&self, pending: &Pending) -> Option<CommandError> {
+        let other = self.wards.get(&pending.command.lun)?.other.as_ref()?;
+        (!pending.is_probe).then(|| CommandError::OtherDevice(Box::new(other.clone())))
+    }
+}

@@ -1,0 +1,81 @@
+//! What a reactor asks of sessions: bytes in, bytes out, and time.
+
+use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
+use base::time::Instant;
+use base::transmit::Transmit;
+
+use super::{SessionId, Sessions, index, put_at};
+
+impl StreamMachine for Sessions {
+    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+        let PortalId(number) = arrival.portal;
+        let dial = self.dials.remove(&number);
+        match dial.and_then(|dial| Some((dial.session, dial.slot, self.seat(dial.session)?))) {
+            Some((session, slot, seat)) => {
+                seat.session.connected(now, conn, slot, arrival.entropy);
+                put_at(&mut self.routes, conn.0, session);
+            }
+            None => self.orphans.push_back(conn),
+        }
+    }
+
+    fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
+        if let Some(session) = self.owner(conn) {
+            session.received(now, conn, bytes);
+        }
+    }
+
+    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
+        self.owner(conn)?.lend(conn)
+    }
+
+    fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan) {
+        if let Some(session) = self.owner(conn) {
+            session.repaid(now, conn, loan);
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
+        if let Some(session) = self.owner(conn) {
+            session.transmit(now, conn, out);
+        }
+    }
+
+    fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
+        if let Some(session) = self.owner(conn) {
+            session.disconnected(now, conn, why);
+        }
+        if let Some(route) = self.routes.get_mut(index(conn.0)) {
+            *route = None;
+        }
+    }
+
+    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
+
+    fn poll_action(&mut self) -> Option<Action> {
+        if let Some(conn) = self.orphans.pop_front() {
+            return Some(Action::Abort(conn));
+        }
+        self.seats.iter_mut().flatten().find_map(|seat| seat.session.poll_action())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let seats = self.seats.iter().flatten();
+        seats
+            .filter_map(|seat| {
+                let delayed = seat.delayed.first_key_value().map(|((at, _), _)| *at);
+                seat.session.poll_timeout().into_iter().chain(delayed).min()
+            })
+            .min()
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        for (number, seat) in (0..).zip(&mut self.seats) {
+            let Some(seat) = seat else { continue };
+            if seat.session.poll_timeout().is_some_and(|at| at <= now) {
+                seat.session.handle_timeout(now);
+            }
+            seat.advance(now, SessionId(number), &mut self.events);
+        }
+    }
+}

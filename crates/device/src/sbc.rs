@@ -9,6 +9,7 @@ mod exclusive;
 mod intake;
 mod lba_status;
 pub(crate) mod limits;
+pub(crate) mod orw_generation;
 pub(crate) mod read;
 pub(crate) mod sanitize;
 mod spread;

@@ -20,6 +20,7 @@ use crate::fault::{self, Doing};
 use crate::medium::{self, Ended, MediumAccess};
 use crate::nexus::Nexuses;
 use crate::range_lock::ByteRange;
+use crate::sbc::orw_generation::OrwGenerations;
 use crate::sbc::sanitize::Sanitizer;
 use crate::settings::Settings;
 use crate::spc;
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     pub(crate) spc: spc::State,
     /// Work on the whole medium that outlives its command.
     pub(crate) sanitizer: Sanitizer,
+    pub(crate) orw_generations: OrwGenerations,
     /// Who reaches this unit.
     pub(crate) nexuses: Nexuses,
     /// Every command.
@@ -114,6 +116,7 @@ impl Core {
             facts: Facts { config, profile, makes_tokens: false },
             spc,
             sanitizer: Sanitizer::default(),
+            orw_generations: OrwGenerations::default(),
             nexuses: Nexuses::default(),
             table: Table::new(),
             pool,

@@ -3,6 +3,7 @@
 use scsi::sense::Asc;
 
 use crate::contract::{ManageFunction, ManageOutcome, NexusId, TaskKey};
+use crate::sbc::orw_generation::OrwGenerations;
 use crate::server::Core;
 use crate::task::TaskInfo;
 use crate::task_set::Answer;
@@ -41,6 +42,10 @@ impl LogicalUnit {
             self.abort(id, answer);
         }
         self.core.was_reset();
+        if why == Reset::Target {
+            // A hard reset; one of the unit leaves them (SBC-4 §4.27.3).
+            self.core.orw_generations = OrwGenerations::default();
+        }
         self.core.nexuses.attend_all(
             match why {
                 Reset::LogicalUnit | Reset::Target => Asc::BUS_DEVICE_RESET_OCCURRED,

@@ -338,6 +338,7 @@ impl Asc {
     pub const CAPACITY_DATA_HAS_CHANGED: Self = Self(0x2a09);
     pub const TIMESTAMP_CHANGED: Self = Self(0x2a10);
     pub const COMMAND_SEQUENCE_ERROR: Self = Self(0x2c00);
+    pub const ORWRITE_GENERATION_DOES_NOT_MATCH: Self = Self(0x2c0c);
     pub const COMMANDS_CLEARED_BY_ANOTHER_INITIATOR: Self = Self(0x2f00);
     pub const FORMAT_COMMAND_FAILED: Self = Self(0x3101);
     pub const SANITIZE_COMMAND_FAILED: Self = Self(0x3103);

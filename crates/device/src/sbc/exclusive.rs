@@ -6,12 +6,13 @@
 use alloc::boxed::Box;
 
 use base::buffer::{Bytes, DataList};
-use scsi::sense::Sense;
+use scsi::sense::{Asc, Sense};
 use store::contract::{Durability, OpAction, Outcome};
 
 use super::address::{Span, length_field};
 use super::compare::{first_difference, miscompare};
 use super::intake::Intake;
+use super::orw_generation::{Fate, Policy};
 use super::write::take_blocks;
 use super::{limits, part_len};
 use crate::fault::Doing;
@@ -50,17 +51,61 @@ fn no_blocks(task: &TaskInfo) -> Verdict {
     if task.data_out_len == 0 { Verdict::Good } else { Verdict::Check(Sense::invalid_cdb(13, None)) }
 }
 
-/// ORWRITE(16).
-pub(super) fn or_write(core: &mut Core, task: &TaskInfo) -> Verdict {
+/// ORWRITE(16): a set operation of generation zero (SBC-4 §4.27.2.2).
+pub(super) fn or_write_16(core: &mut Core, task: &TaskInfo) -> Verdict {
+    set_bits(core, task, 0)
+}
+
+/// ORWRITE(32): sets bits, or clears bits and begins a generation.
+pub(super) fn or_write_32(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let expected = task.cdb.u32(20);
+    match task.cdb.u8(2) & 0x07 {
+        0 => set_bits(core, task, expected),
+        1 => change_generation(core, task, expected),
+        _ => Verdict::Check(Sense::invalid_cdb(2, Some(2))),
+    }
+}
+
+fn set_bits(core: &mut Core, task: &TaskInfo, expected: u32) -> Verdict {
     let span = match Span::of_transfer(&core.facts, &task.cdb) {
         Ok(span) => span,
         Err(sense) => return Verdict::Check(sense),
     };
+    // Judged again when nobody else can change it; whoever comes too late need not send what nobody takes.
+    if core.orw_generations.judge(expected) == Fate::Refused {
+        return Verdict::Check(GENERATION_DOES_NOT_MATCH);
+    }
     match take_blocks(core, task, span) {
-        Ok(len) => run(core, task, span, Action::Or, u64::try_from(len).unwrap_or(u64::MAX)),
+        Ok(len) => run(core, task, span, Action::Or { expected }, u64::try_from(len).unwrap_or(u64::MAX)),
         Err(verdict) => verdict,
     }
 }
+
+/// SBC-4 §4.27.3: nothing else is under way on the medium when a generation begins, so that no operation of the one before
+/// comes after it.
+fn change_generation(core: &mut Core, task: &TaskInfo, expected: u32) -> Verdict {
+    let Some(policy) = Policy::from_code(task.cdb.u8(3) & 0x0f) else {
+        return Verdict::Check(Sense::invalid_cdb(3, Some(3)));
+    };
+    let span = match Span::of_transfer(&core.facts, &task.cdb) {
+        Ok(span) => span,
+        Err(sense) => return Verdict::Check(sense),
+    };
+    if !core.orw_generations.is_current(expected) {
+        return Verdict::Check(GENERATION_DOES_NOT_MATCH);
+    }
+    let action = Action::Clear { expected, new: task.cdb.u32(24), policy };
+    match take_blocks(core, task, span) {
+        Ok(len) if u64::try_from(len) != Ok(span.len) => Verdict::Check(super::wrong_data_out()),
+        Ok(_) => run(core, task, span, action, span.len),
+        // No bit is to be cleared.
+        Err(Verdict::Good) if span.len == 0 => run(core, task, span, action, 0),
+        Err(Verdict::Good) => Verdict::Check(super::wrong_data_out()),
+        Err(verdict) => verdict,
+    }
+}
+
+const GENERATION_DOES_NOT_MATCH: Sense = Sense::illegal(Asc::ORWRITE_GENERATION_DOES_NOT_MATCH);
 
 /// WRITE ATOMIC(16) and (32).
 pub(super) fn write_atomic(core: &mut Core, task: &TaskInfo) -> Verdict {
@@ -98,7 +143,7 @@ fn run(core: &Core, task: &TaskInfo, span: Span, action: Action, total: u64) -> 
         at: span.at,
         len: match action {
             Action::CompareAndWrite => total / 2,
-            Action::Or | Action::Put => total,
+            Action::Or { .. } | Action::Clear { .. } | Action::Put => total,
         },
         action,
         durability: core.durability(super::force_unit_access(&task.cdb)),
@@ -110,7 +155,16 @@ fn run(core: &Core, task: &TaskInfo, span: Span, action: Action, total: u64) -> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     CompareAndWrite,
-    Or,
+    /// Bits are set, if the generation is right.
+    Or {
+        expected: u32,
+    },
+    /// Bits are cleared, and a generation begins.
+    Clear {
+        expected: u32,
+        new: u32,
+        policy: Policy,
+    },
     Put,
 }
 
@@ -138,7 +192,7 @@ impl Exclusive {
     /// How much is read and written at a time: the others must do it whole.
     fn step_len(&self, core: &Core) -> usize {
         match self.action {
-            Action::Or => part_len(core).min(self.len - self.done),
+            Action::Or { .. } | Action::Clear { .. } => part_len(core).min(self.len - self.done),
             Action::CompareAndWrite | Action::Put => self.len,
         }
     }
@@ -150,6 +204,31 @@ impl Exclusive {
 
     fn write(&self, core: &mut Core, task: &TaskInfo, data: DataList) {
         core.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability: self.durability });
+    }
+
+    fn lock(&self, core: &mut Core, task: &TaskInfo) {
+        let range = match self.action {
+            Action::Clear { .. } => ByteRange::new(0, core.facts.profile.len),
+            _ => ByteRange::new(self.at, u64::try_from(self.len).unwrap_or(u64::MAX)),
+        };
+        core.lock(task, range);
+    }
+
+    /// Judges by the generation that it is now, which nobody changes while we hold our range.
+    const fn fate(&self, core: &Core) -> Fate {
+        match self.action {
+            Action::Or { expected } => core.orw_generations.judge(expected),
+            Action::Clear { expected, .. } if !core.orw_generations.is_current(expected) => Fate::Refused,
+            _ => Fate::Done,
+        }
+    }
+
+    /// Everything is written.
+    const fn end(&self, core: &mut Core) -> Verdict {
+        if let Action::Clear { new, policy, .. } = self.action {
+            core.orw_generations.change(new, policy);
+        }
+        Verdict::Good
     }
 
     /// Goes on with what the medium holds.
@@ -165,7 +244,7 @@ impl Exclusive {
             self.write(core, task, data);
         } else {
             let sent = self.intake.data().slice(self.done, self.done + held.len());
-            let data = or(core, &held, &sent);
+            let data = merge(core, &held, &sent, matches!(self.action, Action::Clear { .. }));
             core.recycle(held);
             self.write(core, task, data.into());
         }
@@ -176,18 +255,29 @@ impl Exclusive {
 impl Job for Exclusive {
     fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
+            JobInput::Start if self.len == 0 => self.lock(core, task),
             JobInput::Start => self.intake.ask(core, task),
             JobInput::DataOut { data, .. } => {
                 if self.intake.take(core, task, data) {
-                    let len = u64::try_from(self.len).unwrap_or(u64::MAX);
-                    core.lock(task, ByteRange::new(self.at, len));
+                    self.lock(core, task);
                 }
             }
             JobInput::Locked if self.action == Action::Put => {
                 let data = self.intake.take_all();
                 self.write(core, task, data);
             }
-            JobInput::Locked => self.read(core, task),
+            JobInput::Locked => match self.fate(core) {
+                Fate::Done if self.len == 0 => return JobStep::Done(self.end(core)),
+                Fate::Done => self.read(core, task),
+                Fate::Discarded => {
+                    core.recycle(self.intake.take_all());
+                    return JobStep::Done(Verdict::Good);
+                }
+                Fate::Refused => {
+                    core.recycle(self.intake.take_all());
+                    return JobStep::Done(Verdict::Check(GENERATION_DOES_NOT_MATCH));
+                }
+            },
             JobInput::Store { result: Ok(Outcome::Data(held)), .. } => {
                 if let Some(verdict) = self.found(core, task, held) {
                     return JobStep::Done(verdict);
@@ -198,7 +288,7 @@ impl Job for Exclusive {
                 core.recycle(data);
                 if self.done >= self.len {
                     core.recycle(self.intake.take_all());
-                    return JobStep::Done(Verdict::Good);
+                    return JobStep::Done(self.end(core));
                 }
                 self.read(core, task);
             }
@@ -212,8 +302,8 @@ impl Job for Exclusive {
     }
 }
 
-/// Returns the bits set in either of two runs of bytes of one length.
-fn or(core: &Core, held: &DataList, sent: &DataList) -> Bytes {
+/// Returns the bits set in either of two runs of bytes of one length, or in both of them.
+fn merge(core: &Core, held: &DataList, sent: &DataList, both: bool) -> Bytes {
     let mut buf = core.pool.take(held.len());
     held.parts().iter().for_each(|part| {
         buf.append(part);
@@ -221,7 +311,8 @@ fn or(core: &Core, held: &DataList, sent: &DataList) -> Bytes {
     let mut rest = buf.filled_mut();
     for part in sent.parts() {
         let (head, tail) = rest.split_at_mut(part.len().min(rest.len()));
-        head.iter_mut().zip(&**part).for_each(|(to, from)| *to |= from);
+        let pairs = head.iter_mut().zip(&**part);
+        pairs.for_each(|(to, from)| *to = if both { *to & from } else { *to | from });
         rest = tail;
     }
     buf.freeze()

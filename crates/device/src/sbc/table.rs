@@ -60,6 +60,14 @@ const fn usage_32(action: u16, flags: u8) -> [u8; 32] {
     ]
 }
 
+/// ORWRITE(32): the same with BMOP, PREVIOUS GENERATION PROCESSING, and generations where the tags would be.
+const fn usage_orwrite_32() -> [u8; 32] {
+    let mut usage = usage_32(long::ORWRITE_32, CACHING);
+    usage[2] = 0x07;
+    usage[3] = 0x0f;
+    usage
+}
+
 /// The 32-byte form of a command.
 const fn long(like: Row, action: u16, name: &'static str, usage: &'static [u8; 32], handler: Handler) -> Row {
     Row { opcode: op::VARIABLE_LENGTH, service_action: Some(action), name, usage, handler, ..like }
@@ -122,7 +130,8 @@ pub(crate) const ROWS: &[Row] = &[
         usage: &[0x89, CACHING, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0xff, 0x3f, 0],
         handler: exclusive::compare_and_write, ..WRITES },
     Row { opcode: op::ORWRITE_16, name: "ORWRITE(16)", usage: &usage_16(op::ORWRITE_16, CACHING),
-        handler: exclusive::or_write, ..WRITES },
+        handler: exclusive::or_write_16, ..WRITES },
+    long(WRITES, long::ORWRITE_32, "ORWRITE(32)", &usage_orwrite_32(), exclusive::or_write_32),
     Row { opcode: op::WRITE_ATOMIC_16, name: "WRITE ATOMIC(16)",
         usage: &[0x9c, 0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff, 0x3f, 0],
         handler: exclusive::write_atomic, enabled: limits::writes_atomically, ..WRITES },

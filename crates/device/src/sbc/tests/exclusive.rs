@@ -1,6 +1,7 @@
 //! COMPARE AND WRITE, ORWRITE and WRITE ATOMIC, alone and against others.
 
 use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::contract::{Claims, Event, ManageFunction, ManageOutcome, UnitConfig};
@@ -210,4 +211,116 @@ fn a_compare_and_write_is_no_longer_than_the_administrator_lets_it_be() {
     rig.run(A, &compare_and_write(0, 3), 0, &zeros).illegal(Asc::INVALID_FIELD_IN_CDB);
     let page = rig.run(A, &[op::INQUIRY, 1, 0xb0, 0, 64, 0], 64, &[]).good();
     assert_eq!(page[5], 2, "MAXIMUM COMPARE AND WRITE LENGTH");
+}
+
+fn orwrite_32(lba: u64, blocks: u32, operation: (u8, u8), generations: (u32, u32)) -> [u8; 32] {
+    let mut cdb = cdb_32(long::ORWRITE_32, 0, lba, blocks);
+    (cdb[2], cdb[3]) = operation;
+    cdb[20..24].copy_from_slice(&generations.0.to_be_bytes());
+    cdb[24..28].copy_from_slice(&generations.1.to_be_bytes());
+    cdb
+}
+
+const SET: u8 = 0;
+const CHANGE: u8 = 1;
+const ONE: [u8; 512] = [1; 512];
+
+#[test]
+fn a_change_of_generation_clears_bits_and_says_what_becomes_of_latecomers() {
+    const DONE: u8 = 1;
+    const DISCARDED: u8 = 0;
+    let refused = |reply: &crate::testing::Reply| {
+        reply.illegal(Asc::ORWRITE_GENERATION_DOES_NOT_MATCH);
+    };
+    for (policy, previous, other) in [
+        (0, Some(DONE), None),
+        (2, Some(DISCARDED), None),
+        (3, Some(DONE), Some(DONE)),
+        (5, Some(DISCARDED), Some(DISCARDED)),
+        (7, None, None),
+    ] {
+        let mut rig = Rig::new();
+        rig.write(4, &[0xff; 1024]);
+        let kept = [pattern(512, 3), vec![0xff; 512]].concat();
+        rig.run(A, &orwrite_32(4, 2, (CHANGE, policy), (0, 7)), 0, &kept).good();
+        assert_eq!(rig.read(4, 2), kept);
+        for (expected, fate) in [(7, Some(DONE)), (0, previous), (9, other)] {
+            rig.write(9, &[0; 512]);
+            let reply = rig.run(B, &orwrite_32(9, 1, (SET, 0), (expected, 0)), 0, &ONE);
+            match fate {
+                Some(byte) => {
+                    reply.good();
+                    assert_eq!(rig.read(9, 1), [byte; 512], "policy {policy}, expecting {expected}");
+                }
+                None => refused(&reply),
+            }
+        }
+        // ORWRITE(16) expects zero, the generation before.
+        let short = rig.run(B, &cdb_16(op::ORWRITE_16, 0, 9, 1), 0, &ONE);
+        if previous.is_some() {
+            short.good().clear()
+        } else {
+            refused(&short)
+        }
+        // Nobody begins a generation but from the present one; one may begin without a bit cleared.
+        refused(&rig.run(B, &orwrite_32(4, 2, (CHANGE, 7), (0, 8)), 0, &kept));
+        rig.run(B, &orwrite_32(0, 0, (CHANGE, 7), (7, 8)), 0, &[]).good();
+        refused(&rig.run(B, &orwrite_32(9, 1, (SET, 0), (7, 0)), 0, &ONE));
+        rig.run(B, &orwrite_32(9, 1, (SET, 0), (8, 0)), 0, &ONE).good();
+    }
+}
+
+#[test]
+fn generations_outlive_a_reset_of_the_unit_and_no_harder_one() {
+    let mut rig = Rig::new();
+    rig.run(A, &orwrite_32(0, 1, (CHANGE, 7), (0, 7)), 0, &ONE).good();
+    assert_eq!(rig.manage(A, ManageFunction::LogicalUnitReset), Some(ManageOutcome::Complete));
+    let set = |generation| orwrite_32(0, 1, (SET, 0), (generation, 0));
+    for id in [A, B] {
+        rig.run(id, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
+    }
+    rig.run(A, &set(7), 0, &ONE).good();
+    rig.unit.reset(base::time::Instant::ORIGIN, crate::unit::Reset::Target);
+    rig.run(A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
+    rig.run(A, &set(7), 0, &ONE).illegal(Asc::ORWRITE_GENERATION_DOES_NOT_MATCH);
+    rig.run(A, &set(0), 0, &ONE).good();
+}
+
+#[test]
+fn a_generation_begins_when_nothing_of_the_one_before_is_under_way() {
+    let (medium, gate) = Slow::new(BLOCKS * 512);
+    let mut rig = Rig::with(config(), Box::new(medium));
+    gate.close();
+    let set = rig.start(A, &orwrite_32(9, 1, (SET, 0), (0, 0)), 0, 512);
+    rig.event_of(set);
+    rig.send(set, &ONE, 0, 512);
+    assert!(gate.held() > 0);
+    // Elsewhere on the medium, and yet it waits.
+    let change = rig.start(B, &orwrite_32(0, 1, (CHANGE, 7), (0, 1)), 0, 512);
+    rig.event_of(change);
+    rig.send(change, &ONE, 0, 512);
+    let late = rig.start(A, &orwrite_32(20, 1, (SET, 0), (0, 0)), 0, 512);
+    rig.event_of(late);
+    rig.send(late, &ONE, 0, 512);
+    assert_eq!(gate.held(), 1);
+    gate.open();
+    for _ in 0..8 {
+        rig.ready();
+    }
+    rig.finish(set, &[]).good();
+    rig.finish(change, &[]).good();
+    rig.finish(late, &[]).illegal(Asc::ORWRITE_GENERATION_DOES_NOT_MATCH);
+    assert_eq!((rig.read(9, 1), rig.read(20, 1)), (ONE.to_vec(), vec![0; 512]));
+}
+
+#[test]
+fn an_orwrite_of_generations_that_makes_no_sense_is_refused() {
+    let mut rig = Rig::new();
+    for operation in [(2, 0), (7, 0), (CHANGE, 1), (CHANGE, 4), (CHANGE, 6), (CHANGE, 8), (CHANGE, 15)] {
+        rig.run(A, &orwrite_32(0, 1, operation, (0, 1)), 0, &ONE).illegal(Asc::INVALID_FIELD_IN_CDB);
+    }
+    // Less than is to be cleared: then nothing is.
+    let reply = rig.run(A, &orwrite_32(0, 2, (CHANGE, 7), (0, 1)), 0, &ONE);
+    reply.illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+    rig.run(A, &orwrite_32(0, 1, (SET, 0), (0, 0)), 0, &ONE).good();
 }

@@ -1,0 +1,76 @@
+//! The generations by which those who share a bitmap keep pace (SBC-4 §4.27.2 to §4.27.4): a change of generation clears bits,
+//! and what is to become of late requests of the generation before is the changer's choice.
+
+/// The generation codes of a unit. They survive a LOGICAL UNIT RESET, and nothing harder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OrwGenerations {
+    current: u32,
+    previous: u32,
+    policy: Policy,
+}
+
+/// The ORWRITE processing policy: what becomes of a set operation that expects the previous generation, and of one that
+/// expects any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Policy {
+    previous: Fate,
+    other: Fate,
+}
+
+/// What becomes of a set operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is done.
+    Done,
+    /// Its data is thrown away, and that is GOOD.
+    Discarded,
+    /// It ends with ORWRITE GENERATION DOES NOT MATCH.
+    Refused,
+}
+
+impl Policy {
+    /// Takes PREVIOUS GENERATION PROCESSING (SBC-4 table 29); `None` for a reserved code.
+    pub(super) const fn from_code(code: u8) -> Option<Self> {
+        use Fate::{Discarded, Done, Refused};
+        let (previous, other) = match code {
+            0 => (Done, Refused),
+            2 => (Discarded, Refused),
+            3 => (Done, Done),
+            5 => (Discarded, Discarded),
+            7 => (Refused, Refused),
+            _ => return None,
+        };
+        Some(Self { previous, other })
+    }
+}
+
+impl OrwGenerations {
+    /// Returns what becomes of a set operation that expects this generation.
+    pub(super) const fn judge(&self, expected: u32) -> Fate {
+        if expected == self.current {
+            Fate::Done
+        } else if expected == self.previous {
+            self.policy.previous
+        } else {
+            self.policy.other
+        }
+    }
+
+    /// Returns whether this is the generation that it is now.
+    pub(super) const fn is_current(&self, expected: u32) -> bool {
+        expected == self.current
+    }
+
+    /// Begins a generation.
+    pub(super) const fn change(&mut self, new: u32, policy: Policy) {
+        *self = Self { current: new, previous: self.current, policy };
+    }
+}
+
+impl Default for OrwGenerations {
+    /// As after a power on: everything zero, policy 7h.
+    fn default() -> Self {
+        let policy = Policy { previous: Fate::Refused, other: Fate::Refused };
+        Self { current: 0, previous: 0, policy }
+    }
+}

@@ -30,11 +30,8 @@ const SCRATCH_BYTES: usize = 256 << 10;
 /// How many ready descriptors one call reports. More wait for the next turn.
 const EVENTS_MAX: usize = 256;
 
-/// The most pieces one `sendmsg` takes (`UIO_MAXIOV`).
+/// The most pieces one `sendmsg` takes (`UIO_MAXIOV`). They lie on the stack, 16 KiB of it, so that no send allocates.
 const PIECES_MAX: usize = 1024;
-
-/// So many of them need no allocation: the answers to sixteen small reads.
-const PIECES_ON_STACK: usize = 32;
 
 const WAKER: u64 = u64::MAX;
 const LISTENER: u64 = 1 << 32;
@@ -430,7 +427,7 @@ fn receive_into(socket: &OwnedFd, loan: &mut Loan, scratch: &mut [u8]) -> Result
 fn flush(socket: &OwnedFd, batch: &mut Transmit, pool: &Pool) -> Result<bool, Errno> {
     while !batch.is_empty() {
         let result = {
-            let mut slices = SmallVec::<[IoSlice<'_>; PIECES_ON_STACK]>::new();
+            let mut slices = SmallVec::<[IoSlice<'_>; PIECES_MAX]>::new();
             slices.extend(batch.pieces().take(PIECES_MAX).map(IoSlice::new));
             let mut control = SendAncillaryBuffer::default();
             sendmsg(socket, &slices, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use drivers::files::Errno;
-use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, Statx, StatxFlags, fallocate, seek, statx};
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, Statx, StatxFlags, fallocate, fstatvfs, seek, statx};
 
 /// What `O_DIRECT` asks for when the kernel does not say: no medium in use has larger sectors.
 const CAUTIOUS_ALIGNMENT: u32 = 4096;
@@ -52,6 +52,15 @@ pub(crate) fn of_block_device(file: &File, direct: bool) -> Result<Layout, Errno
 /// Returns the size of a file or block device in bytes.
 pub(crate) fn size(file: &File) -> Result<u64, Errno> {
     seek(file, SeekFrom::End(0))
+}
+
+/// Returns how much storage a file has, and how much its file system has left for it, in bytes.
+pub(crate) fn space(file: &File) -> Result<(u64, u64), Errno> {
+    /// stat(2): `st_blocks` counts these, whatever the blocks of the file system are.
+    const STAT_BLOCK: u64 = 512;
+    let used = facts(file)?.stx_blocks.saturating_mul(STAT_BLOCK);
+    let system = fstatvfs(file)?;
+    Ok((used, system.f_bavail.saturating_mul(system.f_frsize)))
 }
 
 fn facts(file: &File) -> Result<Statx, Errno> {

@@ -18,7 +18,7 @@ use drivers::files::{
 };
 use store::Store;
 use store::contract::{
-    Completion, Durability, Extent, ExtentState, Failure, Fault, Op, OpAction, OpId, Outcome, Profile,
+    Completion, Durability, Extent, ExtentState, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Space,
 };
 
 use crate::fault;
@@ -423,6 +423,16 @@ impl FileStore {
 impl Store for FileStore {
     fn profile(&self) -> Profile {
         self.profile.clone()
+    }
+
+    /// Of a file, what its file system says. A device does not tell what stands behind it.
+    fn space(&self) -> Option<Space> {
+        if self.kind != Kind::File || !self.profile.thin {
+            return None;
+        }
+        let (used, free) = layout::space(self.file.file()).ok()?;
+        let used = used.min(self.profile.len);
+        Some(Space { used, available: free.min(self.profile.len - used), shared: true })
     }
 
     fn submit(&mut self, op: Op) {

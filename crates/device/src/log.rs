@@ -29,6 +29,19 @@ pub(crate) struct LogFacts<'a> {
     pub(crate) statistics: Statistics,
     /// The self-tests.
     pub(crate) self_tests: &'a SelfTestResults,
+    /// The storage of a thin unit.
+    pub(crate) storage: Option<Storage>,
+}
+
+/// How much storage a thin unit takes and could take, in threshold sets (SBC-4 §6.4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Storage {
+    /// Available LBA mapping resources.
+    pub(crate) available: u32,
+    /// Used ones.
+    pub(crate) used: u32,
+    /// Whether those that are available are for this unit alone.
+    pub(crate) dedicated: bool,
 }
 
 /// How often and how much was read and written.
@@ -47,20 +60,20 @@ pub(crate) struct Statistics {
 /// Cumulative values: the only ones that our parameters have.
 const CUMULATIVE: u8 = 0b01;
 
-/// The pages, ascending.
-const PAGES: [u8; 4] = [
-    page::SUPPORTED_PAGES,
-    page::SELF_TEST_RESULTS,
-    page::GENERAL_STATISTICS,
-    page::INFORMATIONAL_EXCEPTIONS,
-];
+/// The pages of a unit, ascending.
+fn pages(facts: LogFacts<'_>) -> Vec<u8> {
+    let storage = facts.storage.map(|_| page::LOGICAL_BLOCK_PROVISIONING);
+    let rest = [page::SELF_TEST_RESULTS, page::GENERAL_STATISTICS, page::INFORMATIONAL_EXCEPTIONS];
+    [page::SUPPORTED_PAGES].into_iter().chain(storage).chain(rest).collect()
+}
 
 /// Answers LOG SENSE.
 ///
 /// # Errors
 /// INVALID FIELD IN CDB for a page, a kind of values or a parameter that there is none of.
 pub(crate) fn sense(request: LogRequest, facts: LogFacts<'_>) -> Result<Vec<u8>, Sense> {
-    if !PAGES.contains(&request.code) {
+    let pages = pages(facts);
+    if !pages.contains(&request.code) {
         return Err(Sense::invalid_cdb(2, Some(5)));
     }
     if request.page_control != CUMULATIVE {
@@ -71,10 +84,11 @@ pub(crate) fn sense(request: LogRequest, facts: LogFacts<'_>) -> Result<Vec<u8>,
         return Err(Sense::invalid_cdb(3, None));
     }
     let parameters = match request.code {
+        page::LOGICAL_BLOCK_PROVISIONING => facts.storage.map_or_else(Vec::new, Storage::parameters),
         page::SELF_TEST_RESULTS => facts.self_tests.parameters(),
         page::GENERAL_STATISTICS => Vec::from([facts.statistics.parameter()]),
         page::INFORMATIONAL_EXCEPTIONS => Vec::from([NOTHING_WRONG.parameter()]),
-        _ => return Ok(supported(lists_subpages)),
+        _ => return Ok(supported(&pages, lists_subpages)),
     };
     if parameters.iter().all(|parameter| parameter.code < request.pointer) {
         return Err(Sense::invalid_cdb(5, None));
@@ -86,13 +100,25 @@ pub(crate) fn sense(request: LogRequest, facts: LogFacts<'_>) -> Result<Vec<u8>,
     Ok(Page { code: request.code, subpage: None, body: &body }.encode())
 }
 
-fn supported(with_subpages: bool) -> Vec<u8> {
+fn supported(pages: &[u8], with_subpages: bool) -> Vec<u8> {
     if with_subpages {
         let mut body = Vec::from([page::SUPPORTED_PAGES, 0, page::SUPPORTED_PAGES, page::SUPPORTED_SUBPAGES]);
-        body.extend(PAGES.iter().skip(1).flat_map(|code| [*code, 0]));
+        body.extend(pages.iter().skip(1).flat_map(|code| [*code, 0]));
         Page { code: page::SUPPORTED_PAGES, subpage: Some(page::SUPPORTED_SUBPAGES), body: &body }.encode()
     } else {
-        Page { code: page::SUPPORTED_PAGES, subpage: None, body: &PAGES }.encode()
+        Page { code: page::SUPPORTED_PAGES, subpage: None, body: pages }.encode()
+    }
+}
+
+impl Storage {
+    fn parameters(self) -> Vec<Parameter> {
+        // SCOPE: 1 dedicated to the unit, 2 not dedicated to any.
+        let parameter = |code, count: u32, scope: u8| {
+            let value = [&count.to_be_bytes()[..], &[scope, 0, 0, 0]].concat();
+            Parameter { code, control: control::BINARY_LIST, value }
+        };
+        let available = if self.dedicated { 1 } else { 2 };
+        Vec::from([parameter(1, self.available, available), parameter(2, self.used, 1)])
     }
 }
 
@@ -148,19 +174,20 @@ mod tests {
         let mut self_tests = SelfTestResults::default();
         self_tests.record(SelfTestCode::BackgroundShort, Outcome::Passed, 7);
         let request = LogRequest { page_control: CUMULATIVE, code, subpage, pointer };
-        sense(request, LogFacts { statistics: STATISTICS, self_tests: &self_tests })
+        let storage = Some(Storage { available: 0x0102_0304, used: 5, dedicated: false });
+        sense(request, LogFacts { statistics: STATISTICS, self_tests: &self_tests, storage })
     }
 
     #[test]
     fn the_pages_that_are_listed_exist() {
         let list = ask(0, 0, 0).unwrap();
-        assert_eq!(list, [0x80, 0, 0, 4, 0x00, 0x10, 0x19, 0x2f]);
+        assert_eq!(list, [0x80, 0, 0, 5, 0x00, 0x0c, 0x10, 0x19, 0x2f]);
         for code in 0..0x40 {
             assert_eq!(ask(code, 0, 0).is_ok(), list[4..].contains(&code), "{code:02x}");
         }
         let with_subpages = ask(0, 0xff, 0).unwrap();
-        assert_eq!(with_subpages[..4], [0xc0, 0xff, 0, 10]);
-        assert_eq!(with_subpages[4..], [0, 0, 0, 0xff, 0x10, 0, 0x19, 0, 0x2f, 0]);
+        assert_eq!(with_subpages[..4], [0xc0, 0xff, 0, 12]);
+        assert_eq!(with_subpages[4..], [0, 0, 0, 0xff, 0x0c, 0, 0x10, 0, 0x19, 0, 0x2f, 0]);
     }
 
     #[test]
@@ -170,7 +197,9 @@ mod tests {
         assert_eq!(ask(0x2f, 0xff, 0), Err(Sense::invalid_cdb(3, None)));
         assert_eq!(ask(0x2f, 0, 1), Err(Sense::invalid_cdb(5, None)));
         let self_tests = SelfTestResults::default();
-        let facts = LogFacts { statistics: STATISTICS, self_tests: &self_tests };
+        let facts = LogFacts { statistics: STATISTICS, self_tests: &self_tests, storage: None };
+        let request = LogRequest { page_control: CUMULATIVE, code: 0x0c, subpage: 0, pointer: 0 };
+        assert_eq!(sense(request, facts), Err(Sense::invalid_cdb(2, Some(5))));
         for page_control in [0, 2, 3] {
             let request = LogRequest { page_control, code: 0x2f, subpage: 0, pointer: 0 };
             assert_eq!(sense(request, facts), Err(Sense::invalid_cdb(2, Some(7))));
@@ -180,6 +209,14 @@ mod tests {
     #[test]
     fn no_exception_is_told_as_such() {
         assert_eq!(ask(0x2f, 0, 0).unwrap(), [0xaf, 0, 0, 8, 0, 0, 0x23, 4, 0, 0, 0xff, 0xff]);
+    }
+
+    #[test]
+    fn storage_is_two_counts() {
+        let page = ask(0x0c, 0, 0).unwrap();
+        assert_eq!(page[..16], [0x8c, 0, 0, 24, 0, 1, 0x23, 8, 1, 2, 3, 4, 2, 0, 0, 0]);
+        assert_eq!(page[16..], [0, 2, 0x23, 8, 0, 0, 0, 5, 1, 0, 0, 0]);
+        assert_eq!(ask(0x0c, 0, 2).unwrap().len(), 4 + 12);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use base::buffer::{DataList, Pool};
 use store::Store;
-use store::contract::{Failure, Op, OpAction, OpId, Outcome, Profile};
+use store::contract::{Failure, Op, OpAction, OpId, Outcome, Profile, Space};
 
 use crate::range_lock::{ByteRange, RangeLocks, Waiter, Want};
 use crate::task::TaskId;
@@ -65,6 +65,11 @@ impl MediumAccess {
     /// Returns what the medium is now.
     pub(crate) fn profile(&self) -> Profile {
         self.store.profile()
+    }
+
+    /// Returns how much storage the medium takes and could take, if it can tell.
+    pub(crate) fn space(&self) -> Option<Space> {
+        self.store.space()
     }
 
     /// Starts an operation, or queues it behind the exclusive range that forbids it.

@@ -34,6 +34,8 @@ pub(crate) struct Facts {
     pub(crate) config: UnitConfig,
     /// What the medium is.
     pub(crate) profile: Profile,
+    /// Whether the medium tells how much storage it takes.
+    pub(crate) tells_space: bool,
     /// Whether there are ROD tokens: there is a seed for their secrets.
     pub(crate) makes_tokens: bool,
 }
@@ -113,7 +115,7 @@ impl Core {
         Self {
             now: Instant::ORIGIN,
             settings: Settings::new(config.write_cache),
-            facts: Facts { config, profile, makes_tokens: false },
+            facts: Facts { config, profile, tells_space: medium.space().is_some(), makes_tokens: false },
             spc,
             sanitizer: Sanitizer::default(),
             orw_generations: OrwGenerations::default(),
@@ -153,6 +155,7 @@ impl Core {
     pub(crate) fn refresh_profile(&mut self) {
         let before = self.facts.capacity();
         self.facts.profile = self.medium.profile();
+        self.facts.tells_space = self.medium.space().is_some();
         if self.facts.capacity() != before {
             self.nexuses.attend_all(Asc::CAPACITY_DATA_HAS_CHANGED, None);
         }

@@ -15,6 +15,12 @@ pub trait Store {
     /// Returns what the medium is and can do now. Cheap; a medium that grows answers with its new size.
     fn profile(&self) -> Profile;
 
+    /// Returns how much storage the medium takes and could take now, if it can tell. Not for every operation: a medium may
+    /// have to ask its system, though never its disk.
+    fn space(&self) -> Option<Space> {
+        None
+    }
+
     /// Starts an operation. Its completion comes from [`Self::poll`], perhaps at once, exactly once, whatever
     /// happens. A range that leaves the medium completes with [`Fault::OutOfRange`].
     fn submit(&mut self, op: Op);
@@ -26,6 +32,10 @@ pub trait Store {
 impl<S: Store + ?Sized> Store for Box<S> {
     fn profile(&self) -> Profile {
         (**self).profile()
+    }
+
+    fn space(&self) -> Option<Space> {
+        (**self).space()
     }
 
     fn submit(&mut self, op: Op) {
@@ -227,6 +237,17 @@ impl fmt::Display for Fault {
             Self::Bug => "operation broke the contract",
         })
     }
+}
+
+/// How much storage a medium takes, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// What it has been given.
+    pub used: u64,
+    /// What it could still be given: no more than it has blocks without storage.
+    pub available: u64,
+    /// Whether others may be given the same.
+    pub shared: bool,
 }
 
 /// What a medium is and can do.

@@ -22,7 +22,7 @@ use core::fmt;
 use base::buffer::{Buf, Bytes, DataList, Pool};
 use zeroize::Zeroizing;
 
-use crate::contract::{Completion, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Store};
+use crate::contract::{Completion, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Space, Store};
 use xts::Xts;
 
 /// The length of a [`MediaKey`]: two keys of AES-256.
@@ -242,6 +242,10 @@ impl<S: Store, K: KeyKeeper> Store for Encrypted<S, K> {
             forgets: !inner.read_only,
             ..inner
         }
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.inner.space()
     }
 
     fn submit(&mut self, op: Op) {

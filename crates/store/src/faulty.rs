@@ -7,7 +7,7 @@ use core::cell::RefCell;
 
 use base::rng::Rng;
 
-use crate::contract::{Completion, Failure, Fault, Op, OpAction, Profile, Store};
+use crate::contract::{Completion, Failure, Fault, Op, OpAction, Profile, Space, Store};
 
 /// Which operations a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +131,10 @@ impl<S: Store> Faulty<S> {
 impl<S: Store> Store for Faulty<S> {
     fn profile(&self) -> Profile {
         self.inner.profile()
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.inner.space()
     }
 
     fn submit(&mut self, op: Op) {

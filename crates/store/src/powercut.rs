@@ -13,7 +13,9 @@ use core::cell::RefCell;
 use base::buffer::{Bytes, DataList};
 use base::rng::Rng;
 
-use crate::contract::{Completion, Durability, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Store};
+use crate::contract::{
+    Completion, Durability, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Space, Store,
+};
 use crate::ram::Ram;
 
 /// What a disk writes whole.
@@ -189,6 +191,10 @@ impl Store for PowerCut {
         let inner = self.state.borrow().durable.profile();
         let granule = u32::try_from(SECTOR).unwrap_or(u32::MAX);
         Profile { granule, volatile_cache: true, atomic_len_max: 0, ..inner }
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.state.borrow().durable.space()
     }
 
     fn submit(&mut self, op: Op) {

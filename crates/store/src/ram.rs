@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use base::buffer::{Buf, Bytes, DataList};
 
 use crate::contract::{
-    Completion, Extent, ExtentState, Failure, Fault, Op, OpAction, Outcome, Profile, Store,
+    Completion, Extent, ExtentState, Failure, Fault, Op, OpAction, Outcome, Profile, Space, Store,
 };
 
 /// The size of a chunk: what a write to shared bytes costs at worst against the size of the table.
@@ -27,6 +27,8 @@ const IO_LEN_MAX: usize = 64 << 20;
 pub struct Ram {
     len: u64,
     sheets: Vec<Option<Sheet>>,
+    /// How many chunks there are.
+    chunks: u64,
     zeros: Bytes,
     completions: VecDeque<Completion>,
 }
@@ -54,7 +56,7 @@ impl Ram {
         let sheets = len.div_ceil(to_u64(CHUNK * CHUNKS_PER_SHEET));
         let mut table = Vec::new();
         table.resize_with(usize::try_from(sheets).unwrap_or(0), || None);
-        Self { len, sheets: table, zeros: zero_chunk(), completions: VecDeque::new() }
+        Self { len, sheets: table, chunks: 0, zeros: zero_chunk(), completions: VecDeque::new() }
     }
 
     /// Changes the size. What is cut off is gone; what is added reads as zeros.
@@ -150,16 +152,18 @@ impl Ram {
     fn deallocate(&mut self, at: u64, len: u64) {
         let zeros = self.zeros.clone();
         let medium_len = self.len;
+        let mut freed = 0;
         for piece in pieces(at, len) {
             let whole = piece.start == 0
                 && (piece.end == CHUNK || piece.chunk * to_u64(CHUNK) + to_u64(piece.end) == medium_len);
             let Some(slot) = self.slot(piece.chunk) else { continue };
             if whole {
-                *slot = None;
+                freed += u64::from(slot.take().is_some());
             } else if let Some(chunk) = slot {
                 chunk.overwrite(piece.start, zeros.get(..piece.len()).unwrap_or_default());
             }
         }
+        self.chunks -= freed;
     }
 
     fn extents(&self, at: u64, len: u64, count_max: usize) -> Vec<Extent> {
@@ -199,11 +203,18 @@ impl Ram {
             chunks.resize_with(CHUNKS_PER_SHEET, || None);
             chunks.into_boxed_slice()
         });
-        Some(sheet.get_mut(within)?.get_or_insert_with(zero_chunk))
+        let slot = sheet.get_mut(within)?;
+        self.chunks += u64::from(slot.is_none());
+        Some(slot.get_or_insert_with(zero_chunk))
     }
 }
 
 impl Store for Ram {
+    fn space(&self) -> Option<Space> {
+        let used = self.chunks.saturating_mul(to_u64(CHUNK)).min(self.len);
+        Some(Space { used, available: self.len - used, shared: true })
+    }
+
     fn profile(&self) -> Profile {
         Profile {
             len: self.len,

@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::contract::{Completion, Fault, Op, Profile, Store};
+use crate::contract::{Completion, Fault, Op, Profile, Space, Store};
 
 /// A medium of which every change is refused.
 #[derive(Debug)]
@@ -21,6 +21,10 @@ impl<S: Store> ReadOnly<S> {
 impl<S: Store> Store for ReadOnly<S> {
     fn profile(&self) -> Profile {
         Profile { read_only: true, volatile_cache: false, ..self.inner.profile() }
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.inner.space()
     }
 
     fn submit(&mut self, op: Op) {

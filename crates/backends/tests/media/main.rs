@@ -38,6 +38,7 @@ macro_rules! with_both_engines {
 
 with_both_engines! {
     behaves_like_memory,
+    tells_how_much_storage_a_sparse_file_takes,
     behaves_like_memory_past_the_page_cache,
     reads_and_writes_more_than_one_buffer_at_once,
     bounces_what_lies_askew_for_direct_io,
@@ -421,4 +422,22 @@ fn creates_and_grows_a_file_and_keeps_what_is_in_it() {
     assert_eq!((words.len() as u64, &words[..5000]), (2 * MIB, &[3; 5000][..]));
     let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).unwrap());
     assert_eq!(mode & 0o077, 0, "only its owner may read it");
+}
+
+fn tells_how_much_storage_a_sparse_file_takes(engine: EngineChoice) {
+    let scratch = Scratch::new();
+    let Some(mut rig) = Rig::serve(engine, spec(scratch.file("disk"), 4 * MIB).open().unwrap()) else {
+        return;
+    };
+    if !rig.store.profile().thin {
+        return eprintln!("skipped: this file system makes no holes");
+    }
+    let space = |rig: &Rig| rig.store.space().expect("a file on a file system");
+    let before = space(&rig);
+    assert!(before.used < MIB && before.available <= 4 * MIB && before.shared, "{before:?}");
+    rig.write(MIB, &vec![1; 1 << 20], Durability::Stable).unwrap();
+    let after = space(&rig);
+    assert!(after.used >= before.used + MIB && after.used + after.available <= 4 * MIB, "{after:?}");
+    rig.one(OpAction::Deallocate { at: 0, len: 4 * MIB }).unwrap();
+    assert!(space(&rig).used < MIB);
 }

@@ -12,7 +12,7 @@ use base::machine::MediumId;
 use base::units::ByteLen;
 use drivers::files::Files;
 use store::Store;
-use store::contract::{Completion, Op, Profile};
+use store::contract::{Completion, Op, Profile, Space};
 use store::encrypt::Encrypted;
 use store::null::Null;
 use store::ram::Ram;
@@ -132,6 +132,10 @@ impl Disk {
 impl Store for Disk {
     fn profile(&self) -> Profile {
         self.0.borrow().profile()
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.0.borrow().space()
     }
 
     fn submit(&mut self, op: Op) {

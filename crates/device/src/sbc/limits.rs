@@ -79,6 +79,7 @@ pub(crate) fn characteristics(facts: &Facts) -> BlockCharacteristics {
 pub(crate) fn provisioning(facts: &Facts) -> Option<LogicalBlockProvisioning> {
     let zeros = unmapped_zeros(facts);
     facts.is_thin().then_some(LogicalBlockProvisioning {
+        threshold_exponent: threshold_exponent(facts).unwrap_or(0),
         unmap: true,
         write_same_16: true,
         write_same_10: true,
@@ -86,6 +87,16 @@ pub(crate) fn provisioning(facts: &Facts) -> Option<LogicalBlockProvisioning> {
         anchor: zeros,
         kind: ProvisioningType::THIN,
     })
+}
+
+/// Returns the base-2 logarithm of the blocks in which storage is counted, if it is (SBC-4 §4.7.3.7.2): those of a mebibyte,
+/// or as many more as bring the capacity below 2^32 of them.
+pub(crate) fn threshold_exponent(facts: &Facts) -> Option<u8> {
+    const MEBIBYTE_SHIFT: u32 = 20;
+    let usual = MEBIBYTE_SHIFT.saturating_sub(facts.block_size().shift()).max(1);
+    let needed = (u64::BITS - facts.capacity().0.leading_zeros()).saturating_sub(32);
+    let exponent = u8::try_from(usual.max(needed)).ok()?;
+    (facts.is_thin() && facts.tells_space).then_some(exponent)
 }
 
 /// Returns whether unmapped blocks are promised to read as zeros.

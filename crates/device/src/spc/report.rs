@@ -9,8 +9,9 @@ use scsi::target_port_groups::Format;
 use super::{data, data_or};
 use crate::alua;
 use crate::contract::SenseBytes;
-use crate::log::{self, LogFacts, LogRequest, Statistics};
+use crate::log::{self, LogFacts, LogRequest, Statistics, Storage};
 use crate::report_luns;
+use crate::sbc::limits;
 use crate::self_test::SelfTestResults;
 use crate::server::Core;
 use crate::table::Row;
@@ -131,7 +132,7 @@ pub(super) fn log_sense(core: &mut Core, task: &TaskInfo) -> Verdict {
         pointer: cdb.u16(5),
     };
     let statistics = counted(core).since(core.spc.counted_before);
-    let facts = LogFacts { statistics, self_tests: &core.spc.self_tests };
+    let facts = LogFacts { statistics, self_tests: &core.spc.self_tests, storage: storage(core) };
     data_or(log::sense(request, facts), u32::from(cdb.u16(7)))
 }
 
@@ -151,6 +152,19 @@ pub(super) fn log_select(core: &mut Core, task: &TaskInfo) -> Verdict {
     core.spc.self_tests = SelfTestResults::default();
     core.nexuses.attend_all(Asc::LOG_PARAMETERS_CHANGED, Some(task.nexus));
     Verdict::Good
+}
+
+/// Returns how much storage a thin unit takes: what is begun counts as used, what is not whole not as available.
+fn storage(core: &Core) -> Option<Storage> {
+    let shift = core.facts.block_size().shift() + u32::from(limits::threshold_exponent(&core.facts)?);
+    let space = core.medium.space()?;
+    let round = (1 << shift) - 1;
+    let count = |bytes: u64| u32::try_from(bytes >> shift).unwrap_or(u32::MAX);
+    Some(Storage {
+        available: count(space.available),
+        used: count(space.used.saturating_add(round)),
+        dedicated: !space.shared,
+    })
 }
 
 const fn counted(core: &Core) -> Statistics {

@@ -158,6 +158,8 @@ impl ProvisioningType {
 /// The body of the logical block provisioning page (B2h), without a provisioning group descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogicalBlockProvisioning {
+    /// THRESHOLD EXPONENT: storage is counted in sets of two to the power of this many blocks; zero if it is not.
+    pub threshold_exponent: u8,
     /// LBPU: UNMAP is supported.
     pub unmap: bool,
     /// LBPWS: WRITE SAME(16) with UNMAP is supported.
@@ -181,7 +183,7 @@ impl LogicalBlockProvisioning {
             | bit(self.write_same_10, 5)
             | bit(self.reads_zero, 2)
             | bit(self.anchor, 1);
-        [0, flags, self.kind.0 & 7, 0]
+        [self.threshold_exponent, flags, self.kind.0 & 7, 0]
     }
 
     /// Parses the body of the page.
@@ -189,8 +191,9 @@ impl LogicalBlockProvisioning {
     /// # Errors
     /// When it ends too early.
     pub fn parse(body: &[u8]) -> Result<Self, PastEnd> {
-        let [_, flags, kind, _] = Reader::new(body).array()?;
+        let [threshold_exponent, flags, kind, _] = Reader::new(body).array()?;
         Ok(Self {
+            threshold_exponent,
             unmap: flags & 0x80 != 0,
             write_same_16: flags & 0x40 != 0,
             write_same_10: flags & 0x20 != 0,
@@ -255,6 +258,7 @@ mod tests {
     #[test]
     fn provisioning_comes_back_whole() {
         let thin = LogicalBlockProvisioning {
+            threshold_exponent: 11,
             unmap: true,
             write_same_16: true,
             write_same_10: true,
@@ -262,7 +266,7 @@ mod tests {
             anchor: true,
             kind: ProvisioningType::THIN,
         };
-        assert_eq!(thin.encode(), [0, 0xe6, 2, 0]);
+        assert_eq!(thin.encode(), [11, 0xe6, 2, 0]);
         assert_eq!(LogicalBlockProvisioning::parse(&thin.encode()), Ok(thin));
     }
 }

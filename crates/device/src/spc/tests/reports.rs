@@ -1,7 +1,10 @@
+use alloc::vec;
+
 use scsi::supported::{OneCommand, SupportedCommand, TaskManagement};
 use scsi::target_port_groups::{Format, Groups};
 
 use super::*;
+use crate::contract::UnitConfig;
 
 fn opcodes(rig: &mut Rig, options: u8, opcode: u8, action: u16) -> Reply {
     let [high, low] = action.to_be_bytes();
@@ -178,4 +181,30 @@ fn statistics_count_commands_and_blocks_until_they_are_reset() {
     rig.run(A, &select(2, 0x40, 0), 0, &[]).good();
     rig.hears(B, Asc::LOG_PARAMETERS_CHANGED);
     assert_eq!(counts(&mut rig), [0, 0, 0, 0]);
+}
+
+#[test]
+fn a_thin_unit_counts_its_storage_in_the_sets_that_it_names() {
+    let counts = |rig: &mut Rig| {
+        let page = rig.run(A, &[op::LOG_SENSE, 0, 0x4c, 0, 0, 0, 0, 0, 64, 0], 64, &[]).good();
+        let count = |at: usize| u32::from_be_bytes(page[at..at + 4].try_into().unwrap());
+        assert_eq!((page.len(), page[0], page[12], page[24]), (28, 0x8c, 2, 1));
+        (count(8), count(20))
+    };
+    let mut rig = Rig::with(config(), Box::new(Ram::new(16 << 20)));
+    let page = rig.run(A, &[op::INQUIRY, 1, 0xb2, 0, 64, 0], 64, &[]).good();
+    assert_eq!(page[4], 11, "sets of a mebibyte");
+    assert_eq!(counts(&mut rig), (16, 0));
+    // A set that is begun is used, and what is left of it is not available.
+    rig.write(0, &[1; 512]);
+    assert_eq!(counts(&mut rig), (15, 1));
+    rig.write(4 << 11, &vec![1; 2 << 20]);
+    assert_eq!(counts(&mut rig), (13, 3));
+    for lba in [0, 16384] {
+        rig.run(A, &crate::testing::cdb_16(op::WRITE_SAME_16, 0x08, lba, 16384), 0, &[0; 512]).good();
+    }
+    assert_eq!(counts(&mut rig), (16, 0));
+    let full = UnitConfig { thin: false, ..config() };
+    let mut rig = Rig::with(full, Box::new(Ram::new(16 << 20)));
+    rig.run(A, &[op::LOG_SENSE, 0, 0x4c, 0, 0, 0, 0, 0, 64, 0], 64, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
 }

@@ -30,7 +30,7 @@ use crate::path::{Outcome, Path};
 pub use crate::path::{PathAddress, PathStats};
 use crate::pdu::ask::TOKEN_LEN;
 use crate::pdu::parameters::{Levels, Parameters, Repair};
-use crate::seal::{Level, Opener, Sealer, SessionKeys};
+use crate::seal::{Level, Opener, Sealer, SessionKeys, UPDATE_EVERY};
 use crate::{Role, frame::TAGS};
 
 /// How many paths a session may have at a time.
@@ -240,6 +240,7 @@ pub struct Association {
     peer_xid_limits: [u32; 2],
     /// When keys were last changed, until a frame sent later was acknowledged.
     key_unconfirmed: Option<Instant>,
+    key_updated: Option<Instant>,
     lost: bool,
     exhausted: bool,
     dice: Rng,
@@ -282,6 +283,7 @@ impl Association {
             xid_told: [0; 2],
             peer_xid_limits: [0; 2],
             key_unconfirmed: None,
+            key_updated: None,
             lost: false,
             exhausted: false,
             dice,
@@ -416,6 +418,20 @@ impl Association {
             path.ping_wanted = true;
             path.announced = false;
         }
+    }
+
+    /// Changes the keys of what we send, if the peer has seen the present ones for long enough. Returns whether it did. They change by
+    /// themselves before they are used up; this is for owners that want it more often.
+    pub fn update_keys(&mut self, now: Instant) -> bool {
+        let fresh = self.key_updated.is_some_and(|at| now.since(at) < UPDATE_EVERY);
+        if !self.keyed || fresh || self.key_unconfirmed.is_some() {
+            return false;
+        }
+        self.sealer.update(now);
+        self.key_unconfirmed = Some(now);
+        self.key_updated = Some(now);
+        self.key_updates += 1;
+        true
     }
 
     /// Returns what happened next.

@@ -334,3 +334,6 @@ pub(crate) const fn lane(level: Level) -> usize {
 fn index(at: u32) -> usize {
     usize::try_from(at).unwrap_or(usize::MAX)
 }
+
+#[cfg(test)]
+mod tests;

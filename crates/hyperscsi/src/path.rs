@@ -275,7 +275,7 @@ impl Path {
             }
             match sent.carried {
                 Carried::Chunk(chunk) => {
-                    pmtu.acked(index(sent.len));
+                    pmtu.acked(index(sent.len), sent.at);
                     if let Some(message) = outbox.arrived(&chunk) {
                         done(message);
                     }

@@ -65,7 +65,9 @@ impl Association {
         if path.down {
             path.down = false;
             path.retry_at_once(now);
-            self.events.push_back(Event::PathUp(path.id));
+            if path.challenge == 0 {
+                self.events.push_back(Event::PathUp(path.id));
+            }
         }
         let mut rest = payload;
         if header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS) {

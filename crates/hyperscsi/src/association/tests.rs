@@ -1,4 +1,8 @@
+extern crate std;
+
+mod faults;
 mod pair;
+mod throughput;
 
 use base::time::Duration;
 use netem::frame::FramePlan;

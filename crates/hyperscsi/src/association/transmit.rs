@@ -319,10 +319,8 @@ impl Association {
         if let Some(path) = self.paths.get_mut(index) {
             path.sent(now, lane, len, shape.elicits, shape.carried);
         }
-        if self.key_unconfirmed.is_none() && self.sealer.wants_update(now) {
-            self.sealer.update(now);
-            self.key_unconfirmed = Some(now);
-            self.key_updates += 1;
+        if self.sealer.wants_update(now) {
+            self.update_keys(now);
         }
         true
     }

@@ -6,37 +6,45 @@
 //! that the target allows (the cap of IRN, SIGCOMM 2018).
 //!
 //! A loss by itself says little: links that damage one frame in ten lose as many as a congested one. So losses up to 2 %
-//! change nothing, and above that the window shrinks once per round trip, yet never below a quarter more than what
-//! arrived in that round trip. With random loss that holds the rate up to one frame in five, while in a queue that is too
-//! short to be seen as delay it ends at the path's share.
+//! change nothing; up to 13 % the window grows by no more than a frame per round trip; above that it shrinks once per round
+//! trip, until what is sent is at most 15 % more than what arrives. That holds the rate on links that lose one frame in
+//! eight, and where a queue is too short to be seen as delay it ends at what the path carries, with so many frames lost.
 //!
 //! The target is the shortest round trip seen, plus an allowance for wake-ups and small queues, or eight frames at the rate
-//! of the path if that is longer: at 100 Mbit/s one frame of 9000 bytes alone takes 0.7 ms. Who stands at the least window
-//! for 20 round trips and still sees no better has a slow peer or a busy host before it rather than a queue of its own:
-//! its target is doubled, up to eightfold, until delay falls again.
+//! of the path if that is longer: at 100 Mbit/s one frame of 9000 bytes alone takes 0.7 ms. Who stands at a small window
+//! for 20 round trips and still sees delay tries what eight times the allowance does. If the rate rises by a quarter, the
+//! delay comes from a busy host or from queues of others, and it stays so for 200 round trips; if not, the queue was its own.
 
 use base::time::{Duration, Instant};
 
 /// The least window, in full frames: enough that acknowledgements keep coming.
-const FRAMES_MIN: u64 = 8;
+const FRAMES_MIN: u64 = 4;
 /// The window at the beginning, in full frames.
 const FRAMES_INITIAL: u64 = 32;
 /// The largest window: the largest credit in frames of the usual jumbo size.
 const BYTES_MAX: u64 = 64 << 20;
 /// How many frames may stand in a queue, whatever the allowance.
 const QUEUE_FRAMES: u64 = 8;
-/// A loss of more than one frame in this many is answered.
-const TOLERATED_ONE_IN: u64 = 50;
+/// Up to so many frames lost of a thousand, nothing is done.
+const IGNORED_PERMILLE: u64 = 20;
+/// Above so many the window shrinks: 15 % more than what arrives is sent then.
+const TOLERATED_PERMILLE: u64 = 130;
 /// How many frames make a loss rate.
 const RATE_FRAMES: u64 = 64;
 /// How many round trips a seen rate counts.
 const RATE_ROUNDS: usize = 8;
 /// How long the shortest round trip is believed, twice.
 const BASE_EPOCH: Duration = Duration::from_secs(10);
-/// How many round trips at the least window until the target is doubled, and below the target until it is halved.
-const COMPETE_ROUNDS: u32 = 20;
-/// The target is at most doubled so often.
-const COMPETE_MAX: u32 = 3;
+/// How many round trips at a small window and late until more is tried, and how long that is judged.
+const STANDING_ROUNDS: u32 = 20;
+/// A window up to this many frames is small: the one that a queue of [`QUEUE_FRAMES`] leads to.
+const SMALL_FRAMES: u64 = 12;
+/// By how much the allowance grows then.
+const INSISTENCE: u32 = 8;
+/// How many round trips insistence lasts until it is asked anew whether it is needed.
+const HELPFUL_ROUNDS: u32 = 200;
+/// How many round trips until it is tried again after it was in vain.
+const VAIN_ROUNDS: u32 = 2000;
 /// After a pause this long the window is what it was at the beginning, if it was larger.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -55,10 +63,21 @@ pub(crate) struct Congestion {
     rates: [u64; RATE_ROUNDS],
     rate_at: usize,
     frames: (u64, u64),
-    compete: u32,
-    /// Round trips in a row at the least window and above the target; or below the target, when negative.
-    standing: i32,
+    insistence: Insistence,
     last_sent: Instant,
+}
+
+/// Whether more delay is put up with than usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Insistence {
+    /// No; so many round trips in a row were late although the window is small.
+    None { late_rounds: u32 },
+    /// It is tried; the rate was this before.
+    Trial { rounds: u32, rate: u64 },
+    /// It helped; for so many round trips so far.
+    On { rounds: u32 },
+    /// It did not.
+    Vain { rounds: u32 },
 }
 
 /// What one round trip showed.
@@ -93,8 +112,7 @@ impl Congestion {
             rates: [0; RATE_ROUNDS],
             rate_at: 0,
             frames: (0, 0),
-            compete: 0,
-            standing: 0,
+            insistence: Insistence::None { late_rounds: 0 },
             last_sent: now,
         }
     }
@@ -191,7 +209,8 @@ impl Congestion {
         let base = self.base();
         let queue = QUEUE_FRAMES.saturating_mul(self.frame_len).saturating_mul(1_000_000_000);
         let queue = Duration::from_nanos(queue.checked_div(self.rate()).unwrap_or(0));
-        let allowance = self.allowance.saturating_mul(1 << self.compete.min(COMPETE_MAX));
+        let insists = matches!(self.insistence, Insistence::Trial { .. } | Insistence::On { .. });
+        let allowance = self.allowance.saturating_mul(if insists { INSISTENCE } else { 1 });
         base.saturating_add(allowance.max(queue.min(Duration::from_millis(50))))
     }
 
@@ -220,23 +239,22 @@ impl Congestion {
     fn end_round(&mut self, now: Instant) {
         let round = core::mem::replace(&mut self.round, Round::new(now));
         self.learn_rate(now, &round);
-        let losing = self.is_losing(&round);
+        let loss = self.loss_permille(&round);
         let target = self.target();
+        self.starting &= round.lost <= round.frames / 4;
         if round.least != Duration::MAX && round.least > target {
             self.too_late(round.least, target);
-        } else if losing {
-            self.starting = self.starting && round.lost <= round.frames / 4;
-            if !self.starting {
-                let arrived = round.acked.saturating_add(round.acked / 4);
-                self.window =
-                    (self.window.saturating_mul(17) / 20).max(arrived).min(self.window.max(arrived));
-            }
+        } else if loss > TOLERATED_PERMILLE {
+            self.starting = false;
+            let kept = (1150 * (1000 - loss.min(1000)) / 1000).max(850);
+            self.window = (self.window / 1000).saturating_mul(kept);
         } else if round.limited && !self.starting {
             // One frame per round trip, or a sixteenth of a window that is large: after a burst of other traffic the
             // full rate is back within some ten round trips.
-            self.window = self.window.saturating_add(self.frame_len.max(self.window / 16));
+            let fast = if loss > IGNORED_PERMILLE { 0 } else { self.window / 16 };
+            self.window = self.window.saturating_add(self.frame_len.max(fast));
         }
-        self.compete(round.least, target);
+        self.insist(round.least);
         let carried =
             u128::from(self.rate()).saturating_mul(target.as_nanos()).saturating_mul(2) / 1_000_000_000;
         let cap = u64::try_from(carried).unwrap_or(u64::MAX);
@@ -268,27 +286,42 @@ impl Congestion {
         }
     }
 
-    fn is_losing(&mut self, round: &Round) -> bool {
+    /// Returns how many frames of a thousand were lost lately.
+    fn loss_permille(&mut self, round: &Round) -> u64 {
         let (arrived, lost) = (self.frames.0 + round.frames, self.frames.1 + round.lost);
-        self.frames =
-            if arrived + lost >= RATE_FRAMES * 2 { (arrived / 2, lost / 2) } else { (arrived, lost) };
-        arrived + lost >= RATE_FRAMES && lost.saturating_mul(TOLERATED_ONE_IN) > arrived + lost
+        let sent = arrived + lost;
+        self.frames = if sent >= RATE_FRAMES * 2 { (arrived / 2, lost / 2) } else { (arrived, lost) };
+        if sent < RATE_FRAMES { 0 } else { lost * 1000 / sent }
     }
 
-    fn compete(&mut self, least: Duration, target: Duration) {
+    fn insist(&mut self, least: Duration) {
         if least == Duration::MAX {
             return;
         }
-        if least > target && self.window <= self.least() {
-            self.standing = self.standing.max(0) + 1;
-        } else if least <= target {
-            self.standing = self.standing.min(0) - 1;
-        }
-        if self.standing.unsigned_abs() >= COMPETE_ROUNDS {
-            let up = self.standing > 0;
-            self.compete =
-                if up { (self.compete + 1).min(COMPETE_MAX) } else { self.compete.saturating_sub(1) };
-            self.standing = 0;
-        }
+        let late = least > self.base().saturating_add(self.allowance);
+        let small = self.window <= self.frame_len.saturating_mul(SMALL_FRAMES);
+        self.insistence = match self.insistence {
+            Insistence::None { late_rounds } if late && small && late_rounds >= STANDING_ROUNDS => {
+                Insistence::Trial { rounds: 0, rate: self.rate() }
+            }
+            Insistence::None { late_rounds } if late && small => {
+                Insistence::None { late_rounds: late_rounds + 1 }
+            }
+            Insistence::Trial { rounds, rate } if rounds < STANDING_ROUNDS => {
+                Insistence::Trial { rounds: rounds + 1, rate }
+            }
+            Insistence::Trial { rate, .. } if self.rate() >= rate.saturating_add(rate / 4) => {
+                Insistence::On { rounds: 0 }
+            }
+            Insistence::Trial { .. } => Insistence::Vain { rounds: 0 },
+            Insistence::On { rounds } if rounds < HELPFUL_ROUNDS => Insistence::On { rounds: rounds + 1 },
+            Insistence::Vain { rounds } if rounds < VAIN_ROUNDS => Insistence::Vain { rounds: rounds + 1 },
+            Insistence::None { .. } | Insistence::On { .. } | Insistence::Vain { .. } => {
+                Insistence::None { late_rounds: 0 }
+            }
+        };
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,8 +12,8 @@ pub(crate) const MTU_BASE: usize = 1500;
 
 /// How often a size is tried.
 const TRIES: u8 = 3;
-/// How many full frames must vanish in a row.
-const VANISHED_MIN: u32 = 3;
+/// How many long frames must vanish in a row: losses at random, even of one frame in ten, hardly ever do that.
+const VANISHED_MIN: u32 = 4;
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_LAST: Duration = Duration::from_secs(30);
 
@@ -30,8 +30,10 @@ pub(crate) struct Pmtu {
     phase: Phase,
     retry_after: Duration,
     vanished: u32,
-    /// When the first of those was sent that vanished since a full frame last arrived.
+    /// When the first of those was sent that vanished since a long frame last arrived.
     vanishing_since: Option<Instant>,
+    /// When the newest long frame was sent that arrived.
+    arrived_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,7 @@ impl Pmtu {
             retry_after: RETRY_FIRST,
             vanished: 0,
             vanishing_since: None,
+            arrived_at: Instant::ORIGIN,
         };
         pmtu.search();
         pmtu
@@ -145,17 +148,19 @@ impl Pmtu {
         };
     }
 
-    /// Takes note that a frame of `len` bytes arrived.
-    pub(crate) const fn acked(&mut self, len: usize) {
+    /// Takes note that a frame of `len` bytes, sent at `sent_at`, arrived.
+    pub(crate) fn acked(&mut self, len: usize, sent_at: Instant) {
         if len > MTU_BASE {
             (self.vanished, self.vanishing_since) = (0, None);
+            self.arrived_at = self.arrived_at.max(sent_at);
         }
     }
 
     /// Takes note that a frame of `len` bytes, sent at `sent_at`, was lost, while later ones arrived. Returns whether the
     /// longest frame changed: when several long ones vanished in a row for at least `span`.
     pub(crate) fn lost(&mut self, now: Instant, len: usize, sent_at: Instant, span: Duration) -> bool {
-        if len <= MTU_BASE || len > self.current {
+        // What was sent before a long frame that arrived was lost for another reason.
+        if len <= MTU_BASE || len > self.current || sent_at <= self.arrived_at {
             return false;
         }
         self.vanished += 1;
@@ -233,13 +238,18 @@ mod tests {
         let mut pmtu = Pmtu::new(9000);
         search(&mut pmtu, 9000);
         let at = |ms: u64| Instant(ms * MS);
-        assert!(!pmtu.lost(at(2), 9000, at(0), SPAN) && !pmtu.lost(at(2), 9000, at(0), SPAN));
-        pmtu.acked(9000);
-        for _ in 0..2 {
+        for _ in 0..3 {
+            assert!(!pmtu.lost(at(4), 9000, at(1), SPAN));
+        }
+        pmtu.acked(9000, at(2));
+        for _ in 0..9 {
+            assert!(!pmtu.lost(at(5), 9000, at(2), SPAN), "sent no later than one that arrived");
+        }
+        for _ in 0..3 {
             assert!(!pmtu.lost(at(5), 9000, at(3), SPAN));
         }
         assert!(!pmtu.lost(at(5), 1500, at(3), SPAN), "a short one says nothing");
-        pmtu.acked(1500);
+        pmtu.acked(1500, at(4));
         assert!(pmtu.lost(at(5), 9000, at(4), SPAN));
         assert_eq!((pmtu.current(), pmtu.wants_probe(), pmtu.retry_at()), (1500, None, Some(at(505))));
         pmtu.handle_timeout(at(504));

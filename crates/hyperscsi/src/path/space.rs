@@ -422,3 +422,6 @@ impl Incoming {
         self.every = (self.every * 2).min(EVERY.1);
     }
 }
+
+#[cfg(test)]
+mod tests;

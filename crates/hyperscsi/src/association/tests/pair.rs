@@ -26,6 +26,7 @@ pub(super) struct Config {
     pub(super) share: u64,
     pub(super) repair: Repair,
     pub(super) ports: usize,
+    pub(super) token: [u8; 16],
     /// From initiator to target, and back.
     pub(super) plans: [FramePlan; 2],
 }
@@ -43,6 +44,7 @@ impl Config {
             share: 256,
             repair: Repair::Selective,
             ports: 1,
+            token: [5; 16],
             plans: [wire(TEN_GBIT), wire(TEN_GBIT)],
         }
     }
@@ -78,7 +80,7 @@ pub(super) struct Side {
     expected: BTreeMap<u32, Expected>,
     ids: BTreeMap<MessageId, u32>,
     waiting: VecDeque<Message>,
-    depth: usize,
+    pub(super) depth: usize,
     pub(super) events: Vec<(Instant, Event)>,
     pub(super) arrived_bytes: u64,
     pub(super) repeated_bytes: u64,
@@ -109,6 +111,13 @@ pub(super) fn state(side: usize, port: u32, mtu: usize) -> PortState {
     PortState { mac: mac(side, port), mtu, receive_slots: 512 }
 }
 
+impl Side {
+    /// Returns how many messages were not given to the association yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
 impl Pair {
     pub(super) fn new(config: &Config) -> Self {
         let parameters = Parameters {
@@ -120,7 +129,8 @@ impl Pair {
         let mut dice = Rng::from_seed(config.seed);
         let keys = config.keyed.then(|| SessionKeys::from_secret(&[7; 64], &[9; 64]));
         let side = |index: usize, role: Role| {
-            let plan = Plan::new(&parameters, &parameters, config.share, [5; 16], config.seed.to_be_bytes());
+            let plan =
+                Plan::new(&parameters, &parameters, config.share, config.token, config.seed.to_be_bytes());
             let address = PathAddress { port: EtherPort(0), mac: mac(1 - index, 0) };
             let (out, own) = if index == 0 { (0x22, 0x11) } else { (0x11, 0x22) };
             let state = state(index, 0, config.mtu);
@@ -142,7 +152,7 @@ impl Pair {
         for _ in 0..config.ports {
             links.push(config.plans.clone().map(|plan| FrameLink::new(plan, dice.next_u64())));
         }
-        let mut block = alloc::vec![0; 4 << 20];
+        let mut block = alloc::vec![0; 1 << 20];
         dice.fill(&mut block);
         let mut pair = Self {
             now: Instant(0),

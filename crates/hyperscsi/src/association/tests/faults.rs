@@ -1,0 +1,305 @@
+//! Paths that carry less, nothing, or come and go; what an attacker can do; and what stays true all the while.
+
+use alloc::vec::Vec;
+
+use base::ether::EtherPort;
+use base::time::{Duration, Instant};
+use netem::frame::FramePlan;
+use netem::odds::Odds;
+
+use super::pair::{Config, Pair, TEN_GBIT, mac, state, wire};
+use crate::association::{Event, PathAddress};
+
+const GBIT: u64 = 125_000_000;
+
+const fn at(ms: u64) -> Instant {
+    Instant(ms * 1_000_000)
+}
+
+fn both(plan: FramePlan) -> Config {
+    Config { plans: [plan.clone(), plan], ..Config::lan() }
+}
+
+/// Keeps one direction busy until `end`, and returns how many bytes arrived in each of the given spans.
+fn busy(pair: &mut Pair, spans: &[(u64, u64)], end: u64) -> Vec<u64> {
+    pair.sides[1].depth = 4;
+    let mut marks: Vec<u64> = spans.iter().flat_map(|(from, to)| [*from, *to]).collect();
+    marks.push(end);
+    marks.sort_unstable();
+    let mut seen = Vec::new();
+    for mark in marks {
+        while pair.now < at(mark) {
+            while pair.sides[1].waiting() < 8 {
+                pair.give(1, 128 << 10);
+            }
+            pair.run_until(at(mark), |pair| pair.sides[1].waiting() < 4);
+        }
+        seen.push((mark, pair.sides[0].arrived_bytes));
+    }
+    let until = |ms: u64| seen.iter().find(|(mark, _)| *mark == ms).unwrap().1;
+    spans.iter().map(|(from, to)| until(*to) - until(*from)).collect()
+}
+
+#[test]
+fn a_path_that_carries_short_frames_for_a_while_is_followed_down_and_up() {
+    let plan = FramePlan {
+        // With what Ethernet adds.
+        frame_len_max: alloc::vec![(at(0), 9038), (at(100), 1538), (at(800), 9038)],
+        ..wire(GBIT)
+    };
+    let mut pair = Pair::new(&both(plan));
+    let rates = busy(&mut pair, &[(20, 100), (120, 800), (2500, 2600)], 2600);
+    // In percent of the wire: full frames, then short ones, then full ones again.
+    let share = |bytes: u64, ms: u64| bytes * 100_000 / (GBIT * ms);
+    let shares = [share(rates[0], 80), share(rates[1], 680), share(rates[2], 100)];
+    assert!(shares[0] >= 98 && shares[1] >= 92 && shares[2] >= 98, "{shares:?}");
+    let mtus = pair.sides[1].events.iter().filter_map(|(when, event)| match event {
+        Event::PathMtu { mtu, .. } => Some((when.0 / 1_000_000, *mtu)),
+        _ => None,
+    });
+    let mtus: Vec<_> = mtus.collect();
+    let sizes: Vec<_> = mtus.iter().map(|(_, mtu)| *mtu).collect();
+    assert_eq!(sizes, [9000, 1500, 9000], "{mtus:?}");
+    assert!(mtus[1].0 - 100 < 10, "noticed within milliseconds: {mtus:?}");
+    pair.run_until_done(Duration::from_secs(1));
+}
+
+#[test]
+fn losses_are_not_taken_for_a_path_that_carries_less() {
+    let mut pair = Pair::new(&both(FramePlan { loss: Odds(100_000), ..wire(TEN_GBIT) }));
+    busy(&mut pair, &[], 300);
+    let changes = |event: &&(Instant, Event)| matches!(event.1, Event::PathMtu { .. });
+    assert_eq!(pair.sides[1].events.iter().filter(changes).count(), 1, "{:?}", pair.sides[1]);
+}
+
+#[test]
+fn after_a_cut_of_twenty_seconds_everything_goes_on_at_once() {
+    // Both ways, there, and back.
+    for cut in [[true, true], [true, false], [false, true]] {
+        for keyed in [false, true] {
+            let cuts = |cut: bool| if cut { alloc::vec![(at(50), at(20_050))] } else { Vec::new() };
+            let plans = cut.map(|cut| FramePlan { cuts: cuts(cut), ..wire(GBIT) });
+            let mut pair = Pair::new(&Config { plans, keyed, ..Config::lan() });
+            let got = busy(&mut pair, &[(60, 20_050), (20_050, 20_150), (20_150, 20_250)], 20_250);
+            assert!(got[1] > 0, "on within 100 ms: {got:?}, {:?}", pair.sides);
+            assert!(got[2] * 100 >= GBIT / 10 * 90, "at full rate: {got:?}, {:?}", pair.sides);
+            let bad = |event: &(Instant, Event)| matches!(event.1, Event::Lost | Event::PathDown(_));
+            assert!(!pair.sides.iter().any(|side| side.events.iter().any(bad)));
+            assert!(pair.frames < 60_000, "a silent path is probed, not flooded: {}", pair.frames);
+            pair.run_until_done(Duration::from_secs(1));
+        }
+    }
+}
+
+#[test]
+fn a_session_without_any_path_is_lost_after_the_limit_and_not_before() {
+    let mut pair = Pair::new(&both(FramePlan { cuts: alloc::vec![(at(50), at(1_000_000))], ..wire(GBIT) }));
+    busy(&mut pair, &[], 29_000);
+    assert!(!pair.sides.iter().any(|side| side.events.iter().any(|(_, event)| *event == Event::Lost)));
+    pair.run_for(Duration::from_millis(1100));
+    for side in &mut pair.sides {
+        assert_eq!(side.events.last().map(|(_, event)| *event), Some(Event::Lost), "{side:?}");
+        assert_eq!(side.association.poll_timeout(), None);
+    }
+}
+
+#[test]
+fn a_port_that_goes_down_and_comes_back_is_used_again_at_once() {
+    let mut pair = Pair::new(&both(wire(GBIT)));
+    busy(&mut pair, &[], 50);
+    for side in &mut pair.sides {
+        side.association.port_down(at(50), EtherPort(0));
+    }
+    pair.run_for(Duration::from_secs(15));
+    for (index, side) in pair.sides.iter_mut().enumerate() {
+        side.association.port_up(pair.now, EtherPort(0), &state(index, 0, 9000));
+    }
+    let got = busy(&mut pair, &[(15_050, 15_060)], 15_060);
+    assert!(got[0] * 100 > GBIT / 100 * 80, "{got:?}");
+    pair.run_until_done(Duration::from_secs(1));
+}
+
+/// Makes a session whose second path is up.
+fn two_paths(keyed: bool, plan: &FramePlan) -> Pair {
+    let plans = [plan.clone(), plan.clone()];
+    let mut pair = Pair::new(&Config { keyed, ports: 2, plans, ..Config::lan() });
+    let address = PathAddress { port: EtherPort(1), mac: mac(1, 1) };
+    let id = pair.sides[0].association.add_path(at(0), address, &state(0, 1, 9000));
+    assert_eq!(id, Some(1));
+    assert_eq!(pair.sides[0].association.add_path(at(0), address, &state(0, 1, 9000)), None, "it is there");
+    pair.run_for(Duration::from_millis(10));
+    assert!(pair.sides.iter().all(|side| side.association.paths().filter(|path| path.is_up).count() == 2));
+    assert!(pair.sides.iter().all(|side| side.events.iter().any(|(_, event)| *event == Event::PathUp(1))));
+    pair
+}
+
+#[test]
+fn two_paths_carry_twice_as_much_and_one_carries_on_when_the_other_is_cut() {
+    for keyed in [false, true] {
+        let mut pair = two_paths(keyed, &wire(GBIT));
+        let cut = FramePlan { cuts: alloc::vec![(at(200), at(3000))], ..wire(GBIT) };
+        pair.links[1].iter_mut().for_each(|link| link.replan(cut.clone()));
+        let got = busy(&mut pair, &[(50, 200), (220, 1000), (3200, 3400)], 3400);
+        let share = |bytes: u64, ms: u64| bytes * 100_000 / (GBIT * ms);
+        let shares = [share(got[0], 150), share(got[1], 780), share(got[2], 200)];
+        assert!(shares[0] >= 185 && shares[1] >= 95 && shares[2] >= 185, "keyed {keyed}: {shares:?}");
+        pair.run_until_done(Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_path_that_is_removed_is_gone_at_both_ends_and_loses_nothing() {
+    let mut pair = two_paths(true, &wire(GBIT));
+    busy(&mut pair, &[], 50);
+    pair.sides[0].association.remove_path(0);
+    pair.sides[0].association.remove_path(1);
+    busy(&mut pair, &[], 100);
+    for side in &pair.sides {
+        assert_eq!(
+            side.association.paths().map(|path| path.id).collect::<Vec<_>>(),
+            [1],
+            "the last one stays"
+        );
+    }
+    pair.run_until_done(Duration::from_secs(1));
+}
+
+#[test]
+fn a_station_that_does_not_know_the_token_adds_no_path() {
+    for (token, paths) in [([6; 16], 2), ([5; 16], 3)] {
+        let mut pair = two_paths(false, &wire(GBIT));
+        let mut stranger = Pair::new(&Config { token, ports: 3, ..Config::lan() });
+        stranger.seen = Some(Vec::new());
+        for port in [1, 2] {
+            let address = PathAddress { port: EtherPort(port), mac: mac(1, port) };
+            stranger.sides[0].association.add_path(at(0), address, &state(0, port, 9000));
+        }
+        stranger.run_for(Duration::from_millis(1));
+        for (side, port, frame) in stranger.seen.take().unwrap() {
+            if side == 0 && port == 2 {
+                pair.arrive(1, 1, &frame);
+            }
+        }
+        assert_eq!(pair.sides[1].association.paths().count(), paths);
+        assert_eq!(pair.sides[1].association.stats().drops.foreign > 0, paths == 2);
+    }
+}
+
+#[test]
+fn keys_change_under_way_and_frames_out_of_order_are_opened_all_the_same() {
+    let plan = FramePlan {
+        loss: Odds::one_in(30),
+        reorder: Odds::one_in(5),
+        duplicate: Odds::one_in(20),
+        ..wire(2_500_000)
+    };
+    for seed in 0..3 {
+        let plans = [plan.clone(), plan.clone()];
+        let mut pair = Pair::new(&Config { keyed: true, seed, plans, ..Config::lan() });
+        let mut changes = [0_u64; 2];
+        pair.offer(300, 100_000, 4);
+        for _ in 0..80 {
+            pair.run_for(Duration::from_millis(80));
+            for (side, changes) in pair.sides.iter_mut().zip(&mut changes) {
+                *changes += u64::from(side.association.update_keys(pair.now));
+            }
+        }
+        pair.run_until_done(Duration::from_secs(60));
+        for (side, changes) in pair.sides.iter().zip(changes) {
+            let stats = side.association.stats();
+            assert!(changes >= 3 && stats.key_updates == changes, "seed {seed}: {stats:?}");
+            assert_eq!(stats.drops.damaged, 0, "seed {seed}: {stats:?}");
+        }
+    }
+}
+
+#[test]
+fn a_recorded_session_played_back_has_no_effect() {
+    for keyed in [false, true] {
+        let mut pair = Pair::new(&Config { keyed, ..Config::lan() });
+        pair.seen = Some(Vec::new());
+        pair.offer(20, 50_000, 4);
+        pair.run_until_done(Duration::from_secs(1));
+        pair.run_for(Duration::from_millis(10));
+        let seen = pair.seen.take().unwrap();
+        let before = pair.sides.each_ref().map(|side| side.association.paths().next().unwrap().stats);
+        let (frames, repeated) = (pair.frames, pair.sides.each_ref().map(|side| side.repeated_bytes));
+        for (side, port, frame) in &seen {
+            pair.arrive(1 - side, *port, frame);
+            // And mirrored to who sent it.
+            let mut mirrored = frame.clone();
+            mirrored[6..12].copy_from_slice(&mac(1 - side, *port).0);
+            pair.arrive(*side, *port, &mirrored);
+        }
+        pair.run_for(Duration::from_millis(100));
+        assert_eq!(pair.frames, frames, "nothing is answered");
+        let after = pair.sides.each_ref().map(|side| side.association.paths().next().unwrap().stats);
+        assert_eq!((before, repeated), (after, pair.sides.each_ref().map(|side| side.repeated_bytes)));
+        let drops = pair.sides.each_ref().map(|side| side.association.stats().drops);
+        assert_eq!(drops[0].replayed + drops[1].replayed, seen.len() as u64, "{drops:?}");
+    }
+}
+
+#[test]
+fn under_keys_no_change_to_any_bit_of_a_frame_has_an_effect() {
+    let mut pair = Pair::new(&Config { keyed: true, ..Config::lan() });
+    pair.seen = Some(Vec::new());
+    pair.links[0].iter_mut().for_each(|link| link.replan(FramePlan { loss: Odds::ALWAYS, ..wire(TEN_GBIT) }));
+    for len in [0, 10, 700] {
+        pair.give(0, len);
+        pair.give(1, len);
+    }
+    pair.sides.iter_mut().for_each(|side| side.depth = 3);
+    pair.run_for(Duration::from_millis(2));
+    let seen = pair.seen.take().unwrap();
+    let before = pair.sides.each_ref().map(|side| side.association.paths().next().unwrap().stats);
+    let protected = |frame: &[u8]| frame[14 + 4] & 0x80 != 0;
+    let mut tried = 0;
+    for (side, port, frame) in seen.iter().filter(|(_, _, frame)| protected(frame)) {
+        let (_, len) = crate::frame::Header::parse(&frame[14..]).unwrap();
+        for bit in 14 * 8..(14 + len) * 8 {
+            let mut changed = frame.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            pair.arrive(1 - side, *port, &changed);
+            tried += 1;
+        }
+    }
+    let after = pair.sides.each_ref().map(|side| side.association.paths().next().unwrap().stats);
+    assert!(tried > 2000 && before == after, "{tried}: {before:?} {after:?}");
+}
+
+#[test]
+fn shaped_wires_are_full_and_queues_stay_short() {
+    for (bytes_per_s, mtu, queue_ms) in
+        [(GBIT, 9000, 2), (GBIT, 1500, 2), (GBIT / 10, 9000, 12), (GBIT / 10, 1500, 3)]
+    {
+        // As deep as switches have it.
+        let plan = FramePlan { queue_len_max: 1 << 20, ..wire(bytes_per_s) };
+        let mut pair = Pair::new(&Config { mtu, plans: [plan.clone(), plan], ..Config::lan() });
+        let got = busy(&mut pair, &[(100, 300)], 300);
+        let bound = bytes_per_s * (mtu as u64 - 32) / (mtu as u64 + 38) / 5;
+        let stats = pair.sides[1].association.paths().next().unwrap().stats;
+        assert!(got[0] * 1000 >= bound * 990, "{} permille: {stats:?}", got[0] * 1000 / bound);
+        assert!(stats.round_trip <= Duration::from_millis(queue_ms), "{bytes_per_s} {mtu}: {stats:?}");
+    }
+}
+
+#[test]
+fn a_queue_too_short_to_be_seen_as_delay_is_not_overrun_for_long() {
+    for queue_len_max in [32 << 10, 64 << 10] {
+        let plan = FramePlan { queue_len_max, ..wire(GBIT) };
+        let mut pair = Pair::new(&both(plan));
+        let got = busy(&mut pair, &[(100, 300)], 300);
+        let stats = pair.sides[1].association.paths().next().unwrap().stats;
+        assert!(got[0] * 100 >= GBIT / 5 * 95, "{got:?} {stats:?}");
+        assert!(stats.frames_lost * 5 <= stats.frames_sent, "{stats:?}");
+    }
+}
+
+#[test]
+fn a_stream_is_acknowledged_every_sixteenth_frame_and_an_exchange_by_its_answer() {
+    let mut pair = Pair::new(&both(wire(TEN_GBIT)));
+    busy(&mut pair, &[], 20);
+    let [sender, receiver] = [1, 0].map(|side| pair.sides[side].association.paths().next().unwrap().stats);
+    assert!(receiver.acks_sent * 12 < sender.frames_sent, "{receiver:?} {sender:?}");
+}

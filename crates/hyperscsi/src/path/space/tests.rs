@@ -1,0 +1,167 @@
+use super::*;
+
+const RTT: Duration = Duration::from_micros(100);
+
+fn frame(at: u64, elicits: bool) -> Sent {
+    let state = if elicits { State::UnderWay } else { State::Settled };
+    Sent { at: Instant(at), len: 100, state, repeated: false, carried: Carried::Nothing }
+}
+
+/// Sends `count` frames, one each microsecond.
+fn sent(count: u64) -> Outgoing {
+    let mut out = Outgoing::new(0, 1000, 1);
+    (0..count).for_each(|number| out.push(frame(number * 1000, true)));
+    out
+}
+
+/// Gives `check` an acknowledgement of the half-open runs, which are in descending order.
+fn with_ack<T>(runs: &[(u64, u64)], check: impl FnOnce(&Ack<'_>) -> T) -> T {
+    let mut bytes = Vec::new();
+    let (from, to) = runs[0];
+    let short = |count: u64| u32::try_from(count).unwrap();
+    let ack = Ack {
+        sealed: false,
+        largest: to - 1,
+        delay_us: 0,
+        first: short(to - from),
+        pn_limit: 0,
+        xid_limit: 0,
+        overruns: 0,
+        ranges: Default::default(),
+    };
+    let pairs = runs
+        .windows(2)
+        .map(|pair| Range { gap: short(pair[0].0 - pair[1].1), len: short(pair[1].1 - pair[1].0) });
+    ack.encode(pairs, &mut bytes);
+    check(&Ack::parse(&bytes).unwrap().0)
+}
+
+fn acknowledge(out: &mut Outgoing, runs: &[(u64, u64)]) -> Result<Vec<u64>, BadAck> {
+    let mut hit = Vec::new();
+    with_ack(runs, |ack| out.acknowledge(ack, |pn, _| hit.push(pn)))?;
+    hit.sort_unstable();
+    Ok(hit)
+}
+
+fn lost(out: &mut Outgoing, now: u64, order: &Order) -> (Vec<u64>, Option<u64>) {
+    let mut lost = Vec::new();
+    let due = out.detect(Instant(now), order, RTT, |pn, _| lost.push(pn));
+    (lost, due.map(|due| due.0))
+}
+
+#[test]
+fn each_frame_is_acknowledged_once_whatever_is_repeated() {
+    let mut out = sent(10);
+    assert_eq!(acknowledge(&mut out, &[(5, 7), (1, 3)]), Ok(alloc::vec![1, 2, 5, 6]));
+    assert_eq!(acknowledge(&mut out, &[(4, 7), (1, 3)]), Ok(alloc::vec![4]));
+    assert_eq!(acknowledge(&mut out, &[(1, 11)]), Ok(alloc::vec![3, 7, 8, 9, 10]));
+    out.forget(Instant(0));
+    assert_eq!(acknowledge(&mut out, &[(1, 11)]), Ok(alloc::vec![]));
+    assert!(!out.is_waiting() && out.ring.is_empty());
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
+    let mut out = sent(10);
+    assert_eq!(acknowledge(&mut out, &[(1, 12)]), Err(BadAck::NeverSent));
+    assert_eq!(acknowledge(&mut out, &[(1 << 50, (1 << 50) + 1)]), Err(BadAck::NeverSent));
+    assert!(out.is_waiting() && acknowledge(&mut out, &[(1, 11)]).unwrap().len() == 10);
+}
+
+#[test]
+fn a_number_that_was_left_out_catches_who_acknowledges_everything() {
+    for seed in 0..20 {
+        let mut out = Outgoing::new(0, 10_000, seed);
+        (0..5000).for_each(|number| out.push(frame(number, true)));
+        let (gap, end) = (out.left_out, out.next());
+        assert!((64..5000).contains(&gap), "{gap}");
+        assert_eq!(acknowledge(&mut out, &[(1, end)]), Err(BadAck::NeverSent));
+        assert_eq!(acknowledge(&mut out, &[(gap, gap + 1)]), Err(BadAck::NeverSent));
+        assert_eq!(acknowledge(&mut out, &[(gap + 1, end), (1, gap)]).unwrap().len(), 5000);
+    }
+}
+
+#[test]
+fn three_later_frames_prove_a_loss_and_the_rest_waits_an_eighth_longer() {
+    let mut out = sent(10);
+    acknowledge(&mut out, &[(6, 7)]).unwrap();
+    // Sent at 0 to 4 µs; patience is 112.5 µs.
+    assert_eq!(lost(&mut out, 50_000, &Order::default()), (alloc::vec![1, 2, 3], Some(3_000 + 112_500)));
+    assert_eq!(lost(&mut out, 115_500, &Order::default()), (alloc::vec![4], Some(4_000 + 112_500)));
+    assert_eq!(lost(&mut out, 200_000, &Order::default()), (alloc::vec![5], None));
+    assert_eq!(acknowledge(&mut out, &[(1, 7)]), Ok(alloc::vec![1, 2, 3, 4, 5]), "they may arrive yet");
+}
+
+#[test]
+fn on_a_path_that_reorders_only_time_proves_a_loss() {
+    let (mut out, mut order) = (sent(10), Order::default());
+    order.mistaken(Instant(0), RTT);
+    acknowledge(&mut out, &[(10, 11)]).unwrap();
+    assert_eq!(lost(&mut out, 50_000, &order), (alloc::vec![], Some(112_500)));
+}
+
+#[test]
+fn bare_acknowledgements_use_numbers_and_leave_nothing_behind() {
+    let mut out = Outgoing::new(0, 10, 1);
+    for number in 0..50 {
+        out.push(frame(number, false));
+        out.forget(Instant(number));
+    }
+    assert_eq!((out.ring.len(), out.credit(), out.is_waiting()), (0, 0, false));
+    assert!(out.set_limit(60) && !out.set_limit(55) && out.credit() == 10);
+}
+
+fn told(come: &mut Incoming, now: u64) -> (u64, Vec<(u64, u64)>) {
+    let mut bytes = Vec::new();
+    come.tell(Instant(now), 3, true, 9, 1, &mut bytes);
+    let (ack, rest) = Ack::parse(&bytes).unwrap();
+    assert!(rest.is_empty() && ack.sealed && ack.xid_limit == 9 && ack.overruns == 1);
+    (u64::from(ack.delay_us), runs(&ack).filter(|(from, to)| from < to).collect())
+}
+
+fn take(come: &mut Incoming, now: u64, pn: u64) {
+    assert!(come.is_new(pn));
+    come.take(Instant(now), pn, true, RTT, RTT);
+}
+
+#[test]
+fn acknowledgements_come_every_second_frame_at_first_then_every_sixteenth_and_at_once_for_a_gap() {
+    let mut come = Incoming::new(Instant(0), 512, 512, 0);
+    let (mut pn, mut counts) = (0, Vec::new());
+    for _ in 0..5 {
+        let before = pn;
+        while !come.must_tell() {
+            pn += 1;
+            take(&mut come, 0, pn);
+        }
+        counts.push(pn - before);
+        told(&mut come, 0);
+    }
+    assert_eq!(counts, [2, 4, 8, 16, 16]);
+    take(&mut come, 0, pn + 2);
+    assert!(come.must_tell());
+    assert_eq!(told(&mut come, 7_000), (7, alloc::vec![(pn + 2, pn + 3), (1, pn + 1)]));
+    take(&mut come, 0, pn + 3);
+    assert!(!come.must_tell() && come.may_tell() && come.due() == Some(Instant(100_000)));
+    come.handle_timeout(Instant(99_999));
+    assert!(!come.must_tell());
+    come.handle_timeout(Instant(100_000));
+    assert!(come.must_tell() && come.due().is_none());
+}
+
+#[test]
+fn however_many_gaps_there_are_an_acknowledgement_names_the_newest_that_fit() {
+    let mut come = Incoming::new(Instant(0), 64, 4096, 0);
+    (1..1000).for_each(|number| take(&mut come, 0, number * 2));
+    assert!(come.came.len() <= RUNS_MAX);
+    let (_, runs) = told(&mut come, 0);
+    assert_eq!((runs.len(), runs[0], runs[32]), (33, (1998, 1999), (1934, 1935)));
+    assert!(come.tell_len() >= ACK_LEN + RANGES_MAX * RANGE_LEN);
+}
+
+#[test]
+fn nothing_received_can_be_told_too() {
+    let mut come = Incoming::new(Instant(0), 64, 512, 16);
+    assert_eq!(told(&mut come, 0), (0, alloc::vec![]));
+    assert!(!come.is_new(16) && come.is_new(17), "the handshake used those below");
+}

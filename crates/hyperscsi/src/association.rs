@@ -64,8 +64,6 @@ pub struct Plan {
     pub peer_ack_delay_max: Duration,
     /// The longest that we wait.
     pub ack_delay_max: Duration,
-    /// How many protected packet numbers of the first path the handshake used, in each direction.
-    pub numbers_used: u64,
     /// How many frames of the ports' receive rings are this session's, at most.
     pub frames_share: u64,
     /// How much later than the fastest a frame may be before a queue is suspected.
@@ -104,7 +102,6 @@ impl Plan {
             frames_initial: ours.frames_initial,
             peer_ack_delay_max: micros(peers.ack_delay_max_us),
             ack_delay_max: micros(ours.ack_delay_max_us),
-            numbers_used: 0,
             frames_share,
             delay_allowance: Self::DELAY_ALLOWANCE,
             probe_floor: Self::PROBE_FLOOR,

@@ -149,10 +149,9 @@ impl Path {
         plan: &Plan,
         seed: u64,
     ) -> Self {
-        let used = |sealed: bool| if id == 0 && sealed { plan.numbers_used } else { 0 };
         let space = |sealed: bool| Space {
-            out: Outgoing::new(used(sealed), u64::from(plan.peer_frames_initial), seed ^ u64::from(sealed)),
-            come: Incoming::new(now, u64::from(plan.frames_initial), plan.frames_share, used(sealed)),
+            out: Outgoing::new(u64::from(plan.peer_frames_initial), seed ^ u64::from(sealed)),
+            come: Incoming::new(now, u64::from(plan.frames_initial), plan.frames_share),
         };
         let peer_mtu = usize::from(plan.peer_frame_max);
         let pmtu = Pmtu::new(local.mtu.min(peer_mtu));

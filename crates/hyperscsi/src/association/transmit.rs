@@ -140,9 +140,14 @@ impl Association {
         if self.paths.len() == 1 {
             return true;
         }
-        let rank = |path: &Path| (!path.is_good(), path.score());
-        let own = rank(path);
-        !self.paths.iter().any(|other| other.id != path.id && able(other) && rank(other) < own)
+        // A path that does not answer is for when there is no other, however full those are.
+        let good = path.is_good();
+        if !good && self.paths.iter().any(Path::is_good) {
+            return false;
+        }
+        let own = path.score();
+        let is_better = |other: &Path| able(other) && other.is_good() == good && other.score() < own;
+        !self.paths.iter().any(|other| other.id != path.id && is_better(other))
     }
 
     /// Returns the space in which the peer is to be told that it may begin more exchanges.

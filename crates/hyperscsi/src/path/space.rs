@@ -90,8 +90,8 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(crate) fn new(used: u64, limit: u64, seed: u64) -> Self {
-        let next = used + 1;
+    pub(crate) fn new(limit: u64, seed: u64) -> Self {
+        let next = 1;
         let mut dice = Rng::from_seed(seed);
         let leave_out = next + 64 + dice.below(SKIP_EVERY);
         Self {
@@ -100,8 +100,8 @@ impl Outgoing {
             next,
             low: next,
             under_way: 0,
-            largest_acked: used,
-            limit: used + limit,
+            largest_acked: 0,
+            limit,
             left_out: 0,
             leave_out,
             dice,
@@ -292,24 +292,18 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    pub(crate) fn new(now: Instant, initial: u64, share: u64, used: u64) -> Self {
-        let mut incoming = Self {
+    pub(crate) fn new(now: Instant, initial: u64, share: u64) -> Self {
+        Self {
             replay: Replay::new(),
             came: Ranges::new(),
-            largest: used,
+            largest: 0,
             largest_at: now,
             grant: Grant::new(now, initial, share),
             unacked: 0,
             every: EVERY.0,
             due: None,
             now: false,
-        };
-        incoming.grant.received(now, used, Duration::ZERO);
-        // The handshake's own.
-        for pn in 0..=used {
-            incoming.replay.take(pn);
         }
-        incoming
     }
 
     /// Returns whether a number did not come before. To be asked before the costly part.

@@ -244,7 +244,8 @@ fn a_recorded_session_played_back_has_no_effect() {
 fn under_keys_no_change_to_any_bit_of_a_frame_has_an_effect() {
     let mut pair = Pair::new(&Config { keyed: true, ..Config::lan() });
     pair.seen = Some(Vec::new());
-    pair.links[0].iter_mut().for_each(|link| link.replan(FramePlan { loss: Odds::ALWAYS, ..wire(TEN_GBIT) }));
+    let cut = FramePlan { cuts: alloc::vec![(at(0), at(1_000_000))], ..wire(TEN_GBIT) };
+    pair.links[0].iter_mut().for_each(|link| link.replan(cut.clone()));
     for len in [0, 10, 700] {
         pair.give(0, len);
         pair.give(1, len);
@@ -254,7 +255,7 @@ fn under_keys_no_change_to_any_bit_of_a_frame_has_an_effect() {
     let seen = pair.seen.take().unwrap();
     let before = pair.sides.each_ref().map(|side| side.association.paths().next().unwrap().stats);
     let protected = |frame: &[u8]| frame[14 + 4] & 0x80 != 0;
-    let mut tried = 0;
+    let mut tried = 0_u64;
     for (side, port, frame) in seen.iter().filter(|(_, _, frame)| protected(frame)) {
         let (_, len) = crate::frame::Header::parse(&frame[14..]).unwrap();
         for bit in 14 * 8..(14 + len) * 8 {
@@ -266,6 +267,8 @@ fn under_keys_no_change_to_any_bit_of_a_frame_has_an_effect() {
     }
     let after = pair.sides.each_ref().map(|side| side.association.paths().next().unwrap().stats);
     assert!(tried > 2000 && before == after, "{tried}: {before:?} {after:?}");
+    let damaged = pair.sides.each_ref().map(|side| side.association.stats().drops.damaged);
+    assert!(damaged[0] + damaged[1] > tried / 2, "{damaged:?} of {tried}");
 }
 
 #[test]
@@ -302,4 +305,35 @@ fn a_stream_is_acknowledged_every_sixteenth_frame_and_an_exchange_by_its_answer(
     busy(&mut pair, &[], 20);
     let [sender, receiver] = [1, 0].map(|side| pair.sides[side].association.paths().next().unwrap().stats);
     assert!(receiver.acks_sent * 12 < sender.frames_sent, "{receiver:?} {sender:?}");
+}
+
+#[test]
+fn leave_to_begin_exchanges_reaches_the_peer_whatever_is_lost_and_costs_little() {
+    for (keyed, limits) in [(false, [600, 600]), (true, [500, 700]), (true, [0, 700]), (true, [700, 0])] {
+        for seed in 0..10 {
+            let plan = FramePlan { loss: Odds::one_in(3), ..wire(GBIT) };
+            let mut pair = Pair::new(&Config { keyed, seed, ..both(plan) });
+            pair.sides[1].association.set_xid_limits(limits);
+            pair.run_for(Duration::from_secs(1));
+            let want = if keyed { limits } else { [limits[0], 0] };
+            assert_eq!(pair.sides[0].association.peer_xid_limits(), want, "seed {seed}");
+            pair.sides[1].association.set_xid_limits([limits[0].saturating_sub(400), limits[1] + 600]);
+            pair.run_for(Duration::from_secs(1));
+            assert!(pair.frames < 100, "seed {seed}: {} frames", pair.frames);
+            assert_eq!(pair.sides[0].association.peer_xid_limits()[0], want[0], "a limit never goes back");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_sent_into_a_path_that_does_not_answer_while_another_does() {
+    let mut pair = two_paths(true, &wire(GBIT));
+    let cut = FramePlan { cuts: alloc::vec![(at(0), at(1_000_000))], ..wire(GBIT) };
+    pair.links[1].iter_mut().for_each(|link| link.replan(cut.clone()));
+    busy(&mut pair, &[], 100);
+    let before = pair.sides[1].association.paths().nth(1).unwrap().stats;
+    busy(&mut pair, &[], 1100);
+    let after = pair.sides[1].association.paths().nth(1).unwrap().stats;
+    assert!(after.frames_sent - before.frames_sent < 40, "{before:?} {after:?}");
+    pair.run_until_done(Duration::from_millis(100));
 }

@@ -9,7 +9,7 @@ fn frame(at: u64, elicits: bool) -> Sent {
 
 /// Sends `count` frames, one each microsecond.
 fn sent(count: u64) -> Outgoing {
-    let mut out = Outgoing::new(0, 1000, 1);
+    let mut out = Outgoing::new(1000, 1);
     (0..count).for_each(|number| out.push(frame(number * 1000, true)));
     out
 }
@@ -71,7 +71,7 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
 #[test]
 fn a_number_that_was_left_out_catches_who_acknowledges_everything() {
     for seed in 0..20 {
-        let mut out = Outgoing::new(0, 10_000, seed);
+        let mut out = Outgoing::new(10_000, seed);
         (0..5000).for_each(|number| out.push(frame(number, true)));
         let (gap, end) = (out.left_out, out.next());
         assert!((64..5000).contains(&gap), "{gap}");
@@ -102,7 +102,7 @@ fn on_a_path_that_reorders_only_time_proves_a_loss() {
 
 #[test]
 fn bare_acknowledgements_use_numbers_and_leave_nothing_behind() {
-    let mut out = Outgoing::new(0, 10, 1);
+    let mut out = Outgoing::new(10, 1);
     for number in 0..50 {
         out.push(frame(number, false));
         out.forget(Instant(number));
@@ -126,7 +126,7 @@ fn take(come: &mut Incoming, now: u64, pn: u64) {
 
 #[test]
 fn acknowledgements_come_every_second_frame_at_first_then_every_sixteenth_and_at_once_for_a_gap() {
-    let mut come = Incoming::new(Instant(0), 512, 512, 0);
+    let mut come = Incoming::new(Instant(0), 512, 512);
     let (mut pn, mut counts) = (0, Vec::new());
     for _ in 0..5 {
         let before = pn;
@@ -151,7 +151,7 @@ fn acknowledgements_come_every_second_frame_at_first_then_every_sixteenth_and_at
 
 #[test]
 fn however_many_gaps_there_are_an_acknowledgement_names_the_newest_that_fit() {
-    let mut come = Incoming::new(Instant(0), 64, 4096, 0);
+    let mut come = Incoming::new(Instant(0), 64, 4096);
     (1..1000).for_each(|number| take(&mut come, 0, number * 2));
     assert!(come.came.len() <= RUNS_MAX);
     let (_, runs) = told(&mut come, 0);
@@ -161,7 +161,6 @@ fn however_many_gaps_there_are_an_acknowledgement_names_the_newest_that_fit() {
 
 #[test]
 fn nothing_received_can_be_told_too() {
-    let mut come = Incoming::new(Instant(0), 64, 512, 16);
+    let mut come = Incoming::new(Instant(0), 64, 512);
     assert_eq!(told(&mut come, 0), (0, alloc::vec![]));
-    assert!(!come.is_new(16) && come.is_new(17), "the handshake used those below");
 }

@@ -189,6 +189,9 @@ impl Association {
         let sent = self.block(now, index, shape, out);
         if let Some(path) = self.paths.get_mut(index).filter(|_| sent) {
             path.stats.acks_sent += 1;
+            if let Some(space) = path.spaces.get_mut(lane) {
+                space.come.told_alone();
+            }
         }
         sent
     }

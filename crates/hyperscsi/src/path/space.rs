@@ -274,6 +274,10 @@ fn runs(ack: &Ack<'_>) -> impl Iterator<Item = (u64, u64)> {
 /// How many acknowledgement-worthy frames are waited for, at least and at most.
 const EVERY: (u32, u32) = (2, 16);
 
+/// From so many gaps on, within some two windows, acknowledgements in frames of their own go out twice: on such a path the only
+/// answer to a whole batch may be lost, and the sender would wait for its time-out.
+const GAPS_MANY: usize = 8;
+
 /// How many runs of numbers are remembered: twice what one acknowledgement names.
 const RUNS_MAX: usize = 2 * RANGES_MAX;
 
@@ -289,6 +293,8 @@ pub(crate) struct Incoming {
     every: u32,
     due: Option<Instant>,
     now: bool,
+    /// Whether the last acknowledgement goes out once more.
+    again: bool,
 }
 
 impl Incoming {
@@ -303,6 +309,7 @@ impl Incoming {
             every: EVERY.0,
             due: None,
             now: false,
+            again: false,
         }
     }
 
@@ -357,7 +364,7 @@ impl Incoming {
 
     /// Returns whether an acknowledgement should go out although nothing else does.
     pub(crate) const fn must_tell(&self) -> bool {
-        self.now || self.grant.is_news(self.largest)
+        self.now || self.again || self.grant.is_news(self.largest)
     }
 
     /// Returns whether an acknowledgement is worth a place in a frame that goes out anyway.
@@ -368,6 +375,11 @@ impl Incoming {
     /// Returns the length of what [`Self::tell`] will write, at most.
     pub(crate) fn tell_len(&self) -> usize {
         ACK_LEN + RANGE_LEN * self.came.len().saturating_sub(1).min(RANGES_MAX)
+    }
+
+    /// Takes note that the acknowledgement that was just written goes out in a frame of its own.
+    pub(crate) const fn told_alone(&mut self) {
+        self.again = !self.again && self.came.len() > GAPS_MANY;
     }
 
     /// Writes the acknowledgement, which goes out now.

@@ -164,3 +164,22 @@ fn nothing_received_can_be_told_too() {
     let mut come = Incoming::new(Instant(0), 64, 512);
     assert_eq!(told(&mut come, 0), (0, alloc::vec![]));
 }
+
+#[test]
+fn on_a_path_with_many_gaps_an_acknowledgement_by_itself_goes_out_twice() {
+    let mut come = Incoming::new(Instant(0), 64, 4096);
+    let mut alone = Vec::new();
+    for number in 1..12 {
+        take(&mut come, 0, number * 2);
+        told(&mut come, 0);
+        come.told_alone();
+        let again = come.must_tell();
+        if again {
+            told(&mut come, 0);
+            come.told_alone();
+        }
+        assert!(!come.must_tell());
+        alone.push(again);
+    }
+    assert_eq!(alone, [false, false, false, false, false, false, false, false, true, true, true]);
+}

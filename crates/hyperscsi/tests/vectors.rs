@@ -11,7 +11,9 @@ use hyperscsi::pdu::command::{Cdb, Command, Manage, ManageFunction, Request, Tas
 use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::pdu::discovery::{Answer, Discovery, ExportedLun, Question};
 use hyperscsi::pdu::name::{GroupName, Name};
-use hyperscsi::pdu::negotiate::{Hello, Negotiate, Negotiated, RefuseReason, Start};
+use hyperscsi::pdu::negotiate::{
+    self, Accept, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start, StretchCost,
+};
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::reply::{ManageResult, Reply, Response, TransferReady};
 use hyperscsi::seal::Level;
@@ -146,6 +148,16 @@ impl Vectors {
         };
         let text = "START: SID 01020304h, frames of up to 9000 bytes, all else default, no password";
         self.add(Cmd::Negotiate, text, |out| Negotiate::Start(Box::new(start)).encode(out));
+        let (sid, choice) = (0x0506_0708, Parameters::DEFAULT);
+        let stretch = StretchCost { memory_kib: 65536, passes: 3, lanes: 1 };
+        let answer = negotiate::Answer { handshake, sid, choice, stretch, ke2: [0x55; 320] };
+        let text = "ANSWER: SID 05060708h, 64 MiB, 3 passes, 1 lane";
+        self.add(Cmd::Negotiated, text, |out| Negotiated::Answer(Box::new(answer)).encode(out));
+        let finish = Finish { handshake, sid, ke3: [0x66; 64] };
+        self.add(Cmd::Negotiate, "FINISH", |out| Negotiate::Finish(finish).encode(out));
+        let (token, instance, proof) = ([0x77; 16], [0x22; 16], Some([0x88; 32]));
+        let accept = Accept { handshake, sid, choice, token, instance, proof };
+        self.add(Cmd::Negotiated, "ACCEPT", |out| Negotiated::Accept(accept).encode(out));
         let refuse = Negotiated::Refuse { handshake, reason: RefuseReason::BUSY, retry_after_ms: 250 };
         self.add(Cmd::Negotiated, "REFUSE: busy, again after 250 ms", |out| refuse.encode(out));
     }

@@ -1,4 +1,5 @@
 //! The payloads that the specification prints, as this room writes and reads them.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use std::fmt::Write as _;
 

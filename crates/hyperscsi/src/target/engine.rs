@@ -101,6 +101,8 @@ pub struct Stats {
     pub sessions: u64,
     /// Sessions that ended because the same initiator port began another.
     pub reinstated: u64,
+    /// Sessions without keys that claimed the place of one with keys, and are none.
+    pub outranked: u64,
     /// Frames that were none, of another version, or with a reserved bit.
     pub bad_frames: u64,
     /// Frames to sessions that there are not.

@@ -163,6 +163,14 @@ impl Engine {
                 && session.initiator == agreed.initiator
                 && session.target_name == agreed.target
         };
+        //= hyperscsi#section-6.6
+        //# A session of a group without a password never takes the place of a keyed one.
+        let outranks = |session: &Session| same(session) && session.keyed && agreed.keys.is_none();
+        if self.sessions.iter().any(|(_, session)| outranks(session)) {
+            self.stats.outranked += 1;
+            self.door.session_ended(agreed.sid_in);
+            return;
+        }
         let older: Vec<Key> =
             self.sessions.iter().filter(|(_, session)| same(session)).map(|(key, _)| key).collect();
         for key in older {

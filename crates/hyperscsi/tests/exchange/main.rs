@@ -12,4 +12,5 @@ mod hostile;
 mod loss;
 mod management;
 mod pair;
+mod places;
 mod world;

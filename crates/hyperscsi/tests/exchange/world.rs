@@ -67,6 +67,13 @@ pub(crate) struct Config {
     record: Option<Arc<Record>>,
 }
 
+impl Config {
+    /// Lets everybody in without the password.
+    pub(crate) fn unlock(&mut self) {
+        (self.password, self.record) = (None, None);
+    }
+}
+
 impl LoginDirectory for Config {
     fn instance(&self) -> [u8; 16] {
         [7; 16]

@@ -1,6 +1,6 @@
 //! `targe status`, `sessions` and `luns`: questions to the running daemon.
 
-use daemon::admin::api::{Luns, Method, Repairs, Session, Sessions, Status};
+use daemon::admin::api::{FrameSession, Luns, Method, Path, Repairs, Session, Sessions, Status};
 use daemon::admin::client::ask;
 use daemon::config::{Surroundings, show_size};
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub(crate) fn status(args: &AskArgs) -> Result<(), Failure> {
 
 pub(crate) fn sessions(args: &AskArgs) -> Result<(), Failure> {
     let Some(answer) = question(args, Method::Sessions)? else { return Ok(()) };
-    let Sessions { sessions } = parse(answer)?;
+    let Sessions { sessions, hyperscsi } = parse(answer)?;
     let mut table = Table::new(&[
         "TARGET",
         "INITIATOR",
@@ -48,7 +48,44 @@ pub(crate) fn sessions(args: &AskArgs) -> Result<(), Failure> {
         ]);
     }
     print(&table.to_string());
+    if !hyperscsi.is_empty() {
+        print(&format!("\nHyperSCSI\n{}", frame_sessions(&hyperscsi)));
+    }
     Ok(())
+}
+
+fn frame_sessions(sessions: &[FrameSession]) -> Table {
+    let mut table = Table::new(&[
+        "TARGET",
+        "INITIATOR",
+        "PATHS",
+        "ISID",
+        "GROUP",
+        "PASSWORD",
+        "TASKS",
+        "COMMANDS",
+        "SENT",
+        "RECEIVED",
+    ]);
+    for session in sessions {
+        let path = |path: &Path| {
+            let down = if path.up { "" } else { " (down)" };
+            format!("{}%{}{down}", path.peer, path.interface)
+        };
+        table.row(&[
+            &session.target,
+            &session.initiator,
+            &session.paths.iter().map(path).collect::<Vec<_>>().join(" "),
+            &session.isid,
+            &session.group,
+            if session.authenticated { "yes" } else { "no" },
+            &session.tasks.to_string(),
+            &session.commands.to_string(),
+            &session.data_in_bytes.to_string(),
+            &session.data_out_bytes.to_string(),
+        ]);
+    }
+    table
 }
 
 /// Where a session's connections come from.
@@ -153,7 +190,17 @@ fn show_status(status: &Status) -> String {
             "{}{core}, {} connections, {into} bytes in, {out} out",
             reactor.engine, reactor.connections
         );
+        let frames = match (reactor.frames_in, reactor.frames_out) {
+            (0, 0) => String::new(),
+            (into, out) => {
+                format!(", {into} frames in, {out} out, {} lost for lack of room", reactor.frames_dropped)
+            }
+        };
+        let text = format!("{text}{frames}");
         head.row(&["reactor", &text]);
+    }
+    if !status.interfaces.is_empty() {
+        head.row(&["HyperSCSI", &format!("on {}", status.interfaces.join(", "))]);
     }
     let mut portals = Table::new(&["PORTAL", "TAG", "ANNOUNCED AS"]);
     for portal in &status.portals {

@@ -56,12 +56,15 @@ pub(crate) struct ServeArgs {
     /// Listen on an address; replaces the portals of the file [default: 127.0.0.1:3260]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Vec<String>,
-    /// Serve HyperSCSI on an Ethernet interface (not in this build)
+    /// Serve HyperSCSI on an Ethernet interface; without --listen, that alone
     #[arg(long)]
     pub(crate) iface: Vec<String>,
-    /// Belong to a HyperSCSI group (not in this build)
+    /// Serve HyperSCSI to a group
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Vec<String>,
+    /// Ask the groups for the password in this file
+    #[arg(long, value_name = "FILE", requires = "group")]
+    pub(crate) group_password_file: Option<PathBuf>,
     /// Name the target
     #[arg(long, value_name = "IQN")]
     pub(crate) target: Option<String>,

@@ -13,16 +13,12 @@ use crate::{Failure, print};
 const TARGETS_SHOWN_MAX: usize = 8;
 
 pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
-    for (flag, given) in [("--iface", !args.iface.is_empty()), ("--group", !args.group.is_empty())] {
-        if given {
-            return Err(Failure::Misused(format!(
-                "{flag}: HyperSCSI is not in this build; iSCSI is served with --listen"
-            )));
-        }
-    }
     let flags = Flags {
         config: args.config,
         listen: args.listen,
+        interfaces: args.iface,
+        groups: args.group,
+        group_password: args.group_password_file,
         target: args.target,
         luns: args.lun,
         reactor: args.reactor,
@@ -42,7 +38,9 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
 /// What is served, and how to use it.
 fn banner(started: &Started) -> String {
     let mut text = String::new();
-    let listening: Vec<String> = started.listening.iter().map(ToString::to_string).collect();
+    let interfaces = started.config.frames.iter().flat_map(|frames| &frames.interfaces);
+    let listening: Vec<String> =
+        started.listening.iter().map(ToString::to_string).chain(interfaces.cloned()).collect();
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
@@ -66,6 +64,10 @@ fn banner(started: &Started) -> String {
     let more = started.config.targets.len().saturating_sub(TARGETS_SHOWN_MAX);
     if more > 0 {
         let _ = writeln!(text, "\n  and {more} more targets");
+    }
+    if let Some(frames) = &started.config.frames {
+        let groups: Vec<String> = frames.groups.iter().map(|group| format!("{:?}", &*group.name)).collect();
+        let _ = writeln!(text, "\nHyperSCSI on {} for {}", frames.interfaces.join(", "), groups.join(", "));
     }
     if let Some((target, portal)) = first_way_in(started) {
         let _ = write!(text, "{}", ways_to_use(target, &portal));

@@ -4,8 +4,12 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use base::ether::EtherPort;
 use base::machine::PortalId;
 use device::contract::{Access, RelativePort};
+use hyperscsi::login::directory::Access as GroupAccess;
+use hyperscsi::pdu::name::GroupName;
+use hyperscsi::seal::Level;
 use iscsi::chap::Credentials;
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
@@ -25,6 +29,32 @@ pub struct ShardConfig {
     pub targets: Vec<TargetConfig>,
     /// Who may ask for targets.
     pub discovery: DiscoveryConfig,
+    /// What is served by HyperSCSI.
+    pub frames: FramesConfig,
+}
+
+/// What a shard serves by HyperSCSI, and to whom.
+#[derive(Clone, Debug, Default)]
+pub struct FramesConfig {
+    /// What the server is recognized by, from one of its addresses to the next and from one start to the next.
+    pub instance: [u8; 16],
+    /// The top byte of the names of its sessions.
+    pub steering: u8,
+    /// The groups.
+    pub groups: Vec<GroupConfig>,
+}
+
+/// Those who know a group's name, and its password if it has one.
+#[derive(Clone, Debug)]
+pub struct GroupConfig {
+    /// Its name.
+    pub name: GroupName,
+    /// What its members must know besides.
+    pub access: GroupAccess,
+    /// The least protection of whatever they do.
+    pub least: Level,
+    /// The ports on which it is heard; `None` for all.
+    pub ports: Option<Vec<EtherPort>>,
 }
 
 /// Discovery sessions: SendTargets lists what the asking initiator may log in to.
@@ -77,12 +107,18 @@ pub struct TargetConfig {
     pub keys: KeyPolicy,
     /// The most sessions at a time.
     pub sessions_max: u32,
+    /// The HyperSCSI groups that it is exported to.
+    pub groups: Vec<GroupName>,
+    /// The target port that HyperSCSI sessions come through.
+    pub frames_port: RelativePort,
+    /// How many commands a HyperSCSI session may have under way.
+    pub exchanges: u16,
     /// The limits of each session; `None` for those that the shard has for every target.
     pub session_limits: Option<SessionLimits>,
 }
 
 /// One row of a LUN map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LunEntry {
     /// The number under which the unit appears: 0..=16383.
     pub number: u16,
@@ -90,6 +126,10 @@ pub struct LunEntry {
     pub unit: UnitId,
     /// What may be done with it.
     pub access: Access,
+    /// The least protection with which it is reached. iSCSI has none that counts, so what needs some is not seen there.
+    pub least: Level,
+    /// The HyperSCSI groups that see it, of those that the target is exported to; `None` for all.
+    pub groups: Option<Rc<[GroupName]>>,
 }
 
 /// One row of an access control list.
@@ -101,6 +141,13 @@ pub struct InitiatorEntry {
     pub luns: Option<Vec<LunEntry>>,
     /// How it must prove who it is, and who may; `None` for what the target asks of everyone.
     pub auth: Option<(AuthPolicy, Vec<Credentials>)>,
+}
+
+impl LunEntry {
+    /// Shows a unit to everyone who reaches the target.
+    pub const fn new(number: u16, unit: UnitId, access: Access) -> Self {
+        Self { number, unit, access, least: Level::None, groups: None }
+    }
 }
 
 impl TargetConfig {
@@ -202,7 +249,10 @@ mod tests {
             name: "iqn.2026-11.org.targe:t".parse().unwrap(),
             alias: None,
             ports: vec![(PortalId(0), RelativePort(1))],
-            luns: vec![LunEntry { number: 0, unit: UnitId(0), access: Access::ReadWrite }],
+            luns: vec![LunEntry::new(0, UnitId(0), Access::ReadWrite)],
+            groups: vec![],
+            frames_port: RelativePort(2),
+            exchanges: 128,
             initiators,
             auth: AuthPolicy::default(),
             users: vec![],
@@ -221,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_list_admits_only_who_it_names_and_the_first_match_counts() {
-        let own = vec![LunEntry { number: 5, unit: UnitId(9), access: Access::ReadOnly }];
+        let own = vec![LunEntry::new(5, UnitId(9), Access::ReadOnly)];
         let target = target(vec![
             InitiatorEntry { pattern: "iqn.a:*".into(), luns: Some(own.clone()), auth: None },
             InitiatorEntry { pattern: "iqn.a:b".into(), luns: None, auth: None },

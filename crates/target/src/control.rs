@@ -5,13 +5,16 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
+use base::ether::{EtherPort, Mac, PortState};
 use base::time::{Duration, Instant};
 use device::contract::UnitConfig;
 use device::unit::{LogicalUnit, UnitStats};
+use hyperscsi::association::PathView;
 use iscsi::target::contract::{AsyncEvent, ConnectionView, Down, Refusal, Repairs, SessionId, Traffic};
 use iscsi::target::engine::Limits;
 
-use crate::config::{ShardConfig, UnitId};
+use crate::config::{Admission, ShardConfig, UnitId};
+use crate::nexus::Way;
 use crate::shard::Shard;
 
 /// Reservation state that must be on stable storage before the command that changed it is answered.
@@ -50,6 +53,42 @@ pub enum Notice {
     },
     /// A login failed.
     LoginRefused(Refusal),
+    /// A HyperSCSI session began.
+    FrameSessionUp {
+        /// The initiator.
+        initiator: String,
+        /// The target.
+        target: String,
+        /// The group that it came with.
+        group: String,
+        /// Where it comes from; nothing vouches for that.
+        peer: Mac,
+        /// Where it came in.
+        port: EtherPort,
+        /// Whether it knew the group's password.
+        authenticated: bool,
+    },
+    /// A HyperSCSI session ended.
+    FrameSessionDown {
+        /// The initiator.
+        initiator: String,
+        /// The target; `None` if it is gone too.
+        target: Option<String>,
+        /// Why.
+        why: hyperscsi::target::contract::Down,
+    },
+    /// A port carries frames, or something about it changed.
+    PortUp {
+        /// The port.
+        port: EtherPort,
+        /// How it is.
+        state: PortState,
+    },
+    /// A port carries nothing at present.
+    PortDown {
+        /// The port.
+        port: EtherPort,
+    },
 }
 
 /// How many notices wait for whoever writes them down; more are forgotten.
@@ -84,6 +123,29 @@ pub struct SessionReport {
     pub traffic: Traffic,
     /// What was repaired in it so far.
     pub repairs: Repairs,
+}
+
+/// A HyperSCSI session, for people.
+#[derive(Clone, Debug)]
+pub struct FrameSessionReport {
+    /// The target's name.
+    pub target: String,
+    /// The initiator's name.
+    pub initiator: String,
+    /// What distinguishes the initiator's ports.
+    pub isid: [u8; 6],
+    /// The group that it came with.
+    pub group: String,
+    /// Whether its frames can be protected.
+    pub authenticated: bool,
+    /// How many tasks are open.
+    pub tasks: u32,
+    /// How many bytes of answers the initiator has not acknowledged.
+    pub unacknowledged_bytes: usize,
+    /// What it did so far.
+    pub traffic: hyperscsi::target::contract::Traffic,
+    /// Its paths.
+    pub paths: Vec<PathView>,
 }
 
 /// A logical unit, for people.
@@ -161,12 +223,17 @@ impl Shard {
             let Some(entry) = self.nexuses.get_mut(id) else { continue };
             let target = self.config.targets.iter().find(|target| target.id == entry.target);
             let admitted = target.filter(|target| {
-                target.port_at(entry.portal).is_some()
-                    && !matches!(target.admit(entry.initiator.as_str()), crate::config::Admission::Refused)
+                let way_is_open = match &entry.way {
+                    Way::Portal(portal) => target.port_at(*portal).is_some(),
+                    Way::Group(group, authenticated) => {
+                        target.groups.contains(group) && self.config.lets_in(group, *authenticated)
+                    }
+                };
+                way_is_open && !matches!(target.admit(entry.initiator.as_str()), Admission::Refused)
             });
             let Some(target) = admitted else {
                 let session = entry.session;
-                self.engine.close_session(now, session);
+                self.close(now, session);
                 continue;
             };
             let before = entry.units();
@@ -209,19 +276,24 @@ impl Shard {
         self.settle(now);
     }
 
-    /// Asks every session to log out within `within` (at least a second) and takes no new ones.
+    /// Asks every session to log out within `within` (at least a second) and takes no new ones. Those of HyperSCSI are closed:
+    /// their initiators come back by themselves and begin again what was not answered.
     pub fn drain(&mut self, now: Instant, within: Duration) {
         self.draining = true;
         let sessions: Vec<SessionId> = self.engine.sessions().map(|view| view.session).collect();
         for session in sessions {
             self.engine.async_message(now, session, AsyncEvent::LogoutRequest { within });
         }
+        let sessions: Vec<_> = self.frames.sessions().map(|view| view.session).collect();
+        for session in sessions {
+            self.frames.close_session(now, session);
+        }
         self.settle(now);
     }
 
     /// Returns whether no session is left.
     pub fn is_idle(&self) -> bool {
-        self.engine.sessions().next().is_none()
+        self.engine.sessions().next().is_none() && self.frames.sessions().next().is_none()
     }
 
     /// Returns something that an operator may want to know.
@@ -255,6 +327,27 @@ impl Shard {
         self.engine.sessions().map(report).collect()
     }
 
+    /// Returns every HyperSCSI session.
+    pub fn frame_sessions(&self) -> Vec<FrameSessionReport> {
+        let report = |view: hyperscsi::target::contract::SessionView<'_>| FrameSessionReport {
+            target: (**view.target).into(),
+            initiator: (**view.initiator).into(),
+            isid: view.isid,
+            group: (**view.group).into(),
+            authenticated: view.authenticated,
+            tasks: view.tasks,
+            unacknowledged_bytes: view.unacknowledged_bytes,
+            traffic: view.traffic,
+            paths: view.paths,
+        };
+        self.frames.sessions().map(report).collect()
+    }
+
+    /// Returns what the HyperSCSI engine did so far.
+    pub const fn frame_stats(&self) -> &hyperscsi::target::engine::Stats {
+        self.frames.stats()
+    }
+
     /// Returns what was lost or damaged on the way so far, in sessions at hand and gone, and what was repaired.
     pub const fn repairs(&self) -> Repairs {
         let stats = self.engine.stats();
@@ -280,7 +373,7 @@ impl Shard {
 
     /// Returns how many bytes of data commands hold: none when none is open.
     pub const fn data_bytes(&self) -> usize {
-        self.engine.data_bytes()
+        self.engine.data_bytes() + self.frames.data_bytes()
     }
 
     /// Returns every unit.

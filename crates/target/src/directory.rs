@@ -30,6 +30,12 @@ impl ShardConfig {
         self.targets.iter().filter_map(|target| Some((target.id, target.session_limits?))).collect()
     }
 
+    /// Returns a target by its name in HyperSCSI, which is the one in iSCSI.
+    pub(crate) fn target_called(&self, name: &str) -> Option<&TargetConfig> {
+        let at = self.targets.binary_search_by(|target| target.name.as_str().cmp(name)).ok()?;
+        self.targets.get(at)
+    }
+
     fn target_by_name(&self, name: &IscsiName) -> Option<&TargetConfig> {
         let at = self.targets.binary_search_by(|target| target.name.cmp(name)).ok()?;
         self.targets.get(at)

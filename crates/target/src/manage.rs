@@ -3,16 +3,16 @@
 use alloc::vec::Vec;
 
 use base::time::Instant;
-use device::contract::{ManageFunction, ManageKey, ManageOutcome, NexusId};
+use device::contract::{ManageFunction, ManageKey, ManageOutcome, NexusId, TaskKey};
+use hyperscsi::target::contract as frames;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
-use iscsi::target::contract::{Manage, TmfRef};
+use iscsi::target::contract as stream;
 use scsi::lun::Lun;
 
 use crate::config::UnitId;
-use crate::nexus::Nexuses;
-use crate::route::key_of;
 use crate::shard::Shard;
+use crate::transport::{Session, Task, Tmf};
 
 /// The requests that wait for units.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Managing {
 
 #[derive(Debug)]
 struct Open {
-    tmf: TmfRef,
+    tmf: Tmf,
     nexus: NexusId,
     /// How many units have not answered.
     left: usize,
@@ -30,6 +30,39 @@ struct Open {
     outcome: ManageOutcome,
     /// Whether the target's sessions end with the answer.
     cold: bool,
+}
+
+/// A request, whichever transport it came by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    tmf: Tmf,
+    nexus: NexusId,
+    function: TmfFunction,
+    lun: Lun,
+    task: Option<TaskKey>,
+}
+
+impl Request {
+    pub(crate) fn of_iscsi(request: &stream::Manage) -> Self {
+        Self {
+            tmf: Tmf::Iscsi(request.tmf),
+            nexus: Session::Iscsi(request.session).nexus(),
+            function: request.function,
+            lun: Lun(request.lun),
+            task: request.task.map(|task| Task::Iscsi(task).key()),
+        }
+    }
+
+    pub(crate) fn of_hyperscsi(request: &frames::Manage) -> Self {
+        Self {
+            tmf: Tmf::HyperScsi(request.tmf),
+            nexus: Session::HyperScsi(request.session).nexus(),
+            // The numbers are those of iSCSI.
+            function: TmfFunction(request.function.0),
+            lun: Lun(request.lun),
+            task: request.task.map(|task| Task::HyperScsi(task).key()),
+        }
+    }
 }
 
 impl Managing {
@@ -41,9 +74,8 @@ impl Managing {
 
 impl Shard {
     /// Starts a task management function.
-    pub(crate) fn manage(&mut self, now: Instant, request: Manage) {
-        let nexus = Nexuses::id_of(request.session);
-        let lun = Lun(request.lun);
+    pub(crate) fn manage(&mut self, now: Instant, request: &Request) {
+        let (nexus, lun) = (request.nexus, request.lun);
         let one = |shard: &Self| shard.nexuses.get(nexus).and_then(|entry| entry.unit_at(lun));
         let cold = request.function == TmfFunction::TARGET_COLD_RESET;
         match request.function {
@@ -51,16 +83,16 @@ impl Shard {
                 // SAM-5 §7 resets every unit of the target. What a nexus does not see it has no business with: an
                 // initiator that was let in to one unit must not end the tasks of others.
                 let units = self.nexuses.get(nexus).map(crate::nexus::Entry::units).unwrap_or_default();
-                self.spread(now, &request, &units, ManageFunction::LogicalUnitReset, cold);
+                self.spread(now, request, &units, ManageFunction::LogicalUnitReset, cold);
             }
             TmfFunction::I_T_NEXUS_RESET => {
                 let units = self.nexuses.get(nexus).map(crate::nexus::Entry::units).unwrap_or_default();
-                self.spread(now, &request, &units, ManageFunction::NexusReset, false);
+                self.spread(now, request, &units, ManageFunction::NexusReset, false);
             }
-            function => match (one(self), to_device(function, &request)) {
-                (_, None) => self.engine.managed(request.tmf, TmfResult::NOT_SUPPORTED),
-                (None, _) => self.engine.managed(request.tmf, TmfResult::NO_LUN),
-                (Some(unit), Some(function)) => self.spread(now, &request, &[unit], function, false),
+            function => match (one(self), to_device(function, request)) {
+                (_, None) => self.answer(request.tmf, TmfResult::NOT_SUPPORTED),
+                (None, _) => self.answer(request.tmf, TmfResult::NO_LUN),
+                (Some(unit), Some(function)) => self.spread(now, request, &[unit], function, false),
             },
         }
     }
@@ -68,18 +100,18 @@ impl Shard {
     fn spread(
         &mut self,
         now: Instant,
-        request: &Manage,
+        request: &Request,
         units: &[UnitId],
         function: ManageFunction,
         cold: bool,
     ) {
-        let nexus = Nexuses::id_of(request.session);
+        let nexus = request.nexus;
         let (outcome, left) = (ManageOutcome::Complete, units.len());
         self.managing.open.push(Open { tmf: request.tmf, nexus, left, outcome, cold });
         for unit in units {
             match self.units.stir(*unit) {
-                Some(unit) => unit.manage(now, nexus, ManageKey(request.tmf.to_bits()), function),
-                None => self.managed(now, ManageKey(request.tmf.to_bits()), ManageOutcome::Complete),
+                Some(unit) => unit.manage(now, nexus, request.tmf.key(), function),
+                None => self.managed(now, request.tmf.key(), ManageOutcome::Complete),
             }
         }
         if units.is_empty() {
@@ -89,7 +121,7 @@ impl Shard {
 
     /// Takes one unit's answer.
     pub(crate) fn managed(&mut self, now: Instant, key: ManageKey, outcome: ManageOutcome) {
-        let tmf = TmfRef::from_bits(key.0);
+        let tmf = Tmf::of(key);
         if let Some(open) = self.managing.open.iter_mut().find(|open| open.tmf == tmf) {
             open.left = open.left.saturating_sub(1);
             if outcome != ManageOutcome::Complete {
@@ -102,7 +134,7 @@ impl Shard {
     fn answer_finished(&mut self, now: Instant) {
         while let Some(at) = self.managing.open.iter().position(|open| open.left == 0) {
             let open = self.managing.open.swap_remove(at);
-            self.engine.managed(open.tmf, to_wire(open.outcome));
+            self.answer(open.tmf, to_wire(open.outcome));
             if open.cold {
                 self.close_target_of(now, open.nexus);
             }
@@ -123,15 +155,15 @@ impl Shard {
             .map(|(_, entry)| entry.session)
             .collect();
         for session in sessions {
-            self.engine.close_session(now, session);
+            self.close(now, session);
         }
     }
 }
 
-fn to_device(function: TmfFunction, request: &Manage) -> Option<ManageFunction> {
+fn to_device(function: TmfFunction, request: &Request) -> Option<ManageFunction> {
     Some(match function {
-        TmfFunction::ABORT_TASK => ManageFunction::AbortTask(key_of(request.task?)),
-        TmfFunction::QUERY_TASK => ManageFunction::QueryTask(key_of(request.task?)),
+        TmfFunction::ABORT_TASK => ManageFunction::AbortTask(request.task?),
+        TmfFunction::QUERY_TASK => ManageFunction::QueryTask(request.task?),
         TmfFunction::ABORT_TASK_SET => ManageFunction::AbortTaskSet,
         TmfFunction::CLEAR_TASK_SET => ManageFunction::ClearTaskSet,
         TmfFunction::CLEAR_ACA => ManageFunction::ClearAca,

@@ -5,27 +5,41 @@ use alloc::vec::Vec;
 
 use base::machine::PortalId;
 use device::contract::{Access, Nexus, NexusId, RelativePort};
+use hyperscsi::pdu::name::GroupName;
+use hyperscsi::seal::Level;
+use hyperscsi::target::contract as frames;
 use iscsi::login::directory::TargetId;
 use iscsi::name::IscsiName;
-use iscsi::target::contract::{SessionId, SessionUp};
+use iscsi::target::contract::SessionUp;
 use scsi::lun::Lun;
 use scsi::transport_id::TransportId;
 
 use crate::config::{LunEntry, TargetConfig, UnitId};
+use crate::transport::{Session, place};
 
-/// Every nexus of a shard. A nexus has the number of its session, which is dense and unique among those in being.
+/// Every nexus of a shard. A nexus has the number of its session, which is dense among those of its transport.
 #[derive(Debug, Default)]
 pub(crate) struct Nexuses {
-    slots: Vec<Option<Entry>>,
+    iscsi: Vec<Option<Entry>>,
+    hyperscsi: Vec<Option<Entry>>,
+}
+
+/// Which way in a nexus took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through a portal.
+    Portal(PortalId),
+    /// As a member of a group, whose password it knew or not.
+    Group(GroupName, bool),
 }
 
 /// A nexus and what it sees.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) session: SessionId,
+    pub(crate) session: Session,
     pub(crate) target: TargetId,
     pub(crate) initiator: IscsiName,
-    pub(crate) portal: PortalId,
+    pub(crate) way: Way,
     /// What it sees, sorted by number.
     pub(crate) map: Vec<LunEntry>,
     initiator_port: Rc<[u8]>,
@@ -35,55 +49,80 @@ pub(crate) struct Entry {
 }
 
 impl Nexuses {
-    /// Returns the nexus of a session.
-    pub(crate) const fn id_of(session: SessionId) -> NexusId {
-        NexusId(session.index())
+    pub(crate) fn get(&self, id: NexusId) -> Option<&Entry> {
+        let (frames, at) = place(id);
+        let slots = if frames { &self.hyperscsi } else { &self.iscsi };
+        slots.get(at)?.as_ref()
     }
 
-    pub(crate) fn get(&self, id: NexusId) -> Option<&Entry> {
-        self.slots.get(usize::try_from(id.0).ok()?)?.as_ref()
+    pub(crate) fn get_mut(&mut self, id: NexusId) -> Option<&mut Entry> {
+        self.slot(id)?.as_mut()
     }
 
     pub(crate) fn insert(&mut self, entry: Entry) -> NexusId {
-        let id = Self::id_of(entry.session);
-        let at = usize::try_from(id.0).unwrap_or(usize::MAX);
-        while self.slots.len() <= at {
-            self.slots.push(None);
+        let id = entry.session.nexus();
+        let (frames, at) = place(id);
+        let slots = if frames { &mut self.hyperscsi } else { &mut self.iscsi };
+        while slots.len() <= at {
+            slots.push(None);
         }
-        if let Some(slot) = self.slots.get_mut(at) {
+        if let Some(slot) = slots.get_mut(at) {
             *slot = Some(entry);
         }
         id
     }
 
     pub(crate) fn remove(&mut self, id: NexusId) -> Option<Entry> {
-        self.slots.get_mut(usize::try_from(id.0).ok()?)?.take()
+        self.slot(id)?.take()
     }
 
     /// Returns every nexus, in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NexusId, &Entry)> {
-        (0..).map(NexusId).zip(&self.slots).filter_map(|(id, slot)| slot.as_ref().map(|entry| (id, entry)))
+        let entries = self.iscsi.iter().chain(&self.hyperscsi).flatten();
+        entries.map(|entry| (entry.session.nexus(), entry))
     }
 
-    pub(crate) fn get_mut(&mut self, id: NexusId) -> Option<&mut Entry> {
-        self.slots.get_mut(usize::try_from(id.0).ok()?)?.as_mut()
+    fn slot(&mut self, id: NexusId) -> Option<&mut Option<Entry>> {
+        let (frames, at) = place(id);
+        let slots = if frames { &mut self.hyperscsi } else { &mut self.iscsi };
+        slots.get_mut(at)
     }
 }
 
 impl Entry {
-    /// Makes the nexus of a new session; `None` when the target or its port is no more, or the names make no
+    /// Makes the nexus of a new iSCSI session; `None` when the target or its port is no more, or the names make no
     /// TransportID.
-    pub(crate) fn new(up: &SessionUp, target: &TargetConfig) -> Option<Self> {
-        let target_port = target.port_at(up.portal)?;
-        let initiator_port = TransportId::iscsi_port(up.initiator.as_str(), up.isid.0)?.encode().into();
+    pub(crate) fn of_iscsi(up: &SessionUp, target: &TargetConfig) -> Option<Self> {
+        let (session, port) = (Session::Iscsi(up.session), target.port_at(up.portal)?);
+        Self::new(session, target, (up.initiator.clone(), up.isid.0), Way::Portal(up.portal), port)
+    }
+
+    /// Makes the nexus of a new HyperSCSI session; `None` when the target is no more there for its group.
+    pub(crate) fn of_hyperscsi(up: &frames::SessionUp, target: &TargetConfig) -> Option<Self> {
+        if !target.groups.contains(&up.group) {
+            return None;
+        }
+        let initiator = up.initiator.parse().ok()?;
+        let way = Way::Group(up.group.clone(), up.authenticated);
+        Self::new(Session::HyperScsi(up.session), target, (initiator, up.isid), way, target.frames_port)
+    }
+
+    fn new(
+        session: Session,
+        target: &TargetConfig,
+        (initiator, isid): (IscsiName, [u8; 6]),
+        way: Way,
+        target_port: RelativePort,
+    ) -> Option<Self> {
+        let initiator_port = TransportId::iscsi_port(initiator.as_str(), isid)?.encode().into();
         let mut entry = Self {
-            session: up.session,
-            target: up.target,
-            initiator: up.initiator.clone(),
-            portal: up.portal,
+            session,
+            target: target.id,
             map: Vec::new(),
             initiator_port,
-            initiator_name: up.initiator.as_str().into(),
+            initiator_name: initiator.as_str().into(),
+            initiator,
+            way,
             target_port,
             luns: Rc::new([]),
         };
@@ -93,12 +132,20 @@ impl Entry {
 
     /// Takes over what the target's configuration says now. Returns whether anything changed.
     pub(crate) fn remap(&mut self, target: &TargetConfig) -> bool {
-        let mut map = target.luns_of(self.initiator.as_str()).to_vec();
+        let rows = target.luns_of(self.initiator.as_str()).iter();
+        let mut map: Vec<LunEntry> = rows.filter(|row| self.way.shows(row)).cloned().collect();
         map.sort_by_key(|entry| entry.number);
         let changed = map != self.map;
         self.luns = map.iter().filter_map(|entry| Lun::from_number(entry.number)).collect();
         self.map = map;
         changed
+    }
+
+    /// Returns the least protection that the unit under `lun` wants; `None` when there is none.
+    pub(crate) fn least_at(&self, lun: Lun) -> Option<Level> {
+        let number = lun.number()?;
+        let at = self.map.binary_search_by_key(&number, |entry| entry.number).ok()?;
+        self.map.get(at).map(|entry| entry.least)
     }
 
     /// Returns the unit under `lun`.
@@ -134,6 +181,16 @@ impl Entry {
         units.sort_unstable();
         units.dedup();
         units
+    }
+}
+
+impl Way {
+    /// Returns whether those who took this way see what stands under a LUN.
+    pub(crate) fn shows(&self, row: &LunEntry) -> bool {
+        match self {
+            Self::Portal(_) => row.least == Level::None,
+            Self::Group(group, _) => row.groups.as_ref().is_none_or(|groups| groups.contains(group)),
+        }
     }
 }
 

@@ -1,10 +1,14 @@
 //! Events on their way: from the engine to the unit that they mean, and back.
 
-use base::buffer::Bytes;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use base::buffer::{Bytes, DataList};
 use base::time::Instant;
-use device::contract::{Command, Event as UnitEvent, NexusId, SenseBytes, TaskKey};
+use device::contract::{Command, Event as UnitEvent, NexusId, SenseBytes};
+use hyperscsi::target::contract as frames;
 use iscsi::pdu::scsi_command::TaskAttribute as WireAttribute;
-use iscsi::target::contract::{self as wire, Down, Event, Finish, SessionUp, TaskRef};
+use iscsi::target::contract::{self as stream, Event, SessionUp};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::{Asc, Sense};
@@ -12,32 +16,73 @@ use scsi::status::{Status, TaskAttribute};
 
 use crate::config::UnitId;
 use crate::control::{Notice, SaveRequest};
-use crate::nexus::{Entry, Nexuses};
+use crate::manage::Request;
+use crate::nexus::Entry;
 use crate::shard::Shard;
+use crate::transport::{Session, Task, Tmf};
 
 impl Shard {
-    /// Takes one event of the engine to where it belongs.
+    /// Takes one event of the iSCSI engine to where it belongs.
     pub(crate) fn route(&mut self, now: Instant, event: Event) {
         match event {
             Event::SessionUp(up) => self.session_up(now, &up),
-            Event::Command(command) => self.command(now, command),
-            Event::DataOut { task, offset, data } => {
-                if let Some(unit) = self.owner(task).and_then(|unit| self.units.stir(unit)) {
-                    unit.data_out(now, key_of(task), offset, Ok(data));
+            Event::Command(command) => {
+                let (session, task) = (Session::Iscsi(command.session), Task::Iscsi(command.task));
+                let attribute = attribute_of(command.attribute);
+                let lens = (command.data_in_len, command.data_out_len);
+                let order = (attribute, command.priority);
+                self.command(now, (session, command.lun), task, order, &command.cdb, lens);
+            }
+            Event::DataOut { task, offset, data } => self.data_out(now, Task::Iscsi(task), offset, data),
+            Event::Manage(request) => self.manage(now, &Request::of_iscsi(&request)),
+            Event::TaskGone { task } => self.task_gone(now, Task::Iscsi(task)),
+            Event::SessionDown { session, why } => {
+                if let Some((initiator, target)) = self.session_down(now, Session::Iscsi(session)) {
+                    self.notice(Notice::SessionDown { initiator, target, why });
                 }
             }
-            Event::Manage(request) => self.manage(now, request),
-            Event::TaskGone { task } => {
-                if let Some(unit) = self.disown(task).and_then(|unit| self.units.stir(unit)) {
-                    unit.task_gone(now, key_of(task));
+        }
+    }
+
+    /// Takes one event of the HyperSCSI engine to where it belongs.
+    pub(crate) fn route_frames(&mut self, now: Instant, event: frames::Event) {
+        match event {
+            frames::Event::SessionUp(up) => self.frames_session_up(now, &up),
+            frames::Event::Command(command) => {
+                let (session, task) = (Session::HyperScsi(command.session), Task::HyperScsi(command.task));
+                // The numbers are those of iSCSI.
+                let attribute = attribute_of(WireAttribute(command.attribute.0));
+                let lens = (command.data_in_len, command.data_out_len);
+                let order = (attribute, command.priority);
+                self.command(now, (session, command.lun), task, order, &command.cdb, lens);
+            }
+            frames::Event::DataOut { task, offset, data } => {
+                self.data_out(now, Task::HyperScsi(task), offset, data);
+            }
+            frames::Event::Manage(request) => self.manage(now, &Request::of_hyperscsi(&request)),
+            frames::Event::TaskGone { task } => self.task_gone(now, Task::HyperScsi(task)),
+            frames::Event::SessionDown { session, why } => {
+                if let Some((initiator, target)) = self.session_down(now, Session::HyperScsi(session)) {
+                    self.notice(Notice::FrameSessionDown { initiator, target, why });
                 }
             }
-            Event::SessionDown { session, why } => self.session_down(now, Nexuses::id_of(session), why),
+        }
+    }
+
+    fn data_out(&mut self, now: Instant, task: Task, offset: u32, data: DataList) {
+        if let Some(unit) = self.owner(task).and_then(|unit| self.units.stir(unit)) {
+            unit.data_out(now, task.key(), offset, Ok(data));
+        }
+    }
+
+    fn task_gone(&mut self, now: Instant, task: Task) {
+        if let Some(unit) = self.disown(task).and_then(|unit| self.units.stir(unit)) {
+            unit.task_gone(now, task.key());
         }
     }
 
     fn session_up(&mut self, now: Instant, up: &SessionUp) {
-        let entry = self.config.target(up.target).and_then(|target| Entry::new(up, target));
+        let entry = self.config.target(up.target).and_then(|target| Entry::of_iscsi(up, target));
         let Some(entry) = entry.filter(|_| !self.draining) else {
             // The configuration changed between the login's first question and its end.
             self.engine.close_session(now, up.session);
@@ -53,6 +98,25 @@ impl Shard {
         self.introduce(now, id);
     }
 
+    fn frames_session_up(&mut self, now: Instant, up: &frames::SessionUp) {
+        let target = self.config.target_called(&up.target);
+        let entry = target.and_then(|target| Entry::of_hyperscsi(up, target));
+        let Some(entry) = entry.filter(|_| !self.draining) else {
+            self.frames.close_session(now, up.session);
+            return;
+        };
+        let id = self.nexuses.insert(entry);
+        self.notice(Notice::FrameSessionUp {
+            initiator: (*up.initiator).into(),
+            target: (*up.target).into(),
+            group: (*up.group).into(),
+            peer: up.peer,
+            port: up.port,
+            authenticated: up.authenticated,
+        });
+        self.introduce(now, id);
+    }
+
     /// Tells every unit that a nexus sees about it.
     fn introduce(&mut self, now: Instant, id: NexusId) {
         let Some(entry) = self.nexuses.get(id) else { return };
@@ -63,58 +127,77 @@ impl Shard {
         }
     }
 
-    fn session_down(&mut self, now: Instant, id: NexusId, why: Down) {
-        let Some(entry) = self.nexuses.remove(id) else { return };
-        let target = self.config.target(entry.target).map(|target| target.name.as_str().into());
-        self.notice(Notice::SessionDown { initiator: entry.initiator.as_str().into(), target, why });
+    /// Takes a nexus away. Returns the initiator and, if it is still there, the target, for people.
+    fn session_down(&mut self, now: Instant, session: Session) -> Option<(String, Option<String>)> {
+        let id = session.nexus();
+        let entry = self.nexuses.remove(id)?;
         self.managing.forget(id);
         for unit in entry.units() {
             if let Some(unit) = self.units.stir(unit) {
                 unit.nexus_lost(now, id);
             }
         }
+        let target = self.config.target(entry.target).map(|target| target.name.as_str().into());
+        Some((entry.initiator.as_str().into(), target))
     }
 
-    fn command(&mut self, now: Instant, command: wire::Command) {
-        let nexus = Nexuses::id_of(command.session);
-        let unit = self.nexuses.get(nexus).and_then(|entry| entry.unit_at(Lun(command.lun)));
-        let Some(cdb) = Cdb::from_bytes(&command.cdb) else {
-            return self.refuse(command.task, &Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE));
+    fn command(
+        &mut self,
+        now: Instant,
+        (session, lun): (Session, u64),
+        task: Task,
+        (attribute, priority): (TaskAttribute, u8),
+        cdb: &[u8],
+        (data_in_len, data_out_len): (u32, u32),
+    ) {
+        let nexus = session.nexus();
+        let unit = self.nexuses.get(nexus).and_then(|entry| entry.unit_at(Lun(lun)));
+        let Some(cdb) = Cdb::from_bytes(cdb) else {
+            return self.refuse(task, &Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE));
         };
         let Some((id, unit)) = unit.and_then(|id| Some((id, self.units.stir(id)?))) else {
-            return self.absent(nexus, &command, &cdb);
+            return self.absent(nexus, task, &cdb, data_in_len);
         };
-        own(&mut self.owners, command.task, id);
-        unit.execute(
-            now,
-            Command {
-                nexus,
-                key: key_of(command.task),
-                attribute: attribute_of(command.attribute),
-                priority: command.priority,
-                cdb,
-                data_in_len: command.data_in_len,
-                data_out_len: command.data_out_len,
-            },
-        );
+        self.owners.own(task, id);
+        let key = task.key();
+        unit.execute(now, Command { nexus, key, attribute, priority, cdb, data_in_len, data_out_len });
     }
 
     /// Answers a command to a LUN behind which there is nothing (SPC-5 §5.12, §6.6, §6.33).
-    fn absent(&mut self, nexus: NexusId, command: &wire::Command, cdb: &Cdb) {
+    fn absent(&mut self, nexus: NexusId, task: Task, cdb: &Cdb, data_in_len: u32) {
         let luns = self.nexuses.get(nexus).map(Entry::luns).unwrap_or_default();
-        let answer = device::absent::answer(cdb, luns, command.data_in_len);
+        let answer = device::absent::answer(cdb, luns, data_in_len);
         if !answer.data.is_empty() {
-            self.engine.data_in(command.task, 0, Bytes::copied_from(&answer.data).into());
+            self.data_in(task, 0, Bytes::copied_from(&answer.data).into());
         }
-        let sense = answer.sense.as_ref().map(SenseBytes::bytes).unwrap_or_default();
-        let (status, transferable) = (answer.status.0, answer.transferable);
-        self.engine.finish(command.task, Finish { status, sense, transferable });
+        self.finish(task, answer.status, answer.sense.as_ref(), answer.transferable);
     }
 
-    fn refuse(&mut self, task: TaskRef, sense: &Sense) {
-        let sense = SenseBytes::new(sense, false);
-        let status = Status::CHECK_CONDITION.0;
-        self.engine.finish(task, Finish { status, sense: sense.bytes(), transferable: 0 });
+    fn refuse(&mut self, task: Task, sense: &Sense) {
+        self.finish(task, Status::CHECK_CONDITION, Some(&SenseBytes::new(sense, false)), 0);
+    }
+
+    fn data_in(&mut self, task: Task, offset: u32, data: DataList) {
+        match task {
+            Task::Iscsi(task) => self.engine.data_in(task, offset, data),
+            Task::HyperScsi(task) => self.frames.data_in(task, offset, data),
+        }
+    }
+
+    fn finish(&mut self, task: Task, status: Status, sense: Option<&SenseBytes>, transferable: u64) {
+        let (status, sense) = (status.0, sense.map(SenseBytes::bytes).unwrap_or_default());
+        match task {
+            Task::Iscsi(task) => self.engine.finish(task, stream::Finish { status, sense, transferable }),
+            Task::HyperScsi(task) => self.frames.finish(task, frames::Finish { status, sense, transferable }),
+        }
+    }
+
+    /// Ends a session.
+    pub(crate) fn close(&mut self, now: Instant, session: Session) {
+        match session {
+            Session::Iscsi(session) => self.engine.close_session(now, session),
+            Session::HyperScsi(session) => self.frames.close_session(now, session),
+        }
     }
 
     /// Takes every event of one unit to where it belongs.
@@ -127,18 +210,23 @@ impl Shard {
 
     fn deliver(&mut self, now: Instant, id: UnitId, event: UnitEvent) {
         match event {
-            UnitEvent::Fetch { key, offset, len } => self.engine.fetch(task_of(key), offset, len),
-            UnitEvent::DataIn { key, offset, data } => self.engine.data_in(task_of(key), offset, data),
+            UnitEvent::Fetch { key, offset, len } => match Task::of(key) {
+                Task::Iscsi(task) => self.engine.fetch(task, offset, len),
+                Task::HyperScsi(task) => self.frames.fetch(task, offset, len),
+            },
+            UnitEvent::DataIn { key, offset, data } => self.data_in(Task::of(key), offset, data),
             UnitEvent::Finish { key, status, sense, transferable } => {
-                let task = task_of(key);
+                let task = Task::of(key);
                 self.disown(task);
-                let sense = sense.as_ref().map(SenseBytes::bytes).unwrap_or_default();
-                self.engine.finish(task, Finish { status: status.0, sense, transferable });
+                self.finish(task, status, sense.as_ref(), transferable);
             }
             UnitEvent::Aborted { key } => {
-                let task = task_of(key);
+                let task = Task::of(key);
                 self.disown(task);
-                self.engine.abort(task);
+                match task {
+                    Task::Iscsi(task) => self.engine.abort(task),
+                    Task::HyperScsi(task) => self.frames.abort(task),
+                }
             }
             UnitEvent::Managed { key, outcome } => self.managed(now, key, outcome),
             UnitEvent::Save { ticket, state } => {
@@ -153,31 +241,54 @@ impl Shard {
         }
     }
 
-    pub(crate) fn owner(&self, task: TaskRef) -> Option<UnitId> {
-        *self.owners.get(usize::try_from(task.index()).ok()?)?
+    pub(crate) fn owner(&self, task: Task) -> Option<UnitId> {
+        self.owners.get(task)
     }
 
-    fn disown(&mut self, task: TaskRef) -> Option<UnitId> {
-        self.owners.get_mut(usize::try_from(task.index()).ok()?)?.take()
-    }
-}
-
-fn own(owners: &mut alloc::vec::Vec<Option<UnitId>>, task: TaskRef, unit: UnitId) {
-    let at = usize::try_from(task.index()).unwrap_or(usize::MAX);
-    while owners.len() <= at {
-        owners.push(None);
-    }
-    if let Some(slot) = owners.get_mut(at) {
-        *slot = Some(unit);
+    fn disown(&mut self, task: Task) -> Option<UnitId> {
+        self.owners.take(task)
     }
 }
 
-pub(crate) const fn key_of(task: TaskRef) -> TaskKey {
-    TaskKey(task.to_bits())
+/// The unit that executes each open task.
+#[derive(Default)]
+pub(crate) struct Owners {
+    iscsi: Vec<Option<UnitId>>,
+    hyperscsi: Vec<Option<UnitId>>,
 }
 
-const fn task_of(key: TaskKey) -> TaskRef {
-    TaskRef::from_bits(key.0)
+impl Owners {
+    fn get(&self, task: Task) -> Option<UnitId> {
+        let (frames, at) = task.place();
+        *(if frames { &self.hyperscsi } else { &self.iscsi }).get(at)?
+    }
+
+    fn take(&mut self, task: Task) -> Option<UnitId> {
+        let (frames, at) = task.place();
+        (if frames { &mut self.hyperscsi } else { &mut self.iscsi }).get_mut(at)?.take()
+    }
+
+    fn own(&mut self, task: Task, unit: UnitId) {
+        let (frames, at) = task.place();
+        let owners = if frames { &mut self.hyperscsi } else { &mut self.iscsi };
+        while owners.len() <= at {
+            owners.push(None);
+        }
+        if let Some(slot) = owners.get_mut(at) {
+            *slot = Some(unit);
+        }
+    }
+}
+
+/// Answers task management.
+impl Shard {
+    pub(crate) fn answer(&mut self, tmf: Tmf, result: iscsi::pdu::tmf_response::TmfResult) {
+        match tmf {
+            Tmf::Iscsi(tmf) => self.engine.managed(tmf, result),
+            // The numbers are those of iSCSI.
+            Tmf::HyperScsi(tmf) => self.frames.managed(tmf, hyperscsi::pdu::reply::ManageResult(result.0)),
+        }
+    }
 }
 
 fn attribute_of(attribute: WireAttribute) -> TaskAttribute {

@@ -1,23 +1,26 @@
 //! The shard: everything that can touch each other, as one value on one thread.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use base::buffer::Pool;
-use base::ether::FrameMachine;
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
 use device::contract::Event;
 use device::unit::LogicalUnit;
+use hyperscsi::target::engine::{Engine as FrameEngine, Limits as FrameLimits};
 use iscsi::target::engine::{Engine, Limits, SessionLimits};
 
 use crate::config::{ShardConfig, UnitId};
 use crate::control::{Notice, SaveRequest};
 use crate::directory::Desk;
+use crate::groups::Register;
 use crate::manage::Managing;
 use crate::nexus::Nexuses;
+use crate::route::Owners;
 
 /// A set of targets with their logical units, sessions and connections.
 ///
@@ -27,10 +30,13 @@ pub struct Shard {
     /// Of sessions with targets that have none of their own.
     pub(crate) limits: SessionLimits,
     pub(crate) engine: Engine,
+    /// HyperSCSI.
+    pub(crate) frames: FrameEngine,
+    /// The ports that are up.
+    pub(crate) ports: BTreeMap<EtherPort, PortState>,
     pub(crate) units: Units,
     pub(crate) nexuses: Nexuses,
-    /// The unit that executes each open task, by the task's index.
-    pub(crate) owners: Vec<Option<UnitId>>,
+    pub(crate) owners: Owners,
     pub(crate) managing: Managing,
     pub(crate) saves: VecDeque<SaveRequest>,
     pub(crate) draining: bool,
@@ -139,20 +145,27 @@ impl Shard {
     /// Makes a shard without units; [`Self::add_unit`] brings them in before the first connection.
     pub fn new(mut config: ShardConfig, limits: Limits, pool: Pool) -> Self {
         config.sort();
-        let mut engine = Engine::new(limits, pool);
+        let mut engine = Engine::new(limits, pool.clone());
         engine.set_session_limits(Instant::ORIGIN, limits.of_session(), config.session_limits());
         Self {
             limits: limits.of_session(),
             config,
             engine,
+            frames: FrameEngine::new(FrameLimits::default(), pool),
+            ports: BTreeMap::new(),
             units: Units::default(),
             nexuses: Nexuses::default(),
-            owners: Vec::new(),
+            owners: Owners::default(),
             managing: Managing::default(),
             saves: VecDeque::new(),
             draining: false,
             notices: VecDeque::new(),
         }
+    }
+
+    /// Serves HyperSCSI within these limits. To be called before the first port is up.
+    pub fn limit_frames(&mut self, limits: FrameLimits, pool: Pool) {
+        self.frames = FrameEngine::new(limits, pool);
     }
 
     /// Moves events between the engine and the units until neither has any.
@@ -161,13 +174,63 @@ impl Shard {
             while let Some(event) = self.engine.poll_event() {
                 self.route(now, event);
             }
+            while let Some(event) = self.frames.poll_event() {
+                self.route_frames(now, event);
+            }
             let Some(unit) = self.units.next_stirred() else { break };
             self.collect(now, unit);
         }
     }
 }
 
-impl FrameMachine for Shard {}
+impl FrameMachine for Shard {
+    fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
+        self.ports.insert(port, *state);
+        self.frames.port_up(now, port, state, entropy);
+        self.notice(Notice::PortUp { port, state: *state });
+        self.settle(now);
+    }
+
+    fn port_down(&mut self, now: Instant, port: EtherPort) {
+        self.ports.remove(&port);
+        self.frames.port_down(now, port);
+        self.notice(Notice::PortDown { port });
+        self.settle(now);
+    }
+
+    fn frame(&mut self, now: Instant, frame: Received<'_>) {
+        let register = Register {
+            config: &self.config,
+            nexuses: &self.nexuses,
+            ports: &self.ports,
+            draining: self.draining,
+        };
+        self.frames.frame(now, frame, &register);
+        self.settle(now);
+    }
+
+    fn poll_port(&mut self) -> Option<EtherPort> {
+        self.frames.poll_port()
+    }
+
+    fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
+        self.frames.transmit_frames(now, port, out);
+        self.settle(now);
+    }
+
+    fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
+        self.frames.frames_too_long(now, port, count);
+        self.settle(now);
+    }
+
+    fn entropy_wanted(&self) -> usize {
+        self.frames.entropy_wanted()
+    }
+
+    fn stir(&mut self, entropy: [u8; 32]) {
+        self.frames.stir(entropy);
+    }
+}
 
 impl StreamMachine for Shard {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
@@ -219,11 +282,17 @@ impl StreamMachine for Shard {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        [self.engine.poll_timeout(), self.units.next_deadline()].into_iter().flatten().min()
+        [self.engine.poll_timeout(), self.frames.poll_timeout(), self.units.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn handle_timeout(&mut self, now: Instant) {
         self.engine.handle_timeout(now);
+        if self.frames.poll_timeout().is_some_and(|at| at <= now) {
+            self.frames.handle_timeout(now);
+        }
         for id in self.units.due(now) {
             if let Some(unit) = self.units.stir(id) {
                 unit.handle_timeout(now);

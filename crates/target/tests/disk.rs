@@ -68,7 +68,7 @@ fn an_absent_lun_tells_what_is_there_and_does_nothing_else() {
 
 #[test]
 fn an_initiator_sees_its_own_map_and_nothing_else() {
-    let own = |number, unit, access| LunEntry { number, unit: UnitId(unit), access };
+    let own = |number, unit, access| LunEntry::new(number, UnitId(unit), access);
     let acl = vec![
         InitiatorEntry { pattern: ALICE.into(), luns: Some(vec![own(0, 0, Access::ReadWrite)]), auth: None },
         InitiatorEntry { pattern: BOB.into(), luns: Some(vec![own(0, 1, Access::ReadOnly)]), auth: None },

@@ -211,6 +211,8 @@ object! {
         repairs: Repairs,
         /// The portals.
         portals: Vec<Portal>,
+        /// The names of the Ethernet interfaces that HyperSCSI is served on.
+        interfaces: Vec<String>,
         /// The targets.
         targets: Vec<Target>,
         /// The reactors.
@@ -279,14 +281,60 @@ object! {
         bytes_in: u64,
         /// Bytes sent.
         bytes_out: u64,
+        /// Ethernet frames received.
+        frames_in: u64,
+        /// Ethernet frames sent.
+        frames_out: u64,
+        /// Ethernet frames lost because they came while there was no room.
+        frames_dropped: u64,
     }
 }
 
 object! {
     /// Who is logged in.
     Sessions {
-        /// The sessions, by target, then by initiator.
+        /// The iSCSI sessions, by target, then by initiator.
         sessions: Vec<Session>,
+        /// The HyperSCSI sessions, likewise.
+        hyperscsi: Vec<FrameSession>,
+    }
+}
+
+object! {
+    /// A HyperSCSI session.
+    FrameSession {
+        /// The target's name.
+        target: String,
+        /// The initiator's name.
+        initiator: String,
+        /// What distinguishes the initiator's ports, 12 hexadecimal digits.
+        isid: String,
+        /// The group that it came with.
+        group: String,
+        /// Whether the initiator proved that it knows the group's password; without that nothing is protected.
+        authenticated: bool,
+        /// How many tasks are open.
+        tasks: u32,
+        /// SCSI commands so far.
+        commands: u64,
+        /// Bytes sent to the initiator as data so far.
+        data_in_bytes: u64,
+        /// Bytes received from the initiator as data so far.
+        data_out_bytes: u64,
+        /// Its paths.
+        paths: Vec<Path>,
+    }
+}
+
+object! {
+    /// A way between an interface of ours and one of the initiator's.
+    Path {
+        /// The name of our interface.
+        interface: String,
+        /// The initiator's address.
+        peer: String,
+        /// Whether it carries data.
+        up: bool,
     }
 }
 

@@ -77,6 +77,13 @@ impl Changes {
     }
 }
 
+impl MappedLun {
+    /// Returns whether the same may be done with it, by the same.
+    fn is_shown_as(&self, other: &Self) -> bool {
+        (self.read_only, self.protection, self.groups) == (other.read_only, other.protection, other.groups)
+    }
+}
+
 impl Config {
     /// Returns what leads from `old` to `new`.
     pub fn diff(old: &Self, new: &Self) -> Changes {
@@ -85,6 +92,7 @@ impl Config {
         let live = [
             ("log", old.log != new.log),
             ("discovery", old.discovery_auth != new.discovery_auth),
+            ("hyperscsi", old.frames != new.frames),
             ("max_sessions", old.max_sessions != new.max_sessions),
             ("max_connections", old.max_connections != new.max_connections),
             ("login_timeout", old.login_timeout != new.login_timeout),
@@ -151,6 +159,10 @@ fn target_delta(old: &Config, was: &Target, new: &Config, is: &Target) -> Target
     let reached = |config: &Config, target: &Target| -> Vec<Option<SocketAddr>> {
         target.portals.iter().map(|index| config.portals.get(*index).map(|portal| portal.listen)).collect()
     };
+    let exported = |config: &Config, target: &Target| -> Vec<_> {
+        let groups = config.frames.iter().flat_map(|frames| &frames.groups).enumerate();
+        groups.filter(|(at, _)| target.groups.has(*at)).map(|(_, group)| group.name.clone()).collect()
+    };
     let entries = |config: &Config, target: &Target| {
         target.acl.as_ref().map(|acl| {
             let entry = |entry: &super::value::AclEntry| {
@@ -165,7 +177,9 @@ fn target_delta(old: &Config, was: &Target, new: &Config, is: &Target) -> Target
         })
     };
     TargetDelta {
-        access: was.auth != is.auth || entries(old, was) != entries(new, is),
+        access: was.auth != is.auth
+            || exported(old, was) != exported(new, is)
+            || entries(old, was) != entries(new, is),
         offer: was.alias != is.alias
             || was.max_sessions != is.max_sessions
             || was.keys != is.keys
@@ -183,7 +197,7 @@ fn luns(old: &Config, was: &Target, new: &Config, is: &Target) -> Vec<(u16, LunC
         let Some(earlier) = before.get(number) else { return Some((*number, LunChange::Added)) };
         let change = match (old.unit(earlier), new.unit(lun)) {
             (Some(a), Some(b)) if a.key() != b.key() => Some(LunChange::Replaced),
-            (a, b) if a != b || earlier.read_only != lun.read_only => Some(LunChange::Changed),
+            (a, b) if a != b || !earlier.is_shown_as(lun) => Some(LunChange::Changed),
             _ => None,
         };
         change.map(|change| (*number, change))

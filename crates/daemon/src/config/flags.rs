@@ -14,6 +14,12 @@ pub struct Flags {
     pub config: Option<PathBuf>,
     /// `--listen ADDR:PORT`, which replaces the portals of the file.
     pub listen: Vec<String>,
+    /// `--iface IFACE`.
+    pub interfaces: Vec<String>,
+    /// `--group NAME`.
+    pub groups: Vec<String>,
+    /// `--group-password-file FILE`, of every group.
+    pub group_password: Option<PathBuf>,
     /// `--target IQN`.
     pub target: Option<String>,
     /// `--lun SPEC`.
@@ -54,6 +60,11 @@ impl Flags {
             if let Some(name) = &self.target {
                 report.mistake(&flag_place("--target", name), "the targets are those of the --config file");
             }
+            for (flag, values) in [("--iface", &self.interfaces), ("--group", &self.groups)] {
+                for value in values {
+                    report.mistake(&flag_place(flag, value), "HyperSCSI is as the --config file says");
+                }
+            }
             for spec in &self.luns {
                 report.mistake(&flag_place("--lun", spec), "the LUNs are those of the --config file");
             }
@@ -63,6 +74,7 @@ impl Flags {
         let name = self.target.as_deref().unwrap_or(super::DEFAULT_TARGET);
         let mut target = Tree::new(name_place.clone());
         target.set("name", At::new(Raw::Text(name.to_owned()), name_place));
+        self.frames(tree, &mut target, report);
         for lun in &self.luns {
             let tree = spec::parse(lun, &flag_place("--lun", lun), report);
             target.push("lun", tree);
@@ -71,6 +83,39 @@ impl Flags {
             target.push("lun", default_disk(&utf8(&state_dir.join("disk.img"), report)));
         }
         tree.push("target", target);
+    }
+
+    /// Serves HyperSCSI, to every group that is given.
+    fn frames(&self, tree: &mut Tree, target: &mut Tree, report: &mut Report) {
+        let (Some(interface), Some(group)) = (self.interfaces.first(), self.groups.first()) else {
+            for (flag, values, other) in
+                [("--iface", &self.interfaces, "--group"), ("--group", &self.groups, "--iface")]
+            {
+                if let Some(value) = values.first() {
+                    report.mistake(&flag_place(flag, value), format!("HyperSCSI needs {other} as well"));
+                }
+            }
+            return;
+        };
+        let list = |flag: &str, values: &[String], first: &str| {
+            let text = |value: &String| At::new(Raw::Text(value.clone()), flag_place(flag, value));
+            At::new(Raw::List(values.iter().map(text).collect()), flag_place(flag, first))
+        };
+        let mut frames = Tree::new(flag_place("--iface", interface));
+        frames.set("interfaces", list("--iface", &self.interfaces, interface));
+        for name in &self.groups {
+            let place = flag_place("--group", name);
+            let mut group = Tree::new(place.clone());
+            group.set("name", At::new(Raw::Text(name.clone()), place));
+            if let Some(path) = &self.group_password {
+                let path = utf8(path, report);
+                let place = flag_place("--group-password-file", &path);
+                group.set("password_file", At::new(Raw::Text(path), place));
+            }
+            frames.push("group", group);
+        }
+        tree.set("hyperscsi", At::new(Raw::Table(frames), flag_place("--iface", interface)));
+        target.set("groups", list("--group", &self.groups, group));
     }
 
     fn settings(&self, tree: &mut Tree, report: &mut Report) {

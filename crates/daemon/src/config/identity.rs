@@ -23,6 +23,18 @@ pub(crate) fn derived_naa(scope: &str, medium: &str) -> Naa {
     Naa::Short(name)
 }
 
+/// Derives what a server is recognized by on the Ethernet, from its host and from where it keeps its state: the same after a
+/// restart, another for a second server on the host.
+pub(crate) fn instance(state_dir: &std::path::Path) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    hash.update(b"targe server 1\0");
+    hash.update(super::resolve::host().as_bytes());
+    hash.update([0]);
+    hash.update(state_dir.as_os_str().as_encoded_bytes());
+    let digest: [u8; 32] = hash.finalize().into();
+    digest.first_chunk().copied().unwrap_or_default()
+}
+
 /// Parses a world-wide name.
 ///
 /// # Errors

@@ -30,14 +30,15 @@ use std::path::Path;
 pub(crate) use diff::UnitKey;
 pub use diff::{Changes, LunChange, PortalChange, TargetChange, TargetDelta};
 pub use flags::Flags;
+pub(crate) use identity::instance;
 pub use names::NamePattern;
 pub use place::{Mistake, Place, Report};
 pub use reference::reference;
 pub use resolve::Surroundings;
 pub use units::{show_size, size as parse_size};
 pub use value::{
-    AclEntry, Announced, Auth, Chap, Config, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice, Target,
-    UNITS_MAX, Unit, UnitIndex,
+    AclEntry, Announced, Auth, Chap, Config, Frames, Group, GroupPassword, GroupSet, Identity, MappedLun,
+    Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX, Unit, UnitIndex,
 };
 
 /// A file longer than this is no configuration: it holds some 50 000 LUNs.

@@ -1,6 +1,10 @@
 //! Every key of the configuration, defined once: its name, kind, default and meaning. The reader, the defaults, the
 //! LUN specs of the command line and `docs/config.md` all come from these tables.
 
+mod frames;
+
+pub(crate) use frames::{HYPERSCSI, HYPERSCSI_GROUP, LEVELS};
+
 /// A table of the configuration.
 #[derive(Debug)]
 pub(crate) struct Section {
@@ -179,7 +183,12 @@ pub(crate) static ROOT: Section = Section {
             "A connection whose initiator takes nothing of what is sent to it for so long is dropped, at most half as \
              much later. `0s` waits for ever.",
         ),
-        key("portal", Tables(&PORTAL), Told("one portal on 127.0.0.1:3260"), "The addresses to listen on."),
+        key(
+            "portal",
+            Tables(&PORTAL),
+            Told("one portal on 127.0.0.1:3260, none with `hyperscsi`"),
+            "The addresses to listen on.",
+        ),
         key("discovery", Table(&DISCOVERY), Told("discovery needs no authentication"), "Discovery sessions."),
         key(
             "session",
@@ -192,6 +201,12 @@ pub(crate) static ROOT: Section = Section {
             Tables(&GROUP),
             Told("no groups"),
             "Named lists of initiators, for use in access lists.",
+        ),
+        key(
+            "hyperscsi",
+            Table(&HYPERSCSI),
+            Told("HyperSCSI is not spoken"),
+            "HyperSCSI: SCSI straight on Ethernet. Where it is given and no `portal` is, there is no iSCSI.",
         ),
         key(
             "lun",
@@ -446,7 +461,12 @@ pub(crate) static LUN: Section = Section {
     keys: lun_keys!(
         key("lun", Count { min: 0, max: LUN_MAX }, Told("the lowest that is free"), "Its number."),
         key("share", Text { len_max: LABEL_LEN_MAX }, Told("an own LUN"),
-            "Shows the top-level `lun` of this name instead; only `lun` and `ro` can be given with it.");
+            "Shows the top-level `lun` of this name instead; only `lun`, `ro`, `protection` and `groups` can be given with it."),
+        key("protection", Choice(LEVELS), Value("none"),
+            "The least protection with which it is reached: `none`, `integrity` or `encrypt`. What is more than `none` is not \
+             shown over iSCSI."),
+        key("groups", Texts { what: "names of HyperSCSI groups" }, Told("every group of the target"),
+            "The HyperSCSI groups that see it, of those that the target is exported to.");
         Told("needed unless `share` is given")
     ),
 };
@@ -477,6 +497,13 @@ pub(crate) static TARGET: Section = Section {
             Texts { what: "names of portals" },
             Told("every portal"),
             "The portals it is reached over.",
+        ),
+        key(
+            "groups",
+            Texts { what: "names of HyperSCSI groups" },
+            Told("none"),
+            "The HyperSCSI groups that it is exported to. Access lists count for their members as well, by the names that \
+             they give.",
         ),
         key(
             "max_sessions",
@@ -561,6 +588,8 @@ pub(crate) static SECTIONS: &[(&str, &Section)] = &[
     ("[session], [target.session]", &SESSION),
     ("[[lun]]", &SHARED_LUN),
     ("[[group]]", &GROUP),
+    ("[hyperscsi]", &HYPERSCSI),
+    ("[[hyperscsi.group]]", &HYPERSCSI_GROUP),
     ("[discovery]", &DISCOVERY),
     ("{ } in luns", &MAPPING),
 ];

@@ -5,8 +5,11 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use hyperscsi::login::Password;
 use iscsi::chap::{MAX_SECRET, MIN_SECRET, Secret};
 use zeroize::Zeroizing;
+
+use super::value::GroupPassword;
 
 /// Reads a secret. One newline at its end does not count.
 ///
@@ -31,6 +34,23 @@ pub(crate) fn from_file(path: &Path) -> Result<Secret, String> {
 pub(crate) fn check(bytes: &[u8]) -> Result<Secret, String> {
     Secret::new(bytes)
         .map_err(|_| format!("a CHAP secret has {MIN_SECRET} to {MAX_SECRET} bytes, not {}", bytes.len()))
+}
+
+/// Reads the password of a HyperSCSI group. One newline at its end does not count.
+///
+/// # Errors
+/// A fragment that says what is wrong.
+pub(crate) fn password_file(path: &Path) -> Result<GroupPassword, String> {
+    let name = path.display();
+    let mut bytes = read_guarded(path, Password::LEN_MAX + 3)?;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+        if bytes.last() == Some(&b'\r') {
+            bytes.pop();
+        }
+    }
+    Password::new(&bytes).map_err(|why| format!("{why} (in {name})"))?;
+    Ok(GroupPassword(bytes))
 }
 
 /// Reads the secret that protects keys of encrypted media: all bytes of the file, a newline at its end included.

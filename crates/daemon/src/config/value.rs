@@ -8,13 +8,15 @@ use std::time::Duration;
 use base::units::{BlockSize, ByteLen};
 use device::contract::Claims;
 
+use hyperscsi::pdu::name::GroupName;
+use hyperscsi::seal::Level;
 use iscsi::chap::{Algorithms, Credentials};
 use iscsi::name::IscsiName;
 use iscsi::negotiate::KeyPolicy;
 use iscsi::target::engine::SessionLimits;
 
 use super::names::NamePattern;
-use crate::log::Level;
+use crate::log;
 
 /// A whole configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +26,7 @@ pub struct Config {
     /// The Unix socket of the admin protocol.
     pub admin_socket: PathBuf,
     /// How much is logged.
-    pub log: Level,
+    pub log: log::Level,
     /// How sockets and files are driven.
     pub reactor: ReactorChoice,
     /// The cores that reactors run on; empty means every core that the process may use.
@@ -43,8 +45,10 @@ pub struct Config {
     pub limits: SessionLimits,
     /// How long an initiator may take nothing of what is sent to it; `None` waits for ever.
     pub send_timeout: Option<Duration>,
-    /// The listening addresses; at least one.
+    /// The listening addresses; at least one, or HyperSCSI is spoken.
     pub portals: Vec<Portal>,
+    /// What is served by HyperSCSI.
+    pub frames: Option<Frames>,
     /// Who may discover.
     pub discovery_auth: Auth,
     /// Every logical unit, once, however many targets show it.
@@ -89,6 +93,68 @@ pub struct Announced {
 impl fmt::Display for Announced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// What is served by HyperSCSI, and to whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frames {
+    /// The names of the interfaces; at least one.
+    pub interfaces: Vec<String>,
+    /// The groups; at least one.
+    pub groups: Vec<Group>,
+}
+
+impl Frames {
+    /// The portal group tag, so to speak, of the target ports that HyperSCSI sessions come through.
+    pub const PORT_TAG: u16 = 0xffff;
+}
+
+/// The most groups: what a [`GroupSet`] can tell apart.
+pub(crate) const GROUPS_MAX: usize = 64;
+
+/// A HyperSCSI group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub name: GroupName,
+    /// Its password, if it has one.
+    pub password: Option<GroupPassword>,
+    /// The least protection of whatever its members do.
+    pub least: Level,
+    /// The interfaces on which it is served, as places in [`Frames::interfaces`]; `None` for all.
+    pub interfaces: Option<Vec<usize>>,
+}
+
+/// The password of a group, as bytes. Nobody prints it by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub struct GroupPassword(pub(crate) zeroize::Zeroizing<Vec<u8>>);
+
+impl fmt::Debug for GroupPassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GroupPassword")
+    }
+}
+
+/// Some of the groups of a configuration, by their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSet(u64);
+
+impl GroupSet {
+    /// None of them.
+    pub const NONE: Self = Self(0);
+    /// All of them.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// Returns the set with another group in it.
+    #[must_use]
+    pub const fn with(self, place: usize) -> Self {
+        Self(self.0 | 1 << (place % GROUPS_MAX))
+    }
+
+    /// Returns whether a group is in it.
+    pub const fn has(self, place: usize) -> bool {
+        place < GROUPS_MAX && self.0 & (1 << place) != 0
     }
 }
 
@@ -252,6 +318,8 @@ pub struct Target {
     pub alias: Option<String>,
     /// The portals it is reached over, as places in [`Config::portals`], in ascending order.
     pub portals: Vec<usize>,
+    /// The HyperSCSI groups that it is exported to.
+    pub groups: GroupSet,
     /// The most sessions.
     pub max_sessions: u16,
     /// What each session may do.
@@ -275,6 +343,10 @@ pub struct MappedLun {
     pub unit: UnitIndex,
     /// Whether it is write-protected here.
     pub read_only: bool,
+    /// The least protection with which it is reached.
+    pub protection: Level,
+    /// The HyperSCSI groups that see it, of those that the target is exported to.
+    pub groups: GroupSet,
 }
 
 /// An entry of an access list.

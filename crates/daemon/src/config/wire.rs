@@ -7,7 +7,8 @@ use super::document::{Raw, Tree};
 use super::place::{At, Place, Report};
 use super::reader::Reader;
 use super::schema::{
-    ACL, AUTH, DISCOVERY, GROUP, LUN, MAPPING, PORTAL, ROOT, SESSION, SHARED_LUN, Section, TARGET,
+    ACL, AUTH, DISCOVERY, GROUP, HYPERSCSI, HYPERSCSI_GROUP, LUN, MAPPING, PORTAL, ROOT, SESSION, SHARED_LUN,
+    Section, TARGET,
 };
 
 pub(crate) struct Root {
@@ -28,6 +29,7 @@ pub(crate) struct Root {
     pub(crate) portals: Vec<Portal>,
     pub(crate) discovery_auth: Option<Auth>,
     pub(crate) groups: Vec<Group>,
+    pub(crate) frames: Option<Frames>,
     pub(crate) luns: Vec<Lun>,
     pub(crate) targets: Vec<Target>,
 }
@@ -42,6 +44,19 @@ pub(crate) struct Portal {
 pub(crate) struct Group {
     pub(crate) name: Option<At<String>>,
     pub(crate) initiators: Vec<At<String>>,
+}
+
+pub(crate) struct Frames {
+    pub(crate) place: Place,
+    pub(crate) interfaces: Vec<At<String>>,
+    pub(crate) groups: Vec<FrameGroup>,
+}
+
+pub(crate) struct FrameGroup {
+    pub(crate) name: Option<At<String>>,
+    pub(crate) password_file: Option<At<PathBuf>>,
+    pub(crate) protection: Option<At<&'static str>>,
+    pub(crate) interfaces: Option<Vec<At<String>>>,
 }
 
 pub(crate) struct Auth {
@@ -80,7 +95,11 @@ pub(crate) struct Lun {
     pub(crate) lun: Option<At<u16>>,
     /// Only in a target.
     pub(crate) share: Option<At<String>>,
-    /// What is given besides `lun`, `share` and `ro`, which alone go with `share`.
+    /// Only in a target.
+    pub(crate) protection: Option<At<&'static str>>,
+    /// Only in a target.
+    pub(crate) groups: Option<Vec<At<String>>>,
+    /// What is given besides `lun`, `share`, `ro`, `protection` and `groups`, which alone go with `share`.
     pub(crate) own_keys: Vec<(&'static str, Place)>,
     /// Only at the top level.
     pub(crate) name: Option<At<String>>,
@@ -113,9 +132,11 @@ pub(crate) struct Lun {
 }
 
 pub(crate) struct Target {
+    pub(crate) place: Place,
     pub(crate) name: Option<At<String>>,
     pub(crate) alias: Option<At<String>>,
     pub(crate) portals: Option<Vec<At<String>>>,
+    pub(crate) groups: Vec<At<String>>,
     pub(crate) max_sessions: Option<At<u16>>,
     pub(crate) queue_depth: Option<At<u16>>,
     pub(crate) nop_interval: Option<At<Duration>>,
@@ -160,6 +181,7 @@ impl Root {
             portals: Vec::new(),
             discovery_auth: None,
             groups: Vec::new(),
+            frames: None,
             luns: Vec::new(),
             targets: Vec::new(),
         };
@@ -168,6 +190,7 @@ impl Root {
         let luns = r.tables("lun");
         let targets = r.tables("target");
         let discovery = r.table("discovery");
+        let frames = r.table("hyperscsi");
         let session = r.table("session").unwrap_or_else(|| Tree::new(Place::Default));
         drop(r);
         Session::read(session.clone(), report);
@@ -175,6 +198,7 @@ impl Root {
         root.groups = groups.into_iter().map(|tree| Group::read(tree, report)).collect();
         root.luns = luns.into_iter().map(|tree| Lun::read(&SHARED_LUN, tree, report)).collect();
         root.targets = targets.into_iter().map(|tree| Target::read(tree, &session, report)).collect();
+        root.frames = frames.map(|tree| Frames::read(tree, report));
         root.discovery_auth = discovery.and_then(|tree| {
             let auth = Reader::open(&DISCOVERY, tree, report).table("auth")?;
             Some(Auth::read(auth, report))
@@ -199,6 +223,33 @@ impl Group {
     fn read(tree: Tree, report: &mut Report) -> Self {
         let mut r = Reader::open(&GROUP, tree, report);
         Self { name: r.text("name"), initiators: r.some_texts("initiators").unwrap_or_default() }
+    }
+}
+
+impl Frames {
+    fn read(tree: Tree, report: &mut Report) -> Self {
+        let mut r = Reader::open(&HYPERSCSI, tree, report);
+        let place = r.place().clone();
+        let interfaces = r.some_texts("interfaces").unwrap_or_default();
+        let groups = r.tables("group");
+        drop(r);
+        Self {
+            place,
+            interfaces,
+            groups: groups.into_iter().map(|tree| FrameGroup::read(tree, report)).collect(),
+        }
+    }
+}
+
+impl FrameGroup {
+    fn read(tree: Tree, report: &mut Report) -> Self {
+        let mut r = Reader::open(&HYPERSCSI_GROUP, tree, report);
+        Self {
+            name: r.text("name"),
+            password_file: r.path("password_file"),
+            protection: r.choice("protection"),
+            interfaces: r.some_texts("interfaces"),
+        }
     }
 }
 
@@ -248,7 +299,7 @@ impl Lun {
         let own_keys = section
             .keys
             .iter()
-            .filter(|key| !["lun", "share", "ro"].contains(&key.name))
+            .filter(|key| !["lun", "share", "ro", "protection", "groups"].contains(&key.name))
             .filter_map(|key| Some((key.name, r.given(key.name)?)))
             .collect();
         Self {
@@ -256,6 +307,8 @@ impl Lun {
             own_keys,
             lun: if shared { None } else { r.count16("lun") },
             share: if shared { None } else { r.text("share") },
+            protection: if shared { None } else { r.choice("protection") },
+            groups: if shared { None } else { r.some_texts("groups") },
             name: if shared { r.text("name") } else { None },
             kind_given: r.given("type").is_some(),
             path_given: r.given("path").is_some(),
@@ -293,6 +346,7 @@ impl Target {
         let name = r.text("name");
         let alias = r.text("alias");
         let portals = r.some_texts("portals");
+        let groups = r.some_texts("groups").unwrap_or_default();
         let max_sessions = r.count16("max_sessions");
         let queue_depth = r.count16("queue_depth");
         let (nop_interval, nop_timeout) = (r.span("nop_interval"), r.span("nop_timeout"));
@@ -304,9 +358,11 @@ impl Target {
         let acl = r.tables("acl");
         drop(r);
         Self {
+            place,
             name,
             alias,
             portals,
+            groups,
             max_sessions,
             queue_depth,
             nop_interval,

@@ -6,18 +6,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use drivers::mailbox::Handle;
+use hyperscsi::association::PathView;
 use iscsi::negotiate::Digest;
 use iscsi::target::contract::{self, ConnectionView};
 use serde::Serialize;
 use serde_json::Value;
-use target::control::SessionReport;
+use target::control::{FrameSessionReport, SessionReport};
 
 use super::blueprint::Blueprint;
 use super::member::{Member, UnitView};
 use super::reactors::{Facts, Running};
 use crate::admin::api::{
-    Connection, ErrorKind, Failure, Lun, Luns, Method, Portal, Reactor, Reload, Repairs, Session, Sessions,
-    Status, Target, VERSION,
+    Connection, ErrorKind, Failure, FrameSession, Lun, Luns, Method, Path, Portal, Reactor, Reload, Repairs,
+    Session, Sessions, Status, Target, VERSION,
 };
 use crate::admin::server::Answers;
 use crate::config::Flags;
@@ -74,11 +75,15 @@ impl Shared {
 
     fn status(&self) -> Result<Status, Failure> {
         let reports = self.all_sessions()?;
+        let frames = self.frame_sessions()?;
         let logins = self.gather(Member::logins)?;
         let repaired = self.gather(Member::repairs)?;
         let current = self.current();
         let config = &current.blueprint.config;
-        let sessions_of = |name: &str| reports.iter().filter(|r| r.target.as_deref() == Some(name)).count();
+        let sessions_of = |name: &str| {
+            let frames = frames.iter().filter(|(report, _)| report.target == name).count();
+            reports.iter().filter(|report| report.target.as_deref() == Some(name)).count() + frames
+        };
         let portals = config.portals.iter().zip(&current.blueprint.portals);
         Ok(Status {
             api: VERSION,
@@ -94,7 +99,7 @@ impl Shared {
             }),
             state_dir: config.state_dir.display().to_string(),
             max_sessions: u32::from(config.max_sessions),
-            sessions: count(reports.len()),
+            sessions: count(reports.len() + frames.len()),
             logins: logins.iter().map(|(good, _)| good).sum(),
             failed_logins: logins.iter().map(|(_, failed)| failed).sum(),
             repairs: repaired.iter().fold(Repairs::NONE, |sum, one| sum.with(one)),
@@ -105,6 +110,7 @@ impl Shared {
                     tag: portal.tag,
                 })
                 .collect(),
+            interfaces: current.blueprint.interfaces.iter().map(|(_, name)| name.clone()).collect(),
             targets: config
                 .targets
                 .iter()
@@ -123,7 +129,14 @@ impl Shared {
     fn sessions(&self) -> Result<Sessions, Failure> {
         let mut reports = self.all_sessions()?;
         reports.sort_by(|a, b| (&a.target, &a.initiator, a.isid).cmp(&(&b.target, &b.initiator, b.isid)));
-        Ok(Sessions { sessions: reports.into_iter().map(session).collect() })
+        let mut frames = self.frame_sessions()?;
+        frames.sort_by(|(a, _), (b, _)| {
+            (&a.target, &a.initiator, a.isid).cmp(&(&b.target, &b.initiator, b.isid))
+        });
+        Ok(Sessions {
+            sessions: reports.into_iter().map(session).collect(),
+            hyperscsi: frames.into_iter().map(frame_session).collect(),
+        })
     }
 
     fn luns(&self) -> Result<Luns, Failure> {
@@ -167,6 +180,10 @@ impl Shared {
         Ok(self.gather(|member| member.sessions())?.into_iter().flatten().collect())
     }
 
+    fn frame_sessions(&self) -> Result<Vec<(FrameSessionReport, Vec<String>)>, Failure> {
+        Ok(self.gather(|member| member.frame_sessions())?.into_iter().flatten().collect())
+    }
+
     /// Asks every reactor, all at the same time.
     fn gather<T: Send + 'static>(
         &self,
@@ -201,6 +218,29 @@ fn reactor((handle, facts): &(Handle<Member>, Facts)) -> Reactor {
         enters: stats.enters,
         bytes_in: stats.bytes_in,
         bytes_out: stats.bytes_out,
+        frames_in: stats.frames_in,
+        frames_out: stats.frames_out,
+        frames_dropped: stats.frames_dropped,
+    }
+}
+
+fn frame_session((report, interfaces): (FrameSessionReport, Vec<String>)) -> FrameSession {
+    let path = |(view, interface): (&PathView, String)| Path {
+        interface,
+        peer: view.address.mac.to_string(),
+        up: view.is_up,
+    };
+    FrameSession {
+        isid: report.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        authenticated: report.authenticated,
+        tasks: report.tasks,
+        commands: report.traffic.commands,
+        data_in_bytes: report.traffic.data_in_bytes,
+        data_out_bytes: report.traffic.data_out_bytes,
+        paths: report.paths.iter().zip(interfaces).map(path).collect(),
+        target: report.target,
+        initiator: report.initiator,
+        group: report.group,
     }
 }
 

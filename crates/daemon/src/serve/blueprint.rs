@@ -5,19 +5,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use base::ether::EtherPort;
 use base::machine::PortalId;
 use device::contract::{Access, Identity, RelativePort, TargetPort, UnitConfig};
+use hyperscsi::frame::TAGS;
+use hyperscsi::login::directory::Access as GroupAccess;
+use hyperscsi::login::{Password, Record, USUAL_COST};
+use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials};
 use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
-use target::config::{DiscoveryConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
+use target::config::{
+    DiscoveryConfig, FramesConfig, GroupConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig,
+    UnitId,
+};
 
 use super::spread::{Homes, Owners};
-use crate::config::{Announced, Auth, Config, MappedLun, Target, UNITS_MAX, Unit, UnitIndex, UnitKey};
+use crate::config::{
+    Announced, Auth, Config, Frames, Group, GroupPassword, GroupSet, MappedLun, Target, UNITS_MAX, Unit,
+    UnitIndex, UnitKey,
+};
 
 /// SPC-5 §7.6.1: PROTOCOL IDENTIFIER of iSCSI.
 const PROTOCOL_ISCSI: u8 = 5;
@@ -41,6 +53,11 @@ pub(crate) struct Numbers {
     targets: BTreeMap<IscsiName, u32>,
     units: BTreeMap<UnitKey, u32>,
     next_unit: u32,
+    interfaces: BTreeMap<String, u32>,
+    /// What was made of the passwords of groups: slowly, so only when one changes.
+    records: BTreeMap<GroupName, (GroupPassword, Arc<Record>)>,
+    /// How many reactors there are.
+    pub(crate) reactors: usize,
 }
 
 /// A configuration with numbers.
@@ -51,6 +68,11 @@ pub(crate) struct Blueprint {
     pub(crate) portals: Vec<(PortalId, SocketAddr)>,
     /// By the place of each target: its number, and the reactor that owns it.
     targets: Vec<(TargetId, usize)>,
+    /// By the place of each interface: its number and name.
+    pub(crate) interfaces: Vec<(EtherPort, String)>,
+    /// By the place of each HyperSCSI group with a password.
+    records: BTreeMap<usize, Arc<Record>>,
+    reactors: usize,
     /// By the place of each unit.
     units: Vec<UnitId>,
     /// By the place of each target, then of each portal group tag in it.
@@ -71,6 +93,26 @@ impl Numbers {
         ids
     }
 
+    /// Makes what the passwords of groups are checked by.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) fn learn(&mut self, config: &Config) -> Result<(), String> {
+        for group in config.frames.iter().flat_map(|frames| &frames.groups) {
+            let Some(password) = &group.password else { continue };
+            if self.records.get(&group.name).is_some_and(|(known, _)| known == password) {
+                continue;
+            }
+            let cannot = |why: &dyn std::fmt::Display| format!("group \"{}\": {why}", group.name);
+            let entropy = super::member::entropy().map_err(|error| cannot(&crate::os_error(&error)))?;
+            let secret = Password::new(&password.0).map_err(|error| cannot(&error))?;
+            let record =
+                Record::make(&secret, &group.name, USUAL_COST, entropy).map_err(|error| cannot(&error))?;
+            self.records.insert(group.name.clone(), (password.clone(), Arc::new(record)));
+        }
+        Ok(())
+    }
+
     /// Numbers everything else. `listening` has the address that each portal really listens on.
     pub(crate) fn blueprint(
         &mut self,
@@ -89,7 +131,21 @@ impl Numbers {
         self.units.retain(|key, _| keys.contains(key));
         let units = keys.into_iter().map(|key| UnitId(self.unit(key))).collect();
         let ports = relative_ports(&config);
-        Blueprint { config, portals, targets, units, ports }
+        let (mut interfaces, mut records) = (Vec::new(), BTreeMap::new());
+        if let Some(frames) = &config.frames {
+            for name in &frames.interfaces {
+                let next = u32::try_from(self.interfaces.len()).unwrap_or(u32::MAX);
+                let number = *self.interfaces.entry(name.clone()).or_insert(next);
+                interfaces.push((EtherPort(number), name.clone()));
+            }
+            let known = frames
+                .groups
+                .iter()
+                .map(|group| self.records.get(&group.name).filter(|_| group.password.is_some()));
+            records.extend(known.enumerate().filter_map(|(at, known)| Some((at, Arc::clone(&known?.1)))));
+        }
+        let reactors = self.reactors.max(1);
+        Blueprint { config, portals, targets, interfaces, records, reactors, units, ports }
     }
 
     /// Numbers a unit. Numbers of units that are gone are given again as late as possible.
@@ -113,6 +169,9 @@ fn relative_ports(config: &Config) -> Vec<BTreeMap<u16, RelativePort>> {
     let tags = |target: &Target| -> Vec<u16> {
         let tags = target.portals.iter().filter_map(|index| Some(config.portals.get(*index)?.tag));
         let mut tags: Vec<u16> = tags.collect();
+        if target.groups != GroupSet::NONE {
+            tags.push(Frames::PORT_TAG);
+        }
         tags.sort_unstable();
         tags.dedup();
         tags
@@ -210,8 +269,43 @@ impl Blueprint {
                 })
                 .collect(),
             targets,
+            frames: self.frames_config(reactor),
             discovery: DiscoveryConfig { enabled: true, auth, users, keys },
         }
+    }
+
+    /// Returns the first bytes of the names of a reactor's HyperSCSI sessions, by which the kernel knows their frames.
+    pub(crate) fn steering(&self, reactor: usize) -> RangeInclusive<u8> {
+        let bound = |at: usize| u8::try_from((at * 256 / self.reactors).min(255)).unwrap_or(u8::MAX);
+        let first = bound(reactor);
+        let last = if reactor + 1 >= self.reactors { u8::MAX } else { bound(reactor + 1).saturating_sub(1) };
+        first..=last.max(first)
+    }
+
+    fn frames_config(&self, reactor: usize) -> FramesConfig {
+        let Some(frames) = &self.config.frames else { return FramesConfig::default() };
+        let group = |(at, group): (usize, &Group)| GroupConfig {
+            name: group.name.clone(),
+            access: self
+                .records
+                .get(&at)
+                .map_or(GroupAccess::Open, |known| GroupAccess::Password(Arc::clone(known))),
+            least: group.least,
+            ports: group.interfaces.as_ref().map(|places| {
+                places.iter().filter_map(|place| self.interfaces.get(*place)).map(|(port, _)| *port).collect()
+            }),
+        };
+        FramesConfig {
+            instance: crate::config::instance(&self.config.state_dir),
+            steering: *self.steering(reactor).start(),
+            groups: frames.groups.iter().enumerate().map(group).collect(),
+        }
+    }
+
+    /// Returns the names of the groups in a set.
+    fn groups(&self, set: GroupSet) -> Vec<GroupName> {
+        let groups = self.config.frames.iter().flat_map(|frames| &frames.groups).enumerate();
+        groups.filter(|(at, _)| set.has(*at)).map(|(_, group)| group.name.clone()).collect()
     }
 
     fn target_config(&self, at: usize, reactor: usize) -> Option<TargetConfig> {
@@ -234,6 +328,9 @@ impl Blueprint {
             auth: auth_policy,
             users,
             keys: target.keys.clone(),
+            groups: self.groups(target.groups),
+            frames_port: ports.get(&Frames::PORT_TAG).copied().unwrap_or(RelativePort(Frames::PORT_TAG)),
+            exchanges: u16::try_from(target.limits.queue_depth).unwrap_or(TAGS).min(TAGS),
             session_limits: (target.limits != self.config.limits).then_some(target.limits),
             sessions_max: if ours { u32::from(target.max_sessions) } else { 0 },
         })
@@ -261,7 +358,13 @@ impl Blueprint {
     fn luns(&self, luns: &[MappedLun]) -> Vec<LunEntry> {
         let entry = |lun: &MappedLun| {
             let access = if lun.read_only { Access::ReadOnly } else { Access::ReadWrite };
-            Some(LunEntry { number: lun.lun, unit: *self.units.get(lun.unit.0)?, access })
+            Some(LunEntry {
+                number: lun.lun,
+                unit: *self.units.get(lun.unit.0)?,
+                access,
+                least: lun.protection,
+                groups: (lun.groups != GroupSet::ALL).then(|| self.groups(lun.groups).into()),
+            })
         };
         luns.iter().filter_map(entry).collect()
     }

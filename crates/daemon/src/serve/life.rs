@@ -6,7 +6,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use base::ether::EtherPort;
 use base::machine::PortalId;
+use drivers::ether::{PortConfig, PortSocket, Steering};
 use target::config::UnitId;
 
 use super::answers::{Current, Reloaded, Shared};
@@ -62,6 +64,9 @@ pub(super) struct Daemon {
     admin: Server,
 }
 
+/// An interface that is open.
+type Port = (EtherPort, PortSocket);
+
 /// A portal that listens.
 type Listening = (TcpListener, PortalId);
 
@@ -87,13 +92,17 @@ impl Daemon {
         }
         let count = reactors::cores(&config).min(spread::components(&config).len()).max(1);
         let owners = spread::owners(&config, &Homes::default(), count)?;
+        numbers.reactors = count;
+        numbers.learn(&config).map_err(ServeError::Failed)?;
         let blueprint = numbers.blueprint(config, &listening, &owners);
         let mut units = Vec::new();
         for index in 0..count {
             units.push(open_units(blueprint.units(index), &state)?);
         }
+        let ports =
+            (0..count).map(|index| open_ports(&blueprint, index, &[])).collect::<Result<Vec<_>, _>>()?;
         let (saves, _) = saver::start(state.clone()).map_err(ServeError::Thread)?;
-        let (reactors, router) = start_reactors(&blueprint, units, listeners, &saves, &occasions.0)?;
+        let (reactors, router) = start_reactors(&blueprint, (units, ports), listeners, &saves, &occasions.0)?;
         let shared = Arc::new(Shared::new(&flags, &blueprint, &reactors));
         let admin = reserved.serve(Arc::clone(&shared) as Arc<_>)?;
         let occasions = occasions.1;
@@ -169,7 +178,11 @@ impl Daemon {
         refuse_replaced_media(&old, &config)?;
         let (opened, listening) = self.open_portals(&config).map_err(|error| error.to_string())?;
         let log = config.log;
+        self.numbers.learn(&config)?;
         let blueprint = self.numbers.blueprint(Arc::new(running(config, &old)), &listening, &owners);
+        let open = |index| open_ports(&blueprint, index, &self.blueprint.interfaces);
+        let ports: Result<Vec<_>, _> = (0..self.reactors.len()).map(open).collect();
+        let ports = ports.map_err(|error| error.to_string())?;
         let mut fresh = Vec::new();
         for index in 0..self.reactors.len() {
             let known: Vec<UnitId> = self.blueprint.units(index).map(|(id, ..)| id).collect();
@@ -183,7 +196,7 @@ impl Daemon {
         }
         // From here on nothing can fail.
         crate::log::set_level(log);
-        self.apply(blueprint, fresh, opened);
+        self.apply(blueprint, (fresh, ports), opened);
         Ok(changes.to_string())
     }
 
@@ -205,11 +218,24 @@ impl Daemon {
         Ok((opened, listening))
     }
 
-    fn apply(&mut self, blueprint: Blueprint, fresh: Vec<Vec<Fresh>>, opened: Vec<Listening>) {
+    fn apply(
+        &mut self,
+        blueprint: Blueprint,
+        (fresh, ports): (Vec<Vec<Fresh>>, Vec<Vec<Port>>),
+        opened: Vec<Listening>,
+    ) {
         if blueprint.config.max_connections > self.blueprint.config.max_connections {
             super::make_room(&blueprint.config);
         }
-        for (running, units) in self.reactors.iter().zip(fresh) {
+        let shut = self.blueprint.interfaces.iter().filter(|known| !blueprint.interfaces.contains(known));
+        let shut: Vec<EtherPort> = shut.map(|(port, _)| *port).collect();
+        for (running, (units, ports)) in self.reactors.iter().zip(fresh.into_iter().zip(ports)) {
+            for port in &shut {
+                let _ = running.handle.close_port(*port);
+            }
+            for (port, socket) in ports {
+                let _ = running.handle.open_port(port, socket);
+            }
             let _ = running.handle.limit(reactors::driver_limits(&blueprint.config));
             let blueprint = blueprint.clone();
             // A reactor that is gone is told of by its own occasion.
@@ -283,6 +309,28 @@ fn all_idle(reactors: &[Running]) -> bool {
     })
 }
 
+/// Opens the interfaces of a blueprint that are not among those in use, for one reactor.
+fn open_ports(
+    blueprint: &Blueprint,
+    reactor: usize,
+    known: &[(EtherPort, String)],
+) -> Result<Vec<Port>, ServeError> {
+    let fresh = blueprint.interfaces.iter().filter(|interface| !known.contains(interface));
+    let open = |(port, name): &(EtherPort, String)| {
+        let config = PortConfig {
+            signature: Some((VERSION_AT, hyperscsi::frame::VERSION)),
+            steering: Some(Steering { at: SID_AT, mine: blueprint.steering(reactor) }),
+            ..PortConfig::new(name, hyperscsi::ETHERTYPE)
+        };
+        Ok((*port, PortSocket::open(config)?))
+    };
+    fresh.map(open).collect()
+}
+
+/// Where the version and the name of the session stand in a frame (docs/hyperscsi.md).
+const VERSION_AT: u8 = 3;
+const SID_AT: u8 = 8;
+
 /// Opens the media of units, and finds the state that they had.
 fn open_units<'u>(
     units: impl Iterator<Item = (UnitId, UnitIndex, &'u Unit)>,
@@ -299,7 +347,7 @@ fn open_units<'u>(
 /// Starts the reactors; a router before them when there are several.
 fn start_reactors(
     blueprint: &Blueprint,
-    units: Vec<Vec<Fresh>>,
+    (units, ports): (Vec<Vec<Fresh>>, Vec<Vec<Port>>),
     listeners: Vec<Listening>,
     saves: &Saves,
     occasions: &Sender<Occasion>,
@@ -307,13 +355,14 @@ fn start_reactors(
     let count = units.len();
     let (mut own, shared) = if count == 1 { (listeners, Vec::new()) } else { (Vec::new(), listeners) };
     let mut reactors: Vec<Running> = Vec::new();
-    for (index, units) in units.into_iter().enumerate() {
+    for (index, (units, ports)) in units.into_iter().zip(ports).enumerate() {
         reactors.push(reactors::start(Start {
             index,
             count,
             blueprint: blueprint.clone(),
             units,
             listeners: std::mem::take(&mut own),
+            ports,
             saves: saves.clone(),
             occasions: occasions.clone(),
         })?);

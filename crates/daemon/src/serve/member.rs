@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use base::buffer::Pool;
-use base::ether::FrameMachine;
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -12,7 +12,7 @@ use drivers::files::Files;
 use drivers::mailbox::Handle;
 use iscsi::target::contract::{Down, Refusal, Repairs};
 use target::config::UnitId;
-use target::control::{Notice, SaveRequest, SessionReport, UnitReport};
+use target::control::{FrameSessionReport, Notice, SaveRequest, SessionReport, UnitReport};
 use target::shard::Shard;
 
 use super::blueprint::Blueprint;
@@ -224,8 +224,62 @@ impl Member {
                     let of = initiator.map_or(String::new(), |name| format!(" of {}", name.as_str()));
                     crate::warning!("login{of} from {peer} is refused: {why}");
                 }
+                notice => self.pass_frame_notice_on(notice),
             }
         }
+    }
+
+    fn pass_frame_notice_on(&self, notice: Notice) {
+        match notice {
+            Notice::FrameSessionUp { initiator, target, group, peer, port, authenticated } => {
+                let on = self.interface(port);
+                let keys = if authenticated { "" } else { ", without protection," };
+                crate::info!(
+                    "session of {initiator} from {peer} on {on} in group {group:?}{keys} with {target} is up"
+                );
+            }
+            Notice::FrameSessionDown { initiator, target, why } => {
+                use hyperscsi::target::contract::Down;
+                let with = target.map_or(String::new(), |target| format!(" with {target}"));
+                if matches!(why, Down::LoggedOut | Down::Reinstated | Down::Closed) {
+                    crate::info!("session of {initiator}{with} is over: {why}");
+                } else {
+                    crate::warning!("session of {initiator}{with} is over: {why}");
+                }
+            }
+            // Every reactor has every interface; one of them tells.
+            Notice::PortUp { port, state } if self.index == 0 => {
+                let PortState { mac, mtu, receive_slots } = state;
+                let on = self.interface(port);
+                crate::info!("interface {on} is up: {mac}, MTU {mtu}, room for {receive_slots} frames");
+                if receive_slots < FEW_SLOTS {
+                    crate::warning!(
+                        "interface {on} has room for {receive_slots} frames only, which makes transfers slow: raise \
+                         net.core.rmem_max, or grant CAP_NET_ADMIN"
+                    );
+                }
+            }
+            Notice::PortDown { port } if self.index == 0 => {
+                crate::warning!("interface {} is down", self.interface(port));
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the name of an interface.
+    fn interface(&self, port: EtherPort) -> &str {
+        let known = self.blueprint.interfaces.iter().find(|(known, _)| *known == port);
+        known.map_or("an interface that is gone", |(_, name)| name)
+    }
+
+    /// Returns every HyperSCSI session, with the names of the interfaces that its paths are on.
+    pub(super) fn frame_sessions(&self) -> Vec<(FrameSessionReport, Vec<String>)> {
+        let named = |report: FrameSessionReport| {
+            let names =
+                report.paths.iter().map(|path| self.interface(path.address.port).to_owned()).collect();
+            (report, names)
+        };
+        self.shard.frame_sessions().into_iter().map(named).collect()
     }
 
     fn pass_saves_on(&mut self) {
@@ -237,15 +291,50 @@ impl Member {
     }
 }
 
+/// Fewer places than this for frames that wait leave a peer a window that a fast link fills in no time.
+const FEW_SLOTS: usize = 64;
+
 /// Returns bytes of the operating system's generator.
-fn entropy() -> std::io::Result<[u8; 32]> {
+pub(super) fn entropy() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     // Requests of up to 256 bytes are filled whole (getrandom(2)).
     if filled == bytes.len() { Ok(bytes) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
 }
 
-impl FrameMachine for Member {}
+impl FrameMachine for Member {
+    fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
+        self.shard.port_up(now, port, state, entropy);
+    }
+
+    fn port_down(&mut self, now: Instant, port: EtherPort) {
+        self.shard.port_down(now, port);
+    }
+
+    fn frame(&mut self, now: Instant, frame: Received<'_>) {
+        self.shard.frame(now, frame);
+    }
+
+    fn poll_port(&mut self) -> Option<EtherPort> {
+        self.shard.poll_port()
+    }
+
+    fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
+        self.shard.transmit_frames(now, port, out);
+    }
+
+    fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
+        self.shard.frames_too_long(now, port, count);
+    }
+
+    fn entropy_wanted(&self) -> usize {
+        self.shard.entropy_wanted()
+    }
+
+    fn stir(&mut self, entropy: [u8; 32]) {
+        self.shard.stir(entropy);
+    }
+}
 
 impl StreamMachine for Member {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {

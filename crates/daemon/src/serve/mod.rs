@@ -41,6 +41,9 @@ pub enum ServeError {
     /// A portal cannot be opened.
     #[error(transparent)]
     Portal(#[from] portals::PortalError),
+    /// An interface cannot be opened.
+    #[error("{}", told(.0))]
+    Interface(#[from] drivers::ether::PortError),
     /// A medium cannot be opened.
     #[error(transparent)]
     Medium(#[from] media::MediaError),
@@ -53,6 +56,14 @@ pub enum ServeError {
     /// Anything else.
     #[error("{0}")]
     Failed(String),
+}
+
+/// Writes an error with what the system said.
+fn told(error: &drivers::ether::PortError) -> String {
+    match error {
+        drivers::ether::PortError::Io(_, source) => format!("{error}: {}", crate::os_error(source)),
+        other => other.to_string(),
+    }
 }
 
 /// What was started, for whoever tells the user.
@@ -103,6 +114,7 @@ fn make_room(config: &Config) {
     let reactors = wide(reactors::cores(config).min(config.targets.len()).max(1));
     let want = u64::from(config.max_connections) * reactors
         + wide(config.portals.len() + config.units.len())
+        + wide(config.frames.as_ref().map_or(0, |frames| frames.interfaces.len() + 1)) * reactors
         + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);
     let have = limit.current.unwrap_or(u64::MAX);

@@ -4,11 +4,14 @@ use std::net::TcpListener;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
+use base::ether::EtherPort;
 use base::machine::PortalId;
 use base::units::ByteLen;
 use drivers::config::{EngineChoice, EngineKind};
+use drivers::ether::PortSocket;
 use drivers::mailbox::Handle;
 use drivers::reactor::Reactor;
+use hyperscsi::target::engine::Limits as FrameLimits;
 use iscsi::target::engine::Limits;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use target::shard::Shard;
@@ -47,6 +50,8 @@ pub(super) struct Start {
     pub(super) units: Vec<Fresh>,
     /// What it accepts from itself.
     pub(super) listeners: Vec<(TcpListener, PortalId)>,
+    /// The Ethernet interfaces that it serves.
+    pub(super) ports: Vec<(EtherPort, PortSocket)>,
     pub(super) saves: Saves,
     /// Told when the thread ends, however it does.
     pub(super) occasions: Sender<Occasion>,
@@ -103,7 +108,7 @@ struct Prepared {
 
 impl Prepared {
     fn new(start: Start) -> Result<Self, ServeError> {
-        let Start { index, count, blueprint, units, listeners, saves, .. } = start;
+        let Start { index, count, blueprint, units, listeners, ports, saves, .. } = start;
         let config = std::sync::Arc::clone(&blueprint.config);
         let core = pin(&config, index);
         let mut reactor = Reactor::new(&driver_config(&config, count)).map_err(|error| {
@@ -111,8 +116,9 @@ impl Prepared {
                 std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
             ServeError::Failed(format!("{error}{source}"))
         })?;
-        let shard =
+        let mut shard =
             Shard::new(blueprint.shard_config(index), limits(&config, index, count), reactor.pool().clone());
+        shard.limit_frames(frame_limits(&config, &blueprint, index, count), reactor.pool().clone());
         let place = Place {
             index,
             files: reactor.files().clone(),
@@ -126,6 +132,9 @@ impl Prepared {
         }
         for (listener, portal) in listeners {
             reactor.listen(listener, portal).map_err(ServeError::Thread)?;
+        }
+        for (port, socket) in ports {
+            reactor.open_port(port, socket).map_err(ServeError::Thread)?;
         }
         let facts = Facts { engine: reactor.engine(), fallback: reactor.fallback().map(str::to_owned), core };
         Ok(Self { reactor, member, facts })
@@ -178,8 +187,8 @@ fn driver_config(config: &Config, count: usize) -> drivers::config::Config {
         connections_max: limits.connections_max,
         connections_per_peer_max: limits.connections_per_peer_max,
         stall: limits.stall,
-        unsent_bytes_max: share(config.memory, count) / 4,
-        pool_bytes_max: share(config.memory, count) / 4,
+        unsent_bytes_max: part(config, count) / 4,
+        pool_bytes_max: part(config, count) / 4,
         ..drivers::config::Config::default()
     }
 }
@@ -191,16 +200,33 @@ pub(super) fn limits(config: &Config, index: usize, count: usize) -> Limits {
         connections_max: u32::from(config.max_connections),
         sessions_max: config.max_sessions,
         queue_depth: config.limits.queue_depth,
-        data_out_bytes_max: share(config.memory, count) / 2,
+        data_out_bytes_max: part(config, count) / 2,
         // The other quarter is for what is on its way into sockets.
-        data_in_bytes_max: share(config.memory, count) / 4,
-        control_bytes_max: share(config.memory, count) / 16,
+        data_in_bytes_max: part(config, count) / 4,
+        control_bytes_max: part(config, count) / 16,
         login_within: config.login_timeout,
         ping_after: config.limits.ping_after,
         pong_within: config.limits.pong_within,
         tsih_first: number(index + 1),
         tsih_step: number(count),
         ..Limits::default()
+    }
+}
+
+/// Returns the part of the memory that one protocol has on one reactor: where both are served, each has half.
+fn part(config: &Config, count: usize) -> usize {
+    let both = config.frames.is_some() && !config.portals.is_empty();
+    share(config.memory, count) / if both { 2 } else { 1 }
+}
+
+/// Returns the limits of the HyperSCSI engine of a reactor, `index` of `count`.
+fn frame_limits(config: &Config, blueprint: &Blueprint, index: usize, count: usize) -> FrameLimits {
+    FrameLimits {
+        sessions_max: config.max_sessions,
+        data_out_bytes_max: part(config, count) / 2,
+        data_in_bytes_max: part(config, count) / 2,
+        steering: *blueprint.steering(index).start(),
+        ..FrameLimits::default()
     }
 }
 

@@ -166,7 +166,7 @@ fn buffers_with_any_fields_hold_what_was_put_in_and_nothing_else() {
 /// its world-wide name, as the source and as the destination.
 #[test]
 fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
-    let lun = |unit| LunEntry { number: 0, unit: UnitId(unit), access: Access::ReadWrite };
+    let lun = |unit| LunEntry::new(0, UnitId(unit), Access::ReadWrite);
     let sees = |pattern: &str, unit| InitiatorEntry {
         pattern: pattern.into(),
         luns: Some(vec![lun(unit)]),
@@ -202,7 +202,7 @@ fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
 /// Resets of the target reach the units that their session sees, and the sessions that share one of them.
 #[test]
 fn a_reset_of_the_target_reaches_nothing_that_its_session_does_not_see() {
-    let lun = |unit| LunEntry { number: 0, unit: UnitId(unit), access: Access::ReadWrite };
+    let lun = |unit| LunEntry::new(0, UnitId(unit), Access::ReadWrite);
     let sees = |pattern: &str, unit| InitiatorEntry {
         pattern: pattern.into(),
         luns: Some(vec![lun(unit)]),

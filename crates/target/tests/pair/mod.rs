@@ -27,7 +27,9 @@ use iscsi::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
 use iscsi::target::engine::Limits;
 use store::Store;
-use target::config::{DiscoveryConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
+use target::config::{
+    DiscoveryConfig, FramesConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId,
+};
 use target::shard::Shard;
 
 pub(crate) const TARGET: &str = "iqn.2026-11.org.targe:disk";
@@ -83,11 +85,7 @@ pub(crate) fn keys() -> KeyPolicy {
 
 pub(crate) fn config(luns: &[(u16, u32)], initiators: Vec<InitiatorEntry>) -> ShardConfig {
     let open = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
-    let entry = |(number, unit): &(u16, u32)| LunEntry {
-        number: *number,
-        unit: UnitId(*unit),
-        access: Access::ReadWrite,
-    };
+    let entry = |(number, unit): &(u16, u32)| LunEntry::new(*number, UnitId(*unit), Access::ReadWrite);
     ShardConfig {
         portals: vec![Portal { id: PortalId(0), group: PortalGroupTag(1), bound: None, announced: None }],
         targets: vec![TargetConfig {
@@ -101,9 +99,13 @@ pub(crate) fn config(luns: &[(u16, u32)], initiators: Vec<InitiatorEntry>) -> Sh
             users: vec![],
             keys: keys(),
             sessions_max: 64,
+            groups: vec![],
+            frames_port: RelativePort(2),
+            exchanges: 128,
             session_limits: None,
         }],
         discovery: DiscoveryConfig { enabled: true, auth: open, users: vec![], keys: keys() },
+        frames: FramesConfig::default(),
     }
 }
 

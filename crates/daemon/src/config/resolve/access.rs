@@ -102,7 +102,7 @@ fn mappings_of(
         }
         if let Some(own) = luns.mapped.iter().find(|own| own.lun == lun.value) {
             let read_only = own.read_only || mapping.ro || all_read_only;
-            mapped.push(MappedLun { lun: shown.value, unit: own.unit, read_only });
+            mapped.push(MappedLun { lun: shown.value, read_only, ..*own });
         }
     }
     mapped.sort_unstable_by_key(|lun| lun.lun);

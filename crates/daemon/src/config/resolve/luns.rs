@@ -7,15 +7,17 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::units::{BlockSize, ByteLen};
-use device::contract::{Claims, Level};
+use device::contract::{Claims, Level as Standard};
+use hyperscsi::seal::Level;
 
 use super::super::identity;
 use super::super::names::check_label;
 use super::super::place::{At, Place, Report, did_you_mean};
 use super::super::secret;
 use super::super::units::show_size;
-use super::super::value::{Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
+use super::super::value::{GroupSet, Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
 use super::super::wire;
+use super::frames::{FrameGroups, level};
 use super::{Surroundings, at_line};
 use crate::os_error;
 
@@ -95,6 +97,7 @@ impl<'a> Pool<'a> {
         target: &str,
         scope: Option<&str>,
         luns: Vec<wire::Lun>,
+        groups: &FrameGroups,
         report: &mut Report,
     ) -> TargetLuns {
         let mut numbers = fixed_numbers(&luns, report);
@@ -121,7 +124,9 @@ impl<'a> Pool<'a> {
             };
             if let Some(unit) = unit {
                 let read_only = lun.ro || self.units.get(unit.0).is_some_and(|unit| unit.read_only);
-                mapped.push(MappedLun { lun: number, unit, read_only });
+                let protection = lun.protection.as_ref().map_or(Level::None, |at| level(at.value));
+                let groups = lun.groups.as_ref().map_or(GroupSet::ALL, |names| groups.set(names, report));
+                mapped.push(MappedLun { lun: number, unit, read_only, protection, groups });
             }
         }
         mapped.sort_unstable_by_key(|lun| lun.lun);
@@ -316,9 +321,9 @@ impl<'a> Pool<'a> {
 fn claims(lun: &wire::Lun) -> Claims {
     Claims {
         level: match lun.spc.as_ref().map(|at| at.value) {
-            Some("3") => Level::Spc3,
-            Some("5") => Level::Spc5,
-            _ => Level::Spc4,
+            Some("3") => Standard::Spc3,
+            Some("5") => Standard::Spc5,
+            _ => Standard::Spc4,
         },
         unmapped_zeros: lun.unmapped.as_ref().is_none_or(|at| at.value == "zeros"),
         write_same_to_end: lun.write_same_to_end,

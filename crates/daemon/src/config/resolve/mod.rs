@@ -5,6 +5,7 @@
 //! because a report with mistakes never gives a configuration.
 
 mod access;
+mod frames;
 mod luns;
 mod portals;
 mod process;
@@ -21,6 +22,7 @@ use super::place::{At, Place, Report};
 use super::value::{Auth, Config, ReactorChoice, Target};
 use super::wire;
 use crate::log::Level;
+pub(crate) use process::host;
 
 /// What a configuration is resolved against.
 #[derive(Clone, Debug)]
@@ -48,7 +50,8 @@ impl Surroundings {
 
 /// Resolves a configuration. The result is whole if and only if the report stays clean.
 pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Report) -> Config {
-    let portals = portals::resolve(&root.portals, report);
+    let portals = portals::resolve(&root.portals, root.frames.is_some(), report);
+    let frames = frames::resolve(root.frames, &portals.list, around, report);
     let groups = access::groups(&root.groups, report);
     let mut pool = luns::Pool::new(around, &root.luns, report);
     let discovery_auth = match root.discovery_auth {
@@ -62,7 +65,9 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         let name = target_name(target.name.as_ref(), &mut names, report);
         let scope = name.as_ref().map(|name| identity_scope(name, around));
         let label = name.as_ref().map_or("", IscsiName::as_str);
-        let luns = pool.target_luns(label, scope.as_deref(), target.luns, report);
+        let exported = frames.set(&target.groups, report);
+        let luns = pool.target_luns(label, scope.as_deref(), target.luns, &frames, report);
+        frames.check(&luns.mapped, exported, &target.place, report);
         let auth = target.auth.map_or(Auth::None, |auth| access::auth(auth, around, report));
         let acl = target.acl.map(|acl| access::acl(acl, &luns, &auth, &groups, around, report));
         let portals = portals.of_target(target.portals, report);
@@ -72,6 +77,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
             name,
             alias: target.alias.map(|alias| alias.value),
             portals,
+            groups: exported,
             max_sessions: target.max_sessions.map_or(1, |at| at.value),
             limits: session::limits(
                 target.queue_depth,
@@ -117,6 +123,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         limits: usual,
         send_timeout: root.send_timeout.map(|at| at.value).filter(|span| !span.is_zero()),
         portals: portals.list,
+        frames: frames.frames,
         discovery_auth,
         units,
         targets,

@@ -17,7 +17,7 @@ pub(super) struct Portals {
     names: BTreeMap<String, usize>,
 }
 
-pub(super) fn resolve(written: &[wire::Portal], report: &mut Report) -> Portals {
+pub(super) fn resolve(written: &[wire::Portal], others: bool, report: &mut Report) -> Portals {
     let mut portals = Portals { list: Vec::new(), names: BTreeMap::new() };
     let mut listening: Vec<(SocketAddr, Place)> = Vec::new();
     for portal in written {
@@ -45,7 +45,8 @@ pub(super) fn resolve(written: &[wire::Portal], report: &mut Report) -> Portals 
             tag: portal.tag.as_ref().map_or(1, |at| at.value),
         });
     }
-    if written.is_empty() {
+    // Those who ask for HyperSCSI alone are to have no port open.
+    if written.is_empty() && !others {
         portals.list.push(Portal {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT),
             announce: None,

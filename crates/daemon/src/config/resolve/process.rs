@@ -46,7 +46,7 @@ fn absolute(variable: &str) -> Option<PathBuf> {
 }
 
 /// Returns what distinguishes this host: its machine id, else its name.
-fn host() -> String {
+pub(crate) fn host() -> String {
     ["/etc/machine-id", "/proc/sys/kernel/hostname"]
         .into_iter()
         .filter_map(|path| std::fs::read_to_string(path).ok())

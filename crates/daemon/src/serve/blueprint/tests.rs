@@ -79,8 +79,8 @@ fn the_machine_is_told_who_sees_what_and_where() {
     assert_eq!((a.name.as_str(), a.id, b.id), ("iqn.2001-04.com.example:a", TargetId(1), TargetId(0)));
     assert!(a.initiators.is_empty() && a.auth.allows_none && a.users.is_empty());
     let unit = a.luns[0].unit;
-    assert_eq!(a.luns, [LunEntry { number: 0, unit, access: Access::ReadWrite }]);
-    assert_eq!(b.luns_of("eui.0123456789abcdef"), [LunEntry { number: 0, unit, access: Access::ReadOnly }]);
+    assert_eq!(a.luns, [LunEntry::new(0, unit, Access::ReadWrite)]);
+    assert_eq!(b.luns_of("eui.0123456789abcdef"), [LunEntry::new(0, unit, Access::ReadOnly)]);
     assert!(b.luns_of("iqn.2001-04.com.example:stranger").is_empty());
     let other = b.luns.iter().find(|lun| lun.number == 0).unwrap();
     assert_eq!((other.access, other.unit != unit), (Access::ReadOnly, true));

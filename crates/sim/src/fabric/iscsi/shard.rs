@@ -4,7 +4,7 @@ use base::machine::PortalId;
 use device::contract::{Access, RelativePort};
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::name::PortalGroupTag;
-use target::config::{DiscoveryConfig, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
+use target::config::{DiscoveryConfig, FramesConfig, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
 
 use super::address;
 use crate::house;
@@ -13,11 +13,8 @@ use crate::scenario::{IscsiPlan, Scenario};
 /// Makes the configuration of a shard with one target that everybody may use.
 pub(super) fn config(scenario: &Scenario, plan: &IscsiPlan) -> ShardConfig {
     let open = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
-    let luns = (0..scenario.units).map(|number| LunEntry {
-        number,
-        unit: UnitId(number.into()),
-        access: Access::ReadWrite,
-    });
+    let luns =
+        (0..scenario.units).map(|number| LunEntry::new(number, UnitId(number.into()), Access::ReadWrite));
     let portals: Vec<Portal> = (0..plan.portals)
         .map(|number| Portal {
             id: PortalId(number.into()),
@@ -38,6 +35,9 @@ pub(super) fn config(scenario: &Scenario, plan: &IscsiPlan) -> ShardConfig {
             users: vec![],
             keys: plan.target_keys.clone(),
             sessions_max: 64,
+            groups: vec![],
+            frames_port: RelativePort(2),
+            exchanges: 128,
             session_limits: None,
         }],
         portals,
@@ -47,5 +47,6 @@ pub(super) fn config(scenario: &Scenario, plan: &IscsiPlan) -> ShardConfig {
             users: vec![],
             keys: plan.target_keys.clone(),
         },
+        frames: FramesConfig::default(),
     }
 }

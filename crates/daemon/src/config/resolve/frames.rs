@@ -1,0 +1,153 @@
+//! HyperSCSI: interfaces and groups.
+
+use std::collections::BTreeMap;
+
+use hyperscsi::pdu::name::GroupName;
+use hyperscsi::seal::Level;
+
+use super::super::place::{At, Place, Report, did_you_mean};
+use super::super::secret;
+use super::super::value::{Frames, GROUPS_MAX, Group, GroupSet, Portal};
+use super::super::wire;
+use super::{Surroundings, at_line};
+
+/// The longest name of an interface (`IFNAMSIZ`, without the zero at its end).
+const INTERFACE_LEN_MAX: usize = 15;
+
+/// The groups by name, and what is known of them.
+pub(super) struct FrameGroups {
+    pub(super) frames: Option<Frames>,
+    places: BTreeMap<String, usize>,
+}
+
+pub(super) fn resolve(
+    written: Option<wire::Frames>,
+    portals: &[Portal],
+    around: &Surroundings,
+    report: &mut Report,
+) -> FrameGroups {
+    let mut groups = FrameGroups { frames: None, places: BTreeMap::new() };
+    let Some(written) = written else { return groups };
+    let mut frames = Frames { interfaces: Vec::new(), groups: Vec::new() };
+    for name in &written.interfaces {
+        if frames.interfaces.contains(&name.value) {
+            report.mistake(&name.place, format!("interface \"{}\" is given twice", name.value));
+        } else if !is_interface(&name.value) {
+            report.mistake(&name.place, format!("\"{}\" is no name of an interface", name.value));
+        }
+        frames.interfaces.push(name.value.clone());
+    }
+    if written.groups.is_empty() {
+        report.missing(&written.place, "hyperscsi has no \"group\"");
+    }
+    if written.groups.len() > GROUPS_MAX {
+        report.mistake(&written.place, format!("hyperscsi has more than {GROUPS_MAX} groups"));
+    }
+    if let Some(portal) = portals.iter().find(|portal| portal.tag == Frames::PORT_TAG) {
+        let message = format!(
+            "portal {} has the tag {}, which is that of HyperSCSI's ports",
+            portal.listen, portal.tag
+        );
+        report.mistake(&written.place, message);
+    }
+    let mut seen: BTreeMap<String, Place> = BTreeMap::new();
+    for group in written.groups {
+        let Some(name) = &group.name else { continue };
+        if let Some(first) = seen.insert(name.value.clone(), name.place.clone()) {
+            report
+                .mistake(&name.place, format!("group \"{}\" is given twice{}", name.value, at_line(&first)));
+        }
+        let Some(known) = GroupName::new(&name.value) else {
+            report.mistake(&name.place, format!("\"{}\" is no name of a group", name.value));
+            continue;
+        };
+        groups.places.insert(name.value.clone(), frames.groups.len());
+        frames.groups.push(resolve_group(known, &group, &frames.interfaces, around, report));
+    }
+    groups.frames = Some(frames);
+    groups
+}
+
+fn resolve_group(
+    name: GroupName,
+    group: &wire::FrameGroup,
+    interfaces: &[String],
+    around: &Surroundings,
+    report: &mut Report,
+) -> Group {
+    let password = group.password_file.as_ref().and_then(|at| {
+        secret::password_file(&around.absolute(&at.value)).map_err(|why| report.mistake(&at.place, why)).ok()
+    });
+    let usual = if group.password_file.is_some() { Level::Integrity } else { Level::None };
+    let least = group.protection.as_ref().map_or(usual, |at| level(at.value));
+    if let (Some(at), None) = (&group.protection, &group.password_file)
+        && least > Level::None
+    {
+        report.mistake(&at.place, format!("protection \"{}\" needs a \"password_file\"", at.value));
+    }
+    let listed = group.interfaces.as_ref().map(|names| {
+        let place = |name: &At<String>| {
+            let found = interfaces.iter().position(|interface| *interface == name.value);
+            if found.is_none() {
+                let hint = did_you_mean(&name.value, interfaces.iter().map(String::as_str));
+                report.mistake(&name.place, format!("hyperscsi has no interface \"{}\"{hint}", name.value));
+            }
+            found
+        };
+        names.iter().filter_map(place).collect()
+    });
+    Group { name, password, least, interfaces: listed }
+}
+
+impl FrameGroups {
+    /// Returns the groups that are meant.
+    pub(super) fn set(&self, names: &[At<String>], report: &mut Report) -> GroupSet {
+        let mut set = GroupSet::NONE;
+        for name in names {
+            match self.places.get(&name.value) {
+                Some(place) => set = set.with(*place),
+                None => {
+                    let hint = did_you_mean(&name.value, self.places.keys().map(String::as_str));
+                    report.mistake(&name.place, format!("hyperscsi has no group \"{}\"{hint}", name.value));
+                }
+            }
+        }
+        set
+    }
+
+    /// Says when a LUN wants what nobody can give: protection that iSCSI has not, from groups that have no keys.
+    pub(super) fn check(
+        &self,
+        luns: &[super::super::value::MappedLun],
+        groups: GroupSet,
+        place: &Place,
+        report: &mut Report,
+    ) {
+        for lun in luns.iter().filter(|lun| lun.protection > Level::None) {
+            let known = self.frames.iter().flat_map(|frames| &frames.groups).enumerate();
+            let reaches = |(at, group): (usize, &Group)| {
+                groups.has(at) && lun.groups.has(at) && group.password.is_some()
+            };
+            if !known.into_iter().any(reaches) {
+                let message = format!(
+                    "LUN {} is protected, so that iSCSI does not show it, and no group with a password sees it",
+                    lun.lun
+                );
+                report.warn(place, message);
+            }
+        }
+    }
+}
+
+pub(super) fn level(word: &str) -> Level {
+    match word {
+        "encrypt" => Level::Encrypt,
+        "integrity" => Level::Integrity,
+        _ => Level::None,
+    }
+}
+
+fn is_interface(name: &str) -> bool {
+    let odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+    !name.is_empty() && name.len() <= INTERFACE_LEN_MAX && !name.contains(odd)
+}

@@ -1,0 +1,138 @@
+//! The configuration as HyperSCSI's handshakes, discoveries and requests ask for it.
+
+use alloc::collections::BTreeMap;
+
+use base::ether::{EtherPort, PortState};
+use hyperscsi::login::directory::{Access as GroupAccess, Directory as LoginDirectory, Entrance, Export};
+use hyperscsi::pdu::discovery::ExportedLun;
+use hyperscsi::pdu::name::{GroupName, Name};
+use hyperscsi::pdu::parameters::{Levels, Parameters};
+use hyperscsi::seal::Level;
+use hyperscsi::target::contract::{Directory, SessionId};
+use scsi::lun::Lun;
+
+use crate::config::{GroupConfig, ShardConfig, TargetConfig};
+use crate::nexus::{Nexuses, Way};
+use crate::transport::Session;
+
+/// The directory of a running shard: its configuration, and what is up at present.
+pub(crate) struct Register<'a> {
+    pub(crate) config: &'a ShardConfig,
+    pub(crate) nexuses: &'a Nexuses,
+    pub(crate) ports: &'a BTreeMap<EtherPort, PortState>,
+    pub(crate) draining: bool,
+}
+
+impl ShardConfig {
+    fn group(&self, name: &GroupName) -> Option<&GroupConfig> {
+        self.frames.groups.iter().find(|group| group.name == *name)
+    }
+
+    /// Returns whether a session of the group may go on, whose initiator knew the group's password or not.
+    pub(crate) fn lets_in(&self, group: &GroupName, authenticated: bool) -> bool {
+        let demands = |group: &GroupConfig| matches!(group.access, GroupAccess::Password(_));
+        self.group(group).is_some_and(|group| authenticated || !demands(group))
+    }
+}
+
+impl GroupConfig {
+    fn is_heard_on(&self, port: EtherPort) -> bool {
+        self.ports.as_ref().is_none_or(|ports| ports.contains(&port))
+    }
+}
+
+impl Register<'_> {
+    /// Returns a group that may be served through a port now.
+    fn group(&self, port: EtherPort, name: &GroupName) -> Option<&GroupConfig> {
+        self.config.group(name).filter(|group| !self.draining && group.is_heard_on(port))
+    }
+
+    /// Returns whether the target has room for another session. The one whose place a new session may take does not count,
+    /// and it is not known yet which that is.
+    fn has_room(&self, target: &TargetConfig) -> bool {
+        let sessions = self.nexuses.iter().filter(|(_, entry)| entry.target == target.id).count();
+        u32::try_from(sessions).is_ok_and(|count| count <= target.sessions_max) && target.sessions_max > 0
+    }
+}
+
+impl LoginDirectory for Register<'_> {
+    fn instance(&self) -> [u8; 16] {
+        self.config.frames.instance
+    }
+
+    fn entrance(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<Entrance> {
+        let known = self.group(port, group)?;
+        let target = self.config.target_called(target)?;
+        if !target.groups.contains(group) || !self.has_room(target) {
+            return None;
+        }
+        let levels = match known.access {
+            GroupAccess::Open => Levels::OPEN,
+            GroupAccess::Password(_) => Levels::from(known.least),
+        };
+        Some(Entrance {
+            access: known.access.clone(),
+            parameters: Parameters {
+                frame_max: u16::MAX,
+                levels,
+                exchanges: target.exchanges,
+                ..Parameters::DEFAULT
+            },
+            steering: self.config.frames.steering,
+        })
+    }
+
+    fn export_behind(&self, port: EtherPort, group: &GroupName, after: Option<&Name>) -> Option<Export> {
+        let known = self.group(port, group)?;
+        let targets = &self.config.targets;
+        let start =
+            after.map_or(0, |after| targets.partition_point(|target| target.name.as_str() <= &**after));
+        let way = Way::Group(group.clone(), true);
+        targets.get(start..)?.iter().find_map(|target| {
+            // Targets of other shards have no room for sessions here.
+            if !target.groups.contains(group) || target.sessions_max == 0 {
+                return None;
+            }
+            let mut luns: alloc::vec::Vec<ExportedLun> = target
+                .luns
+                .iter()
+                .filter(|row| way.shows(row))
+                .filter_map(|row| {
+                    let Lun(lun) = Lun::from_number(row.number)?;
+                    Some(ExportedLun { lun, level: row.least.max(known.least) })
+                })
+                .collect();
+            luns.sort_by_key(|exported| exported.lun);
+            if luns.is_empty() {
+                return None;
+            }
+            Some(Export {
+                target: Name::new(target.name.as_str())?,
+                authenticates: matches!(known.access, GroupAccess::Password(_)),
+                luns,
+                macs: self
+                    .ports
+                    .iter()
+                    .filter(|(port, _)| known.is_heard_on(**port))
+                    .map(|(_, state)| state.mac)
+                    .collect(),
+            })
+        })
+    }
+
+    fn sid_taken(&self, _sid: u32) -> bool {
+        // Sessions live in the engine, which asks itself before it asks us; those of other shards have another first byte.
+        false
+    }
+}
+
+impl Directory for Register<'_> {
+    fn least_level(&self, session: SessionId, lun: u64) -> Level {
+        let Some(entry) = self.nexuses.get(Session::HyperScsi(session).nexus()) else {
+            return Level::Encrypt;
+        };
+        let Way::Group(group, _) = &entry.way else { return Level::Encrypt };
+        let Some(known) = self.config.group(group) else { return Level::Encrypt };
+        entry.least_at(Lun(lun)).map_or(known.least, |least| least.max(known.least))
+    }
+}

@@ -302,3 +302,55 @@ fn changed_frames_break_neither_end() {
         }
     }
 }
+
+/// Where units may be reached without protection, frames of such exchanges can be forged. They use up numbers and slots of
+/// their own, and what the target acknowledges of them is held against nobody.
+#[test]
+fn forged_frames_without_protection_leave_what_is_protected_alone() {
+    let mut world = World::new(3, FramePlan::CLEAN, Some("sesame"));
+    world.config.levels = [(1, Level::Integrity)].into();
+    let plan = ours::SessionPlan { level: Level::None, ..world.plan_of(1) };
+    world.join(plan);
+    world.initiators[0].session.set_level(1, Level::Encrypt);
+    world.up();
+    let sid = world.engine.sessions().next().unwrap().sids.1;
+    let (target, host) = (world.sockets[0].state.mac, world.sockets[1].state.mac);
+    let forge = |world: &mut World, pn: u64, lun: u64| {
+        let number = pn as u32;
+        let xid = 1 + number % 100;
+        let mut payload = Vec::new();
+        Request::Command(Command { lun, ..command(COUNT, 9000 + number, 0, 0) }).encode(&mut payload);
+        let header = Header {
+            tag: number as u16 % 128,
+            last: true,
+            fragment: 0,
+            protected: false,
+            cmd: Cmd::Request,
+            flags: Flags::ELICITS,
+            len: payload.len() as u16,
+            sid,
+            pn,
+            xid,
+            off: 0,
+        };
+        world.inject(target, host, &raw(&header, &payload));
+        // The same numbers as what is protected uses.
+        let protected = Header { xid: 1 << 31 | xid, ..header };
+        world.inject(target, host, &raw(&protected, &payload));
+    };
+    for number in 1..=100 {
+        forge(&mut world, u64::from(number) * 2, u64::from(number) % 2);
+        let write = world.write(0, 1, number * 20, 20, 4);
+        let count = world.submit(0, Ask::new(1, cdb(COUNT, number, 0)));
+        world.good(0, write);
+        world.good(0, count);
+        let read = world.read(0, 1, number * 20, 20);
+        assert!(world.good(0, read) == pattern(1, number * 20, 20, 4));
+    }
+    assert_eq!((world.initiators[0].ups, world.initiators[0].down), (1, None));
+    let stats = world.engine.stats();
+    assert!(stats.unprotected + stats.refused_level > 20, "{stats:?}");
+    assert!((1..=100).all(|number| world.server.counts.get(&number) == Some(&1)));
+    // What was forged for the unit that demands protection never ran.
+    assert!(world.server.ran.iter().all(|(lun, number)| *lun == 0 || *number < 9000));
+}

@@ -149,3 +149,46 @@ fn what_is_ordered_runs_behind_all_that_was_asked_before() {
         world.is_clean();
     }
 }
+
+#[test]
+fn short_memory_costs_time_and_busy_answers_and_nothing_hangs() {
+    for seed in seeds(4) {
+        println!("HYPER_SEED={seed}");
+        let limits = Limits {
+            data_out_bytes_max: 512 << 10,
+            data_in_bytes_max: 256 << 10,
+            unsent_bytes_max: 200 << 10,
+            ..Limits::default()
+        };
+        let plan = lossy([0, 50, 10, 200][seed as usize % 4], Duration::from_micros(200));
+        let mut world = World::with(seed, plan, (seed % 2 == 0).then_some("sesame"), limits, 1500);
+        for isid in 1..=3 {
+            world.join(world.plan_of(isid));
+        }
+        world.up();
+        let (mut open, mut busy) = (Vec::new(), 0);
+        for index in 0..60u32 {
+            let at = index as usize % 3;
+            open.push((at, world.write(at, 0, index * 100, 100, seed), index));
+            open.push((at, world.read(at, 1, index, 400), u32::MAX));
+        }
+        while let Some((at, task, index)) = open.pop() {
+            let outcome = world.end(at, task);
+            if status(&outcome) == Some(8) {
+                // It was told to come again, and does.
+                busy += 1;
+                assert!(index != u32::MAX, "reads wait");
+                open.push((at, world.write(at, 0, index * 100, 100, seed), index));
+            } else {
+                assert!(outcome.end.is_good(), "{:?}", outcome.end);
+            }
+        }
+        for index in 0..60u32 {
+            let task = world.read(0, 0, index * 100, 100);
+            assert!(world.good(0, task) == pattern(0, index * 100, 100, seed), "{index}");
+        }
+        assert_eq!(world.engine.stats().busy, busy);
+        world.rest(Duration::from_secs(2));
+        world.is_clean();
+    }
+}

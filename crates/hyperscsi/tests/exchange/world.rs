@@ -111,6 +111,8 @@ pub(crate) struct Server {
     pub(crate) counts: BTreeMap<u32, u32>,
     /// The numbers that were counted, in order.
     pub(crate) order: Vec<u32>,
+    /// The same, each with its unit.
+    pub(crate) ran: Vec<(u64, u32)>,
     pub(crate) sessions: Vec<SessionId>,
     pub(crate) downs: Vec<Down>,
     pub(crate) executed: u64,
@@ -173,6 +175,7 @@ impl Server {
                     }
                     COUNT => {
                         self.order.push(lba);
+                        self.ran.push((command.lun, lba));
                         *self.counts.entry(lba).or_default() += 1;
                         engine.finish(command.task, Finish::good(0));
                     }
@@ -609,6 +612,11 @@ impl World {
             assert_eq!(initiator.session.open(), 0);
         }
     }
+}
+
+/// Returns the status of an outcome.
+pub(crate) fn status(outcome: &Outcome) -> Option<u8> {
+    if let ours::End::Status(ending) = &outcome.end { Some(ending.status) } else { None }
 }
 
 /// Seeds of random tests: those in the environment variable, or the first few.

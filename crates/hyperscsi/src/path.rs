@@ -400,12 +400,11 @@ impl Path {
     /// Hands everything that is under way to other paths.
     pub(crate) fn hand_over(&mut self, outbox: &mut Outbox) {
         for space in &mut self.spaces {
-            while let Some(sent) = space.out.oldest() {
-                sent.repeated = true;
-                if let Carried::Chunk(chunk) = sent.carried {
+            space.out.repeat_all(|carried| {
+                if let Carried::Chunk(chunk) = carried {
                     outbox.lost(&chunk);
                 }
-            }
+            });
         }
     }
 

@@ -232,6 +232,18 @@ impl Outgoing {
             .find(|sent| sent.state == State::UnderWay && !sent.repeated && sent.carried != Carried::Nothing)
     }
 
+    /// Gives `repeat` the content of every frame under way that was not repeated, oldest first; it is, from now on.
+    pub(crate) fn repeat_all(&mut self, mut repeat: impl FnMut(Carried)) {
+        self.rise();
+        let from = self.index(self.low);
+        for sent in self.ring.range_mut(from..) {
+            if sent.state == State::UnderWay && !sent.repeated {
+                sent.repeated = true;
+                repeat(sent.carried);
+            }
+        }
+    }
+
     /// Forgets what is settled, and what was given up before `before`.
     pub(crate) fn forget(&mut self, before: Instant) {
         while let Some(front) = self.ring.front() {

@@ -49,6 +49,10 @@ impl Session {
             if self.is_command_lost(slot) {
                 return Err(Why::CommandLost);
             }
+            if !self.repairs() {
+                let synced = self.link(slot).map_or(Instant::ORIGIN, |link| link.synced);
+                self.repair_talk(slot, synced);
+            }
         }
         if pdu.ttt == Ttt::NONE {
             return Ok(());

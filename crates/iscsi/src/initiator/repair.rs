@@ -165,14 +165,15 @@ impl Session {
         }
     }
 
-    /// At level 0, returns when the command went out on this connection whose number is the one that the target waits for,
-    /// unless a ping has followed it already.
+    /// At level 0, returns when the command went out on this connection whose number is the one that the target waits for, or
+    /// a text that is not answered, unless a ping has followed it already.
     pub(super) fn command_is_due(&self, slot: Slot) -> Option<Instant> {
         if self.repairs() {
             return None;
         }
         let synced = self.link(slot)?.synced;
-        self.oldest_unacknowledged(slot, |sent_at| sent_at >= synced).map(|(_, sent_at)| sent_at)
+        let command = self.oldest_unacknowledged(slot, |sent_at| sent_at >= synced);
+        command.map(|(_, sent_at)| sent_at).or_else(|| self.said_on(slot).filter(|said| *said >= synced))
     }
 
     /// At level 0, returns whether a command certainly did not arrive on this connection.

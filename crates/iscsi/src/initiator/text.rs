@@ -184,7 +184,7 @@ impl Session {
             return Ok(());
         }
         // Where what is lost is given up, or can come twice, an answer may come after its conversation.
-        let late = self.repairs() && pdu.itt.0 >> 30 == TAG_SMALL;
+        let late = self.repairs() && pdu.itt.0 >> 30 == TAG_SMALL || self.ghosts.contains(&pdu.itt);
         let stray = || if late { Ok(()) } else { Err(Why::TextNotExpected) };
         let Some(talk) = self.talk.as_mut() else { return stray() };
         let Some((at, itt, conversation)) = talk.at.as_mut() else { return stray() };
@@ -278,9 +278,17 @@ impl Session {
             .talk
             .as_ref()
             .is_some_and(|talk| talk.said < synced && talk.at.as_ref().is_some_and(|(at, _, _)| *at == slot));
+        let itt = self.talk.as_ref().and_then(|talk| talk.at.as_ref().map(|(_, itt, _)| *itt));
         if lost && self.link(slot).is_some_and(|link| link.missing_statuses(None).is_none()) {
+            // It may only be late.
+            itt.into_iter().for_each(|itt| self.remember(itt));
             self.lose_talk(Some(slot));
         }
+    }
+
+    /// Returns when something was said on this connection that is not answered.
+    pub(super) fn said_on(&self, slot: Slot) -> Option<Instant> {
+        self.talks_on(slot).then(|| self.talk.as_ref().map(|talk| talk.said)).flatten()
     }
 
     /// Returns whether a conversation waits for an answer on this connection.

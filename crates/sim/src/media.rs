@@ -72,6 +72,8 @@ struct State {
     plug: u64,
     executions: BTreeMap<(u32, u64, u64), u32>,
     twice: Vec<String>,
+    /// Nothing fails any more, also after the power comes back.
+    healed: bool,
 }
 
 impl Medium {
@@ -92,6 +94,7 @@ impl Medium {
             plug: 0,
             executions: BTreeMap::new(),
             twice: Vec::new(),
+            healed: false,
             rng,
         })))
     }
@@ -139,11 +142,16 @@ impl Medium {
         if state.power.is_some() {
             (state.inner, state.faults) = wired(&state.plan, state.power.as_ref(), seed);
         }
+        if state.healed {
+            state.faults.clear();
+        }
     }
 
     /// Heals it: nothing fails any more.
     pub fn heal(&self) {
-        self.0.borrow().faults.clear();
+        let mut state = self.0.borrow_mut();
+        state.healed = true;
+        state.faults.clear();
     }
 
     /// Returns whether nothing is under way.
@@ -158,9 +166,10 @@ impl Medium {
         let id = OpId(u64::MAX);
         state.inner.submit(Op { id, action: OpAction::Read { at, len } });
         let mut bytes = vec![0; len];
-        if let Some(Completion { result: Ok(Outcome::Data(data)), .. }) = state.inner.poll() {
-            data.copy_to(0, &mut bytes);
-        }
+        match state.inner.poll() {
+            Some(Completion { result: Ok(Outcome::Data(data)), .. }) => data.copy_to(0, &mut bytes),
+            other => panic!("a medium cannot be inspected: {other:?}"),
+        };
         bytes
     }
 

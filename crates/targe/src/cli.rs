@@ -274,6 +274,9 @@ pub(crate) struct VerifyArgs {
     /// End at the first wrong block
     #[arg(long)]
     pub(crate) stop_on_corruption: bool,
+    /// Only write: make no zeros (WRITE SAME), free no storage (UNMAP)
+    #[arg(long)]
+    pub(crate) no_zeroes: bool,
     /// End after so many failed commands
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) errors: u64,

@@ -91,6 +91,7 @@ fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<Plan, Failure> {
         work: if args.full { Work::Whole } else { Work::For(args.time) },
         pattern: pattern.transpose()?,
         stop_on_corruption: args.stop_on_corruption,
+        zeroes: !args.no_zeroes,
         errors_max: args.errors,
         seed: args.seed.unwrap_or_else(seed),
     })
@@ -218,6 +219,9 @@ fn show(report: &Report) -> String {
         report.writes,
         bytes(report.read_bytes)
     ));
+    if report.zeroed + report.freed > 0 {
+        row(&format!("{} ranges made zeros, {} freed", report.zeroed, report.freed));
+    }
     row(&format!(
         "{} of {} verified, {:.1} s in all",
         bytes(report.verified_bytes),

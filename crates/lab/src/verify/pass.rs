@@ -1,5 +1,7 @@
 //! The run itself: what is sent when, and what becomes of it.
 
+mod clear;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -14,6 +16,7 @@ use oracle::stamp::{DeviceId, Sequence, Stamp, WriterId};
 use store::contract::{Durability, Failure, Fault, OpAction, Outcome};
 use store::shared::SharedStore;
 
+use self::clear::Clear;
 use super::journal::{Head, Journal};
 use super::plan::{Plan, Refused, Span, Work, wide};
 use super::report::{Progress, Report, Stage};
@@ -25,6 +28,10 @@ const AGAIN_EVERY: u64 = 16;
 /// One write in so many asks for stable storage (FUA), and one flush follows so many writes.
 const STABLE_EVERY: u64 = 8;
 const FLUSH_EVERY: u64 = 64;
+
+/// One change in so many of a run by time makes zeros or frees storage; in a pass over the whole range, one such change
+/// comes after so many writes, where nothing was written yet.
+const CLEAR_EVERY: u64 = 8;
 
 /// What an operation under way is.
 #[derive(Debug)]
@@ -38,6 +45,12 @@ enum Doing {
         read: ReadId,
         span: Span,
         stage: Stage,
+    },
+    /// Zeros, or storage that is freed.
+    Clear {
+        op: OpId,
+        span: Span,
+        how: Clear,
     },
     Flush {
         flush: FlushId,
@@ -64,6 +77,8 @@ pub(super) struct Pass<'a> {
     sequence: u64,
     flushes: u64,
     next_key: u64,
+    /// What the device cannot do is not asked again.
+    clears: [bool; 2],
     doing: BTreeMap<u64, Doing>,
     /// Units with an operation under way, as runs: first and count.
     busy: BTreeSet<Span>,
@@ -100,6 +115,7 @@ impl<'a> Pass<'a> {
             sequence: 0,
             flushes: 0,
             next_key: 0,
+            clears: [plan.zeroes, plan.zeroes && disk.profile().thin],
             doing: BTreeMap::new(),
             busy: BTreeSet::new(),
             ended,
@@ -153,6 +169,12 @@ impl<'a> Pass<'a> {
                 return Ok(());
             }
             self.start_write(span)?;
+            if number % CLEAR_EVERY == 0 && number + 1 < chunks {
+                // Where nothing was written yet: it will be, so that no block is left without its signature.
+                let ahead = number + 1 + self.rng.below(chunks - number - 1);
+                let ahead = step_of(start, step, ahead, chunks);
+                self.try_clear(self.part(ahead.saturating_mul(chunk), chunk))?;
+            }
             if number % AGAIN_EVERY == AGAIN_EVERY - 1 {
                 let done = step_of(start, step, self.rng.below(number), chunks);
                 let again = self.part(done.saturating_mul(chunk), chunk);
@@ -180,6 +202,8 @@ impl<'a> Pass<'a> {
             let span = self.part(at, count);
             if self.rng.chance(1, 4) {
                 self.try_read(span, Stage::Writing);
+            } else if self.rng.chance(1, CLEAR_EVERY) {
+                self.try_clear(span)?;
             } else {
                 self.try_write(span)?;
             }
@@ -392,6 +416,7 @@ impl<'a> Pass<'a> {
         let Some(doing) = self.doing.remove(&key) else { return Ok(()) };
         match doing {
             Doing::Write { op, span } => self.written(op, span, result),
+            Doing::Clear { op, span, how } => self.cleared(op, span, how, result),
             Doing::Read { read, span, stage } => {
                 self.was_read(read, span, stage, result);
                 Ok(())

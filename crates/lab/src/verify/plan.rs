@@ -24,6 +24,8 @@ pub struct Plan {
     pub pattern: Option<Pattern>,
     /// Whether the run ends at the first wrong block.
     pub stop_on_corruption: bool,
+    /// Whether zeros are written and storage is freed too (WRITE SAME, UNMAP), where the device can do that.
+    pub zeroes: bool,
     /// How many operations may fail before the run ends.
     pub errors_max: u64,
     /// Where offsets, lengths, contents and the identity of the run come from.
@@ -50,6 +52,7 @@ impl Default for Plan {
             work: Work::For(Duration::from_secs(10)),
             pattern: None,
             stop_on_corruption: false,
+            zeroes: true,
             errors_max: 1000,
             seed: 0,
         }

@@ -21,6 +21,10 @@ pub struct Report {
     pub reads: u64,
     /// Flushes that ended well.
     pub flushes: u64,
+    /// Ranges that were made zeros.
+    pub zeroed: u64,
+    /// Ranges whose storage was freed.
+    pub freed: u64,
     /// Bytes written.
     pub written_bytes: u64,
     /// Bytes read back while writing.

@@ -10,7 +10,7 @@ use super::*;
 const LEN: u64 = 4 << 20;
 
 /// What a medium does wrong, at the n-th write counted from zero.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lie {
     Nothing,
     /// Says done and writes nothing.
@@ -27,6 +27,14 @@ enum Lie {
     FailHalfway(u64),
     /// Brings the whole medium back to how it was at an earlier write.
     Revert(u64, u64),
+    /// Says that it made zeros, and did not.
+    KeepZeroed,
+    /// Makes zeros of what lies behind the range, too.
+    ZeroBeyond,
+    /// Frees what lies behind the range, too.
+    FreeBeyond,
+    /// Can neither make zeros nor free anything.
+    ClearNothing,
 }
 
 /// A medium in memory that answers at once, and may lie.
@@ -57,12 +65,25 @@ impl Medium {
             }
             OpAction::Write { at, data, .. } => state.write(self.lie, usize::try_from(at).unwrap(), data),
             OpAction::Flush => Ok(Outcome::Done(DataList::new())),
+            OpAction::Deallocate { .. } | OpAction::WriteZeroes { .. } if self.lie == Lie::ClearNothing => {
+                Err(Fault::Unsupported.into())
+            }
+            OpAction::Deallocate { at, len } => Ok(state.clear(at, len, self.lie == Lie::FreeBeyond)),
+            OpAction::WriteZeroes { .. } if self.lie == Lie::KeepZeroed => Ok(Outcome::Done(DataList::new())),
+            OpAction::WriteZeroes { at, len, .. } => Ok(state.clear(at, len, self.lie == Lie::ZeroBeyond)),
             _ => Err(Fault::Unsupported.into()),
         }
     }
 }
 
 impl State {
+    fn clear(&mut self, at: u64, len: u64, beyond: bool) -> Outcome {
+        let (at, len) = (usize::try_from(at).unwrap(), usize::try_from(len).unwrap());
+        let end = (at + len + if beyond { 4096 } else { 0 }).min(self.bytes.len());
+        self.bytes[at..end].fill(0);
+        Outcome::Done(DataList::new())
+    }
+
     fn write(&mut self, lie: Lie, at: usize, data: DataList) -> Result<Outcome, Failure> {
         let number = self.writes;
         self.writes += 1;
@@ -100,8 +121,8 @@ impl SharedStore for Medium {
             atomic_len_max: 0,
             read_only: false,
             volatile_cache: true,
-            thin: false,
-            deallocated_reads_zero: false,
+            thin: true,
+            deallocated_reads_zero: true,
             rotational: false,
             forgets: false,
         }
@@ -126,6 +147,25 @@ fn a_sound_medium_is_found_sound() {
     assert!(report.is_sound(), "{report:?}");
     assert_eq!((report.verified_bytes, report.range_bytes), (LEN, LEN));
     assert!(report.written_bytes >= LEN && report.read_bytes >= report.written_bytes && report.flushes > 0);
+}
+
+#[test]
+fn zeros_and_freed_storage_are_part_of_the_mix_and_judged() {
+    let sound = judge(Lie::Nothing, &whole());
+    assert!(sound.zeroed > 0 && sound.freed > 0 && sound.is_sound(), "{sound:?}");
+    let by_time = Plan { work: Work::For(Duration::from_millis(100)), ..whole() };
+    let sound = judge(Lie::Nothing, &by_time);
+    assert!(sound.zeroed > 0 && sound.freed > 0 && sound.is_sound(), "{sound:?}");
+    // What keeps its old content although it is zeros, and what goes although nobody asked for that.
+    for lie in [Lie::KeepZeroed, Lie::ZeroBeyond, Lie::FreeBeyond] {
+        let report = judge(lie, &by_time);
+        assert!(report.wrong.total() > 0 && report.errors == 0, "{lie:?}: {report:?}");
+    }
+    // A device that cannot do it is not at fault, and who does not want it does not get it.
+    for (lie, plan) in [(Lie::ClearNothing, whole()), (Lie::Nothing, Plan { zeroes: false, ..whole() })] {
+        let report = judge(lie, &plan);
+        assert!(report.is_sound() && report.zeroed + report.freed == 0, "{report:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,94 @@
+//! Zeros, and storage that is freed, between the writes.
+
+use base::units::Lba;
+use oracle::history::{Change, End, OpId, Planned};
+use oracle::journal::What;
+use store::contract::{Durability, Failure, Fault, OpAction, Outcome};
+
+use super::{Doing, Pass, STABLE_EVERY, end_of};
+use crate::verify::plan::{Refused, Span, wide};
+use crate::verify::report::Stage;
+
+/// How blocks come to be zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clear {
+    /// WRITE SAME: they are.
+    Write,
+    /// UNMAP: a hint, which a device may follow in part.
+    Free,
+}
+
+impl Pass<'_> {
+    /// Makes blocks zeros, or frees them, if nothing else is going on there and the device can do it.
+    pub(super) fn try_clear(&mut self, span: Span) -> Result<(), Refused> {
+        let (how, other) =
+            if self.rng.chance(1, 2) { (Clear::Write, Clear::Free) } else { (Clear::Free, Clear::Write) };
+        let able = |how: Clear| self.clears.get(how as usize).copied().unwrap_or_default();
+        match [how, other].into_iter().find(|how| able(*how)) {
+            Some(how) if self.is_free(span) => self.start_clear(span, how),
+            _ => Ok(()),
+        }
+    }
+
+    fn start_clear(&mut self, span: Span, how: Clear) -> Result<(), Refused> {
+        let (at, len) = (self.at(span), wide(self.len_of(span)));
+        let stable = how == Clear::Write && self.rng.chance(1, STABLE_EVERY);
+        let reads_zero = how == Clear::Write || self.disk.profile().deallocated_reads_zero;
+        let change = Change {
+            device: self.device,
+            lba: Lba(span.first),
+            blocks: span.count,
+            content: if reads_zero { Planned::Zero } else { Planned::Anything },
+            stable,
+            optional: how == Clear::Free,
+        };
+        let op = self.history.submit(change);
+        self.note(What::Submit(op, change))?;
+        let durability = if stable { Durability::Stable } else { Durability::Cached };
+        let action = match how {
+            Clear::Write => {
+                OpAction::WriteZeroes { at, len, may_deallocate: self.rng.chance(1, 2), durability }
+            }
+            Clear::Free => OpAction::Deallocate { at, len },
+        };
+        self.submit(Doing::Clear { op, span, how }, Some(span), action);
+        Ok(())
+    }
+
+    /// Takes note of what became of it.
+    pub(super) fn cleared(
+        &mut self,
+        op: OpId,
+        span: Span,
+        how: Clear,
+        result: Result<Outcome, Failure>,
+    ) -> Result<(), Refused> {
+        self.busy.remove(&span);
+        let end = match (result, how) {
+            (Ok(_), Clear::Write) => {
+                self.report.zeroed += 1;
+                End::Done
+            }
+            (Ok(_), Clear::Free) => {
+                self.report.freed += 1;
+                End::Done
+            }
+            (Err(failure), _) if failure.fault == Fault::Unsupported => {
+                if let Some(able) = self.clears.get_mut(how as usize) {
+                    *able = false;
+                }
+                End::Refused
+            }
+            (Err(failure), how) => {
+                self.fail(if how == Clear::Write { "zeroing" } else { "freeing" }, span, failure);
+                end_of(failure)
+            }
+        };
+        self.history.end(op, end);
+        self.note(What::End(op, end))?;
+        if !self.stopped {
+            self.start_read(span, Stage::Writing);
+        }
+        Ok(())
+    }
+}

@@ -6,6 +6,7 @@ configuration of one product. Rigs never name a product themselves, so that a ri
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import re
 import shutil
@@ -90,6 +91,10 @@ class Server:
 
     def medium_path(self, unit=0):
         return os.path.join(self.folder, f"lun{unit}.img")
+
+    def medium_digest(self, unit=0):
+        with open(self.medium_path(unit), "rb") as medium:
+            return hashlib.file_digest(medium, "sha256").hexdigest()
 
     def make_media(self):
         for unit, lun in enumerate(self.export.luns):
@@ -347,6 +352,9 @@ class Lio(Server):
 
     def alive(self):
         return self.guest is not None and self.guest.process.poll() is None
+
+    def medium_digest(self, unit=0):
+        return self.guest.run(f"sha256sum < /tmp/lun{unit}.img").split()[0]
 
     def cause_of_death(self):
         with open(self.guest.console, errors="replace") as console:

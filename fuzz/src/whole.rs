@@ -19,7 +19,9 @@ use iscsi::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode};
 use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::engine::Limits;
 use store::ram::Ram;
-use target::config::{DiscoveryConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
+use target::config::{
+    DiscoveryConfig, FramesConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId,
+};
 use target::shard::Shard;
 
 const PEERS: usize = 3;
@@ -289,7 +291,13 @@ fn conn(peer: usize) -> ConnId {
 
 fn config() -> ShardConfig {
     let open = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
-    let lun = |unit| LunEntry { number: 0, unit: UnitId(unit), access: Access::ReadWrite };
+    let lun = |unit| LunEntry {
+        number: 0,
+        unit: UnitId(unit),
+        access: Access::ReadWrite,
+        least: hyperscsi::seal::Level::None,
+        groups: None,
+    };
     let sees = |pattern: &str, unit| InitiatorEntry {
         pattern: Rc::from(pattern),
         luns: Some(vec![lun(unit)]),
@@ -309,9 +317,13 @@ fn config() -> ShardConfig {
             users: vec![],
             keys: keys.clone(),
             sessions_max: 64,
+            groups: vec![],
+            frames_port: RelativePort(2),
+            exchanges: 8,
             session_limits: None,
         }],
         discovery: DiscoveryConfig { enabled: true, auth: open, users: vec![], keys },
+        frames: FramesConfig::default(),
     }
 }
 

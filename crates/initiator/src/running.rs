@@ -1,6 +1,6 @@
 //! A command that is under way, and can be ended.
 //!
-//! A plain [`Answer`](crate::answer::Answer) can be dropped, but its command goes on. Who gives a command a time, or
+//! A plain [`Answer`] can be dropped, but its command goes on. Who gives a command a time, or
 //! lets its user lose patience, wants it ended at the target: ABORT TASK.
 
 use std::future::Future;

@@ -53,6 +53,8 @@ pub enum Notice {
     },
     /// A login failed.
     LoginRefused(Refusal),
+    /// A handshake of HyperSCSI came to nothing.
+    HandshakeRefused(hyperscsi::login::target::Refusal),
     /// A HyperSCSI session began.
     FrameSessionUp {
         /// The initiator.
@@ -298,7 +300,9 @@ impl Shard {
 
     /// Returns something that an operator may want to know.
     pub fn poll_notice(&mut self) -> Option<Notice> {
-        self.notices.pop_front().or_else(|| self.engine.poll_refusal().map(Notice::LoginRefused))
+        let logins = &mut self.engine;
+        let notice = self.notices.pop_front().or_else(|| logins.poll_refusal().map(Notice::LoginRefused));
+        notice.or_else(|| self.frames.poll_refusal().map(Notice::HandshakeRefused))
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {
@@ -362,8 +366,9 @@ impl Shard {
 
     /// Returns how many logins succeeded and how many failed so far.
     pub const fn logins(&self) -> (u64, u64) {
-        let stats = self.engine.stats();
-        (stats.logins, stats.logins_failed)
+        let (stats, handshakes) = (self.engine.stats(), self.frames.handshakes());
+        let failed = handshakes.refused + handshakes.unfinished;
+        (stats.logins + self.frames.stats().sessions, stats.logins_failed + failed)
     }
 
     /// Returns what the protocol engine did so far.

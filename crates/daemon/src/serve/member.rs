@@ -10,6 +10,7 @@ use base::transmit::Transmit;
 use device::unit::{LogicalUnit, Unusable};
 use drivers::files::Files;
 use drivers::mailbox::Handle;
+use hyperscsi::login::target::Refusal as Refused;
 use iscsi::target::contract::{Down, Refusal, Repairs};
 use target::config::UnitId;
 use target::control::{FrameSessionReport, Notice, SaveRequest, SessionReport, UnitReport};
@@ -246,6 +247,13 @@ impl Member {
                 } else {
                     crate::warning!("session of {initiator}{with} is over: {why}");
                 }
+            }
+            Notice::HandshakeRefused(Refused { port, peer, initiator, group, why }) => {
+                let on = self.interface(port);
+                let (initiator, group): (&str, &str) = (&initiator, &group);
+                crate::warning!(
+                    "login of {initiator} from {peer} on {on} in group {group:?} is refused: {why}"
+                );
             }
             // Every reactor has every interface; one of them tells.
             Notice::PortUp { port, state } if self.index == 0 => {

@@ -28,6 +28,7 @@ use super::opaque::{Pending, Record};
 use super::post::{self, Post};
 use super::{Agreed, accept, choose, context};
 use crate::frame::{Cmd, Header};
+use crate::pdu::name::{GroupName, Name};
 use crate::pdu::negotiate::{
     Accept, Answer, COOKIE_LEN, Finish, HandshakeId, Hello, KE1_LEN, KE2_LEN, Negotiate, Negotiated,
     RefuseReason, Start, without_last,
@@ -49,6 +50,11 @@ pub struct Reception {
     halves: Vec<Half>,
     over: VecDeque<Over>,
     post: Post,
+    /// Handshakes that were refused lately: their initiators repeat themselves, as nothing vouches for a refusal.
+    refused: VecDeque<HandshakeId>,
+    refusals: VecDeque<Refusal>,
+    /// How often those who watch are told.
+    told: Allowance,
     stats: Stats,
 }
 
@@ -69,6 +75,49 @@ pub struct Stats {
     pub refused: u64,
     /// Frames that were none of a handshake, damaged, or for a group or target that is not here.
     pub ignored: u64,
+}
+
+/// A handshake that came to nothing, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Where it came in.
+    pub port: EtherPort,
+    /// Where it came from; nothing vouches for that, nor for the names.
+    pub peer: Mac,
+    /// Who the initiator says it is.
+    pub initiator: Name,
+    /// The group that it named.
+    pub group: GroupName,
+    /// Why.
+    pub why: Refused,
+}
+
+/// Why a handshake came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It came with a password.
+    #[error("the group has no password, and it came with one")]
+    OpenGroup,
+    /// It came without a password.
+    #[error("the group has a password, and it came without")]
+    PasswordNeeded,
+    /// Nothing that it offered is taken.
+    #[error("it offered no protection, or no parameters, that are taken here")]
+    Parameters,
+    /// It got its answer, and said no more.
+    #[error("it did not finish: its password is wrong, or it went away")]
+    Unfinished,
+}
+
+impl Refused {
+    const fn reason(self) -> RefuseReason {
+        match self {
+            Self::OpenGroup => RefuseReason::OPEN_GROUP,
+            Self::PasswordNeeded => RefuseReason::PASSWORD_NEEDED,
+            Self::Parameters => RefuseReason::PARAMETERS,
+            Self::Unfinished => RefuseReason::NOT_AUTHORIZED,
+        }
+    }
 }
 
 /// Where a frame came from.
@@ -121,6 +170,8 @@ impl Reception {
     /// interval.
     const STRANGERS: (u32, Duration) = (8, Duration::from_millis(250));
     const OPEN: (u32, Duration) = (64, Duration::from_millis(20));
+    /// Refusals that are told to those who watch: so many at once, and then one in each interval. All are counted.
+    const TOLD: (u32, Duration) = (16, Duration::from_secs(1));
 
     /// Makes one that answers nobody until it was given entropy.
     pub fn new(now: Instant) -> Self {
@@ -134,6 +185,9 @@ impl Reception {
             halves: Vec::new(),
             over: VecDeque::new(),
             post: Post::default(),
+            refused: VecDeque::new(),
+            refusals: VecDeque::new(),
+            told: Allowance::full(Self::TOLD.0, now),
             stats: Stats::default(),
         }
     }
@@ -261,14 +315,19 @@ impl Reception {
         ours.frame_max = ours.frame_max.min(self.frame_max(from.port));
         let choice = choose(&ours, &start.offer, matches!(entrance.access, Access::Password(_)));
         let refused = match (&entrance.access, &start.ke1, choice) {
-            (Access::Open, Some(_), _) => Some(RefuseReason::OPEN_GROUP),
-            (Access::Password(_), None, _) => Some(RefuseReason::PASSWORD_NEEDED),
-            (_, _, None) => Some(RefuseReason::PARAMETERS),
+            (Access::Open, Some(_), _) => Some(Refused::OpenGroup),
+            (Access::Password(_), None, _) => Some(Refused::PasswordNeeded),
+            (_, _, None) => Some(Refused::Parameters),
             _ => None,
         };
-        if let Some(reason) = refused {
-            self.stats.refused += 1;
-            self.refuse(from, &start.handshake, reason, Duration::ZERO);
+        if let Some(why) = refused {
+            self.refuse(from, &start.handshake, why.reason(), Duration::ZERO);
+            if !self.refused.contains(&start.handshake) {
+                self.stats.refused += 1;
+                self.refused.push_front(start.handshake);
+                self.refused.truncate(Self::HALVES_MAX);
+                self.tell(now, from, &start, why);
+            }
             return None;
         }
         let choice = choice?;
@@ -442,6 +501,21 @@ impl Reception {
         self.say(from, &Negotiated::Refuse { handshake: *handshake, reason, retry_after_ms });
     }
 
+    /// Tells those who watch.
+    fn tell(&mut self, now: Instant, from: From, start: &Start, why: Refused) {
+        if self.told.take(now, Self::TOLD.1).is_ok() {
+            let (initiator, group) = (start.initiator.clone(), start.group.clone());
+            let refusal = Refusal { port: from.port, peer: from.source, initiator, group, why };
+            self.refusals.push_back(refusal);
+            self.refusals.truncate(Self::HALVES_MAX);
+        }
+    }
+
+    /// Returns a handshake that came to nothing.
+    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+        self.refusals.pop_front()
+    }
+
     fn say(&mut self, from: From, step: &Negotiated) {
         let mut payload = Vec::new();
         step.encode(&mut payload);
@@ -467,15 +541,12 @@ impl Reception {
 
     /// Forgets what is too old.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let (guesses, stats) = (&mut self.guesses, &mut self.stats);
-        self.halves.retain(|half| {
-            let keep = now < half.since.after(Self::HALF_LIFETIME);
-            if !keep {
-                guesses.wrong(now, &half.start.group);
-                stats.unfinished += 1;
-            }
-            keep
-        });
+        let old = |half: &mut Half| now >= half.since.after(Self::HALF_LIFETIME);
+        for half in self.halves.extract_if(.., old).collect::<Vec<_>>() {
+            self.guesses.wrong(now, &half.start.group);
+            self.stats.unfinished += 1;
+            self.tell(now, half.begun.from, &half.start, Refused::Unfinished);
+        }
         while self.over.front().is_some_and(|over| now >= over.since.after(Self::OVER_LIFETIME)) {
             self.over.pop_front();
         }

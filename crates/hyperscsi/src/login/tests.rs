@@ -11,6 +11,7 @@ use base::time::Duration;
 use super::*;
 use crate::Role;
 use crate::login::initiator::{Login, Plan, Why};
+use crate::login::target::{Reception, Refused};
 use crate::seal::{Level, Opener, Sealer};
 use house::{GROUP, OPEN_GROUP, PASSWORD, Rig, plan};
 
@@ -84,12 +85,15 @@ fn a_group_without_a_password_gets_a_session_without_keys() {
 
 #[test]
 fn what_is_wrong_is_said_in_one_sentence() {
+    let told = core::cell::RefCell::new(alloc::vec::Vec::new());
     let fails = |plan: Plan| {
         let mut rig = Rig::new(plan, 3);
         rig.bring_up();
         let begin = rig.now;
         let why = rig.run().unwrap_err();
         assert!(rig.agreed.is_empty());
+        rig.reception.handle_timeout(rig.now.after(Reception::HALF_LIFETIME));
+        told.borrow_mut().extend(core::iter::from_fn(|| rig.reception.poll_refusal()).map(|it| it.why));
         (why, rig.now.since(begin))
     };
     let (why, took) = fails(plan(GROUP, Some("not the password")));
@@ -106,6 +110,8 @@ fn what_is_wrong_is_said_in_one_sentence() {
     assert_eq!(fails(plan(OPEN_GROUP, Some(PASSWORD))).0, Why::OpenGroup);
     let refused = Plan { protection: Level::Integrity, ..plan(house::PLAIN_GROUP, Some(PASSWORD)) };
     assert_eq!(fails(refused).0, Why::ProtectionRefused(Level::Integrity));
+    let watched = [Refused::Unfinished, Refused::PasswordNeeded, Refused::OpenGroup, Refused::Parameters];
+    assert_eq!(*told.borrow(), watched, "what the target's log says");
     let open = Plan { protection: Level::Encrypt, ..plan(OPEN_GROUP, None) };
     let why = Login::new(base::time::Instant::ORIGIN, open, [0; 32]).unwrap_err();
     assert_eq!(why, Why::ProtectionNeedsPassword(Level::Encrypt));

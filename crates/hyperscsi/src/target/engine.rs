@@ -23,6 +23,7 @@ use super::contract::{Directory, Event, SessionId, SessionView};
 use super::exchange::Exchange;
 use super::session::{Phase, Session};
 use crate::frame::Header;
+use crate::login::target::{Refusal, Stats as Handshakes};
 use crate::pdu::parameters::Parameters;
 
 /// Every HyperSCSI session of a shard.
@@ -286,6 +287,16 @@ impl Engine {
     /// Takes a block of entropy, fresh from the operating system's generator.
     pub fn stir(&mut self, entropy: [u8; 32]) {
         self.door.stir(self.now, entropy);
+    }
+
+    /// Returns a handshake that came to nothing. Of many in a short time, some are only counted.
+    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+        self.door.poll_refusal()
+    }
+
+    /// Returns what became of handshakes so far.
+    pub const fn handshakes(&self) -> Handshakes {
+        self.door.handshakes()
     }
 
     /// Returns the next thing that the layer above must know or do.

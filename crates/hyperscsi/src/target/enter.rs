@@ -20,7 +20,7 @@ use crate::frame::{Cmd, Header};
 use crate::login::Agreed;
 use crate::login::directory::{Directory as Asked, Entrance, Export};
 use crate::login::post::Post;
-use crate::login::target::Reception;
+use crate::login::target::{Reception, Refusal, Stats as Handshakes};
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::name::{GroupName, Name};
 use crate::random::Random;
@@ -84,6 +84,14 @@ impl Door {
         self.reception.transmit(port, out);
         self.answerer.transmit(port, out);
         self.post.transmit(port, out);
+    }
+
+    pub(super) fn poll_refusal(&mut self) -> Option<Refusal> {
+        self.reception.poll_refusal()
+    }
+
+    pub(super) const fn handshakes(&self) -> Handshakes {
+        self.reception.stats()
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -248,13 +256,15 @@ impl Engine {
         }
     }
 
-    /// Tells whoever sent a frame to a session that there is none. Nothing vouches for that.
+    /// Tells an initiator that sent a frame to a session that there is none. Nothing vouches for that. What comes from
+    /// targets is for an initiator of this host, which shares the interface with us.
     pub(super) fn hint(&mut self, now: Instant, port: EtherPort, source: Mac, header: &Header) {
         let (count, since) = &mut self.door.hints;
         if now.since(*since) >= Duration::from_secs(1) {
             (*count, *since) = (0, now);
         }
-        if *count >= HINTS_PER_SECOND || source.is_group() || header.cmd == Cmd::Disconnect {
+        let from_initiator = matches!(header.cmd, Cmd::Request | Cmd::Abort | Cmd::Ask);
+        if *count >= HINTS_PER_SECOND || source.is_group() || !from_initiator {
             return;
         }
         *count += 1;

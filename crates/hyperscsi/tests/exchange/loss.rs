@@ -255,6 +255,40 @@ fn hints_that_are_forged_move_nothing() {
     }
 }
 
+#[test]
+fn a_target_hints_at_what_initiators_send_and_at_nothing_else() {
+    use hyperscsi::frame::{Cmd, Flags, Header};
+    let mut world = World::new(12, FramePlan::CLEAN, None);
+    let (target, stranger) = (world.sockets[0].state.mac, Mac([2, 9, 9, 9, 9, 9]));
+    let hinted_at = |cmd: Cmd, world: &mut World| {
+        let before = world.engine.stats().hints;
+        let header = Header {
+            tag: 0,
+            last: true,
+            fragment: 0,
+            protected: false,
+            cmd,
+            flags: Flags::default(),
+            len: 0,
+            sid: 0x0bad_cafe,
+            pn: 1,
+            xid: 1,
+            off: 0,
+        };
+        world.inject(target, stranger, &raw(&header, &[]));
+        world.rest(Duration::from_millis(10));
+        world.engine.stats().hints - before
+    };
+    for cmd in [Cmd::Request, Cmd::Ask, Cmd::Abort] {
+        assert_eq!(hinted_at(cmd, &mut world), 1, "{cmd:?}");
+    }
+    // An initiator that shares the interface gets these.
+    for cmd in [Cmd::Reply, Cmd::Ack, Cmd::Disconnect, Cmd::Negotiated] {
+        assert_eq!(hinted_at(cmd, &mut world), 0, "{cmd:?}");
+    }
+    assert_eq!(world.engine.stats().unknown_sids, 7);
+}
+
 /// A frame that says that a session is not known.
 fn hint(sid: u32) -> Vec<u8> {
     use hyperscsi::frame::{Cmd, Flags, Header};

@@ -12,6 +12,7 @@
 //! room for what its credit allows; the frames of a session never hold more than its share of the port's receive ring.
 
 mod receive;
+mod share;
 mod transmit;
 
 use alloc::collections::VecDeque;
@@ -64,7 +65,7 @@ pub struct Plan {
     pub peer_ack_delay_max: Duration,
     /// The longest that we wait.
     pub ack_delay_max: Duration,
-    /// How many frames of the ports' receive rings are this session's, at most.
+    /// How many frames of each port's receive ring are this session's, at most, until told otherwise.
     pub frames_share: u64,
     /// How much later than the fastest a frame may be before a queue is suspected.
     pub delay_allowance: Duration,
@@ -226,6 +227,10 @@ pub struct Association {
     paths: Vec<Path>,
     /// The ports that are known, with paths or without.
     ports: Vec<(EtherPort, PortState)>,
+    /// How much of each port's receive ring is this session's, where that was told.
+    shares: Vec<(EtherPort, u64)>,
+    /// Whether a path came or went since the owner last asked.
+    rewindowed: bool,
     /// Which path numbers were ever used.
     used_ids: [u64; 4],
     outbox: Outbox,
@@ -262,7 +267,7 @@ impl Association {
     ) -> Self {
         let mut dice = Rng::from_seed(u64::from_be_bytes(plan.entropy));
         let path = Path::new(now, 0, address, port, plan, dice.next_u64());
-        Self {
+        let mut own = Self {
             role,
             plan: plan.clone(),
             sid_out,
@@ -272,6 +277,8 @@ impl Association {
             keyed: keys.is_some(),
             paths: alloc::vec![path],
             ports: alloc::vec![(address.port, *port)],
+            shares: Vec::new(),
+            rewindowed: false,
             used_ids: [1, 0, 0, 0],
             outbox: Outbox::default(),
             events: VecDeque::new(),
@@ -287,7 +294,9 @@ impl Association {
             scratch: Vec::new(),
             drops: Drops::default(),
             key_updates: 0,
-        }
+        };
+        own.share_out(address.port);
+        own
     }
 
     /// Takes a message that is to arrive. In a session without keys its level must be `none`.
@@ -359,19 +368,12 @@ impl Association {
         }
     }
 
-    /// Sets how many frames of the ports' receive rings are this session's.
-    pub fn set_frames_share(&mut self, share: u64) {
-        self.plan.frames_share = share;
-        for path in &mut self.paths {
-            path.spaces.iter_mut().for_each(|space| space.come.grant.set_share(share));
-        }
-    }
-
     /// Adds a path. It is used once the peer has answered on it. Returns its number; `None` when there are too many, or it is
     /// there. Initiators add paths; a target's come by themselves.
     pub fn add_path(&mut self, now: Instant, address: PathAddress, port: &PortState) -> Option<u8> {
         let known = self.paths.iter().any(|path| path.address == address);
-        if known || self.role == Role::Target || self.paths.len() >= self.paths_max() {
+        let room = self.paths.len() < self.paths_max() && self.has_share_for_path(address.port);
+        if known || self.role == Role::Target || !room {
             return None;
         }
         self.start_path(now, address, port)
@@ -398,7 +400,7 @@ impl Association {
     /// never goes back, 0 is none. It is told with the next acknowledgement, or at once if it rose by much.
     pub fn set_xid_limits(&mut self, limits: [u32; 2]) {
         for (own, limit) in self.xid_limits.iter_mut().zip(limits) {
-            if *own == 0 || ahead(limit, *own).is_some() {
+            if *own == 0 || (limit != 0 && ahead(limit, *own).is_some()) {
                 *own = limit;
             }
         }
@@ -550,6 +552,8 @@ impl Association {
         path.challenge = self.dice.next_u64().max(1);
         let at = self.paths.len();
         self.paths.push(path);
+        self.rewindowed = true;
+        self.share_out(address.port);
         #[expect(clippy::indexing_slicing, reason = "it was pushed just now")]
         &mut self.paths[at]
     }
@@ -559,6 +563,8 @@ impl Association {
             let mut path = self.paths.remove(at);
             path.hand_over(&mut self.outbox);
             self.paths.iter_mut().for_each(|path| path.announced = false);
+            self.rewindowed = true;
+            self.share_out(path.address.port);
         }
     }
 

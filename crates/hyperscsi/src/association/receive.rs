@@ -136,8 +136,8 @@ impl Association {
         let (id, pn) = split(header.pn);
         let port = self.ports.iter().find(|(port, _)| *port == address.port).map(|(_, state)| *state);
         let knows = self.keyed || token == Some(self.plan.token);
-        let Some(port) = port.filter(|_| challenge != 0 && knows && self.paths.len() < self.paths_max())
-        else {
+        let room = self.paths.len() < self.paths_max() && self.has_share_for_path(address.port);
+        let Some(port) = port.filter(|_| challenge != 0 && knows && room) else {
             return Err(Dropped::NoPath);
         };
         let path = self.insert_path(now, id, address, &port);

@@ -2,6 +2,7 @@ extern crate std;
 
 mod faults;
 mod pair;
+mod shares;
 mod throughput;
 
 use base::time::Duration;

@@ -25,6 +25,8 @@ pub(super) struct Finder {
     /// What looks for more ways to the target of the session, and the server that it is on.
     scout: Option<(Scout, [u8; 16])>,
     random: Random,
+    /// Whether a handshake took random bytes since the last block of entropy came.
+    thirsty: bool,
     /// Whether a handshake is to begin as soon as there is entropy.
     wanted: bool,
     /// When to try again.
@@ -53,6 +55,7 @@ impl Finder {
             login: None,
             scout: None,
             random: Random::empty(),
+            thirsty: false,
             wanted: false,
             again: None,
             suspicion: None,
@@ -80,7 +83,13 @@ impl Finder {
         [login, scout, self.again, self.suspicion].into_iter().flatten().min()
     }
 
+    /// Returns how many blocks of entropy are wanted: one behind each handshake that took secrets from the last.
+    pub(super) fn entropy_wanted(&self) -> usize {
+        usize::from(self.thirsty)
+    }
+
     pub(super) fn stir(&mut self, entropy: [u8; 32]) {
+        self.thirsty = false;
         self.random.stir(entropy);
     }
 
@@ -128,6 +137,7 @@ impl Session {
             return;
         }
         let offer = self.offer();
+        self.finder.thirsty = true;
         let random = &mut self.finder.random;
         let sid = u32::from_be_bytes(random.bytes()).max(1);
         let plan = LoginPlan {
@@ -172,6 +182,9 @@ impl Session {
             self.seek(now);
         }
         self.hear_login(now);
+        if let Some(transport) = self.transport() {
+            transport.set_frames_share(port, share_of(state));
+        }
         // A port that is new, or back, may be one more way.
         if let Some(instance) = self.link.as_ref().map(|link| link.instance) {
             self.look_around(now, instance);
@@ -284,14 +297,17 @@ impl Session {
         let Some(port) = self.ports.get(&agreed.port).copied() else {
             return self.login_failed(now, Why::NoPort);
         };
-        let share =
-            u64::try_from(port.receive_slots.saturating_mul(SHARED_PERCENT) / 100).unwrap_or(u64::MAX);
+        let share = share_of(&port);
         let entropy = self.finder.random.bytes();
         let plan = Plan::new(&self.offer(), &agreed.parameters, share, agreed.token, entropy);
         let address = PathAddress { port: agreed.port, mac: agreed.peer };
         let (sid_out, sid_in) = (agreed.sid_out, agreed.sid_in);
         let keys = agreed.keys.as_ref();
-        let transport = Association::new(Role::Initiator, &plan, now, keys, sid_out, sid_in, address, &port);
+        let mut transport =
+            Association::new(Role::Initiator, &plan, now, keys, sid_out, sid_in, address, &port);
+        for (port, state) in &self.ports {
+            transport.set_frames_share(*port, share_of(state));
+        }
         self.finder.stop();
         self.begin(now, agreed, transport);
         self.look_around(now, agreed.instance);
@@ -320,4 +336,9 @@ impl Session {
         let wait = retry.backoff.saturating_mul(1 << (self.failures - 1).min(16)).min(retry.backoff_max);
         self.finder.again = Some(now.after(wait));
     }
+}
+
+/// Returns how much of a port's receive ring a session may fill.
+fn share_of(port: &PortState) -> u64 {
+    u64::try_from(port.receive_slots.saturating_mul(SHARED_PERCENT) / 100).unwrap_or(u64::MAX)
 }

@@ -527,7 +527,7 @@ impl FrameMachine for Session {
     }
 
     fn entropy_wanted(&self) -> usize {
-        0
+        self.finder.entropy_wanted()
     }
 
     fn stir(&mut self, entropy: [u8; 32]) {

@@ -10,8 +10,11 @@ use base::time::{Duration, Instant};
 /// The window that a receiver begins with, if its share allows.
 pub(crate) const WINDOW_INITIAL: u64 = 64;
 
-/// The least window: below, acknowledgements would be waited for one by one.
+/// The least window where the share allows it: below, acknowledgements would be waited for one by one.
 pub(crate) const WINDOW_MIN: u64 = 8;
+
+/// The least share that is kept to: what is left for each when a full port's sessions use both spaces on several paths.
+const SHARE_MIN: u64 = 1;
 
 /// The largest window: half of what the replay bitmap tells apart.
 pub(crate) const WINDOW_MAX: u64 = 8192;
@@ -38,12 +41,17 @@ pub(crate) struct Grant {
 impl Grant {
     /// `limit` is what the peer counts on before it hears from us.
     pub(crate) fn new(now: Instant, limit: u64, share: u64) -> Self {
-        let share = share.clamp(WINDOW_MIN, WINDOW_MAX);
+        let share = share.clamp(SHARE_MIN, WINDOW_MAX);
         Self { window: WINDOW_INITIAL.min(share), share, limit, told: limit, since: now, from: 0 }
     }
 
     pub(crate) const fn window(&self) -> u64 {
         self.window
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn share(&self) -> u64 {
+        self.share
     }
 
     /// Returns whether a number may be taken at all.
@@ -68,13 +76,13 @@ impl Grant {
 
     /// Sets the most that the window may grow to.
     pub(crate) fn set_share(&mut self, share: u64) {
-        self.share = share.clamp(WINDOW_MIN, WINDOW_MAX);
+        self.share = share.clamp(SHARE_MIN, WINDOW_MAX);
         self.window = self.window.min(self.share);
     }
 
     /// Takes note that the port lost frames because nobody read them in time.
     pub(crate) fn overflowed(&mut self) {
-        self.window = (self.window / 2).max(WINDOW_MIN);
+        self.window = (self.window / 2).max(WINDOW_MIN.min(self.share));
     }
 
     /// Returns whether the peer should hear of the limit although nothing else is to be said: it has used half of

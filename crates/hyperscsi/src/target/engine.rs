@@ -226,8 +226,12 @@ impl Engine {
             self.deliver(now, key, header, payload, directory);
         });
         self.stats.refused_frames += u64::from(taken.is_err());
+        let rewindowed = transport.take_rewindowed();
         if let Some(session) = self.sessions.get_mut(key) {
             session.transport = Some(transport);
+        }
+        if rewindowed {
+            self.share_rings();
         }
         self.stir_session(key);
     }
@@ -279,9 +283,8 @@ impl Engine {
     }
 
     /// Returns how many more blocks of entropy the engine would like to have in reserve.
-    pub const fn entropy_wanted(&self) -> usize {
-        // A port that comes up brings enough to begin with; what comes later only makes it better.
-        0
+    pub fn entropy_wanted(&self) -> usize {
+        self.door.entropy_wanted()
     }
 
     /// Takes a block of entropy, fresh from the operating system's generator.

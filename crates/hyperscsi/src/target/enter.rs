@@ -30,6 +30,8 @@ pub(super) struct Door {
     reception: Reception,
     answerer: Answerer,
     random: Random,
+    /// Whether a handshake took random bytes since the last block of entropy came.
+    thirsty: bool,
     post: Post,
     /// How many hints may be given, and since when that was counted.
     hints: (u32, Instant),
@@ -51,6 +53,7 @@ impl Door {
             reception: Reception::new(Instant::ORIGIN),
             answerer: Answerer::new(Instant::ORIGIN),
             random: Random::empty(),
+            thirsty: false,
             post: Post::default(),
             hints: (0, Instant::ORIGIN),
         }
@@ -69,7 +72,14 @@ impl Door {
         self.post.port_down(port);
     }
 
+    /// Returns how many blocks of entropy are wanted: one behind each handshake that took secrets from the last. However
+    /// many there are, one block in each turn of the driver serves them all.
+    pub(super) fn entropy_wanted(&self) -> usize {
+        usize::from(self.thirsty)
+    }
+
     pub(super) fn stir(&mut self, now: Instant, entropy: [u8; 32]) {
+        self.thirsty = false;
         self.random.stir(entropy);
         let entropy = self.random.bytes();
         self.reception.stir(now, entropy);
@@ -112,6 +122,8 @@ struct Desk<'a> {
     asked: &'a dyn Directory,
     sids: &'a BTreeMap<u32, Key>,
     full: bool,
+    /// How many frames of a new session there is room for, in each space, before it hears of credit.
+    frames_initial: u32,
 }
 
 impl Asked for Desk<'_> {
@@ -120,7 +132,10 @@ impl Asked for Desk<'_> {
     }
 
     fn entrance(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<Entrance> {
-        if self.full { None } else { self.asked.entrance(port, group, target) }
+        let mut entrance = self.asked.entrance(port, group, target).filter(|_| !self.full)?;
+        let told = &mut entrance.parameters.frames_initial;
+        *told = self.frames_initial.min(*told);
+        Some(entrance)
     }
 
     fn export_behind(&self, port: EtherPort, group: &GroupName, after: Option<&Name>) -> Option<Export> {
@@ -143,10 +158,17 @@ impl Engine {
         directory: &dyn Directory,
     ) {
         // One more than there is room for: an initiator that comes back ends its older session first.
-        let full = self.sessions.len() > usize::from(self.limits.sessions_max);
-        let desk = Desk { asked: directory, sids: &self.sids, full };
+        let full = self.sessions.len() > usize::from(self.limits.sessions_max)
+            || self.sessions_at(port) > self.shared_slots(port) / SHARE_LEAST;
+        let frames_initial = self.frames_initial(port);
+        let desk = Desk { asked: directory, sids: &self.sids, full, frames_initial };
         let agreed = match header.cmd {
-            Cmd::Negotiate => self.door.reception.frame(now, &desk, (port, source), header, bytes),
+            Cmd::Negotiate => {
+                let half_open = self.door.reception.half_open();
+                let agreed = self.door.reception.frame(now, &desk, (port, source), header, bytes);
+                self.door.thirsty |= agreed.is_some() || self.door.reception.half_open() > half_open;
+                agreed
+            }
             Cmd::Discovery => {
                 self.door.answerer.frame(now, &desk, (port, source), header, bytes);
                 None
@@ -164,9 +186,13 @@ impl Engine {
     /// Makes a session of what a handshake agreed on.
     fn enter(&mut self, now: Instant, agreed: Agreed, directory: &dyn Directory) {
         let Some(port) = self.ports.get(&agreed.port).map(|port| port.state) else { return };
-        // Whoever proved to be the same initiator port takes the place of its older session.
+        // Names are claimed, and what was proven is that the group's password is known: a claim counts among those who
+        // proved the same. Another group is another target port, so the same name there is another nexus.
+        //= hyperscsi#section-6.6
+        //# A session never takes the place of one that came with another group.
         let same = |session: &Session| {
             session.is_up()
+                && session.group == agreed.group
                 && session.isid == agreed.isid
                 && session.initiator == agreed.initiator
                 && session.target_name == agreed.target
@@ -186,8 +212,10 @@ impl Engine {
             self.end_session(key, Down::Reinstated);
         }
         let ours = directory.entrance(agreed.port, &agreed.group, &agreed.target);
-        let ours = ours.map_or(self.limits.parameters, |entrance| entrance.parameters);
-        let plan = Plan::new(&ours, &agreed.parameters, 0, agreed.token, self.door.random.bytes());
+        let mut ours = ours.map_or(self.limits.parameters, |entrance| entrance.parameters);
+        ours.frames_initial = ours.frames_initial.min(self.frames_initial(agreed.port));
+        let share = self.share_at(agreed.port, self.sessions_at(agreed.port) + 1);
+        let plan = Plan::new(&ours, &agreed.parameters, share, agreed.token, self.door.random.bytes());
         let address = PathAddress { port: agreed.port, mac: agreed.peer };
         let transport = Association::new(
             Role::Target,
@@ -243,17 +271,42 @@ impl Engine {
         })));
     }
 
-    /// Divides the receive rings among the sessions.
+    /// Divides each port's receive ring among the sessions that have a path there.
     pub(super) fn share_rings(&mut self) {
-        let slots = self.ports.values().filter(|port| port.is_up).map(|port| port.state.receive_slots).min();
-        let shared = slots.unwrap_or(0).saturating_mul(SHARED_PERCENT) / 100;
-        let share = (shared / self.sessions.len().max(1)).max(SHARE_LEAST);
-        let share = u64::try_from(share).unwrap_or(u64::MAX);
+        let ports = self.ports.iter().filter(|(_, entry)| entry.is_up).map(|(port, _)| *port);
+        let shares: Vec<(EtherPort, u64)> =
+            ports.map(|port| (port, self.share_at(port, self.sessions_at(port)))).collect();
         for key in self.sessions.iter().map(|(key, _)| key).collect::<Vec<_>>() {
-            if let Some(transport) = self.transport(key) {
-                transport.set_frames_share(share);
+            let Some(transport) = self.transport(key) else { continue };
+            for (port, share) in &shares {
+                transport.set_frames_share(*port, *share);
             }
         }
+    }
+
+    /// Returns how much of a port's receive ring each of so many sessions may fill.
+    fn share_at(&self, port: EtherPort, sessions: usize) -> u64 {
+        u64::try_from(self.shared_slots(port) / sessions.max(1)).unwrap_or(u64::MAX)
+    }
+
+    /// Returns how many frames one more session may send through a port, in each of two spaces, before it hears of credit.
+    fn frames_initial(&self, port: EtherPort) -> u32 {
+        let share = self.share_at(port, self.sessions_at(port) + 1);
+        u32::try_from(share / 2).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Returns how much of a port's receive ring sessions share.
+    fn shared_slots(&self, port: EtherPort) -> usize {
+        let slots = self.ports.get(&port).map_or(0, |entry| entry.state.receive_slots);
+        slots.saturating_mul(SHARED_PERCENT) / 100
+    }
+
+    /// Returns how many sessions have a path over a port.
+    fn sessions_at(&self, port: EtherPort) -> usize {
+        let there = |session: &Session| {
+            session.transport.as_ref().is_some_and(|transport| transport.windows_at(port) > 0)
+        };
+        self.sessions.iter().filter(|(_, session)| there(session)).count()
     }
 
     /// Tells an initiator that sent a frame to a session that there is none. Nothing vouches for that. What comes from

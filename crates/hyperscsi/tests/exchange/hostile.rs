@@ -1,5 +1,6 @@
 //! Peers that lie: they are counted, they bound themselves, and they move nothing that they must not.
 
+use base::ether::FrameMachine;
 use base::rng::Rng;
 use base::time::Duration;
 use hyperscsi::exchange::numbers::WINDOW;
@@ -7,6 +8,7 @@ use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::initiator::contract::{self as ours, Request as Ask};
 use hyperscsi::pdu::abort::{Abort, AbortReason};
 use hyperscsi::pdu::command::{Command, Request, TaskAttribute};
+use hyperscsi::pdu::name::GroupName;
 use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
 use hyperscsi::seal::Level;
 use netem::frame::{FramePlan, lossy};
@@ -353,4 +355,53 @@ fn forged_frames_without_protection_leave_what_is_protected_alone() {
     assert!((1..=100).all(|number| world.server.counts.get(&number) == Some(&1)));
     // What was forged for the unit that demands protection never ran.
     assert!(world.server.ran.iter().all(|(lun, number)| *lun == 0 || *number < 9000));
+}
+
+/// Names are claimed. Who knows what another group knows gets a nexus of that group, whatever name he says.
+#[test]
+fn a_name_claimed_in_another_group_ends_no_session_and_stops_no_task() {
+    for password in [None, Some("sesame")] {
+        let mut world = World::new(5, FramePlan::CLEAN, password);
+        world.join(world.plan_of(1));
+        world.up();
+        let task = world.submit(0, Ask::new(0, cdb(LINGER, 0, 0)));
+        world.rest(Duration::from_millis(5));
+        let group = GroupName::new(GUESTS).unwrap();
+        let plan = ours::SessionPlan { group, password: None, level: Level::None, ..world.plan_of(1) };
+        world.join(plan);
+        world.up();
+        world.rest(2 * SECOND);
+        let groups: Vec<&str> = world.engine.sessions().map(|session| &**session.group).collect();
+        assert_eq!(groups, [GROUP, GUESTS]);
+        assert_eq!((world.engine.stats().reinstated, world.engine.stats().outranked), (0, 0));
+        assert!(world.initiators[0].session.is_up() && !world.initiators[0].ended.contains_key(&task));
+        assert_eq!(world.server.tasks.len(), 1);
+        // In its own group a host that comes back takes the place of what it was.
+        world.restart_initiator(0, world.plan_of(1));
+        world.up();
+        world.rest(SECOND);
+        assert_eq!((world.engine.stats().reinstated, world.engine.sessions().count()), (1, 2));
+        assert!(world.server.tasks.is_empty() && world.initiators[1].session.is_up());
+    }
+}
+
+#[test]
+fn each_handshake_asks_for_fresh_entropy_and_is_content_with_a_block() {
+    for password in [None, Some("sesame")] {
+        let mut world = World::new(6, FramePlan::CLEAN, password);
+        assert_eq!(world.engine.entropy_wanted(), 0);
+        world.join(world.plan_of(1));
+        world.up();
+        for round in 2..4 {
+            assert_eq!(world.engine.entropy_wanted(), 1);
+            assert_eq!(world.initiators[0].session.entropy_wanted(), 1);
+            world.engine.stir([round; 32]);
+            world.initiators[0].session.stir([round + 100; 32]);
+            world.rest(SECOND);
+            assert_eq!(world.engine.entropy_wanted() + world.initiators[0].session.entropy_wanted(), 0);
+            world.restart_target();
+            world.count(0, 0, u32::from(round), TaskAttribute::SIMPLE);
+            assert!(world.run(10 * SECOND, |world| world.initiators[0].ups == u32::from(round)));
+        }
+    }
 }

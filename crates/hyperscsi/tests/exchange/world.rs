@@ -26,6 +26,8 @@ pub(crate) const BLOCK: usize = 512;
 pub(crate) const DISK: usize = 4 << 20;
 pub(crate) const TARGET: &str = "iqn.2026-01.test:disks";
 pub(crate) const GROUP: &str = "backup";
+/// Another group, without a password, to which the same target is exported.
+pub(crate) const GUESTS: &str = "guests";
 
 /// Commands of the little device server.
 pub(crate) const READ: u8 = 0x28;
@@ -80,8 +82,9 @@ impl LoginDirectory for Config {
     }
 
     fn entrance(&self, _port: EtherPort, group: &GroupName, target: &Name) -> Option<Entrance> {
-        let known = &**group == GROUP && &**target == TARGET;
-        let access = self.record.clone().map_or(Access::Open, Access::Password);
+        let known = (&**group == GROUP || &**group == GUESTS) && &**target == TARGET;
+        let record = self.record.clone().filter(|_| &**group == GROUP);
+        let access = record.map_or(Access::Open, Access::Password);
         known.then(|| Entrance { access, parameters: self.parameters, steering: 3 })
     }
 

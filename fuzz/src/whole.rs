@@ -318,7 +318,6 @@ fn config() -> ShardConfig {
             keys: keys.clone(),
             sessions_max: 64,
             groups: vec![],
-            frames_port: RelativePort(2),
             exchanges: 8,
             session_limits: None,
         }],

@@ -23,7 +23,6 @@ use base::ether::{EtherPort, PortState};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 
-use crate::exchange::numbers::ahead;
 use crate::outbox::{Done, Outbox};
 pub use crate::outbox::{HEAD_LEN_MAX, Message, MessageId};
 use crate::path::space::PATH_SHIFT;
@@ -394,21 +393,6 @@ impl Association {
                 path.announced = false;
             }
         }
-    }
-
-    /// Sets the largest exchange that the peer may begin, in the spaces of unprotected and of protected frames. A limit
-    /// never goes back, 0 is none. It is told with the next acknowledgement, or at once if it rose by much.
-    pub fn set_xid_limits(&mut self, limits: [u32; 2]) {
-        for (own, limit) in self.xid_limits.iter_mut().zip(limits) {
-            if *own == 0 || (limit != 0 && ahead(limit, *own).is_some()) {
-                *own = limit;
-            }
-        }
-    }
-
-    /// Returns the largest exchange that the peer allows, in the spaces of unprotected and of protected frames.
-    pub const fn peer_xid_limits(&self) -> [u32; 2] {
-        self.peer_xid_limits
     }
 
     /// Asks the peer for a sign of life.

@@ -107,10 +107,10 @@ pub struct TargetConfig {
     pub keys: KeyPolicy,
     /// The most sessions at a time.
     pub sessions_max: u32,
-    /// The HyperSCSI groups that it is exported to.
-    pub groups: Vec<GroupName>,
-    /// The target port that HyperSCSI sessions come through.
-    pub frames_port: RelativePort,
+    /// The HyperSCSI groups that it is exported to, each with the target port that its sessions come through. These ports
+    /// differ: initiators are known by names that they claim among those who know the group's password, so that the same
+    /// name in two groups must be two nexuses.
+    pub groups: Vec<(GroupName, RelativePort)>,
     /// How many commands a HyperSCSI session may have under way.
     pub exchanges: u16,
     /// The limits of each session; `None` for those that the shard has for every target.
@@ -177,6 +177,11 @@ impl TargetConfig {
             Admission::Row(InitiatorEntry { auth: Some((policy, users)), .. }) => (policy, users),
             _ => (&self.auth, &self.users),
         }
+    }
+
+    /// Returns the port that serves this target to a group; `None` if it is not exported to it.
+    pub fn port_of(&self, group: &GroupName) -> Option<RelativePort> {
+        self.groups.iter().find(|(known, _)| known == group).map(|(_, port)| *port)
     }
 
     /// Returns the port that serves this target through `portal`.
@@ -251,7 +256,6 @@ mod tests {
             ports: vec![(PortalId(0), RelativePort(1))],
             luns: vec![LunEntry::new(0, UnitId(0), Access::ReadWrite)],
             groups: vec![],
-            frames_port: RelativePort(2),
             exchanges: 128,
             initiators,
             auth: AuthPolicy::default(),

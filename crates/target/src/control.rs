@@ -228,7 +228,7 @@ impl Shard {
                 let way_is_open = match &entry.way {
                     Way::Portal(portal) => target.port_at(*portal).is_some(),
                     Way::Group(group, authenticated) => {
-                        target.groups.contains(group) && self.config.lets_in(group, *authenticated)
+                        target.port_of(group).is_some() && self.config.lets_in(group, *authenticated)
                     }
                 };
                 way_is_open && !matches!(target.admit(entry.initiator.as_str()), Admission::Refused)

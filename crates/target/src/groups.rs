@@ -63,7 +63,7 @@ impl LoginDirectory for Register<'_> {
     fn entrance(&self, port: EtherPort, group: &GroupName, target: &Name) -> Option<Entrance> {
         let known = self.group(port, group)?;
         let target = self.config.target_called(target)?;
-        if !target.groups.contains(group) || !self.has_room(target) {
+        if target.port_of(group).is_none() || !self.has_room(target) {
             return None;
         }
         let levels = match known.access {
@@ -90,7 +90,7 @@ impl LoginDirectory for Register<'_> {
         let way = Way::Group(group.clone(), true);
         targets.get(start..)?.iter().find_map(|target| {
             // Targets of other shards have no room for sessions here.
-            if !target.groups.contains(group) || target.sessions_max == 0 {
+            if target.port_of(group).is_none() || target.sessions_max == 0 {
                 return None;
             }
             let mut luns: alloc::vec::Vec<ExportedLun> = target

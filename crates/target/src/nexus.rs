@@ -99,12 +99,10 @@ impl Entry {
 
     /// Makes the nexus of a new HyperSCSI session; `None` when the target is no more there for its group.
     pub(crate) fn of_hyperscsi(up: &frames::SessionUp, target: &TargetConfig) -> Option<Self> {
-        if !target.groups.contains(&up.group) {
-            return None;
-        }
+        let port = target.port_of(&up.group)?;
         let initiator = up.initiator.parse().ok()?;
         let way = Way::Group(up.group.clone(), up.authenticated);
-        Self::new(Session::HyperScsi(up.session), target, (initiator, up.isid), way, target.frames_port)
+        Self::new(Session::HyperScsi(up.session), target, (initiator, up.isid), way, port)
     }
 
     fn new(

@@ -23,6 +23,7 @@ use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine as _, Mac, PortState, Received};
 use base::machine::StreamMachine as _;
 use base::time::Duration;
+use device::contract::RelativePort;
 use hyperscsi::initiator::contract::{Down, End, Event, Lost, Request, Retry, SessionPlan};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::Access;
@@ -59,7 +60,7 @@ fn group(text: &str) -> GroupName {
 fn both(least: Level) -> ShardConfig {
     let mut config = config(&[(0, 0), (1, 1)], vec![]);
     config.targets[0].luns[1].least = Level::Encrypt;
-    config.targets[0].groups = vec![group("backup"), group("open")];
+    config.targets[0].groups = vec![(group("backup"), RelativePort(2)), (group("open"), RelativePort(3))];
     let password = Password::new(b"correct horse battery").unwrap();
     let record = Record::make(&password, "backup", CHEAP, [9; 32]).unwrap();
     let member = |name: &str, access, least| GroupConfig { name: group(name), access, least, ports: None };
@@ -256,6 +257,31 @@ fn reservations_and_attentions_hold_across_protocols() {
 }
 
 #[test]
+fn a_reservation_is_not_that_of_a_name_claimed_in_another_group() {
+    let mut world = World::new(both(Level::None), vec![ram(), ram()]);
+    let mut bob = Member::up(&mut world, BOB, "backup", Some("correct horse battery"));
+    bob.clear_attentions(&mut world, lun(0));
+    let key = |service: u8, kind: u8| [0x5f, service, kind, 0, 0, 0, 0, 0, 24, 0];
+    let mut list = [0; 24];
+    list[15] = 7;
+    assert_eq!(bob.run(&mut world, lun(0), &key(0, 0), &list, 0).status, GOOD);
+    list[7] = 7;
+    assert_eq!(bob.run(&mut world, lun(0), &key(1, 3), &list, 0).status, GOOD);
+    bob.session.logout(world.now);
+    bob.until(&mut world, |bob| bob.session.is_down());
+    // The same name and ISID, from a group that everybody is in.
+    let mut eve = Member::up(&mut world, BOB, "open", None);
+    eve.clear_attentions(&mut world, lun(0));
+    assert_eq!(eve.write(&mut world, lun(0), 0, &pattern(1, 1)).status, CONFLICT);
+    assert_eq!(eve.run(&mut world, lun(0), &key(2, 3), &list, 0).status, CONFLICT);
+    // Who proves what he proved before is what he was.
+    let mut bob = Member::up(&mut world, BOB, "backup", Some("correct horse battery"));
+    bob.clear_attentions(&mut world, lun(0));
+    assert_eq!(bob.write(&mut world, lun(0), 0, &pattern(1, 2)).status, GOOD);
+    assert_eq!(bob.run(&mut world, lun(0), &key(2, 3), &list, 0).status, GOOD);
+}
+
+#[test]
 fn what_must_be_encrypted_is_so_and_is_not_shown_over_iscsi() {
     let mut world = World::new(both(Level::None), vec![ram(), ram()]);
     let mut alice = Initiator::login(&mut world, ALICE, 1);
@@ -294,7 +320,7 @@ fn who_knows_no_group_or_password_comes_to_nothing() {
 #[test]
 fn a_group_that_is_gone_or_has_a_password_now_loses_its_sessions() {
     for change in [
-        (|config: &mut ShardConfig| config.targets[0].groups.retain(|name| **name != *"open"))
+        (|config: &mut ShardConfig| config.targets[0].groups.retain(|(name, _)| **name != *"open"))
             as fn(&mut ShardConfig),
         |config| config.frames.groups.retain(|known| *known.name != *"open"),
         |config| config.frames.groups[1].access = config.frames.groups[0].access.clone(),

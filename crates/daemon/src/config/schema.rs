@@ -245,7 +245,7 @@ pub(crate) static PORTAL: Section = Section {
             "tag",
             Count { min: 1, max: 65_535 },
             Value("1"),
-            "The portal group tag. The connections of one session come over portals of one tag.",
+            "The portal group tag. The connections of one session come over portals of one tag. With `[hyperscsi]`, at most 32767: the others are for the target ports of groups.",
         ),
     ],
 };

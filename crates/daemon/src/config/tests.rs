@@ -788,7 +788,7 @@ fn mistakes_about_hyperscsi_have_their_places() {
     check(
         &told,
         r#"
-        DIR/targe.toml:3:9: portal 127.0.0.1:3260 has the tag 65535, which is that of HyperSCSI's ports
+        DIR/targe.toml:3:9: portal 127.0.0.1:3260 has the tag 65535; those from 32768 on are for HyperSCSI's ports
         DIR/targe.toml:4:31: interface "eth0" is given twice
         DIR/targe.toml:4:39: "eth/0" is no name of an interface
         DIR/targe.toml:7:25: secret file DIR/open.password can be read by others (mode 644); run: chmod 600 DIR/open.password

@@ -106,8 +106,8 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// The portal group tag, so to speak, of the target ports that HyperSCSI sessions come through.
-    pub const PORT_TAG: u16 = 0xffff;
+    /// The portal group tags, so to speak, of the target ports that HyperSCSI groups come through.
+    pub const PORT_TAGS: std::ops::RangeInclusive<u16> = 0x8000..=0xffff;
 }
 
 /// The most groups: what a [`GroupSet`] can tell apart.

@@ -77,6 +77,8 @@ pub(crate) struct Blueprint {
     units: Vec<UnitId>,
     /// By the place of each target, then of each portal group tag in it.
     ports: Vec<BTreeMap<u16, RelativePort>>,
+    /// By the place of each target, then of each group that it is exported to: the port, whose number is its tag as well.
+    group_ports: Vec<BTreeMap<usize, RelativePort>>,
 }
 
 impl Numbers {
@@ -130,7 +132,7 @@ impl Numbers {
         let keys: Vec<UnitKey> = config.units.iter().map(Unit::key).collect();
         self.units.retain(|key, _| keys.contains(key));
         let units = keys.into_iter().map(|key| UnitId(self.unit(key))).collect();
-        let ports = relative_ports(&config);
+        let (ports, group_ports) = (relative_ports(&config), group_ports(&config));
         let (mut interfaces, mut records) = (Vec::new(), BTreeMap::new());
         if let Some(frames) = &config.frames {
             for name in &frames.interfaces {
@@ -145,7 +147,7 @@ impl Numbers {
             records.extend(known.enumerate().filter_map(|(at, known)| Some((at, Arc::clone(&known?.1)))));
         }
         let reactors = self.reactors.max(1);
-        Blueprint { config, portals, targets, interfaces, records, reactors, units, ports }
+        Blueprint { config, portals, targets, interfaces, records, reactors, units, ports, group_ports }
     }
 
     /// Numbers a unit. Numbers of units that are gone are given again as late as possible.
@@ -169,18 +171,12 @@ fn relative_ports(config: &Config) -> Vec<BTreeMap<u16, RelativePort>> {
     let tags = |target: &Target| -> Vec<u16> {
         let tags = target.portals.iter().filter_map(|index| Some(config.portals.get(*index)?.tag));
         let mut tags: Vec<u16> = tags.collect();
-        if target.groups != GroupSet::NONE {
-            tags.push(Frames::PORT_TAG);
-        }
         tags.sort_unstable();
         tags.dedup();
         tags
     };
-    let shares = |target: &Target| {
-        let others = || config.targets.iter().filter(|other| other.name != target.name);
-        target.luns.iter().any(|lun| others().any(|other| other.luns.iter().any(|o| o.unit == lun.unit)))
-    };
-    let mut by_name: Vec<&Target> = config.targets.iter().filter(|target| shares(target)).collect();
+    let mut by_name: Vec<&Target> =
+        config.targets.iter().filter(|target| shares_a_unit(config, target)).collect();
     by_name.sort_by(|a, b| a.name.cmp(&b.name));
     let shared: BTreeMap<(&IscsiName, u16), u16> = by_name
         .into_iter()
@@ -192,6 +188,50 @@ fn relative_ports(config: &Config) -> Vec<BTreeMap<u16, RelativePort>> {
         tags(target).into_iter().map(|tag| (tag, RelativePort(port(target, tag)))).collect()
     };
     config.targets.iter().map(ports).collect()
+}
+
+fn shares_a_unit(config: &Config, target: &Target) -> bool {
+    let others = || config.targets.iter().filter(|other| other.name != target.name);
+    target.luns.iter().any(|lun| others().any(|other| other.luns.iter().any(|o| o.unit == lun.unit)))
+}
+
+/// Numbers the ports through which groups come. What a group registered under its port must never become another's, so a number
+/// follows from the names of target and group alone, whatever else stands in the file; only where two would
+/// meet, the one whose names sort later moves on.
+fn group_ports(config: &Config) -> Vec<BTreeMap<usize, RelativePort>> {
+    let mut ports = vec![BTreeMap::new(); config.targets.len()];
+    let groups = config.frames.iter().flat_map(|frames| frames.groups.iter().enumerate());
+    let mut by_name: Vec<_> = groups
+        .flat_map(|(place, group)| config.targets.iter().enumerate().map(move |to| (to, place, group)))
+        .filter(|((_, target), place, _)| target.groups.has(*place))
+        .collect();
+    by_name.sort_by_key(|((_, target), _, group)| (&target.name, &group.name));
+    // Units are shown by the ports of their targets: within a target, and among targets that share units, numbers differ.
+    let mut among_sharers = BTreeSet::new();
+    let mut of_one: (usize, BTreeSet<u16>) = (0, BTreeSet::new());
+    for ((at, target), place, group) in by_name {
+        if of_one.0 != at {
+            of_one = (at, BTreeSet::new());
+        }
+        let shares = shares_a_unit(config, target);
+        let taken = if shares { &mut among_sharers } else { &mut of_one.1 };
+        let first = group_port(target.name.as_str(), &group.name);
+        let around = (first..=*Frames::PORT_TAGS.end()).chain(*Frames::PORT_TAGS.start()..first);
+        let number = around.into_iter().find(|number| !taken.contains(number)).unwrap_or(first);
+        taken.insert(number);
+        if let Some(ports) = ports.get_mut(at) {
+            ports.insert(place, RelativePort(number));
+        }
+    }
+    ports
+}
+
+/// Returns the number that a group's port at a target has if no other has it: FNV-1a of both names.
+fn group_port(target: &str, group: &str) -> u16 {
+    let bytes = target.bytes().chain([0]).chain(group.bytes());
+    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let folded = u16::try_from((hash >> 16 ^ hash) & 0xffff).unwrap_or_default();
+    Frames::PORT_TAGS.start() | folded
 }
 
 impl Blueprint {
@@ -308,6 +348,13 @@ impl Blueprint {
         groups.filter(|(at, _)| set.has(*at)).map(|(_, group)| group.name.clone()).collect()
     }
 
+    /// Returns the groups that a target is exported to, with their ports.
+    fn exports(&self, at: usize) -> Vec<(GroupName, RelativePort)> {
+        let groups = self.config.frames.iter().flat_map(|frames| frames.groups.iter().enumerate());
+        let port = |place: usize| self.group_ports.get(at)?.get(&place).copied();
+        groups.filter_map(|(place, group)| Some((group.name.clone(), port(place)?))).collect()
+    }
+
     fn target_config(&self, at: usize, reactor: usize) -> Option<TargetConfig> {
         let target = self.config.targets.get(at)?;
         let (id, owner) = *self.targets.get(at)?;
@@ -328,8 +375,7 @@ impl Blueprint {
             auth: auth_policy,
             users,
             keys: target.keys.clone(),
-            groups: self.groups(target.groups),
-            frames_port: ports.get(&Frames::PORT_TAG).copied().unwrap_or(RelativePort(Frames::PORT_TAG)),
+            groups: self.exports(at),
             exchanges: u16::try_from(target.limits.queue_depth).unwrap_or(TAGS).min(TAGS),
             session_limits: (target.limits != self.config.limits).then_some(target.limits),
             sessions_max: if ours { u32::from(target.max_sessions) } else { 0 },
@@ -373,14 +419,16 @@ impl Blueprint {
     pub(crate) fn unit_config(&self, index: UnitIndex) -> Option<UnitConfig> {
         let unit = self.config.units.get(index.0)?;
         let identity = &unit.identity;
-        let ports = self.config.targets.iter().zip(&self.ports);
+        let ports = self.config.targets.iter().zip(self.ports.iter().zip(&self.group_ports));
         let showing = ports.filter(|(target, _)| target.luns.iter().any(|lun| lun.unit == index));
         let mut ports: Vec<TargetPort> = showing
-            .flat_map(|(target, ports)| {
-                ports.iter().map(|(tag, relative)| TargetPort {
-                    relative: *relative,
+            .flat_map(|(target, (portals, groups))| {
+                let portals = portals.iter().map(|(tag, relative)| (*tag, *relative));
+                let groups = groups.values().map(|relative| (relative.0, *relative));
+                portals.chain(groups).map(|(tag, relative)| TargetPort {
+                    relative,
                     group: PORT_GROUP,
-                    port_name: target.name.target_port(PortalGroupTag(*tag)),
+                    port_name: target.name.target_port(PortalGroupTag(tag)),
                     device_name: target.name.as_str().to_owned(),
                     protocol: PROTOCOL_ISCSI,
                 })

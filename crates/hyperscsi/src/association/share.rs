@@ -1,9 +1,10 @@
 //! What a session may have of the rings in which ports keep frames until they are read: told by the owner for each port, and
-//! divided among the windows of all that comes in there, so that they never add up to more.
+//! divided among the windows of all that comes in there, so that they never add up to more. And how far exchanges may go.
 
 use base::ether::EtherPort;
 
 use super::Association;
+use crate::exchange::numbers::ahead;
 use crate::path::credit::WINDOW_MIN;
 use crate::seal::Level;
 
@@ -50,5 +51,20 @@ impl Association {
         for path in self.paths.iter_mut().filter(|path| path.address.port == port) {
             path.spaces.iter_mut().for_each(|space| space.come.grant.set_share(share));
         }
+    }
+
+    /// Sets the largest exchange that the peer may begin, in the spaces of unprotected and of protected frames. A limit
+    /// never goes back, 0 is none. It is told with the next acknowledgement, or at once if it rose by much.
+    pub fn set_xid_limits(&mut self, limits: [u32; 2]) {
+        for (own, limit) in self.xid_limits.iter_mut().zip(limits) {
+            if *own == 0 || (limit != 0 && ahead(limit, *own).is_some()) {
+                *own = limit;
+            }
+        }
+    }
+
+    /// Returns the largest exchange that the peer allows, in the spaces of unprotected and of protected frames.
+    pub const fn peer_xid_limits(&self) -> [u32; 2] {
+        self.peer_xid_limits
     }
 }

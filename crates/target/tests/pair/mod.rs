@@ -100,7 +100,6 @@ pub(crate) fn config(luns: &[(u16, u32)], initiators: Vec<InitiatorEntry>) -> Sh
             keys: keys(),
             sessions_max: 64,
             groups: vec![],
-            frames_port: RelativePort(2),
             exchanges: 128,
             session_limits: None,
         }],

@@ -43,9 +43,9 @@ pub(super) fn resolve(
     if written.groups.len() > GROUPS_MAX {
         report.mistake(&written.place, format!("hyperscsi has more than {GROUPS_MAX} groups"));
     }
-    if let Some(portal) = portals.iter().find(|portal| portal.tag == Frames::PORT_TAG) {
+    if let Some(portal) = portals.iter().find(|portal| Frames::PORT_TAGS.contains(&portal.tag)) {
         let message = format!(
-            "portal {} has the tag {}, which is that of HyperSCSI's ports",
+            "portal {} has the tag {}; those from 32768 on are for HyperSCSI's ports",
             portal.listen, portal.tag
         );
         report.mistake(&written.place, message);

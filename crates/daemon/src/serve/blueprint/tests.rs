@@ -193,3 +193,60 @@ fn a_reactor_serves_its_own_targets_and_tells_of_all() {
     assert_eq!(labels(0), ["data"]);
     assert_eq!(labels(1), ["iqn.2001-04.com.example:b/3", "iqn.2001-04.com.example:b/0"]);
 }
+
+const GROUPS: &str = r#"
+portal = [{ listen = "127.0.0.1" }]
+[hyperscsi]
+interfaces = ["eth0"]
+[[hyperscsi.group]]
+name = "backup"
+[[hyperscsi.group]]
+name = "guests"
+[[lun]]
+name = "data"
+type = "ram"
+size = "1M"
+[[target]]
+name = "iqn.2001-04.com.example:a"
+groups = ["backup", "guests"]
+lun = [{ share = "data" }]
+"#;
+
+const NEIGHBOUR: &str = r#"
+[[target]]
+name = "iqn.2001-04.com.example:Z"
+groups = ["archive", "backup"]
+lun = [{ share = "data" }]
+"#;
+
+#[test]
+fn each_group_has_a_target_port_that_nothing_else_in_the_file_moves() {
+    let ports = |text: &str, at: usize| {
+        let blueprint = blueprint(&mut Numbers::default(), text);
+        let name = blueprint.config.targets[at].name.clone();
+        let shard = blueprint.shard_config(0);
+        let target = shard.targets.into_iter().find(|target| target.name == name).unwrap();
+        let mut all: Vec<u16> =
+            blueprint.unit_config(UnitIndex(0)).unwrap().ports.iter().map(|port| port.relative.0).collect();
+        let count = all.len();
+        all.dedup();
+        assert_eq!(all.len(), count, "the unit shows each port once: {all:?}");
+        for (_, port) in &target.groups {
+            assert!(all.contains(&port.0) && port.0 >= 0x8000);
+        }
+        target
+            .groups
+            .into_iter()
+            .map(|(group, port)| ((*group).to_owned(), port.0))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let first = ports(GROUPS, 0);
+    assert_eq!(first.len(), 2);
+    assert_ne!(first["backup"], first["guests"]);
+    let (head, tail) = GROUPS.split_once("[[hyperscsi.group]]").unwrap();
+    let earlier =
+        format!("{head}[[hyperscsi.group]]\nname = \"archive\"\n[[hyperscsi.group]]{tail}{NEIGHBOUR}");
+    assert_eq!(ports(&earlier, 0), first);
+    let other = ports(&earlier, 1);
+    assert!(other.len() == 2 && other["backup"] != first["backup"]);
+}

@@ -36,7 +36,6 @@ pub(super) fn config(scenario: &Scenario, plan: &IscsiPlan) -> ShardConfig {
             keys: plan.target_keys.clone(),
             sessions_max: 64,
             groups: vec![],
-            frames_port: RelativePort(2),
             exchanges: 128,
             session_limits: None,
         }],

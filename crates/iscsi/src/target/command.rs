@@ -133,6 +133,7 @@ impl Engine {
             out,
             inn: DataIn::default(),
             ending: None,
+            fenced: is_preempt_and_abort(&command.cdb),
             keeps,
             answer: None,
             snack_tag: 0,
@@ -359,7 +360,9 @@ impl Engine {
         if task.ending.is_some() && !task.out.is_expecting() && !task.listed {
             task.listed = true;
             let conn = task.conn;
-            self.queue(conn, Output::Task(key));
+            if !self.fence_answer(key) {
+                self.queue(conn, Output::Task(key));
+            }
         }
     }
 
@@ -499,6 +502,11 @@ fn unsolicited_len(state: &Session, command: &ScsiCommand, immediate_len: u32) -
         return immediate_len;
     }
     state.parameters.first_burst_length.min(command.expected_data_transfer_length).max(immediate_len)
+}
+
+/// Returns whether a command is PERSISTENT RESERVE OUT with PREEMPT AND ABORT (SPC-5 §6.14), which ends tasks of others.
+const fn is_preempt_and_abort(cdb: &[u8; 16]) -> bool {
+    cdb[0] == 0x5f && cdb[1] & 0x1f == 0x05
 }
 
 /// Returns how many bytes a command reads and writes.

@@ -1,12 +1,17 @@
-//! The response fence in a session of several connections (RFC 7143 §4.2.2.3.2, §4.2.3.3 d): before an initiator hears
-//! that many tasks were ended, it has every answer that was given before, on every connection; and it hears
-//! nothing that is given after until it knows.
+//! The response fence in a session of several connections (RFC 7143 §4.2.2.3.2): before an initiator hears of something
+//! that concerns many tasks, it has every answer that was given before, on every connection; and it hears nothing that
+//! is given after until it knows.
 //!
-//! On one connection the order of its queue is the fence. With several, a mark goes into each other connection's
-//! queue; where it comes to the front, all before it is sent, and what was sent must be acknowledged. When that is so
-//! everywhere, the response leaves, and other connections rest until it is acknowledged too. The initiator is pinged for
+//! Behind a fence go (§4.2.2.3.3): the answer to a function that ends many tasks (§4.2.3.3 d); an answer that carries a
+//! unit attention condition, by which other sessions learn of that function (§4.2.3.3 e), and PREEMPT AND ABORT's.
+//! Whoever asked for the function does not wait for the fences of other sessions (§4.2.3.3 f). ACA is not built.
+//!
+//! A mark goes into the queue of each connection; where it comes to the front, all before it is sent, and on other
+//! connections what was sent must be acknowledged. A connection whose mark has passed rests. When all is acknowledged
+//! everywhere, the answer leaves, and other connections rest until it is acknowledged too. The initiator is pinged for
 //! both. One that has been sent everything and does not acknowledge it holds a fence up for twice
-//! [`super::engine::Limits::fence_within`]; one that does not even take what it is sent, for longer.
+//! [`super::engine::Limits::fence_within`]; one that does not even take what it is sent, for longer. Connections rest for
+//! one fence at a time: of several that wait, the others only know what must be acknowledged before them.
 
 use base::machine::ConnId;
 use smallvec::SmallVec;
@@ -15,21 +20,47 @@ use super::arena::Key;
 use super::connection::{Body, Control, Output, index};
 use super::engine::Engine;
 use super::session::{Session, Tmf};
+use super::task::Ending;
 use super::timer::{Owner, Timer};
 use super::why::Why;
 use crate::pdu::TargetSn;
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::serial::StatSn;
 
-/// A response that waits until others are acknowledged.
+/// An answer that waits until others are acknowledged.
 #[derive(Clone, Debug)]
 pub(crate) struct Fence {
     conn: ConnId,
-    response: TmfResponse,
-    mark: u32,
+    answer: Answer,
     looks: Looks,
-    /// The connections that it waits for; up to which status, once that is known.
-    waits: SmallVec<[(ConnId, Option<StatSn>); 4]>,
+    /// The connections of the session, its own with them.
+    waits: SmallVec<[Wait; 4]>,
+}
+
+/// What waits behind a fence.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Tmf(TmfResponse),
+    Task(Key),
+}
+
+/// How far a connection is with what it was given before a fence.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    conn: ConnId,
+    /// Where in its queue the fence stands.
+    mark: u32,
+    state: Passing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passing {
+    /// Not all of it is sent.
+    Queued,
+    /// All is sent; acknowledged it is when all before this number is.
+    Sent(StatSn),
+    /// Nothing is to be waited for.
+    Done,
 }
 
 /// A response that is on its way and that others wait for: on which connection, and the number behind it.
@@ -69,16 +100,43 @@ impl Engine {
         if !is_due && state.fences.is_empty() {
             return self.control(tmf.conn, Control::Tmf(pdu), Body::Empty);
         }
-        let others: SmallVec<[ConnId; 4]> =
-            state.conns.iter().copied().filter(|conn| *conn != tmf.conn).collect();
-        let waits = others.iter().map(|conn| (*conn, None)).collect();
-        let mark = state.take_mark();
-        state.fences.push(Fence { conn: tmf.conn, response: pdu, mark, looks: Looks::default(), waits });
-        for conn in others {
-            self.queue(conn, Output::Mark(mark));
-        }
-        self.watch_fences(tmf.session);
+        self.fence(tmf.session, tmf.conn, Answer::Tmf(pdu));
         Ok(())
+    }
+
+    /// Puts the answer of a task behind a fence, if it is one of those and there are other connections. Returns whether
+    /// it did.
+    pub(super) fn fence_answer(&mut self, key: Key) -> bool {
+        let Some(task) = self.tasks.get(key).filter(|task| task.answer.is_none()) else { return false };
+        let is_due = task.fenced || task.ending.as_ref().is_some_and(Ending::is_unit_attention);
+        let (session, conn) = (task.session, task.conn);
+        let Some(state) = self.sessions.get(session).filter(|_| is_due) else { return false };
+        if state.conns.len() < 2 || !state.conns.contains(&conn) {
+            return false;
+        }
+        self.fence(session, conn, Answer::Task(key));
+        true
+    }
+
+    fn fence(&mut self, session: Key, conn: ConnId, answer: Answer) {
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        let (members, fresh) = (state.conns.clone(), state.take_mark());
+        let mut waits = SmallVec::new();
+        for member in members {
+            // Marks that follow one another are one, so that a queue that does not move does not grow.
+            let last = self.conn(member).and_then(|connection| match connection.out.back() {
+                Some(Output::Mark(mark)) => Some(*mark),
+                _ => None,
+            });
+            waits.push(Wait { conn: member, mark: last.unwrap_or(fresh), state: Passing::Queued });
+            if last.is_none() {
+                self.queue(member, Output::Mark(fresh));
+            }
+        }
+        if let Some(state) = self.sessions.get_mut(session) {
+            state.fences.push(Fence { conn, answer, looks: Looks::default(), waits });
+        }
+        self.watch_fences(session);
     }
 
     fn watch_fences(&mut self, session: Key) {
@@ -95,17 +153,24 @@ impl Engine {
         let Some(connection) = self.conn(conn) else { return };
         let (Some(session), stat_sn) = (connection.session, connection.stat_sn) else { return };
         let Some(state) = self.sessions.get_mut(session) else { return };
+        let mut is_awaited = false;
         if let Some(raised) = &mut state.raised
             && raised.mark == mark
         {
             raised.behind = Some(stat_sn);
+            is_awaited = true;
         }
-        for fence in state.fences.iter_mut().filter(|fence| fence.mark == mark) {
-            for (_, upto) in fence.waits.iter_mut().filter(|(of, _)| *of == conn) {
-                *upto = Some(stat_sn);
+        for fence in &mut state.fences {
+            for wait in fence.waits.iter_mut().filter(|wait| (wait.conn, wait.mark) == (conn, mark)) {
+                // On one connection the order is enough.
+                let is_own = conn == fence.conn;
+                wait.state = if is_own { Passing::Done } else { Passing::Sent(stat_sn) };
+                is_awaited |= !is_own;
             }
         }
-        self.ask_for_ack(conn);
+        if is_awaited {
+            self.ask_for_ack(conn);
+        }
         self.lower_fences(session);
     }
 
@@ -114,7 +179,12 @@ impl Engine {
     pub(super) fn is_held_up(&self, conn: ConnId) -> bool {
         let session = self.conn(conn).and_then(|connection| connection.session);
         session.and_then(|key| self.sessions.get(key)).is_some_and(|state| {
-            state.answered >= self.answered_max() || state.raised.is_some_and(|raised| raised.conn != conn)
+            let rests = match (&state.raised, state.fences.first()) {
+                (Some(raised), _) => raised.conn != conn,
+                (None, Some(fence)) => fence.has_passed(conn),
+                (None, None) => false,
+            };
+            rests || state.answered >= self.answered_max()
         })
     }
 
@@ -132,18 +202,19 @@ impl Engine {
                     return;
                 }
                 state.raised = None;
-                let conns = state.conns.clone();
-                for conn in conns {
-                    self.ask_transmit(conn);
-                }
+                self.ask_all_to_transmit(session);
                 continue;
             }
             let Some(fence) = state.fences.first_mut() else {
                 state.deadlines.clear(Timer::Acked);
                 return;
             };
-            fence.waits.retain(|(conn, upto)| !upto.is_some_and(|upto| has_passed(*conn, upto)));
-            if !fence.waits.is_empty() {
+            for wait in &mut fence.waits {
+                if matches!(wait.state, Passing::Sent(upto) if has_passed(wait.conn, upto)) {
+                    wait.state = Passing::Done;
+                }
+            }
+            if fence.waits.iter().any(|wait| wait.state != Passing::Done) {
                 return;
             }
             let fence = state.fences.remove(0);
@@ -152,14 +223,45 @@ impl Engine {
     }
 
     fn raise(&mut self, session: Key, fence: &Fence) {
-        if let Err(why) = self.control(fence.conn, Control::Tmf(fence.response), Body::Empty) {
-            return self.drop_connection(fence.conn, why);
-        }
+        // What was given after it on its own connection waits there.
+        let goes_first = fence.has_passed(fence.conn);
         let Some(state) = self.sessions.get_mut(session) else { return };
-        if state.conns.len() > 1 && state.conns.contains(&fence.conn) {
-            let mark = state.take_mark();
-            state.raised = Some(Raised { conn: fence.conn, mark, behind: None, looks: Looks::default() });
+        let (is_member, others) = (state.conns.contains(&fence.conn), state.conns.len() > 1);
+        let mark = state.take_mark();
+        let is_there = match fence.answer {
+            Answer::Tmf(response) => {
+                if let Err(why) = self.control(fence.conn, Control::Tmf(response), Body::Empty) {
+                    return self.drop_connection(fence.conn, why);
+                }
+                true
+            }
+            Answer::Task(key) => {
+                let is_there = self.tasks.get(key).is_some_and(|task| task.conn == fence.conn && task.listed);
+                if is_there {
+                    self.queue(fence.conn, Output::Task(key));
+                }
+                is_there
+            }
+        };
+        if is_there && is_member && others {
             self.queue(fence.conn, Output::Mark(mark));
+            if let Some(state) = self.sessions.get_mut(session) {
+                state.raised = Some(Raised { conn: fence.conn, mark, behind: None, looks: Looks::default() });
+            }
+        }
+        if goes_first
+            && is_there
+            && let Some(connection) = self.conn_mut(fence.conn)
+        {
+            connection.out.rotate_right(if is_member && others { 2 } else { 1 });
+        }
+        self.ask_all_to_transmit(session);
+    }
+
+    fn ask_all_to_transmit(&mut self, session: Key) {
+        let Some(state) = self.sessions.get(session) else { return };
+        for conn in state.conns.clone() {
+            self.ask_transmit(conn);
         }
     }
 
@@ -171,16 +273,12 @@ impl Engine {
         }
         if state.raised.is_some_and(|raised| raised.conn == conn) {
             state.raised = None;
-            let conns = state.conns.clone();
-            for conn in conns {
-                self.ask_transmit(conn);
-            }
         }
-        let Some(state) = self.sessions.get_mut(session) else { return };
         state.fences.retain(|fence| fence.conn != conn);
         for fence in &mut state.fences {
-            fence.waits.retain(|(of, _)| *of != conn);
+            fence.waits.retain(|wait| wait.conn != conn);
         }
+        self.ask_all_to_transmit(session);
         self.lower_fences(session);
     }
 
@@ -193,19 +291,25 @@ impl Engine {
             state.raised = None;
         }
         for fence in &mut state.fences {
-            if fence.looks.is_last(fence.waits.iter().all(|(_, upto)| upto.is_some())) {
-                fence.waits.clear();
+            if fence.looks.is_last(fence.waits.iter().all(|wait| wait.state != Passing::Queued)) {
+                // Its own connection keeps its order.
+                let own = fence.conn;
+                fence.waits.retain(|wait| wait.conn == own && wait.state == Passing::Done);
             }
         }
-        let conns = state.conns.clone();
-        for conn in conns {
-            self.ask_transmit(conn);
-        }
+        self.ask_all_to_transmit(session);
         self.lower_fences(session);
         if self.sessions.get(session).is_some_and(|state| !state.fences.is_empty() || state.raised.is_some())
         {
             self.watch_fences(session);
         }
+    }
+}
+
+impl Fence {
+    /// Returns whether a connection has sent all that it was given before.
+    fn has_passed(&self, conn: ConnId) -> bool {
+        self.waits.iter().any(|wait| wait.conn == conn && wait.state != Passing::Queued)
     }
 }
 

@@ -207,7 +207,9 @@ impl Engine {
         self.ask_anew(now, key, conn);
         let Some(task) = self.tasks.get_mut(key) else { return };
         let ends = task.ending.is_some() && !task.out.is_expecting();
-        if (ends || task.inn.queued > 0) && !core::mem::replace(&mut task.listed, true) {
+        if ends {
+            self.conclude(key);
+        } else if task.inn.queued > 0 && !core::mem::replace(&mut task.listed, true) {
             self.queue(conn, Output::Task(key));
         }
         self.drain_ready(session);

@@ -33,6 +33,8 @@ pub(crate) struct Task {
     pub(crate) inn: DataIn,
     /// How it ended; then nothing more is fetched and what still comes is forgotten.
     pub(crate) ending: Option<Ending>,
+    /// Whether its answer goes behind a fence, whatever it is.
+    pub(crate) fenced: bool,
     /// Whether what is sent for it is kept until it is acknowledged.
     pub(crate) keeps: bool,
     /// Where its answer went, once it left; it is kept until that is acknowledged.
@@ -65,6 +67,9 @@ pub(crate) struct Answered {
     /// Whether it rode on the last Data-In.
     pub(crate) rode: bool,
 }
+
+/// The sense key of a unit attention condition.
+const UNIT_ATTENTION: u8 = 0x06;
 
 /// How many runs of a task wait to be sent again; more become one.
 pub(crate) const MAX_WANTED: usize = 8;
@@ -121,6 +126,15 @@ impl Ending {
     /// Returns the end of a task that finds no room; the initiator tries again.
     pub(crate) const fn busy() -> Self {
         Self { status: status::BUSY, sense: None, transferable: 0 }
+    }
+
+    /// Returns whether it tells of a unit attention condition (SPC-5 §4.5).
+    pub(crate) fn is_unit_attention(&self) -> bool {
+        let key = match self.sense.as_deref() {
+            Some([0x70 | 0x71, _, key, ..] | [0x72 | 0x73, key, ..]) => key & 0x0f,
+            _ => return false,
+        };
+        self.status == status::CHECK_CONDITION && key == UNIT_ATTENTION
     }
 
     /// Returns whether it can ride on the last Data-In.

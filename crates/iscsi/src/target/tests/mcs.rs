@@ -27,7 +27,7 @@ use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::{DataSn, StatSn};
-use crate::target::contract::{Down, Event, Finish};
+use crate::target::contract::{Down, Event, Finish, TaskRef};
 use crate::target::engine::Limits;
 
 fn several(level: u8) -> KeyPolicy {
@@ -357,6 +357,137 @@ fn a_fence_falls_with_the_connection_that_it_waits_for_and_in_time() {
             world.hang_up(conns[1], Gone::Failed);
         }
         assert_eq!(world.expect::<TmfResponse>(conns[0]).itt, reset.itt, "{silent}");
+    }
+}
+
+/// Sense data of a unit attention condition: a bus device reset function occurred.
+const RESET_OCCURRED: [u8; 18] = [0x70, 0, 0x06, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x29, 0x03, 0, 0, 0, 0];
+const UNIT_ATTENTION: Finish<'_> = Finish { status: 0x02, sense: &RESET_OCCURRED, transferable: 0 };
+
+/// Issues a command on one connection; returns its tag and its task.
+fn start(world: &mut World, conns: &[ConnId], on: ConnId) -> (Itt, TaskRef) {
+    let command = world.command(on);
+    issue(world, conns, on, &command, &[]);
+    (command.itt, world.expect_command().task)
+}
+
+/// Returns the answers that came on a connection, whatever pings came with them.
+fn answers(world: &mut World, conn: ConnId) -> Vec<ScsiResponse> {
+    core::iter::from_fn(|| world.receive(conn))
+        .filter(|got| got.bhs.opcode() == Opcode::SCSI_RESPONSE)
+        .map(|got| got.read())
+        .collect()
+}
+
+#[test]
+fn a_session_learns_behind_a_fence_that_another_ended_its_tasks() {
+    for level in [0, 1] {
+        let (mut world, conns, _) = session(level, 2);
+        let other = world.connect();
+        world.login_on(other, 1, &[]);
+        let (_, ended) = start(&mut world, &conns, conns[0]);
+        let (_, answered) = start(&mut world, &conns, conns[1]);
+        world.finish(answered, Finish::good(0));
+        let before: ScsiResponse = world.expect(conns[1]);
+        let reset = reset(&mut world, other);
+        world.send(other, &reset, &[]);
+        let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
+        world.engine.abort(ended);
+        world.engine.managed(manage.tmf, TmfResult::COMPLETE);
+        world.drain();
+        // Who asked does not wait for the others' acknowledgements.
+        assert_eq!(world.expect::<TmfResponse>(other).response, TmfResult::COMPLETE);
+        let (told, first) = start(&mut world, &conns, conns[0]);
+        let (after, second) = start(&mut world, &conns, conns[0]);
+        let (elsewhere, third) = start(&mut world, &conns, conns[1]);
+        world.finish(first, UNIT_ATTENTION);
+        let ping: NopIn = world.expect(conns[1]);
+        assert_eq!(ping.sn.stat_sn, before.sn.stat_sn.next());
+        // Neither it nor what is answered after it leaves, on any connection.
+        world.finish(second, Finish::good(0));
+        world.finish(third, Finish::good(0));
+        ack(&mut world, conns[1], before.sn.stat_sn);
+        for conn in &conns {
+            world.expect_silence(*conn);
+        }
+        ack(&mut world, conns[1], before.sn.stat_sn.next());
+        let came = answers(&mut world, conns[0]);
+        assert_eq!([came[0].itt, came[1].itt], [told, after], "{level}");
+        assert_eq!(came[0].status, 0x02);
+        world.expect_silence(conns[1]);
+        ack(&mut world, conns[0], came[0].sn.stat_sn.next());
+        assert_eq!(world.expect::<ScsiResponse>(conns[1]).itt, elsewhere, "{level}");
+    }
+}
+
+#[test]
+fn a_unit_attention_waits_for_one_that_does_not_acknowledge_only_so_long() {
+    for silent in [false, true] {
+        let (mut world, conns, _) = session(0, 2);
+        let (_, answered) = start(&mut world, &conns, conns[1]);
+        world.finish(answered, Finish::good(0));
+        let tasks = [conns[0], conns[0], conns[1]].map(|on| start(&mut world, &conns, on));
+        world.finish(tasks[0].1, UNIT_ATTENTION);
+        world.finish(tasks[1].1, Finish::good(0));
+        world.expect_silence(conns[0]);
+        if silent {
+            world.pass(Duration::from_secs(15));
+        } else {
+            world.hang_up(conns[1], Gone::Failed);
+        }
+        let came = answers(&mut world, conns[0]);
+        assert_eq!([came[0].itt, came[1].itt], [tasks[0].0, tasks[1].0], "{silent}");
+    }
+}
+
+#[test]
+fn a_unit_attention_of_a_session_with_one_connection_waits_for_nothing() {
+    let (mut world, conns, _) = session(1, 1);
+    let (itt, task) = start(&mut world, &conns, conns[0]);
+    world.finish(task, UNIT_ATTENTION);
+    assert_eq!(world.expect::<ScsiResponse>(conns[0]).itt, itt);
+    world.expect_silence(conns[0]);
+}
+
+#[test]
+fn two_fences_of_a_session_do_not_wait_for_each_other() {
+    let (mut world, conns, _) = session(0, 2);
+    let (first, one) = start(&mut world, &conns, conns[0]);
+    let (second, two) = start(&mut world, &conns, conns[1]);
+    for conn in &conns {
+        // Each has an answer that is not acknowledged.
+        let (_, task) = start(&mut world, &conns, *conn);
+        world.finish(task, Finish::good(0));
+        world.expect::<ScsiResponse>(*conn);
+    }
+    world.finish(one, UNIT_ATTENTION);
+    world.finish(two, UNIT_ATTENTION);
+    world.expect::<NopIn>(conns[0]);
+    let ping: NopIn = world.expect(conns[1]);
+    ack(&mut world, conns[1], ping.sn.stat_sn);
+    let response: ScsiResponse = world.expect(conns[0]);
+    assert_eq!(response.itt, first);
+    ack(&mut world, conns[0], response.sn.stat_sn.next());
+    assert_eq!(world.expect::<ScsiResponse>(conns[1]).itt, second);
+}
+
+#[test]
+fn an_ended_preemption_of_others_is_told_behind_a_fence() {
+    let (mut world, conns, _) = session(0, 2);
+    let (_, answered) = start(&mut world, &conns, conns[1]);
+    world.finish(answered, Finish::good(0));
+    let before: ScsiResponse = world.expect(conns[1]);
+    for (action, waits) in [(0x04, false), (0x05, true)] {
+        let mut command = world.command(conns[0]);
+        command.cdb[..2].copy_from_slice(&[0x5f, action]);
+        issue(&mut world, &conns, conns[0], &command, &[]);
+        let task = world.expect_command().task;
+        world.finish(task, Finish::good(0));
+        if waits {
+            world.expect_silence(conns[0]);
+            ack(&mut world, conns[1], before.sn.stat_sn.next());
+        }
+        assert_eq!(world.expect::<ScsiResponse>(conns[0]).itt, command.itt, "{action}");
     }
 }
 

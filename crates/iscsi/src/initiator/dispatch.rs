@@ -33,6 +33,10 @@ impl Session {
         mut bytes: &[u8],
     ) -> Result<(), Why> {
         let conn = self.link(slot).map(|link| link.conn);
+        if let Some(link) = self.link(slot).filter(|link| link.login.is_none()) {
+            // Longer segments may have been declared since the last PDU.
+            receiver.set_framing(link.framing);
+        }
         loop {
             match receiver.advance(&mut bytes) {
                 Ok(Step::Starved) => return Ok(()),

@@ -132,6 +132,26 @@ fn longest_segments_are_declared_anew_while_the_session_lives() {
 }
 
 #[test]
+fn a_longer_segment_may_come_before_the_answer_to_its_declaration() {
+    let (mut raw, conn) = Raw::level(1, &[]);
+    for len in ["1024", "8192"] {
+        raw.session.send_text(raw.now, None, text(&[("MaxRecvDataSegmentLength", len)])).unwrap();
+        raw.drain();
+        let request: TextRequest = raw.expect(conn);
+        if len == "8192" {
+            // The target read the declaration, and this was ahead of its answer.
+            let (task, command) = raw.start(conn, read(0, 2560));
+            let pdu = raw.data_in(conn, command.itt, 0, 0);
+            let pdu = raw.with_status(conn, pdu);
+            raw.send(conn, &pdu, &pattern(1, 2560));
+            assert!(raw.outcome(task).end.is_good());
+        }
+        say(&mut raw, conn, &request, b"");
+    }
+    assert_eq!(max_recv(&raw).0, 8192);
+}
+
+#[test]
 fn what_a_target_refuses_is_not_taken_for_agreed() {
     let (mut raw, conn) = Raw::level(1, &[]);
     let before = max_recv(&raw);

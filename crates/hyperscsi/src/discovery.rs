@@ -22,6 +22,8 @@ use crate::random::Random;
 #[derive(Debug)]
 pub struct Answerer {
     allowance: Allowance,
+    /// The same for answers, of which a question can have many, and whose asker may have lied about its address.
+    answers: Allowance,
     ports: Vec<(EtherPort, u16)>,
     post: Post,
     answered: u64,
@@ -32,6 +34,9 @@ impl Answerer {
     /// So many questions are answered at once, and then one in each interval: a rack of hosts that come up together.
     const AT_ONCE: u32 = 64;
     const INTERVAL: Duration = Duration::from_millis(50);
+    /// So many answers go out at once, and then one in each interval.
+    const ANSWERS_AT_ONCE: u32 = 512;
+    const ANSWERS_INTERVAL: Duration = Duration::from_millis(5);
     /// For how many targets one question is answered.
     const TARGETS_MAX: usize = 256;
 
@@ -39,6 +44,7 @@ impl Answerer {
     pub fn new(now: Instant) -> Self {
         Self {
             allowance: Allowance::full(Self::AT_ONCE, now),
+            answers: Allowance::full(Self::ANSWERS_AT_ONCE, now),
             ports: Vec::new(),
             post: Post::default(),
             answered: 0,
@@ -87,7 +93,7 @@ impl Answerer {
             let Some(export) = next else { return };
             let asked = question.target.as_ref().is_none_or(|target| *target == export.target);
             next = directory.export_behind(port, &question.group, Some(&export.target));
-            if asked {
+            if asked && self.answers.take(now, Self::ANSWERS_INTERVAL).is_ok() {
                 let mut payload = Vec::new();
                 let answer = answer(&question, directory.instance(), export, frame_max);
                 Discovery::Answer(answer).encode(&mut payload);

@@ -207,3 +207,20 @@ fn anything_at_all_does_no_harm() {
     }
     assert!(finder.found().len() < 5000);
 }
+
+#[test]
+fn answers_are_counted_one_by_one_since_their_reader_may_not_have_asked() {
+    let names: Vec<_> = (0..200).map(|n| alloc::format!("iqn.2026-11.com.example:disk{n:03}")).collect();
+    let mut house = House::default();
+    house.exports = names.iter().map(|name| (PORT, GROUP, export(name, 1))).collect();
+    let mut answerer = answerer();
+    let mut total = 0;
+    for _ in 0..20 {
+        total += ask(&mut finder(None), (&mut answerer, &house, OURS), NOW);
+    }
+    assert_eq!(total, 512);
+    // A second later there is room for as many as a second brings.
+    let later = NOW.after(Duration::from_secs(1));
+    assert_eq!(ask(&mut finder(None), (&mut answerer, &house, OURS), later), 200);
+    assert_eq!(ask(&mut finder(None), (&mut answerer, &house, OURS), later), 0);
+}

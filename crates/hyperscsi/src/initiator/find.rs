@@ -93,6 +93,13 @@ impl Finder {
         self.random.stir(entropy);
     }
 
+    /// Takes note that somebody speaks another version: perhaps the target, which is then why it does not answer.
+    pub(super) fn other_version(&mut self) {
+        if let Some(login) = &mut self.login {
+            login.other_version();
+        }
+    }
+
     /// Looks no more.
     pub(super) fn stop(&mut self) {
         (self.login, self.scout, self.wanted) = (None, None, false);

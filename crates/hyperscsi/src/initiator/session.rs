@@ -14,7 +14,7 @@ use super::find::Finder;
 use super::task::Task;
 use crate::association::{Association, Event as Transported, Message, MessageId, PathView};
 use crate::exchange::numbers::Class;
-use crate::frame::{Cmd, Header};
+use crate::frame::{BadFrame, Cmd, Header};
 use crate::login::Agreed;
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
 use crate::pdu::parameters::Parameters;
@@ -466,9 +466,15 @@ impl FrameMachine for Session {
 
     fn frame(&mut self, now: Instant, frame: Received<'_>) {
         self.now = now;
-        let Ok((header, len)) = Header::parse(frame.payload) else {
-            self.stats.bad_frames += 1;
-            return;
+        let (header, len) = match Header::parse(frame.payload) {
+            Ok(parsed) => parsed,
+            Err(why) => {
+                self.stats.bad_frames += 1;
+                if why == BadFrame::Version {
+                    self.finder.other_version();
+                }
+                return;
+            }
         };
         if header.sid == 0 {
             self.outsider(now, &header, frame);

@@ -22,7 +22,7 @@ use base::time::{Duration, Instant};
 use super::contract::{Directory, Event, SessionId, SessionView};
 use super::exchange::Exchange;
 use super::session::{Phase, Session};
-use crate::frame::Header;
+use crate::frame::{BadFrame, Cmd, Header};
 use crate::login::target::{Refusal, Stats as Handshakes};
 use crate::pdu::parameters::Parameters;
 
@@ -204,9 +204,17 @@ impl Engine {
     /// Takes a frame. What is wrong with it is counted.
     pub fn frame(&mut self, now: Instant, frame: Received<'_>, directory: &dyn Directory) {
         self.now = now;
-        let Ok((header, len)) = Header::parse(frame.payload) else {
-            self.stats.bad_frames += 1;
-            return;
+        let (header, len) = match Header::parse(frame.payload) {
+            Ok(parsed) => parsed,
+            Err(why) => {
+                self.stats.bad_frames += 1;
+                // Only who begins something is told, so that two ends of different versions do not tell each other for ever.
+                let begins = frame.payload.get(4).is_some_and(|cmd| cmd & 0x7f == Cmd::Negotiate as u8);
+                if why == BadFrame::Version && begins {
+                    self.door.other_version(now, frame.port, frame.source);
+                }
+                return;
+            }
         };
         let (port, source, group) = (frame.port, frame.source, frame.group);
         let Some(bytes) = frame.payload.get_mut(..len) else { return };

@@ -112,6 +112,10 @@ impl Door {
         self.reception.handle_timeout(now);
     }
 
+    pub(super) fn other_version(&mut self, now: Instant, port: EtherPort, source: Mac) {
+        self.reception.other_version(now, port, source);
+    }
+
     pub(super) fn session_ended(&mut self, sid: u32) {
         self.reception.session_ended(sid);
     }

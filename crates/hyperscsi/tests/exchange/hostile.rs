@@ -405,3 +405,48 @@ fn each_handshake_asks_for_fresh_entropy_and_is_content_with_a_block() {
         }
     }
 }
+
+/// What a target says to whom it does not know is bounded, no longer than what provoked it, and never for a group.
+#[test]
+fn strangers_get_short_answers_and_few_of_them() {
+    let mut world = World::new(8, FramePlan::CLEAN, Some("sesame"));
+    world.captures = true;
+    let target = world.sockets[0].state.mac;
+    let stranger = base::ether::Mac([2, 0, 0, 0, 9, 9]);
+    let mut other_version = [0; 60];
+    (other_version[1], other_version[3], other_version[4]) = (4, 0x30, Cmd::Negotiate as u8);
+    let header = Header {
+        tag: 0,
+        last: true,
+        fragment: 0,
+        protected: false,
+        cmd: Cmd::Ask,
+        flags: Flags::default(),
+        len: 4,
+        sid: 0x1234_5678,
+        pn: 1,
+        xid: 0,
+        off: 0,
+    };
+    let mut unknown = raw(&header, &[1, 0, 0, 4]);
+    unknown.resize(60, 0);
+    let mut provoke = |frame: &[u8], source| {
+        world.capture.clear();
+        for _ in 0..1000 {
+            world.inject(target, source, frame);
+            world.rest(Duration::from_micros(10));
+        }
+        world.rest(2 * SECOND);
+        let said = core::mem::take(&mut world.capture);
+        assert!(said.iter().all(|(to, _, payload)| *to == stranger && payload.len() <= frame.len()));
+        said.len()
+    };
+    assert_eq!(provoke(&other_version, stranger), 8);
+    assert_eq!(provoke(&unknown, stranger), 256);
+    let everybody = base::ether::Mac([0x33, 0x33, 0, 0, 0, 1]);
+    assert_eq!(provoke(&other_version, everybody) + provoke(&unknown, everybody), 0);
+    // What is an answer itself, of whatever version, provokes none.
+    other_version[4] = Cmd::Negotiated as u8;
+    (unknown[4], other_version[3]) = (Cmd::Disconnect as u8, 0x30);
+    assert_eq!(provoke(&other_version, stranger) + provoke(&unknown, stranger), 0);
+}

@@ -3,6 +3,7 @@
 //! * [`session`] is the value that the owner holds; [`contract`] is what it tells and is told.
 //! * `find` looks for the target, shakes hands, and does both again after a loss, within [`contract::Retry`].
 //! * `issue` numbers requests and sends them, `reply` takes what the target says, `manage` is task management.
+//! * `guard` holds back what is meant for a unit that may be another one in a new session.
 //! * `loss` decides what becomes of requests when the nexus is lost.
 //!
 //! A request leaves under its number once, and the transport below repeats what is lost on the way: within a session nothing
@@ -13,6 +14,7 @@
 
 pub mod contract;
 mod find;
+mod guard;
 mod issue;
 mod loss;
 mod manage;

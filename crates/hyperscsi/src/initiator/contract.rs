@@ -165,6 +165,8 @@ pub struct Request {
     /// Whether it may be carried out again, from the start, when its session was lost and built anew and nobody can
     /// know whether it was carried out before. Only the caller can know that this does no harm.
     pub replay: bool,
+    /// Whether it asks a guarded unit who it is: it goes ahead of what waits for that.
+    pub probe: bool,
 }
 
 impl Request {
@@ -178,6 +180,7 @@ impl Request {
             data_out: DataList::new(),
             data_in_len: 0,
             replay: false,
+            probe: false,
         }
     }
 }

@@ -170,6 +170,13 @@ impl Session {
         }
     }
 
+    /// Begins to look for the target if only entropy was missing for that.
+    pub(super) fn seek_if_wanted(&mut self, now: Instant) {
+        if self.finder.wanted && self.finder.random.is_ready() {
+            self.seek(now);
+        }
+    }
+
     fn offer(&self) -> Parameters {
         Parameters { levels: Levels::from(self.plan.level), ..self.plan.parameters }
     }
@@ -185,9 +192,7 @@ impl Session {
         if let Some(login) = &mut self.finder.login {
             login.port_up(now, port, state, self.finder.random.bytes());
         }
-        if self.finder.wanted {
-            self.seek(now);
-        }
+        self.seek_if_wanted(now);
         self.hear_login(now);
         if let Some(transport) = self.transport() {
             transport.set_frames_share(port, share_of(state));

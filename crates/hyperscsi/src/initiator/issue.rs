@@ -4,6 +4,7 @@ use base::arena::Key;
 use base::time::Instant;
 
 use super::contract::{Refusal, Request, TaskId};
+use super::guard::MAX_PROBES;
 use super::session::{Issue, Phase, Session};
 use super::task::{Task, What, Wire};
 use crate::association::Message;
@@ -22,7 +23,8 @@ impl Session {
         if self.phase == Phase::Down || self.leaving {
             return Err(Refusal::Down);
         }
-        if self.room() == 0 {
+        let probes_max = if request.probe { MAX_PROBES } else { 0 };
+        if self.open() >= self.plan.limits.tasks_max + probes_max {
             return Err(Refusal::Full);
         }
         // OFF counts in 32 bits.
@@ -48,6 +50,10 @@ impl Session {
                 self.waiting.remove(at);
                 continue;
             };
+            if self.is_held(task) {
+                at += 1;
+                continue;
+            }
             let level = self.level_of(task);
             let class = Class::of_frame(level > Level::None);
             // What cannot go holds those of its class back, and no others.

@@ -43,6 +43,9 @@ pub struct Session {
     pub(super) expected: usize,
     /// The least levels that the target was found to demand.
     pub(super) levels: BTreeMap<u64, Level>,
+    /// Units that are guarded, and those of them that are not vouched for yet.
+    pub(super) guarded: BTreeSet<u64>,
+    pub(super) unvouched: BTreeSet<u64>,
     /// Requests sent so far.
     pub(super) order: u64,
     pub(super) events: VecDeque<Event>,
@@ -158,6 +161,8 @@ impl Session {
             held: Vec::new(),
             expected: 0,
             levels: BTreeMap::new(),
+            guarded: BTreeSet::new(),
+            unvouched: BTreeSet::new(),
             order: 0,
             events: VecDeque::new(),
             patience: plan.retry.first.then(|| now.after(plan.retry.patience)),
@@ -287,6 +292,7 @@ impl Session {
         if self.link.is_some() {
             self.lose(now, Lost::Forgotten);
         }
+        self.hold_guarded();
         let keyed = agreed.keys.is_some();
         let exchanges = agreed.parameters.exchanges;
         self.link = Some(Box::new(Link {
@@ -538,6 +544,8 @@ impl FrameMachine for Session {
 
     fn stir(&mut self, entropy: [u8; 32]) {
         self.finder.stir(entropy);
+        // It may give up in time though no port ever comes up.
+        self.seek_if_wanted(self.now);
         self.drive(self.now);
     }
 }

@@ -244,11 +244,13 @@ impl Login {
 
     /// Takes what came of the slow step.
     pub fn job_done(&mut self, now: Instant, done: Done) {
-        let State::Stretching(opening) = core::mem::replace(&mut self.state, State::Starting) else {
-            // All began anew meanwhile, or ended.
+        // Else all began anew meanwhile, or ended.
+        let State::Stretching(opening) = &mut self.state else { return };
+        if opening.digest != done.digest {
             return;
-        };
-        match done.0 {
+        }
+        let State::Stretching(opening) = core::mem::replace(&mut self.state, State::Starting) else { return };
+        match done.result {
             Ok(proof) => {
                 let finish = Finish { handshake: self.handshake, sid: opening.sid, ke3: proof.ke3 };
                 let mut payload = Vec::new();
@@ -504,6 +506,7 @@ impl Login {
             ke2: answer.ke2,
             context,
             entropy: Zeroizing::new(self.random.bytes()),
+            digest,
         });
         let (port, mac) = from;
         let (sid, choice) = (answer.sid, answer.choice);

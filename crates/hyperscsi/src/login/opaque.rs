@@ -250,10 +250,15 @@ pub struct Job {
     pub(crate) ke2: [u8; KE2_LEN],
     pub(crate) context: [u8; 64],
     pub(crate) entropy: Zeroizing<[u8; 32]>,
+    /// Which answer it is about.
+    pub(crate) digest: [u8; 64],
 }
 
 /// What a [`Job`] came to.
-pub struct Done(pub(crate) Result<Proof, Failed>);
+pub struct Done {
+    pub(crate) digest: [u8; 64],
+    pub(crate) result: Result<Proof, Failed>,
+}
 
 /// The initiator's last message, and the secret.
 pub(crate) struct Proof {
@@ -264,7 +269,7 @@ pub(crate) struct Proof {
 impl Job {
     /// Does it.
     pub fn run(self) -> Done {
-        Done(self.open())
+        Done { digest: self.digest, result: self.open() }
     }
 
     fn open(self) -> Result<Proof, Failed> {
@@ -319,8 +324,9 @@ mod tests {
             ke2,
             context: [context; 64],
             entropy: Zeroizing::new([3; 32]),
+            digest: [0; 64],
         };
-        match done.run().0 {
+        match done.run().result {
             Ok(proof) => (Ok(*proof.secret), pending.finish(&proof.ke3).map(|secret| *secret)),
             Err(Failed) => (Err(Failed), pending.finish(&[0; KE3_LEN]).map(|secret| *secret)),
         }

@@ -7,11 +7,12 @@
 use std::time::Duration;
 
 use base::time::Instant;
-use iscsi::initiator::contract::{End, Outcome, Request, TaskId};
+use iscsi::initiator::contract::{End, Outcome};
 use iscsi::pdu::scsi_response::ServiceResponse;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
 
+use crate::carrier::Task;
 use crate::command::{Command, CommandError, Reply};
 
 /// How often a command is tried again at once: more attentions than a nexus can have pending (a power on, a changed
@@ -31,7 +32,7 @@ pub(crate) struct Pending {
     pub(crate) token: u64,
     pub(crate) command: Command,
     /// What carries it, while it is with the session.
-    pub(crate) task: Option<TaskId>,
+    pub(crate) task: Option<Task>,
     /// Whether its caller wants it ended: then it is not tried again.
     pub(crate) unwanted: bool,
     /// Whether it is ours, and asks which device is behind a LUN.
@@ -69,11 +70,6 @@ impl Pending {
     /// Makes one that nobody gave us: its token means nothing.
     pub(crate) fn probe(command: Command) -> Self {
         Self { is_probe: true, ..Self::new(u64::MAX, command) }
-    }
-
-    /// Returns what the session is asked for.
-    pub(crate) fn request(&self) -> Request {
-        Request { probe: self.is_probe, ..self.command.request() }
     }
 
     /// Returns whether it was tried before: then it goes ahead of those that never were.

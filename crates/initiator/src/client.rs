@@ -14,7 +14,7 @@ use drivers::config::Config;
 use drivers::mailbox::Handle;
 use drivers::reactor::StartError;
 use iscsi::discovery::Discovered;
-use iscsi::initiator::contract::{ConnectionView, Down, Refusal, SessionPlan, Slot, Stats, Up};
+use iscsi::initiator::contract::{ConnectionView, Down, Refusal, Slot, Stats};
 use iscsi::name::IscsiName;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
@@ -22,11 +22,12 @@ use scsi::lun::Lun;
 
 use crate::answer::{Answer, Stopped, Teller, answer};
 use crate::command::{Command, CommandError, Reply};
-use crate::down::SessionDown;
+use crate::down::{SessionDown, Why};
 use crate::driver::Driver;
 use crate::identity::Identity;
+use crate::login::Plan;
 use crate::running::{Running, Ticket};
-use crate::sessions::{Event, News, SessionId, Sessions};
+use crate::sessions::{Event, News, SessionId, Sessions, Up};
 
 /// What to do with the result of a command. Called on the client's thread: it must not block.
 pub type Done = Box<dyn FnOnce(Result<Reply, CommandError>) + Send>;
@@ -66,7 +67,7 @@ struct Shared {
 }
 
 enum Order {
-    Open(Box<SessionPlan>, Vec<Watcher>, Teller<Session, SessionDown>),
+    Open(Plan, Vec<Watcher>, Teller<Session, SessionDown>),
     Submit(SessionId, Option<Ticket>, Command, Done),
     Abort(SessionId, Ticket, Teller<Option<TmfResult>, CommandError>),
     Manage(SessionId, TmfFunction, Lun, Teller<Option<TmfResult>, CommandError>),
@@ -133,14 +134,18 @@ impl Client {
     }
 
     /// Logs in. The session is up once the answer is there.
-    pub fn log_in(&self, plan: SessionPlan) -> Answer<Session, SessionDown> {
+    pub fn log_in(&self, plan: impl Into<Plan>) -> Answer<Session, SessionDown> {
         self.log_in_watched(plan, Vec::new())
     }
 
     /// Logs in, and has `watchers` hear everything from the first attempt on.
-    pub fn log_in_watched(&self, plan: SessionPlan, watchers: Vec<Watcher>) -> Answer<Session, SessionDown> {
+    pub fn log_in_watched(
+        &self,
+        plan: impl Into<Plan>,
+        watchers: Vec<Watcher>,
+    ) -> Answer<Session, SessionDown> {
         let (teller, answer) = answer();
-        self.shared.order(Order::Open(Box::new(plan), watchers, teller));
+        self.shared.order(Order::Open(plan.into(), watchers, teller));
         answer
     }
 }
@@ -381,7 +386,7 @@ impl Desk {
     fn heed(&mut self, order: Order) {
         match order {
             Order::Open(plan, watchers, teller) => {
-                let id = self.driver.open(*plan);
+                let id = self.driver.open(plan);
                 self.opening.insert(id, teller);
                 self.watchers.insert(id, watchers);
             }
@@ -531,7 +536,7 @@ impl Desk {
 /// Says on which client nothing can be done any more.
 impl From<Stopped> for SessionDown {
     fn from(stopped: Stopped) -> Self {
-        Self { why: Down::Closed, system: Some(stopped.to_string()) }
+        Self { why: Why::Iscsi(Down::Closed), system: Some(stopped.to_string()) }
     }
 }
 

@@ -4,36 +4,60 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
+use hyperscsi::initiator::contract as ether;
 use iscsi::initiator::contract::{ConnectionDown, Down};
 
 /// Why a session is down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionDown {
     /// What the session says.
-    pub why: Down,
-    /// What the system said when a connection could last not be opened.
+    pub why: Why,
+    /// What the system said when a connection could last not be opened, or an interface.
     pub system: Option<String>,
+}
+
+/// What a session of either protocol says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// One of iSCSI.
+    Iscsi(Down),
+    /// One of HyperSCSI.
+    HyperScsi(ether::Down),
 }
 
 impl SessionDown {
     /// Returns why the last connection could not be had, if that is the reason.
     pub const fn connection(&self) -> Option<ConnectionDown> {
         match self.why {
-            Down::NoPath(why) | Down::Hopeless(why) => Some(why),
-            Down::LoggedOut | Down::Closed => None,
+            Why::Iscsi(Down::NoPath(why) | Down::Hopeless(why)) => Some(why),
+            Why::Iscsi(Down::LoggedOut | Down::Closed) | Why::HyperScsi(_) => None,
+        }
+    }
+
+    /// Returns whether the session was given up, rather than ended by its owner.
+    pub const fn is_given_up(&self) -> bool {
+        match self.why {
+            Why::Iscsi(_) => self.connection().is_some(),
+            Why::HyperScsi(why) => matches!(why, ether::Down::NoPath(_) | ether::Down::Hopeless(_)),
         }
     }
 }
 
 impl fmt::Display for SessionDown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.connection(), &self.system) {
-            (Some(ConnectionDown::Unreachable | ConnectionDown::TooSlow), Some(system)) => {
-                f.write_str(system)
+        let down: &dyn fmt::Display = match (&self.why, self.connection(), &self.system) {
+            (_, Some(ConnectionDown::Unreachable | ConnectionDown::TooSlow), Some(system)) => {
+                return f.write_str(system);
             }
-            (Some(why), _) => write!(f, "{why}"),
-            (None, _) => write!(f, "the session is over: {}", self.why),
-        }
+            (_, Some(why), _) => return write!(f, "{why}"),
+            (Why::HyperScsi(_), _, Some(system)) => return f.write_str(system),
+            (Why::HyperScsi(why @ (ether::Down::NoPath(_) | ether::Down::Hopeless(_))), ..) => {
+                return write!(f, "{why}");
+            }
+            (Why::Iscsi(why), ..) => why,
+            (Why::HyperScsi(why), ..) => why,
+        };
+        write!(f, "the session is over: {down}")
     }
 }
 

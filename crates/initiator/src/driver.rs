@@ -9,16 +9,21 @@ use base::buffer::{Bytes, Pool};
 use base::machine::PortalId;
 use base::time::Instant;
 use drivers::config::{Config, EngineKind};
+use drivers::ether::{PortConfig, PortError, PortSocket};
 use drivers::mailbox::Handle;
 use drivers::reactor::{Reactor, StartError};
-use iscsi::initiator::contract::{ConnectionView, Management, Refusal, SessionPlan, Slot, Stats};
+use hyperscsi::ETHERTYPE;
+use iscsi::initiator::contract::{ConnectionView, Refusal, Slot, Stats};
 use iscsi::name::IscsiName;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::text::TextOut;
 use scsi::lun::Lun;
 
+use crate::carrier::unusable;
 use crate::command::Command;
 use crate::identity::Identity;
+use crate::login::Plan;
+use crate::sessions::frames::stretch;
 use crate::sessions::{Errand, Event, SessionId, Sessions};
 #[cfg(doc)]
 use {crate::sessions::News, iscsi::pdu::tmf_response::TmfResult};
@@ -72,8 +77,8 @@ impl Driver {
     }
 
     /// Begins a session; [`crate::sessions::News`] tell what becomes of it.
-    pub fn open(&mut self, plan: SessionPlan) -> SessionId {
-        self.sessions.open(self.reactor.now(), plan)
+    pub fn open(&mut self, plan: impl Into<Plan>) -> SessionId {
+        self.sessions.open(self.reactor.now(), plan.into())
     }
 
     /// Has a command carried out; [`Event::Finished`] with this `token` tells what came of it.
@@ -94,7 +99,7 @@ impl Driver {
     ) {
         let task = command.and_then(|command| self.sessions.task_of(session, command));
         let now = self.reactor.now();
-        self.sessions.manage(now, session, token, Management { function, lun: lun.0, task });
+        self.sessions.manage(now, session, token, (function, lun, task));
     }
 
     /// Ends the command that was submitted as `command`, and only that: what waits here is taken back, for what the
@@ -131,7 +136,7 @@ impl Driver {
         for (name, value) in keys {
             text.put(name, value);
         }
-        self.sessions.session(session).ok_or(Refusal::Down)?.send_text(now, on, text)
+        self.sessions.iscsi(session)?.send_text(now, on, text)
     }
 
     /// Asks for all targets (in a discovery session), or for what the target says of this one.
@@ -140,7 +145,7 @@ impl Driver {
     /// Why the session does not take the question.
     pub fn send_targets(&mut self, session: SessionId, only: Option<&IscsiName>) -> Result<(), Refusal> {
         let now = self.reactor.now();
-        self.sessions.session(session).ok_or(Refusal::Down)?.send_targets(now, only)
+        self.sessions.iscsi(session)?.send_targets(now, only)
     }
 
     /// Ends a session in order.
@@ -238,15 +243,33 @@ impl Driver {
             any = true;
         }
         any |= self.sessions.collect(now, &mut self.errands);
-        for errand in self.errands.drain(..) {
+        // What an errand comes to may be known at once, and may end a session.
+        while !self.errands.is_empty() {
+            self.run_errands(now);
+            self.sessions.collect(now, &mut self.errands);
+        }
+        any
+    }
+
+    fn run_errands(&mut self, now: Instant) {
+        for errand in std::mem::take(&mut self.errands) {
             match errand {
+                Errand::OpenPort(port, interface) => {
+                    let opened =
+                        PortSocket::open(PortConfig::new(&interface, ETHERTYPE)).and_then(|socket| {
+                            self.reactor.open_port(port, socket).map_err(|why| PortError::Io(interface, why))
+                        });
+                    if let Err(why) = opened {
+                        self.sessions.port_failed(now, port, &unusable(&why));
+                    }
+                }
+                Errand::Stretch(id, job) => stretch(self.reactor.handle(), id, *job),
                 Errand::Connect(number, address) => {
                     self.reactor.connect(address, PortalId(number), CALL_PATIENCE);
                 }
                 Errand::Resolve(number, name, port) => resolve(self.reactor.handle(), number, name, port),
             }
         }
-        any
     }
 }
 

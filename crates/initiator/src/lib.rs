@@ -63,3 +63,4 @@ pub mod unit;
 pub mod url;
 
 mod care;
+mod carrier;

@@ -1,10 +1,13 @@
 //! From a URL to the plan of a session.
 
+use hyperscsi::initiator::contract as ether;
+use hyperscsi::pdu::name::{GroupName, Name};
+use hyperscsi::seal::Level;
 use iscsi::initiator::contract::{Portal, Purpose, Retry, SessionPlan};
 use iscsi::name::{BadName, IscsiName, Isid};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::url::{NoSecret, Place, Secrets, Url, Way};
+use crate::url::{NoSecret, Options, Place, Protection, Secrets, Url, Way};
 
 /// What our names start with; the host's follows.
 const NAME: &str = "iqn.2026-11.example.targe:";
@@ -19,16 +22,117 @@ pub enum NoPlan {
     #[error("this host has no name that makes an iSCSI name ({0}); give one with initiator=")]
     Name(#[from] BadName),
     /// It is of the other protocol.
-    #[error("hyperscsi:// names what `discover` finds; sessions of it are not in this build")]
-    HyperScsi,
+    #[error("a portal of iSCSI is wanted here")]
+    NotIscsi,
+    /// A name of iSCSI that HyperSCSI does not take.
+    #[error("\"{0}\" is no name in HyperSCSI, which knows letters, digits, '-', '.' and ':'")]
+    EtherName(String),
+}
+
+/// A session of either protocol, as it is planned.
+#[derive(Clone, Debug)]
+pub enum Plan {
+    /// Of iSCSI.
+    Iscsi(Box<SessionPlan>),
+    /// Of HyperSCSI.
+    HyperScsi(Box<EtherPlan>),
+}
+
+/// A session of HyperSCSI, as it is planned.
+#[derive(Clone, Debug)]
+pub struct EtherPlan {
+    /// The session.
+    pub session: ether::SessionPlan,
+    /// The interfaces that it uses.
+    pub interfaces: Vec<String>,
+}
+
+impl From<SessionPlan> for Plan {
+    fn from(plan: SessionPlan) -> Self {
+        Self::Iscsi(Box::new(plan))
+    }
+}
+
+impl Plan {
+    /// Gives the session an identifier that no other session of this host is likely to have.
+    pub fn renew_isid(&mut self) {
+        match self {
+            Self::Iscsi(plan) => plan.isid = random_isid(),
+            Self::HyperScsi(plan) => plan.session.isid = random_isid().0,
+        }
+    }
+
+    /// Returns how many connections the session wants. HyperSCSI has none, and as many paths as there are.
+    pub fn connections(&self) -> u16 {
+        match self {
+            Self::Iscsi(plan) => plan.connections,
+            Self::HyperScsi(_) => 1,
+        }
+    }
+
+    /// Has the session want so many connections, if it is one with connections.
+    pub fn set_connections(&mut self, connections: u16) {
+        if let Self::Iscsi(plan) = self {
+            plan.connections = connections;
+        }
+    }
+
+    /// Has the session take at least so many commands at a time.
+    pub fn want_tasks(&mut self, tasks: usize) {
+        let limit = match self {
+            Self::Iscsi(plan) => &mut plan.limits.tasks_max,
+            Self::HyperScsi(plan) => &mut plan.session.limits.tasks_max,
+        };
+        *limit = tasks.max(*limit);
+    }
 }
 
 /// Plans the session that a URL asks for.
 ///
 /// # Errors
 /// [`NoPlan`]
-pub fn plan(url: &Url, secrets: &dyn Secrets) -> Result<SessionPlan, NoPlan> {
-    plan_for(&url.place, Purpose::Target(url.target.clone()), secrets)
+pub fn plan(url: &Url, secrets: &dyn Secrets) -> Result<Plan, NoPlan> {
+    match &url.place.way {
+        Way::Iscsi(_) => plan_for(&url.place, Purpose::Target(url.target.clone()), secrets).map(Plan::from),
+        Way::HyperScsi(interfaces) => {
+            let session = plan_ether(url, secrets)?;
+            Ok(Plan::HyperScsi(Box::new(EtherPlan { session, interfaces: interfaces.clone() })))
+        }
+    }
+}
+
+fn plan_ether(url: &Url, secrets: &dyn Secrets) -> Result<ether::SessionPlan, NoPlan> {
+    let options = &url.place.options;
+    let name = |name: &IscsiName| {
+        Name::new(name.as_str()).ok_or_else(|| NoPlan::EtherName(name.as_str().to_owned()))
+    };
+    let initiator = options.initiator.clone().map_or_else(default_name, Ok)?;
+    let group = url.place.login.user.as_deref().unwrap_or_default();
+    let group = GroupName::new(group).ok_or_else(|| NoPlan::EtherName(group.to_owned()))?;
+    let password = url.place.login.group_password(options, secrets)?;
+    let isid = random_isid().0;
+    let mut plan = ether::SessionPlan::new(name(&initiator)?, isid, group, password, name(&url.target)?);
+    adjust(&mut plan, options);
+    Ok(plan)
+}
+
+fn adjust(plan: &mut ether::SessionPlan, options: &Options) {
+    match options.protection {
+        None => {}
+        Some(Protection::None) => plan.level = Level::None,
+        Some(Protection::Integrity) => plan.level = Level::Integrity,
+        Some(Protection::Encrypt) => plan.level = Level::Encrypt,
+    }
+    // What the interface takes is the limit, unless the URL says less.
+    plan.parameters.frame_max = options.mtu.unwrap_or(u16::MAX);
+    plan.parameters.repair = options.retransmission;
+    if let Some(patience) = options.patience {
+        let lasting = ether::Retry { patience, ..plan.retry };
+        plan.retry = if patience.is_zero() { ether::Retry::NONE } else { lasting };
+    }
+    if let Some(within) = options.connect_timeout {
+        plan.limits.login_within = within;
+    }
 }
 
 /// Plans a session with a portal, for a target or for discovery.
@@ -38,7 +142,7 @@ pub fn plan(url: &Url, secrets: &dyn Secrets) -> Result<SessionPlan, NoPlan> {
 pub fn plan_for(place: &Place, purpose: Purpose, secrets: &dyn Secrets) -> Result<SessionPlan, NoPlan> {
     let options = &place.options;
     let initiator = options.initiator.clone().map_or_else(default_name, Ok)?;
-    let Way::Iscsi(portal) = &place.way else { return Err(NoPlan::HyperScsi) };
+    let Way::Iscsi(portal) = &place.way else { return Err(NoPlan::NotIscsi) };
     let portals = vec![Portal { address: portal.clone(), group: None }];
     let mut plan = SessionPlan::new(initiator, random_isid(), purpose, portals);
     plan.auth = place.login.auth(options, secrets)?;

@@ -2,6 +2,7 @@
 //! and which commands wait for what.
 
 mod abort;
+pub(crate) mod frames;
 mod guard;
 mod stream;
 
@@ -10,25 +11,29 @@ use std::io;
 use std::net::SocketAddr;
 
 use base::buffer::Pool;
-use base::ether::FrameMachine;
+use base::ether::{EtherPort, Mac};
 use base::machine::ConnId;
 use base::time::Instant;
+use hyperscsi::login::{Done, Job};
 use iscsi::discovery::Discovered;
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    ConnectionDown, ConnectionView, Event as Asked, ManageId, Management, Notice, Refusal, SessionPlan,
-    Since, Slot, Stats, TaskId, Up,
+    ConnectionDown, ConnectionView, Event as Asked, Notice, Outcome, Refusal, Since, Slot, Stats,
+    Up as IscsiUp,
 };
 use iscsi::login::directory::TargetAddress;
 use iscsi::negotiate::ConnectionParameters;
+use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 use scsi::lun::Lun;
 use scsi::sense::{Asc, Sense, SenseKey};
 
 use crate::care::{Care, Pending};
+use crate::carrier::{Carrier, Ether, Manage, Task, Told};
 use crate::command::{Command, CommandError, Reply};
-use crate::down::{self, SessionDown};
+use crate::down::{self, SessionDown, Why};
 use crate::identity::OtherDevice;
+use crate::login::Plan;
 
 /// Names a session of a driver. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,6 +77,20 @@ pub enum Event {
 pub enum News {
     /// It is up: for the first time, built anew, or continued.
     Up(Box<Up>),
+    /// A path of HyperSCSI carries frames.
+    WayUp {
+        /// Our interface.
+        interface: String,
+        /// The target's address.
+        peer: Mac,
+    },
+    /// A path of HyperSCSI that did carries none.
+    WayLost {
+        /// Our interface.
+        interface: String,
+        /// The target's address.
+        peer: Mac,
+    },
     /// One of its connections is up.
     PathUp {
         /// Which one.
@@ -116,6 +135,25 @@ pub enum News {
     Redirected(TargetAddress),
 }
 
+/// A session that is up.
+#[derive(Clone, Debug)]
+pub enum Up {
+    /// One of iSCSI.
+    Iscsi(IscsiUp),
+    /// One of HyperSCSI.
+    HyperScsi(hyperscsi::initiator::contract::Up),
+}
+
+impl Up {
+    /// Returns what was agreed on, if it is a session of iSCSI.
+    pub const fn iscsi(&self) -> Option<&IscsiUp> {
+        match self {
+            Self::Iscsi(up) => Some(up),
+            Self::HyperScsi(_) => None,
+        }
+    }
+}
+
 /// Sessions, by their numbers.
 pub(crate) struct Sessions {
     pool: Pool,
@@ -128,17 +166,20 @@ pub(crate) struct Sessions {
     orphans: VecDeque<ConnId>,
     /// Names that other threads have resolved.
     resolved: VecDeque<(u32, io::Result<Vec<SocketAddr>>)>,
+    ports: frames::Ports,
+    /// Slow steps of handshakes that other threads have done.
+    stretched: VecDeque<(SessionId, Done)>,
     pub(crate) events: VecDeque<Event>,
 }
 
 struct Seat {
-    session: Session,
+    session: Carrier,
     /// What the session works on, by the index of its task.
     tasks: Vec<Option<Pending>>,
     /// What it has ended, but not told of yet, and whose index it has given to another task meanwhile.
     ended: Vec<Pending>,
     /// Task management requests, and what their callers named them. One that is told may have given its index to another.
-    manages: BTreeMap<ManageId, u64>,
+    manages: BTreeMap<Manage, u64>,
     /// Units whose device is looked at again in every new session.
     wards: BTreeMap<Lun, guard::Ward>,
     /// What the session had no room for.
@@ -168,6 +209,10 @@ pub(crate) enum Errand {
     Connect(u32, SocketAddr),
     /// Find the addresses of a host, and call [`Sessions::resolved`] with this number.
     Resolve(u32, String, u16),
+    /// Open an interface under this number, or call [`Sessions::port_failed`] with it.
+    OpenPort(EtherPort, String),
+    /// Do the slow step of a handshake, and call [`Sessions::job_done`].
+    Stretch(SessionId, Box<Job>),
 }
 
 impl Sessions {
@@ -180,15 +225,26 @@ impl Sessions {
             next_dial: 0,
             orphans: VecDeque::new(),
             resolved: VecDeque::new(),
+            ports: frames::Ports::default(),
+            stretched: VecDeque::new(),
             events: VecDeque::new(),
         }
     }
 
     /// Begins a session.
-    pub(crate) fn open(&mut self, now: Instant, plan: SessionPlan) -> SessionId {
+    pub(crate) fn open(&mut self, now: Instant, plan: Plan) -> SessionId {
         let id = SessionId(u32::try_from(self.seats.len()).unwrap_or(u32::MAX));
+        let pool = self.pool.clone();
+        let session = match plan {
+            Plan::Iscsi(plan) => Carrier::Iscsi(Box::new(Session::new(now, *plan, pool))),
+            Plan::HyperScsi(plan) => Carrier::HyperScsi(Box::new(Ether {
+                session: hyperscsi::initiator::session::Session::new(now, plan.session, pool),
+                interfaces: plan.interfaces,
+                sid: None,
+            })),
+        };
         let seat = Seat {
-            session: Session::new(now, plan, self.pool.clone()),
+            session,
             tasks: Vec::new(),
             ended: Vec::new(),
             manages: BTreeMap::new(),
@@ -200,6 +256,7 @@ impl Sessions {
             down: None,
         };
         self.seats.push(Some(seat));
+        self.plug_in(now, id);
         id
     }
 
@@ -212,8 +269,13 @@ impl Sessions {
         }
     }
 
-    pub(crate) fn session(&mut self, id: SessionId) -> Option<&mut Session> {
+    pub(crate) fn session(&mut self, id: SessionId) -> Option<&mut Carrier> {
         self.seat(id).map(|seat| &mut seat.session)
+    }
+
+    /// Returns a session that is one of iSCSI.
+    pub(crate) fn iscsi(&mut self, id: SessionId) -> Result<&mut Session, Refusal> {
+        self.session(id).ok_or(Refusal::Down)?.iscsi().ok_or(Refusal::NotPossible)
     }
 
     pub(crate) fn stats(&self, id: SessionId) -> Option<Stats> {
@@ -223,7 +285,10 @@ impl Sessions {
 
     pub(crate) fn connections(&self, id: SessionId) -> Option<Vec<ConnectionView>> {
         let seat = self.seats.get(index(id.0))?.as_ref()?;
-        Some(seat.session.connections().collect())
+        match &seat.session {
+            Carrier::Iscsi(session) => Some(session.connections().collect()),
+            Carrier::HyperScsi(_) => Some(Vec::new()),
+        }
     }
 
     /// Returns whether every session has ended.
@@ -248,9 +313,16 @@ impl Sessions {
     }
 
     /// Takes a task management request for a unit. What comes of it is an event, always.
-    pub(crate) fn manage(&mut self, now: Instant, id: SessionId, token: u64, what: Management) {
+    pub(crate) fn manage(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        token: u64,
+        what: (TmfFunction, Lun, Option<Task>),
+    ) {
+        let (function, lun, task) = what;
         let taken = self.seat(id).and_then(|seat| {
-            let manage = seat.session.manage(now, what).ok()?;
+            let manage = seat.session.manage(now, function, lun.0, task).ok()?;
             seat.manages.insert(manage, token);
             Some(())
         });
@@ -260,7 +332,7 @@ impl Sessions {
     }
 
     /// Finds the task that carries a command.
-    pub(crate) fn task_of(&self, id: SessionId, token: u64) -> Option<TaskId> {
+    pub(crate) fn task_of(&self, id: SessionId, token: u64) -> Option<Task> {
         let seat = self.seats.get(index(id.0))?.as_ref()?;
         seat.tasks.iter().flatten().find(|pending| pending.token == token).and_then(|pending| pending.task)
     }
@@ -279,7 +351,9 @@ impl Sessions {
         let Dial { session, slot, .. } = self.dials.remove(&number)?;
         if let Some(seat) = self.seat(session) {
             seat.system = Some(told);
-            seat.session.connect_failed(now, slot);
+            if let Some(session) = seat.session.iscsi() {
+                session.connect_failed(now, slot);
+            }
         }
         None
     }
@@ -299,15 +373,18 @@ impl Sessions {
         }
         for number in 0..self.seats.len() {
             let id = SessionId(u32::try_from(number).unwrap_or(u32::MAX));
-            while let Some(asked) = self.session(id).and_then(Session::poll_event) {
-                self.heed(now, id, asked, errands);
+            while let Some(told) = self.session(id).and_then(Carrier::poll_event) {
+                match told {
+                    Told::Iscsi(asked) => self.heed(now, id, asked, errands),
+                    Told::HyperScsi(asked) => self.heed_ether(now, id, asked),
+                }
                 any = true;
             }
             if let Some(seat) = self.seats.get_mut(number).and_then(Option::as_mut) {
                 seat.advance(now, id, &mut self.events);
             }
         }
-        any
+        any | self.ether_errands(now, errands)
     }
 
     fn host_found(
@@ -340,10 +417,12 @@ impl Sessions {
             }
             Asked::Done { task, outcome } => {
                 let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
-                return seat.done(now, id, task, outcome, &mut self.events);
+                return seat.done(now, id, Task::Iscsi(task), outcome, &mut self.events);
             }
             Asked::Managed { id: manage, result } => {
-                if let Some(token) = self.seat(id).and_then(|seat| seat.manages.remove(&manage)) {
+                if let Some(token) =
+                    self.seat(id).and_then(|seat| seat.manages.remove(&Manage::Iscsi(manage)))
+                {
                     self.events.push_back(Event::Managed { session: id, token, result });
                 }
                 return;
@@ -355,14 +434,14 @@ impl Sessions {
                         seat.ask_who_is_there(now, id, &mut self.events);
                     }
                 }
-                News::Up(up)
+                News::Up(Box::new(Up::Iscsi(*up)))
             }
             Asked::ConnectionUp { slot, parameters } => News::PathUp { slot, parameters },
             Asked::ConnectionDown { slot, why } => News::PathLost { slot, why },
             Asked::Recovering => News::Recovering,
             Asked::Down(why) => {
                 let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
-                let down = SessionDown { why, system: seat.system.take() };
+                let down = SessionDown { why: Why::Iscsi(why), system: seat.system.take() };
                 seat.down = Some(down.clone());
                 // What waited here is told before the end is.
                 seat.advance(now, id, &mut self.events);
@@ -420,7 +499,7 @@ impl Sessions {
 
     fn owner(&mut self, conn: ConnId) -> Option<&mut Session> {
         let id = (*self.routes.get(index(conn.0))?)?;
-        self.session(id)
+        self.session(id)?.iscsi()
     }
 }
 
@@ -439,7 +518,7 @@ impl Seat {
             return events.push_back(Event::Finished { session: id, token: pending.token, result });
         }
         if self.waiting.is_empty() || pending.is_again() || pending.is_probe {
-            match self.session.submit(now, pending.request()) {
+            match self.session.submit(now, &pending) {
                 Ok(task) => return self.carried_by(task, pending),
                 Err(Refusal::Full) if self.waiting.len() < WAITING_MAX && !pending.is_probe => {}
                 Err(why) if pending.is_probe => {
@@ -455,7 +534,7 @@ impl Seat {
     }
 
     /// Notes which task carries a command.
-    fn carried_by(&mut self, task: TaskId, mut pending: Pending) {
+    fn carried_by(&mut self, task: Task, mut pending: Pending) {
         pending.task = Some(task);
         let before = self.tasks.get_mut(index(task.index())).and_then(Option::take);
         self.ended.extend(before);
@@ -463,7 +542,7 @@ impl Seat {
     }
 
     /// Finds the command that a task carried.
-    fn take(&mut self, task: TaskId) -> Option<Pending> {
+    fn take(&mut self, task: Task) -> Option<Pending> {
         let place = self.tasks.get_mut(index(task.index()))?;
         let mut pending = match place.take_if(|pending| pending.task == Some(task)) {
             Some(pending) => pending,
@@ -476,12 +555,25 @@ impl Seat {
         Some(pending)
     }
 
+    /// Returns how many bytes the command that a task carries expected to move: those that come, or else those that go.
+    fn expected(&self, task: Task) -> u32 {
+        let here = self.tasks.get(index(task.index())).and_then(Option::as_ref);
+        let mut known = here.into_iter().chain(&self.ended);
+        known.find(|pending| pending.task == Some(task)).map_or(0, |pending| {
+            let Command { data_in_len, data_out, .. } = &pending.command;
+            match data_in_len {
+                0 => u32::try_from(data_out.len()).unwrap_or(u32::MAX),
+                len => *len,
+            }
+        })
+    }
+
     fn done(
         &mut self,
         now: Instant,
         id: SessionId,
-        task: TaskId,
-        outcome: iscsi::initiator::contract::Outcome,
+        task: Task,
+        outcome: Outcome,
         events: &mut VecDeque<Event>,
     ) {
         let Some(mut pending) = self.take(task) else { return };
@@ -521,7 +613,7 @@ impl Seat {
                 self.start(now, id, pending, events);
                 continue;
             }
-            match self.session.submit(now, pending.request()) {
+            match self.session.submit(now, &pending) {
                 Ok(task) => self.carried_by(task, pending),
                 Err(Refusal::Full) => return self.waiting.push_front(pending),
                 Err(why) => {
@@ -532,8 +624,6 @@ impl Seat {
         }
     }
 }
-
-impl FrameMachine for Sessions {}
 
 /// Splits the text of an answer into names and values. The session has read it, so it is a text.
 fn pairs(answer: &[u8]) -> Vec<(String, String)> {

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use drivers::config::Config;
 use initiator::disk::Geometry;
-use iscsi::initiator::contract::SessionPlan;
 use scsi::lun::Lun;
 
 pub use histogram::Histogram;
@@ -49,7 +48,7 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The session.
-    pub session: SessionPlan,
+    pub session: initiator::login::Plan,
     /// The unit.
     pub lun: Lun,
     /// How it lies.

@@ -230,7 +230,7 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
                 eprintln!("targe: {url}: {what}; requests fail from now on");
             }
             // Else it is our own end.
-            News::Down(why) if why.connection().is_some() => {
+            News::Down(why) if why.is_given_up() => {
                 eprintln!("targe: {url}: given up: {}; requests fail from now on", reach::told(why));
             }
             _ => {}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use drivers::config::Config;
-use initiator::login::{plan, random_isid};
+use initiator::login::plan;
 use initiator::url::OfProcess;
 use lab::bench::{BenchError, Histogram, Job, Plan, Report, Side, run as run_load};
 use scsi::lun::Lun;
@@ -37,9 +37,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         let _ = gone.wait();
         for _ in 0..args.sessions {
             let mut session = plan(url, &OfProcess).map_err(|why| Failure::Misused(reach::told(&why)))?;
-            session.isid = random_isid();
-            session.connections = args.connections.unwrap_or(session.connections);
-            session.limits.tasks_max = session.limits.tasks_max.max(usize::try_from(args.depth).unwrap_or(0));
+            session.renew_isid();
+            if let Some(connections) = args.connections {
+                session.set_connections(connections);
+            }
+            session.want_tasks(usize::try_from(args.depth).unwrap_or(0));
             let lun = Lun::from_number(url.lun).unwrap_or(Lun(0));
             jobs.push(Job { session, lun, geometry: geometry.clone(), name: url.to_string() });
         }
@@ -61,7 +63,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         reactor,
         jobs,
     };
-    let wanted: usize = plan.jobs.iter().map(|job| usize::from(job.session.connections)).sum();
+    let wanted: usize = plan.jobs.iter().map(|job| usize::from(job.session.connections())).sum();
     let report = run_load(&plan).map_err(|why| match why {
         BenchError::Plan(text) => Failure::Misused(text),
         other => Failure::Failed(reach::told(&other)),

@@ -3,9 +3,12 @@
 use std::fmt::Write;
 
 use daemon::config::show_size;
+use hyperscsi::initiator::contract::Up as EtherUp;
+use hyperscsi::pdu::parameters::Repair;
 use initiator::answer::block_on;
 use initiator::command::CommandError;
 use initiator::open::open_session;
+use initiator::sessions::Up;
 use initiator::unit::{LogicalUnit, UnitError};
 use initiator::url::{OfProcess, Url};
 use iscsi::negotiate::{Digest, SessionParameters};
@@ -30,10 +33,13 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     let unit = LogicalUnit::new(session.clone(), lun);
     let facts = block_on(gather(&unit, url.lun)).map_err(|why| failed(&url, &why))?;
     let digests = block_on(session.connections()).map_err(|why| failed(&url, &why.into()))?;
-    let parameters = &session.up().parameters;
     let mut document = facts.as_json();
     document.insert("url".to_owned(), json!(url.to_string()));
-    document.insert("session".to_owned(), negotiated(parameters, session.up().tsih.0));
+    let agreed = match session.up() {
+        Up::Iscsi(up) => negotiated(&up.parameters, up.tsih.0),
+        Up::HyperScsi(up) => agreed_on(up),
+    };
+    document.insert("session".to_owned(), agreed);
     let connections = digests.iter().map(|view| {
         json!({
             "cid": view.cid.0,
@@ -219,6 +225,23 @@ fn negotiated(parameters: &SessionParameters, tsih: u16) -> Value {
         "time2wait": parameters.default_time2wait,
         "time2retain": parameters.default_time2retain,
         "protocol_level": parameters.protocol_level,
+    })
+}
+
+fn agreed_on(up: &EtherUp) -> Value {
+    let parameters = &up.parameters;
+    json!({
+        "authenticated": up.authenticated,
+        "peer": up.peer.to_string(),
+        "frame_max": parameters.frame_max,
+        "exchanges": parameters.exchanges,
+        "first_burst": parameters.first_burst,
+        "burst_max": parameters.burst_max,
+        "paths_max": parameters.paths,
+        "retransmission": match parameters.repair {
+            Repair::Selective => "selective",
+            Repair::Window => "window",
+        },
     })
 }
 

@@ -3,18 +3,19 @@
 use std::collections::VecDeque;
 
 use base::time::Instant;
-use iscsi::initiator::contract::{Management, Refusal, TaskId};
+use iscsi::initiator::contract::Refusal;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 
 use super::{Event, Seat, SessionId, Sessions};
 use crate::care::Pending;
+use crate::carrier::Task;
 use crate::command::CommandError;
 
 /// Where a command is that is to be ended.
 enum Found {
     /// The session works on it.
-    Carried(TaskId),
+    Carried(Task),
     /// It waits here.
     Here(Pending),
     /// It has ended, or never was.
@@ -33,18 +34,14 @@ impl Sessions {
             });
         };
         let result = match seat.give_up(command) {
-            Found::Carried(task) => {
-                let lun = 0;
-                let what = Management { function: TmfFunction::ABORT_TASK, lun, task: Some(task) };
-                match seat.session.manage(now, what) {
-                    Ok(manage) => {
-                        seat.manages.insert(manage, token);
-                        return;
-                    }
-                    Err(Refusal::NoTask) => Some(TmfResult::NO_TASK),
-                    Err(_) => None,
+            Found::Carried(task) => match seat.session.manage(now, TmfFunction::ABORT_TASK, 0, Some(task)) {
+                Ok(manage) => {
+                    seat.manages.insert(manage, token);
+                    return;
                 }
-            }
+                Err(Refusal::NoTask) => Some(TmfResult::NO_TASK),
+                Err(_) => None,
+            },
             Found::Here(pending) => {
                 let result = Err(CommandError::Aborted);
                 self.events.push_back(Event::Finished { session: id, token: pending.token, result });

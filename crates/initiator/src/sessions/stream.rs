@@ -12,7 +12,9 @@ impl StreamMachine for Sessions {
         let dial = self.dials.remove(&number);
         match dial.and_then(|dial| Some((dial.session, dial.slot, self.seat(dial.session)?))) {
             Some((session, slot, seat)) => {
-                seat.session.connected(now, conn, slot, arrival.entropy);
+                if let Some(session) = seat.session.iscsi() {
+                    session.connected(now, conn, slot, arrival.entropy);
+                }
                 put_at(&mut self.routes, conn.0, session);
             }
             None => self.orphans.push_back(conn),
@@ -56,7 +58,7 @@ impl StreamMachine for Sessions {
         if let Some(conn) = self.orphans.pop_front() {
             return Some(Action::Abort(conn));
         }
-        self.seats.iter_mut().flatten().find_map(|seat| seat.session.poll_action())
+        self.seats.iter_mut().flatten().find_map(|seat| seat.session.iscsi()?.poll_action())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -21,7 +21,7 @@ use initiator::client::Client;
 use initiator::command::{Command, CommandError};
 use initiator::disk::{DiskError, RemoteDisk};
 use initiator::driver::Driver;
-use initiator::login::plan;
+use initiator::login::{Plan, plan};
 use initiator::open::open_disk;
 use initiator::running::Running;
 use initiator::sessions::{Event, News};
@@ -157,7 +157,8 @@ fn a_reset_is_heard_and_the_next_command_does_not_suffer_from_it() {
 fn commands_are_ended_one_by_one_and_no_other_suffers() {
     let mut plan = plan(&url(5), &OfProcess).unwrap();
     // Some are with the target, some wait for their turn.
-    plan.limits.tasks_max = 8;
+    let Plan::Iscsi(session) = &mut plan else { panic!("a plan of iSCSI") };
+    session.limits.tasks_max = 8;
     let client = Client::start(&Config::default()).unwrap();
     let session = client.log_in(plan).wait().unwrap();
     let disk = block_on(RemoteDisk::open(session.clone(), 5)).unwrap();

@@ -23,8 +23,11 @@ use hyperscsi::login::directory::{Directory, Entrance, Export};
 use hyperscsi::pdu::discovery::ExportedLun;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::seal::Level;
+use initiator::answer::block_on;
+use initiator::client::Client;
 use initiator::neighbours::{Neighbourhood, search};
-use initiator::url::Place;
+use initiator::open::open_disk;
+use initiator::url::{OfProcess, Place, Url};
 
 /// Tells the test that it is in a namespace of its own.
 const INSIDE: &str = "TARGE_TEST_IN_NAMESPACE";
@@ -71,11 +74,41 @@ fn inside() {
     let found = look("backup");
     assert_eq!(found.neighbours.len(), 2);
     assert_eq!(found.disputed.len(), 1);
+    sessions_that_cannot_be_say_why();
     ip("link set ours down");
     assert_eq!(look("backup").silent, ["ours"]);
     let missing = Place::parse("hyperscsi://backup@missing").unwrap();
     let why = search(&missing, Duration::from_secs(1)).unwrap_err().to_string();
     assert_eq!(why, "there is no interface `missing`");
+}
+
+/// There are answers to discovery here, and none to a handshake.
+fn sessions_that_cannot_be_say_why() {
+    let client = Client::start(&Config::default()).unwrap();
+    let fails = |url: &str| {
+        let url: Url = url.parse().unwrap();
+        block_on(open_disk(&client, &url, &OfProcess)).unwrap_err().to_string()
+    };
+    let target = "iqn.2026-11.com.example:disk";
+    for (url, why) in [
+        (format!("hyperscsi://backup@missing/{target}/0"), "there is no interface `missing`"),
+        // It is there, and down.
+        (
+            format!("hyperscsi://backup@lo/{target}/0?connect_timeout=1"),
+            "nobody answered who serves this target to this group",
+        ),
+        (format!("hyperscsi://backup@ours/{target}/0?protection=encrypt"), "needs a password"),
+        (
+            format!("hyperscsi://backup%secret@ours/{target}/0?connect_timeout=1"),
+            "nobody answered who serves this target to this group",
+        ),
+    ] {
+        let told = fails(&url);
+        assert!(
+            told.contains(why) && told.starts_with("cannot log in to hyperscsi://backup@"),
+            "{url}: {told}"
+        );
+    }
 }
 
 fn look(group: &str) -> Neighbourhood {

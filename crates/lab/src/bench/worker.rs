@@ -281,6 +281,8 @@ impl<'a> Worker<'a> {
     fn heard(&mut self, session: SessionId, news: News) -> Result<(), BenchError> {
         let Some(lane) = self.lanes.iter_mut().find(|lane| lane.session == session) else { return Ok(()) };
         match news {
+            // A session of HyperSCSI counts as one connection, however many paths it has.
+            News::Up(up) if up.iscsi().is_none() => lane.up = 1,
             News::PathUp { .. } => lane.up += 1,
             News::PathLost { .. } => lane.up = lane.up.saturating_sub(1),
             News::Down(why) if !self.ending => {

@@ -1,0 +1,236 @@
+//! One session of either protocol, in the words of one: what differs is told apart here, and above nobody sees it.
+
+use base::time::Instant;
+use drivers::ether::PortError;
+use hyperscsi::initiator::contract as ether;
+use hyperscsi::initiator::session::Session as EtherSession;
+use hyperscsi::pdu::command::{Cdb, ManageFunction, TaskAttribute};
+use iscsi::initiator::Session;
+use iscsi::initiator::contract::{
+    End, Ending, Event, ManageId, Management, Outcome, Refusal, Request, Stats, TaskId,
+};
+use iscsi::pdu::Residual;
+use iscsi::pdu::scsi_response::ServiceResponse;
+use iscsi::pdu::tmf_request::TmfFunction;
+
+use crate::care::Pending;
+
+/// A session.
+pub(crate) enum Carrier {
+    Iscsi(Box<Session>),
+    HyperScsi(Box<Ether>),
+}
+
+/// A session of HyperSCSI.
+pub(crate) struct Ether {
+    pub(crate) session: EtherSession,
+    /// The interfaces that it uses.
+    pub(crate) interfaces: Vec<String>,
+    /// What it is called in frames to us, once it is up.
+    pub(crate) sid: Option<u32>,
+}
+
+/// Names what carries a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Iscsi(TaskId),
+    HyperScsi(ether::TaskId),
+}
+
+impl Task {
+    pub(crate) const fn index(self) -> u32 {
+        match self {
+            Self::Iscsi(task) => task.index(),
+            Self::HyperScsi(task) => task.index(),
+        }
+    }
+}
+
+/// Names a task management request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Manage {
+    Iscsi(ManageId),
+    HyperScsi(ether::ManageId),
+}
+
+/// What a session tells.
+pub(crate) enum Told {
+    Iscsi(Event),
+    HyperScsi(ether::Event),
+}
+
+impl Carrier {
+    pub(crate) fn poll_event(&mut self) -> Option<Told> {
+        match self {
+            Self::Iscsi(session) => session.poll_event().map(Told::Iscsi),
+            Self::HyperScsi(ether) => ether.session.poll_event().map(Told::HyperScsi),
+        }
+    }
+
+    pub(crate) fn submit(&mut self, now: Instant, pending: &Pending) -> Result<Task, Refusal> {
+        match self {
+            Self::Iscsi(session) => {
+                let request = Request { probe: pending.is_probe, ..pending.command.request() };
+                session.submit(now, request).map(Task::Iscsi)
+            }
+            Self::HyperScsi(ether) => {
+                let request = request(pending).ok_or(Refusal::TooLong)?;
+                ether.session.submit(now, request).map(Task::HyperScsi).map_err(refusal)
+            }
+        }
+    }
+
+    pub(crate) fn manage(
+        &mut self,
+        now: Instant,
+        function: TmfFunction,
+        lun: u64,
+        task: Option<Task>,
+    ) -> Result<Manage, Refusal> {
+        match (self, task) {
+            (Self::Iscsi(session), None) => {
+                session.manage(now, Management { function, lun, task: None }).map(Manage::Iscsi)
+            }
+            (Self::Iscsi(session), Some(Task::Iscsi(task))) => {
+                session.manage(now, Management { function, lun, task: Some(task) }).map(Manage::Iscsi)
+            }
+            (Self::HyperScsi(ether), Some(Task::HyperScsi(task))) if function == TmfFunction::ABORT_TASK => {
+                ether.session.abort(now, task).map(Manage::HyperScsi).map_err(refusal)
+            }
+            (Self::HyperScsi(ether), task) => {
+                let task = match task {
+                    None => None,
+                    Some(Task::HyperScsi(task)) => Some(task),
+                    Some(Task::Iscsi(_)) => return Err(Refusal::NoTask),
+                };
+                // The functions have one number in both, but for one that HyperSCSI does not have.
+                let function = ManageFunction(function.0);
+                let wanted = ether::Management { function, lun, task };
+                ether.session.manage(now, wanted).map(Manage::HyperScsi).map_err(refusal)
+            }
+            (Self::Iscsi(_), Some(Task::HyperScsi(_))) => Err(Refusal::NoTask),
+        }
+    }
+
+    pub(crate) fn guard(&mut self, lun: u64) {
+        match self {
+            Self::Iscsi(session) => session.guard(lun),
+            Self::HyperScsi(ether) => ether.session.guard(lun),
+        }
+    }
+
+    pub(crate) fn vouch(&mut self, now: Instant, lun: u64) {
+        match self {
+            Self::Iscsi(session) => session.vouch(now, lun),
+            Self::HyperScsi(ether) => ether.session.vouch(now, lun),
+        }
+    }
+
+    pub(crate) fn forsake(&mut self, lun: u64) {
+        match self {
+            Self::Iscsi(session) => session.forsake(lun),
+            Self::HyperScsi(ether) => ether.session.forsake(lun),
+        }
+    }
+
+    pub(crate) fn logout(&mut self, now: Instant) {
+        match self {
+            Self::Iscsi(session) => session.logout(now),
+            Self::HyperScsi(ether) => ether.session.logout(now),
+        }
+    }
+
+    pub(crate) fn close(&mut self, now: Instant) {
+        match self {
+            Self::Iscsi(session) => session.close(now),
+            Self::HyperScsi(ether) => ether.session.close(now),
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Iscsi(session) => session.poll_timeout(),
+            Self::HyperScsi(ether) => ether.session.poll_timeout(),
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        match self {
+            Self::Iscsi(session) => session.handle_timeout(now),
+            Self::HyperScsi(ether) => ether.session.handle_timeout(now),
+        }
+    }
+
+    /// Returns the session if it is one of iSCSI.
+    pub(crate) fn iscsi(&mut self) -> Option<&mut Session> {
+        match self {
+            Self::Iscsi(session) => Some(session),
+            Self::HyperScsi(_) => None,
+        }
+    }
+
+    /// Returns the session if it is one of HyperSCSI.
+    pub(crate) fn ether(&mut self) -> Option<&mut Ether> {
+        match self {
+            Self::Iscsi(_) => None,
+            Self::HyperScsi(ether) => Some(ether),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        match self {
+            Self::Iscsi(session) => session.stats(),
+            Self::HyperScsi(ether) => {
+                let ether::Stats { tasks, done, data_in_bytes, data_out_bytes, .. } = ether.session.stats();
+                Stats { tasks, done, data_in_bytes, data_out_bytes, ..Stats::default() }
+            }
+        }
+    }
+}
+
+/// Returns what a session of HyperSCSI is asked for.
+fn request(pending: &Pending) -> Option<ether::Request> {
+    let command = &pending.command;
+    let mut request = ether::Request::new(command.lun.0, Cdb::new(command.cdb.bytes())?);
+    request.attribute = TaskAttribute(command.attribute.0);
+    request.priority = command.priority;
+    request.data_out = command.data_out.clone();
+    request.data_in_len = command.data_in_len;
+    request.replay = command.repeatable;
+    request.probe = pending.is_probe;
+    Some(request)
+}
+
+const fn refusal(why: ether::Refusal) -> Refusal {
+    match why {
+        ether::Refusal::Full => Refusal::Full,
+        ether::Refusal::Down => Refusal::Down,
+        ether::Refusal::NotUp => Refusal::NotUp,
+        ether::Refusal::NoTask => Refusal::NoTask,
+        ether::Refusal::TooLong => Refusal::TooLong,
+    }
+}
+
+/// Returns how a task of HyperSCSI ended, whose command expected to move `expected` bytes.
+pub(crate) fn outcome(outcome: ether::Outcome, expected: u32) -> Outcome {
+    let end = match outcome.end {
+        ether::End::Status(ether::Ending { status, transferable, sense }) => {
+            let residual = Residual::of(transferable, expected);
+            End::Status(Ending { status, residual, sense, ..Ending::default() })
+        }
+        ether::End::Failed => End::Failed(ServiceResponse::TARGET_FAILURE),
+        ether::End::Aborted => End::Aborted,
+        ether::End::NotSent => End::NotSent,
+        ether::End::Lost => End::Lost,
+    };
+    Outcome { end, data_in: outcome.data_in }
+}
+
+/// Says why an interface cannot be used.
+pub(crate) fn unusable(why: &PortError) -> String {
+    let mut text = why.to_string();
+    if let Some(source) = std::error::Error::source(why) {
+        text = format!("{text}: {source}");
+    }
+    text
+}

@@ -1,0 +1,265 @@
+//! What sessions of HyperSCSI need beside: interfaces, frames, and somebody who does the slow step of a handshake.
+
+use std::collections::BTreeMap;
+
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
+use base::time::Instant;
+use hyperscsi::frame::Header;
+use hyperscsi::initiator::contract::Event as Asked;
+use hyperscsi::login::{Done, Job};
+use iscsi::pdu::tmf_response::TmfResult;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::{Errand, Event, News, SessionId, Sessions, Up, index};
+use crate::carrier::{self, Ether, Manage, Task};
+use crate::down::{SessionDown, Why};
+
+/// The interfaces that are in use.
+#[derive(Default)]
+pub(super) struct Ports {
+    /// By their numbers.
+    names: Vec<String>,
+    up: BTreeMap<EtherPort, PortState>,
+    /// To be opened.
+    wanted: Vec<EtherPort>,
+    /// Which session has its turn first, so that none fills every batch.
+    turn: usize,
+}
+
+impl Ports {
+    fn number(&mut self, name: &str) -> EtherPort {
+        let at = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.names.push(name.to_owned());
+            let at = self.names.len() - 1;
+            self.wanted.push(port(at));
+            at
+        });
+        port(at)
+    }
+
+    fn name(&self, port: EtherPort) -> Option<&str> {
+        self.names.get(index(port.0)).map(String::as_str)
+    }
+}
+
+fn port(at: usize) -> EtherPort {
+    EtherPort(u32::try_from(at).unwrap_or(u32::MAX))
+}
+
+impl Sessions {
+    /// Has a new session use its interfaces.
+    pub(super) fn plug_in(&mut self, now: Instant, id: SessionId) {
+        let Some(ether) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
+        let Some(ether) = ether.session.ether() else { return };
+        // So that it looks for its target, and gives up in time, though no interface may be up.
+        if let Some(entropy) = entropy() {
+            ether.session.stir(entropy);
+        }
+        for interface in ether.interfaces.clone() {
+            let port = self.ports.number(&interface);
+            if let Some(state) = self.ports.up.get(&port) {
+                bring_up(ether, now, port, state);
+            }
+        }
+    }
+
+    /// Returns what is to be done for sessions of HyperSCSI.
+    pub(super) fn ether_errands(&mut self, now: Instant, errands: &mut Vec<Errand>) -> bool {
+        let before = errands.len();
+        for port in core::mem::take(&mut self.ports.wanted) {
+            let name = self.ports.name(port).unwrap_or_default().to_owned();
+            errands.push(Errand::OpenPort(port, name));
+        }
+        let mut any = errands.len() > before;
+        while let Some((id, done)) = self.stretched.pop_front() {
+            if let Some(ether) = self.seat(id).and_then(|seat| seat.session.ether()) {
+                ether.session.job_done(now, done);
+                any = true;
+            }
+        }
+        for (number, seat) in (0..).zip(&mut self.seats) {
+            let Some(ether) = seat.as_mut().and_then(|seat| seat.session.ether()) else { continue };
+            while let Some(job) = ether.session.poll_job() {
+                errands.push(Errand::Stretch(SessionId(number), Box::new(job)));
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Takes note that an interface cannot be used: sessions that have no other end.
+    pub(crate) fn port_failed(&mut self, now: Instant, port: EtherPort, why: &str) {
+        let Some(name) = self.ports.name(port).map(ToOwned::to_owned) else { return };
+        // A later session may try again.
+        if let Some(known) = self.ports.names.get_mut(index(port.0)) {
+            known.clear();
+        }
+        for seat in self.seats.iter_mut().flatten() {
+            let Some(ether) = seat.session.ether() else { continue };
+            let before = ether.interfaces.len();
+            ether.interfaces.retain(|interface| *interface != name);
+            if ether.interfaces.len() < before {
+                let none_left = ether.interfaces.is_empty();
+                seat.system = Some(why.to_owned());
+                if none_left {
+                    seat.session.close(now);
+                }
+            }
+        }
+    }
+
+    /// Takes what came of the slow step of a handshake.
+    pub(crate) fn job_done(&mut self, id: SessionId, done: Done) {
+        self.stretched.push_back((id, done));
+    }
+
+    pub(super) fn heed_ether(&mut self, now: Instant, id: SessionId, asked: Asked) {
+        let name = |ports: &Ports, port| ports.name(port).unwrap_or_default().to_owned();
+        let news = match asked {
+            Asked::Done { task, outcome } => {
+                let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
+                let task = Task::HyperScsi(task);
+                let outcome = carrier::outcome(outcome, seat.expected(task));
+                return seat.done(now, id, task, outcome, &mut self.events);
+            }
+            Asked::Managed { id: manage, result } => {
+                let manage = Manage::HyperScsi(manage);
+                if let Some(token) = self.seat(id).and_then(|seat| seat.manages.remove(&manage)) {
+                    // The answers have one number in both protocols.
+                    let result = result.map(|result| TmfResult(result.0));
+                    self.events.push_back(Event::Managed { session: id, token, result });
+                }
+                return;
+            }
+            Asked::Up(up) => {
+                if let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) {
+                    seat.system = None;
+                    if let Some(ether) = seat.session.ether() {
+                        ether.sid = Some(up.sids.1);
+                    }
+                    if up.rebuilt {
+                        seat.ask_who_is_there(now, id, &mut self.events);
+                    }
+                }
+                News::Up(Box::new(Up::HyperScsi(*up)))
+            }
+            Asked::PathUp { port, peer } => News::WayUp { interface: name(&self.ports, port), peer },
+            Asked::PathDown { port, peer } => News::WayLost { interface: name(&self.ports, port), peer },
+            Asked::Recovering(_) => {
+                if let Some(ether) = self.seat(id).and_then(|seat| seat.session.ether()) {
+                    ether.sid = None;
+                }
+                News::Recovering
+            }
+            Asked::Down(why) => {
+                let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
+                let down = SessionDown { why: Why::HyperScsi(why), system: seat.system.take() };
+                seat.down = Some(down.clone());
+                // What waited here is told before the end is.
+                seat.advance(now, id, &mut self.events);
+                News::Down(down)
+            }
+        };
+        self.events.push_back(Event::Session { session: id, news });
+    }
+
+    /// The sessions that use a port.
+    fn on_port(&mut self, port: EtherPort) -> impl Iterator<Item = &mut Ether> {
+        let name = self.ports.name(port).unwrap_or_default();
+        let sessions = self.seats.iter_mut().flatten().filter_map(|seat| seat.session.ether());
+        sessions.filter(move |ether| ether.interfaces.iter().any(|interface| interface == name))
+    }
+}
+
+impl FrameMachine for Sessions {
+    fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, _: [u8; 32]) {
+        self.ports.up.insert(port, *state);
+        for ether in self.on_port(port) {
+            bring_up(ether, now, port, state);
+        }
+    }
+
+    fn port_down(&mut self, now: Instant, port: EtherPort) {
+        self.ports.up.remove(&port);
+        for ether in self.on_port(port) {
+            ether.session.port_down(now, port);
+        }
+    }
+
+    fn frame(&mut self, now: Instant, frame: Received<'_>) {
+        let Received { port, source, group, payload } = frame;
+        let sid = Header::parse(payload).map_or(0, |(header, _)| header.sid);
+        for ether in self.on_port(port) {
+            // Whose frame it is shows by its name for the session; until that is known, each looks for itself.
+            if sid != 0 && ether.sid.is_some_and(|known| known != sid) {
+                continue;
+            }
+            ether.session.frame(now, Received { port, source, group, payload: &mut *payload });
+            if sid != 0 && ether.sid == Some(sid) {
+                return;
+            }
+        }
+    }
+
+    fn poll_port(&mut self) -> Option<EtherPort> {
+        let mut sessions = self.seats.iter_mut().flatten().filter_map(|seat| seat.session.ether());
+        sessions.find_map(|ether| ether.session.poll_port())
+    }
+
+    fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
+        let count = self.on_port(port).count();
+        if count == 0 {
+            return;
+        }
+        self.ports.turn = (self.ports.turn + 1) % count;
+        let first = self.ports.turn;
+        // Those from the one whose turn it is on, then those before it.
+        for pass in [first..count, 0..first] {
+            for ether in self.on_port(port).skip(pass.start).take(pass.len()) {
+                if out.is_full() {
+                    return;
+                }
+                ether.session.transmit_frames(now, port, out);
+            }
+        }
+    }
+
+    fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
+        for ether in self.on_port(port) {
+            ether.session.frames_too_long(now, port, count);
+        }
+    }
+}
+
+/// Tells a session of a port. Each gets bytes that no other has.
+fn bring_up(ether: &mut Ether, now: Instant, port: EtherPort, state: &PortState) {
+    // Linux has them since 3.17. Without there is no secret to be had, and the session finds no port.
+    if let Some(entropy) = entropy() {
+        ether.session.port_up(now, port, state, entropy);
+    }
+}
+
+/// Returns fresh bytes of the operating system's generator.
+fn entropy() -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    let mut at = 0;
+    while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
+        match getrandom(rest, GetRandomFlags::empty()) {
+            Ok(got) => at += got,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(bytes)
+}
+
+/// The slow step of a handshake, on a thread of its own.
+pub(crate) fn stretch(reactor: drivers::mailbox::Handle<Sessions>, id: SessionId, job: Job) {
+    let work = move || {
+        let done = job.run();
+        // A reactor that has ended needs no session.
+        let _ = reactor.post(move |sessions, _| sessions.job_done(id, done));
+    };
+    // Without a thread the handshake begins anew when its time is up.
+    let _ = std::thread::Builder::new().name("targe-handshake".to_owned()).spawn(work);
+}

@@ -5,6 +5,7 @@
 //! only if nothing better comes for [`Login::GRACE`].
 
 mod plan;
+mod state;
 mod why;
 
 use alloc::boxed::Box;
@@ -16,17 +17,18 @@ use sha2::{Digest, Sha512};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use super::opaque::{Attempt, Done, Job, Secret, is_bearable};
+use super::opaque::{Attempt, Done, Job, is_bearable};
 use super::post::{self, Post};
 use super::{Agreed, context, is_within, proof};
 use crate::frame::{Cmd, Header};
 use crate::pdu::negotiate::{
-    Accept, Answer, Cookie, Finish, HandshakeId, Hello, KE1_LEN, Negotiate, Negotiated, RefuseReason, Start,
+    Accept, Answer, Finish, HandshakeId, Hello, KE1_LEN, Negotiate, Negotiated, RefuseReason, Start,
 };
 use crate::pdu::parameters::{Levels, Parameters};
 use crate::random::Random;
 use crate::seal::{Level, SessionKeys};
 pub use plan::Plan;
+use state::{Candidate, Finishing, Opening, State};
 pub use why::Why;
 
 /// What a login says to its owner.
@@ -65,52 +67,6 @@ pub struct Login {
     post: Post,
     event: Option<Event>,
     ignored: u64,
-}
-
-/// Where a handshake is.
-#[derive(Debug)]
-enum State {
-    /// HELLO was said, or will be when a port is up.
-    Asking,
-    /// START was said to all candidates.
-    Starting,
-    /// The slow step runs for an ANSWER.
-    Stretching(Box<Opening>),
-    /// FINISH was said.
-    Finishing(Box<Finishing>),
-    /// It ended.
-    Over,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    port: EtherPort,
-    mac: Mac,
-    cookie: Cookie,
-}
-
-/// An ANSWER that is being opened.
-#[derive(Debug)]
-struct Opening {
-    port: EtherPort,
-    mac: Mac,
-    sid: u32,
-    choice: Parameters,
-    context: [u8; 64],
-    digest: [u8; 64],
-}
-
-/// An ANSWER that opened.
-struct Finishing {
-    opening: Opening,
-    secret: Secret,
-    finish: Vec<u8>,
-}
-
-impl core::fmt::Debug for Finishing {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        self.opening.fmt(f)
-    }
 }
 
 impl Login {

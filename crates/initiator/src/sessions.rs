@@ -4,6 +4,7 @@
 mod abort;
 pub(crate) mod frames;
 mod guard;
+mod news;
 mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,29 +12,26 @@ use std::io;
 use std::net::SocketAddr;
 
 use base::buffer::Pool;
-use base::ether::{EtherPort, Mac};
+use base::ether::EtherPort;
 use base::machine::ConnId;
 use base::time::Instant;
 use hyperscsi::login::{Done, Job};
-use iscsi::discovery::Discovered;
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
-    ConnectionDown, ConnectionView, Event as Asked, Notice, Outcome, Refusal, Since, Slot, Stats,
-    Up as IscsiUp,
+    ConnectionView, Event as Asked, Notice, Outcome, Refusal, Since, Slot, Stats,
 };
 use iscsi::login::directory::TargetAddress;
-use iscsi::negotiate::ConnectionParameters;
 use iscsi::pdu::tmf_request::TmfFunction;
-use iscsi::pdu::tmf_response::TmfResult;
 use scsi::lun::Lun;
-use scsi::sense::{Asc, Sense, SenseKey};
+use scsi::sense::{Sense, SenseKey};
 
 use crate::care::{Care, Pending};
 use crate::carrier::{Carrier, Ether, Manage, Task, Told};
-use crate::command::{Command, CommandError, Reply};
+use crate::command::{Command, CommandError};
 use crate::down::{self, SessionDown, Why};
-use crate::identity::OtherDevice;
 use crate::login::Plan;
+
+pub use news::{Event, News, Up};
 
 /// Names a session of a driver. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,118 +39,6 @@ pub struct SessionId(pub u32);
 
 /// The most commands that wait because their session has as many under way as it may.
 pub const WAITING_MAX: usize = 1 << 16;
-
-/// Something that the owner of a driver wants to know.
-#[derive(Debug)]
-pub enum Event {
-    /// A command ended. Told exactly once for each.
-    Finished {
-        /// In which session.
-        session: SessionId,
-        /// The name that the caller gave it.
-        token: u64,
-        /// What came of it.
-        result: Result<Reply, CommandError>,
-    },
-    /// A task management request was answered.
-    Managed {
-        /// In which session.
-        session: SessionId,
-        /// The name that the caller gave it.
-        token: u64,
-        /// The answer; `None` when the session was lost before.
-        result: Option<TmfResult>,
-    },
-    /// Something happened to a session.
-    Session {
-        /// To which one.
-        session: SessionId,
-        /// What.
-        news: News,
-    },
-}
-
-/// What happened to a session.
-#[derive(Debug)]
-pub enum News {
-    /// It is up: for the first time, built anew, or continued.
-    Up(Box<Up>),
-    /// A path of HyperSCSI carries frames.
-    WayUp {
-        /// Our interface.
-        interface: String,
-        /// The target's address.
-        peer: Mac,
-    },
-    /// A path of HyperSCSI that did carries none.
-    WayLost {
-        /// Our interface.
-        interface: String,
-        /// The target's address.
-        peer: Mac,
-    },
-    /// One of its connections is up.
-    PathUp {
-        /// Which one.
-        slot: Slot,
-        /// What was agreed on for it.
-        parameters: ConnectionParameters,
-    },
-    /// One of its connections was lost, or an attempt to have it failed.
-    PathLost {
-        /// Which one.
-        slot: Slot,
-        /// Why.
-        why: ConnectionDown,
-    },
-    /// No connection is up; commands wait. `Up` or `Down` follows.
-    Recovering,
-    /// It ended for good, and every command of it was told.
-    Down(SessionDown),
-    /// A logical unit had something to tell (a unit attention): its capacity changed (2Ah/09h), it was reset, …
-    Attention {
-        /// Which unit.
-        lun: Lun,
-        /// What.
-        asc: Asc,
-    },
-    /// Behind a LUN that is guarded there is another device than before. Commands for it fail from now on.
-    OtherDevice {
-        /// Which LUN.
-        lun: Lun,
-        /// What was there, and what is.
-        what: OtherDevice,
-    },
-    /// The target said something unasked.
-    Notice(Notice),
-    /// The targets that were asked for, and how many entries of the list were no target.
-    Targets(Vec<Discovered>, usize),
-    /// What the target answered to keys that were negotiated: pairs of names and values.
-    Agreed(Vec<(String, String)>),
-    /// A list of targets, or the answer to keys, did not come whole, or was refused.
-    TextFailed,
-    /// The target sent us elsewhere, and the session follows.
-    Redirected(TargetAddress),
-}
-
-/// A session that is up.
-#[derive(Clone, Debug)]
-pub enum Up {
-    /// One of iSCSI.
-    Iscsi(IscsiUp),
-    /// One of HyperSCSI.
-    HyperScsi(hyperscsi::initiator::contract::Up),
-}
-
-impl Up {
-    /// Returns what was agreed on, if it is a session of iSCSI.
-    pub const fn iscsi(&self) -> Option<&IscsiUp> {
-        match self {
-            Self::Iscsi(up) => Some(up),
-            Self::HyperScsi(_) => None,
-        }
-    }
-}
 
 /// Sessions, by their numbers.
 pub(crate) struct Sessions {

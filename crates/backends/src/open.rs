@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use drivers::files::{Errno, IoFile};
 use rustix::fs::{
@@ -265,6 +266,11 @@ fn open_with(path: &Path, flags: OFlags, direct: bool) -> Result<File, OpenError
     }
 }
 
+/// A medium that is taken is tried again for a second: the kernel closes the files of a killed daemon's ring a moment after the
+/// daemon is gone, and who starts it again at once is not to be told that another process has them.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
 /// Takes the lock that tells another daemon that the medium is taken. Several may read, one may write.
 fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
     let operation = if read_only {
@@ -272,7 +278,15 @@ fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    match flock(file, operation) {
+    let mut locked = flock(file, operation);
+    for _ in 0..LOCK_TRIES {
+        if locked != Err(Errno::WOULDBLOCK) {
+            break;
+        }
+        std::thread::sleep(LOCK_PAUSE);
+        locked = flock(file, operation);
+    }
+    match locked {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(OpenError::InUse { path: path.to_owned() }),
         Err(errno) => Err(OpenError::Lock { path: path.to_owned(), source: errno.into() }),

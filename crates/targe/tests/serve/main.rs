@@ -84,8 +84,8 @@ fn what_stands_in_the_way_is_named() {
             2,
             "missing.toml: cannot read: no such file or directory",
         ),
-        (vec!["serve", "--iface", "eth0"], 2, "HyperSCSI is not in this build"),
-        (vec!["serve", "--group", "lab"], 2, "HyperSCSI is not in this build"),
+        (vec!["serve", "--iface", "eth0"], 2, "HyperSCSI needs --group as well"),
+        (vec!["serve", "--group", "lab"], 2, "HyperSCSI needs --iface as well"),
         (vec!["serve", "--lnu", "ram:1M"], 2, "unexpected argument '--lnu'"),
         (vec!["status", "--socket", "none.sock"], 1, "no targe is running"),
     ] {

@@ -181,8 +181,18 @@ impl Carrier {
         match self {
             Self::Iscsi(session) => session.stats(),
             Self::HyperScsi(ether) => {
-                let ether::Stats { tasks, done, data_in_bytes, data_out_bytes, .. } = ether.session.stats();
-                Stats { tasks, done, data_in_bytes, data_out_bytes, ..Stats::default() }
+                let stats = ether.session.stats();
+                Stats {
+                    tasks: stats.tasks,
+                    done: stats.done,
+                    data_in_bytes: stats.data_in_bytes,
+                    data_out_bytes: stats.data_out_bytes,
+                    replays: stats.replays,
+                    logins: stats.logins,
+                    logins_failed: stats.logins_failed,
+                    sessions_rebuilt: stats.logins.saturating_sub(1),
+                    ..Stats::default()
+                }
             }
         }
     }

@@ -51,8 +51,8 @@ def connect(port, source="127.0.0.1"):
 class Session:
     """A session over a socket of its own."""
 
-    def __init__(self, port, iqn, name, isid=1, user=None, keys=(), source="127.0.0.1"):
-        self.socket = connect(port, source)
+    def __init__(self, port, iqn, name, isid=1, user=None, keys=(), source="127.0.0.1", over=None):
+        self.socket = over or connect(port, source)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.bytes = b""
         self.cmd_sn, self.itt, self.exp_stat_sn = 1, 1, 0

@@ -277,6 +277,12 @@ impl Session {
         }
     }
 
+    /// Changes the keys of what we send, if the target has seen the present ones for long enough. Returns whether it did.
+    /// They change by themselves before they are used up; this is for owners that want it more often.
+    pub fn update_keys(&mut self, now: Instant) -> bool {
+        self.transport().is_some_and(|transport| transport.update_keys(now))
+    }
+
     /// Returns the protection of what concerns a logical unit.
     pub fn level(&self, lun: u64) -> Level {
         self.levels.get(&lun).copied().unwrap_or_default().max(self.plan.level)
@@ -308,6 +314,15 @@ impl Session {
             goodbye: None,
             paths_up: BTreeSet::new(),
         }));
+        if self.phase == Phase::Down {
+            self.now = now;
+            // The loss of the old one was the end: nobody is left who wants the new one, and the target is told.
+            self.say_goodbye(DisconnectReason::CLOSED);
+            if let Some(link) = self.link.take() {
+                self.part(*link);
+            }
+            return;
+        }
         self.phase = Phase::Up;
         (self.patience, self.failures) = (None, 0);
         let rebuilt = core::mem::replace(&mut self.was_up, true);

@@ -71,6 +71,25 @@ fn a_target_that_restarts_is_found_again_and_only_what_may_be_repeated_is() {
 }
 
 #[test]
+fn who_does_not_want_another_session_is_down_when_the_target_forgot_him_and_stays_so() {
+    for password in [None, Some("sesame")] {
+        let mut world = World::new(5, FramePlan::CLEAN, password);
+        let plan = SessionPlan { retry: ours::Retry::NONE, ..world.plan_of(1) };
+        world.join(plan);
+        world.up();
+        world.restart_target();
+        let task = world.count(0, 0, 7, TaskAttribute::SIMPLE);
+        assert_eq!(world.end(0, task).end, End::Lost);
+        world.rest(2 * SECOND);
+        let initiator = &world.initiators[0];
+        assert_eq!(initiator.down, Some(ours::Down::NoPath(ours::Lost::Forgotten)));
+        assert!(initiator.session.is_down() && !initiator.session.is_up());
+        assert_eq!(initiator.ups, 1, "what was found beside the old session is not begun");
+        assert_eq!(world.engine.sessions().count(), 0, "and the target was told");
+    }
+}
+
+#[test]
 fn an_initiator_that_restarts_takes_the_place_of_its_older_session() {
     for password in [None, Some("sesame")] {
         let mut world = World::new(5, lossy(30, Duration::from_micros(100)), password);

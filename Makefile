@@ -19,7 +19,7 @@ demo: build  ## build and serve the default disk; prints the lines to paste
 test: packages  ## everything CI runs
 	tests/everything
 
-sim:  ## worlds from seeds: SEEDS=2000 runs so many, SEED=7 replays one and prints all of it
+sim:  ## worlds from seeds: SEEDS=2000 runs so many, SEED=7 replays one and prints all of it, FABRIC=iscsi or hyperscsi only that
 	$(CARGO) run --profile sim --locked --quiet --package targe-sim
 
 sim-planted:  ## bugs planted on purpose: the simulator must find each within SEEDS

@@ -1,10 +1,10 @@
 //! What lies between initiators and logical units: the only part of a world that knows a transport.
 //!
 //! The world above it speaks SCSI: it submits [`Order`]s in the name of initiators and hears of [`Happening`]s. A fabric owns
-//! the machines of both ends and everything between them, and is moved through time by [`Fabric::advance`]. HyperSCSI
-//! will be one more.
+//! the machines of both ends and everything between them, and is moved through time by [`Fabric::advance`].
 
 pub mod direct;
+pub mod hyperscsi;
 pub mod iscsi;
 
 use base::time::Instant;

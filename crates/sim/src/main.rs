@@ -1,5 +1,6 @@
-//! Runs seeds. `SEEDS=n` runs so many, from `FIRST` (0) on; `SEED=n` runs one and prints all that happens. In a build with
-//! `--cfg targe_planted`, each planted bug must be found within so many seeds.
+//! Runs seeds. `SEEDS=n` runs so many, from `FIRST` (0) on; `SEED=n` runs one and prints all that happens. `FABRIC=iscsi` or
+//! `FABRIC=hyperscsi` runs one transport; otherwise one runs after the other. In a build with `--cfg targe_planted`, each planted
+//! bug must be found within so many seeds.
 
 use std::env;
 use std::panic;
@@ -10,19 +11,58 @@ use sim::scenario::Scenario;
 use sim::trace::Trace;
 use sim::world::{self, Report};
 
+/// What carries the commands of a run.
+#[derive(Clone, Copy, Debug)]
+enum Carrier {
+    /// iSCSI, or nothing.
+    Iscsi,
+    HyperScsi,
+}
+
+impl Carrier {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Iscsi => "iscsi",
+            Self::HyperScsi => "hyperscsi",
+        }
+    }
+
+    fn scenario(self, seed: u64) -> Scenario {
+        match self {
+            Self::Iscsi => Scenario::of(seed),
+            Self::HyperScsi => Scenario::hyperscsi(seed),
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let (Some(seeds), Some(first)) = (number("SEEDS", 2000), number("FIRST", 0)) else {
         return usage("SEEDS or FIRST");
+    };
+    let carriers = match env::var("FABRIC").as_deref() {
+        Err(_) | Ok("") => &[Carrier::Iscsi, Carrier::HyperScsi][..],
+        Ok("iscsi") => &[Carrier::Iscsi],
+        Ok("hyperscsi") => &[Carrier::HyperScsi],
+        Ok(_) => {
+            eprintln!("FABRIC is neither iscsi nor hyperscsi");
+            return ExitCode::from(2);
+        }
     };
     #[cfg(targe_planted)]
     if env::var_os("SEED").is_none() {
         return planted(first, seeds);
     }
     match env::var("SEED").map(|seed| seed.parse()) {
-        Ok(Ok(seed)) => one(seed),
+        Ok(Ok(seed)) => all(carriers, |carrier| one(carrier, seed)),
         Ok(Err(_)) => usage("SEED"),
-        Err(_) => many(first, seeds),
+        Err(_) => all(carriers, |carrier| many(carrier, first, seeds)),
     }
+}
+
+/// Runs something with each of the carriers. All of them must pass.
+fn all(carriers: &[Carrier], run: impl Fn(Carrier) -> bool) -> ExitCode {
+    let failed = carriers.iter().filter(|carrier| !run(**carrier)).count();
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn usage(what: &str) -> ExitCode {
@@ -34,27 +74,27 @@ fn number(name: &str, default: u64) -> Option<u64> {
     env::var(name).map_or(Some(default), |value| value.parse().ok())
 }
 
-fn one(seed: u64) -> ExitCode {
-    let scenario = Scenario::of(seed);
+fn one(carrier: Carrier, seed: u64) -> bool {
+    let scenario = carrier.scenario(seed);
     println!("{scenario}");
     match world::run(&scenario, &Trace::new(0, true)) {
         Ok(report) => {
             println!("{report:?}");
-            println!("PASS seed {seed}");
-            ExitCode::SUCCESS
+            println!("PASS {} seed {seed}", carrier.name());
+            true
         }
         Err(failure) => {
             println!("{failure}");
-            println!("FAIL seed {seed}");
-            ExitCode::FAILURE
+            println!("FAIL {} seed {seed}", carrier.name());
+            false
         }
     }
 }
 
 /// Runs one seed quietly. A panic is a failure like others.
-fn quietly(seed: u64, kept: usize) -> Result<Report, String> {
+fn quietly(carrier: Carrier, seed: u64, kept: usize) -> Result<Report, String> {
     let trace = Trace::new(kept, false);
-    let run = || world::run(&Scenario::of(seed), &trace);
+    let run = || world::run(&carrier.scenario(seed), &trace);
     match panic::catch_unwind(panic::AssertUnwindSafe(run)) {
         Ok(Ok(report)) => Ok(report),
         Ok(Err(failure)) => Err(failure.to_string()),
@@ -67,47 +107,47 @@ fn quietly(seed: u64, kept: usize) -> Result<Report, String> {
 }
 
 #[cfg(not(targe_planted))]
-fn many(first: u64, seeds: u64) -> ExitCode {
-    let began = Instant::now();
+fn many(carrier: Carrier, first: u64, seeds: u64) -> bool {
+    let (began, name) = (Instant::now(), carrier.name());
     let mut failed = Vec::new();
     let (mut ends, mut judged) = ([0; 4], 0);
     for seed in first..first.saturating_add(seeds) {
-        match quietly(seed, 12) {
+        match quietly(carrier, seed, 12) {
             Ok(report) => {
                 judged += report.judged;
                 for (sum, count) in ends.iter_mut().zip(report.ends) {
                     *sum += count;
                 }
                 // A run that cannot be repeated is of little use: some of them are.
-                if seed % 40 == 0 && quietly(seed, 0).map(|again| again.hash) != Ok(report.hash) {
-                    println!("FAIL seed {seed}: another run of it went otherwise");
+                if seed % 40 == 0 && quietly(carrier, seed, 0).map(|again| again.hash) != Ok(report.hash) {
+                    println!("FAIL {name} seed {seed}: another run of it went otherwise");
                     failed.push(seed);
                 }
             }
             Err(what) => {
-                println!("{what}\nFAIL seed {seed}: SEED={seed} make sim prints all of it");
+                println!(
+                    "{what}\nFAIL {name} seed {seed}: FABRIC={name} SEED={seed} make sim prints all of it"
+                );
                 failed.push(seed);
             }
         }
     }
     let [done, broken, unknown, refused] = ends;
     println!(
-        "{seeds} seeds from {first} in {:.1} s: {done} orders done, {broken} failed, {refused} refused, {unknown} lost; \
+        "{name}: {seeds} seeds from {first} in {:.1} s: {done} orders done, {broken} failed, {refused} refused, {unknown} lost; \
          {judged} blocks judged; {} seeds failed {failed:?}",
         began.elapsed().as_secs_f64(),
         failed.len(),
     );
     if failed.is_empty() {
-        println!("PASS {seeds} seeds from {first}");
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+        println!("PASS {name}: {seeds} seeds from {first}");
     }
+    failed.is_empty()
 }
 
 #[cfg(targe_planted)]
-fn many(_first: u64, _seeds: u64) -> ExitCode {
-    ExitCode::FAILURE
+fn many(_carrier: Carrier, _first: u64, _seeds: u64) -> bool {
+    false
 }
 
 /// Plants one bug after the other and looks for it.
@@ -120,14 +160,14 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
         let began = Instant::now();
         plant(Some(bug));
         let found = (first..first.saturating_add(seeds))
-            .find_map(|seed| quietly(seed, 0).err().map(|what| (seed, what)));
+            .find_map(|seed| quietly(Carrier::Iscsi, seed, 0).err().map(|what| (seed, what)));
         plant(None);
         let took = began.elapsed().as_secs_f64();
         match found {
             Some((seed, what)) => {
                 // Without the bug the same seed must be quiet, or it was not the bug that was found.
                 let line = what.lines().last().unwrap_or_default().trim();
-                match quietly(seed, 0) {
+                match quietly(Carrier::Iscsi, seed, 0) {
                     Ok(_) => {
                         println!("PASS planted {bug:?}: found by seed {seed} in {took:.1} s: {line:.160}")
                     }

@@ -3,11 +3,15 @@
 use std::fmt;
 
 use base::rng::Rng;
-use base::time::Duration;
+use base::time::{Duration, Instant};
 use base::units::BlockSize;
+use hyperscsi::initiator::contract::Retry as FrameRetry;
+use hyperscsi::pdu::parameters::Repair;
+use hyperscsi::seal::Level;
 use iscsi::initiator::contract::{Limits as SessionLimits, Retry};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use iscsi::target::engine::Limits;
+use netem::frame::FramePlan;
 use netem::odds::{Odds, Span};
 use netem::stream::StreamPlan;
 
@@ -20,6 +24,8 @@ pub enum Transport {
     Direct,
     /// iSCSI.
     Iscsi(Box<IscsiPlan>),
+    /// HyperSCSI.
+    HyperScsi(Box<HyperPlan>),
 }
 
 /// Both ends of iSCSI, and the path between them.
@@ -51,6 +57,65 @@ pub struct IscsiPlan {
     pub declares: u32,
     /// What a socket holds.
     pub socket_bytes: usize,
+}
+
+/// Both ends of HyperSCSI, and the Ethernets between them.
+#[derive(Clone, Debug)]
+pub struct HyperPlan {
+    /// Whether the group has a password.
+    pub keyed: bool,
+    /// What initiators protect by themselves.
+    pub level: Level,
+    /// What each unit demands.
+    pub least: [Level; 2],
+    /// How what is lost is sent again.
+    pub repair: Repair,
+    /// How many commands of a session can be under way.
+    pub exchanges: u16,
+    /// How many bytes come unasked.
+    pub first_burst: u32,
+    /// How many bytes are asked for at a time.
+    pub burst_max: u32,
+    /// How much data the target keeps, in each direction.
+    pub room_bytes: usize,
+    /// After how long without a path a session is lost.
+    pub lost_after_ms: u32,
+    /// How patient sessions are.
+    pub retry: FrameRetry,
+    /// How long finding the target and shaking hands may take.
+    pub login_within: Duration,
+    /// What a port can hold until it is read.
+    pub receive_slots: usize,
+    /// How many times each initiator changes its keys before it has to.
+    pub rekeys: u32,
+    /// One Ethernet for each path.
+    pub nets: Vec<NetPlan>,
+    /// When the length of frames changes.
+    pub mtu_changes: Vec<MtuChange>,
+}
+
+/// An Ethernet.
+#[derive(Clone, Debug)]
+pub struct NetPlan {
+    /// The longest payload of a frame.
+    pub mtu: usize,
+    /// The way to the target. Its cuts count from the start of the world.
+    pub forward: FramePlan,
+    /// The way back.
+    pub backward: FramePlan,
+}
+
+/// A change of the longest frame.
+#[derive(Clone, Debug)]
+pub struct MtuChange {
+    /// Where.
+    pub net: usize,
+    /// When, from the start of the world.
+    pub after: Duration,
+    /// What gets through from then on.
+    pub mtu: usize,
+    /// Whether ports are told. Otherwise a switch between them changed its mind.
+    pub told: bool,
 }
 
 /// A world to be run.
@@ -129,15 +194,26 @@ impl Scenario {
             nexus_losses: u32::try_from(rng.below(4)).unwrap(),
         }
     }
+
+    /// Returns the world of a seed in which commands travel by HyperSCSI.
+    pub fn hyperscsi(seed: u64) -> Self {
+        let mut rng = Rng::from_seed(seed ^ 0x6879_7065_7273_6373);
+        let transport = Transport::HyperScsi(Box::new(HyperPlan::of(&mut rng)));
+        Self { transport, ..Self::of(seed) }
+    }
 }
 
 impl Scenario {
     /// Returns how long it may take until all that can be open is carried over the slowest of links, twice as long to be
     /// fair.
     pub fn backlog(&self) -> Duration {
-        let Transport::Iscsi(plan) = &self.transport else { return Duration::ZERO };
         let orders = u64::try_from(self.depth * self.initiators).unwrap_or(u64::MAX);
         let bytes = orders * self.transfer_max * u64::from(self.block_size.bytes());
+        let plan = match &self.transport {
+            Transport::Direct => return Duration::ZERO,
+            Transport::Iscsi(plan) => plan,
+            Transport::HyperScsi(plan) => return plan.backlog(bytes),
+        };
         let round = plan.forward.delay.to + plan.backward.delay.to;
         // One burst, or what the socket holds, for each time there and back.
         let burst = plan.initiator_keys.max_burst_length.min(plan.target_keys.max_burst_length);
@@ -200,6 +276,106 @@ impl IscsiPlan {
             declares: *pick(rng, &[0, 0, 3, 30]),
         }
     }
+}
+
+impl HyperPlan {
+    fn of(rng: &mut Rng) -> Self {
+        let keyed = rng.chance(1, 2);
+        let levels = [Level::None, Level::Integrity, Level::Encrypt];
+        let mut level = || if keyed { *pick(rng, &levels) } else { Level::None };
+        let (level, least) = (level(), [level(), level()]);
+        let paths = 1 + usize::from(rng.chance(1, 3));
+        let faults = *pick(rng, &[0, 1, 10, 100]);
+        let mut nets: Vec<NetPlan> = (0..paths).map(|_| NetPlan::of(rng, faults)).collect();
+        let mut mtu_changes = Vec::new();
+        if rng.chance(1, 3) {
+            let net = usize::try_from(rng.below(paths as u64)).unwrap();
+            nets[net].mtu = 9000;
+            let told = rng.chance(1, 2);
+            let mut after = Duration::ZERO;
+            for mtu in [1500, 9000] {
+                let span = *pick(rng, &[50, 200, 2000]);
+                after += Span::between(Duration::ZERO, Duration::from_millis(span)).pick(rng);
+                mtu_changes.push(MtuChange { net, after, mtu, told });
+            }
+        }
+        let seconds = Duration::from_secs;
+        let patience = seconds(*pick(rng, &[0, 5, 60]));
+        Self {
+            keyed,
+            level,
+            least,
+            repair: *pick(rng, &[Repair::Selective, Repair::Selective, Repair::Window]),
+            exchanges: *pick(rng, &[1, 4, 32, 128, 512]),
+            first_burst: *pick(rng, &[0, 700, 8 << 10, 64 << 10]),
+            burst_max: *pick(rng, &[512, 5000, 64 << 10, 1 << 20]),
+            room_bytes: *pick(rng, &[1 << 20, 16 << 20, 256 << 20]),
+            lost_after_ms: *pick(rng, &[2000, 5000, 30_000]),
+            retry: FrameRetry {
+                patience,
+                attempts: *pick(rng, &[0, 0, 5]),
+                first: !patience.is_zero(),
+                ..FrameRetry::default()
+            },
+            login_within: seconds(*pick(rng, &[3, 10])),
+            receive_slots: *pick(rng, &[64, 512, 4096]),
+            rekeys: if keyed { *pick(rng, &[0, 1, 4]) } else { 0 },
+            nets,
+            mtu_changes,
+        }
+    }
+
+    /// Returns whether any direction is cut at some time.
+    pub fn has_cuts(&self) -> bool {
+        self.nets.iter().any(|net| !net.forward.cuts.is_empty() || !net.backward.cuts.is_empty())
+    }
+
+    /// Returns how long so many bytes may take: two short frames for each time there and back.
+    fn backlog(&self, bytes: u64) -> Duration {
+        let rounds = self.nets.iter().map(|net| net.forward.delay.to + net.backward.delay.to);
+        let round = rounds.max().unwrap_or_default();
+        round.saturating_mul(u32::try_from(bytes / 2800 + 1).unwrap_or(u32::MAX)).saturating_mul(2)
+    }
+}
+
+impl NetPlan {
+    /// An Ethernet at random; `faults` is how many frames of a thousand are lost at most.
+    fn of(rng: &mut Rng, faults: u32) -> Self {
+        let mtu = *pick(rng, &[1500, 1500, 9000, 9000, 65_535]);
+        let micros = *pick(rng, &[5, 50, 500, 3000]);
+        let rate = *pick(rng, &[0, 0, 125_000_000, 12_500_000]);
+        let queue = *pick(rng, &[0, 256 << 10]);
+        let mut way = || frame_way(rng, faults, micros, rate, queue);
+        Self { mtu, forward: way(), backward: way() }
+    }
+}
+
+/// One direction of an Ethernet at random.
+fn frame_way(rng: &mut Rng, faults: u32, micros: u64, rate: u64, queue: usize) -> FramePlan {
+    let delay = Span::between(Duration::from_micros(micros / 2 + 1), Duration::from_micros(micros));
+    let mut odds = |parts: u32| if rng.chance(1, 2) { Odds(parts) } else { Odds::NEVER };
+    let mut plan = FramePlan {
+        delay,
+        bytes_per_s: rate,
+        queue_len_max: queue,
+        loss: odds(faults * 1000),
+        burst: odds(faults * 3000),
+        duplicate: odds(faults * 200),
+        reorder: odds(faults * 500),
+        reorder_by: Span::between(delay.from, delay.to.saturating_mul(8)),
+        corrupt: odds(faults * 200),
+        ..FramePlan::CLEAN
+    };
+    if rng.chance(1, 5) {
+        // One direction only: what is sent the other way arrives.
+        for _ in 0..=rng.below(2) {
+            let from = Instant(rng.below(400_000_000));
+            let span = *pick(rng, &[10, 1000, 10_000, 45_000]);
+            let cut = Span::between(Duration::from_millis(1), Duration::from_millis(span)).pick(rng);
+            plan.cuts.push((from, from.after(cut)));
+        }
+    }
+    plan
 }
 
 /// Keys at random, without those that the caller decides about.

@@ -10,6 +10,7 @@ use oracle::stamp::DeviceId;
 
 use crate::desk::{Desk, Meaning};
 use crate::fabric::direct::Direct;
+use crate::fabric::hyperscsi::HyperScsi;
 use crate::fabric::iscsi::Iscsi;
 use crate::fabric::{Ended, Fabric, Happening, Manage, Ticket};
 use crate::media::{Clock, Medium};
@@ -132,6 +133,9 @@ impl World {
             }
             Transport::Iscsi(plan) => {
                 Box::new(Iscsi::new(scenario, plan, media.clone(), trace.clone(), start, rng.next_u64()))
+            }
+            Transport::HyperScsi(plan) => {
+                Box::new(HyperScsi::new(scenario, plan, media.clone(), trace.clone(), start, rng.next_u64()))
             }
         };
         let actor = |initiator| Actor {

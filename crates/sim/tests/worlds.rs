@@ -1,6 +1,6 @@
 //! Worlds that are right stay right, and one seed is one run. `make sim` runs many more.
 
-#![allow(clippy::panic, reason = "a test")]
+#![allow(clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 use sim::scenario::Scenario;
 use sim::trace::Trace;
@@ -9,22 +9,32 @@ use sim::world::{self, Report};
 /// Few, since this runs without optimisation.
 const SEEDS: u64 = 18;
 
-fn run(seed: u64) -> Report {
-    world::run(&Scenario::of(seed), &Trace::new(30, false)).unwrap_or_else(|failure| panic!("{failure}"))
+fn run(scenario: &Scenario) -> Report {
+    world::run(scenario, &Trace::new(30, false)).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// The worlds of a seed: iSCSI (or no transport), and HyperSCSI.
+fn worlds(seed: u64) -> [Scenario; 2] {
+    [Scenario::of(seed), Scenario::hyperscsi(seed)]
 }
 
 #[test]
 fn nothing_goes_wrong_in_any_world() {
     for seed in 0..SEEDS {
-        let report = run(seed);
-        assert!(report.judged > 0, "seed {seed} judged nothing");
+        for scenario in worlds(seed) {
+            assert!(run(&scenario).judged > 0, "judged nothing: {scenario}");
+        }
     }
 }
 
 #[test]
 fn one_seed_is_one_run() {
     for seed in 0..SEEDS / 3 {
-        assert_eq!(run(seed), run(seed), "seed {seed}");
+        for scenario in worlds(seed) {
+            assert_eq!(run(&scenario), run(&scenario), "{scenario}");
+        }
     }
-    assert_ne!(run(0).hash, run(1).hash);
+    for at in 0..2 {
+        assert_ne!(run(&worlds(0)[at]).hash, run(&worlds(1)[at]).hash);
+    }
 }

@@ -1,0 +1,68 @@
+//! An initiator, and what its session owes it: a command is given up as lost, or as not sent, only together with its session;
+//! it ends as aborted only if somebody asked for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::buffer::Pool;
+use base::time::Instant;
+use hyperscsi::initiator::contract::{End, ManageId, SessionPlan, TaskId};
+use hyperscsi::initiator::session::Session;
+
+use crate::fabric::Ticket;
+
+/// An initiator.
+pub(super) struct Host {
+    pub(super) session: Session,
+    pub(super) pool: Pool,
+    pub(super) tasks: BTreeMap<TaskId, Ticket>,
+    pub(super) tickets: BTreeMap<Ticket, TaskId>,
+    pub(super) manages: BTreeMap<ManageId, Ticket>,
+    /// What it asked to be aborted.
+    pub(super) aborting: BTreeSet<Ticket>,
+    pub(super) leaving: bool,
+    /// Whether the loss of its session was told in this round of events.
+    pub(super) excused: bool,
+    /// What ended in this round as if the session was lost.
+    accused: Vec<Ticket>,
+}
+
+impl Host {
+    pub(super) fn new(now: Instant, plan: SessionPlan) -> Self {
+        let pool = Pool::new(8 << 20);
+        Self {
+            session: Session::new(now, plan, pool.clone()),
+            pool,
+            tasks: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            manages: BTreeMap::new(),
+            aborting: BTreeSet::new(),
+            leaving: false,
+            excused: false,
+            accused: Vec::new(),
+        }
+    }
+
+    /// Takes note of the end of a task. Returns what is wrong with it.
+    pub(super) fn ended(&mut self, ticket: Ticket, end: &End, aborts: bool) -> Option<String> {
+        let asked = self.aborting.remove(&ticket) || aborts;
+        match end {
+            End::Lost | End::NotSent if !asked => self.accused.push(ticket),
+            End::Aborted if !asked => {
+                return Some(format!("order {} was aborted, and nobody asked for it", ticket.0));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Ends a round of events. Returns what was wrong with it.
+    pub(super) fn live(&mut self) -> Vec<String> {
+        let excused = std::mem::take(&mut self.excused) || !self.session.is_up();
+        let accused = std::mem::take(&mut self.accused);
+        if excused {
+            return Vec::new();
+        }
+        let line = |ticket: Ticket| format!("order {} was given up in a session that lives", ticket.0);
+        accused.into_iter().map(line).collect()
+    }
+}

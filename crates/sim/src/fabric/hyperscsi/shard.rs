@@ -1,0 +1,120 @@
+//! What the target is configured to be, and how initiators introduce themselves.
+
+use std::sync::Arc;
+
+use device::contract::{Access, RelativePort};
+use hyperscsi::initiator::contract::{Limits as SessionLimits, SessionPlan};
+use hyperscsi::login::directory::Access as GroupAccess;
+use hyperscsi::login::{Password, Record};
+use hyperscsi::pdu::name::{GroupName, Name};
+use hyperscsi::pdu::negotiate::StretchCost;
+use hyperscsi::pdu::parameters::Parameters;
+use hyperscsi::seal::Level;
+use hyperscsi::target::engine::Limits;
+use iscsi::login::directory::{AuthPolicy, TargetId};
+use iscsi::negotiate::KeyPolicy;
+use target::config::{
+    DiscoveryConfig, FramesConfig, GroupConfig, LunEntry, ShardConfig, TargetConfig, UnitId,
+};
+
+use crate::house;
+use crate::scenario::{HyperPlan, Scenario};
+
+const GROUP: &str = "simulated";
+const PASSWORD: &[u8] = b"open sesame";
+/// As little as Argon2 takes: a simulation is not about guessing.
+const CHEAP: StretchCost = StretchCost { memory_kib: 64, passes: 1, lanes: 1 };
+
+/// Makes what the target keeps of the group's password, if it has one.
+pub(super) fn access(plan: &HyperPlan) -> GroupAccess {
+    if !plan.keyed {
+        return GroupAccess::Open;
+    }
+    let record = Record::make(&Password::new(PASSWORD).unwrap(), GROUP, CHEAP, [9; 32]).unwrap();
+    GroupAccess::Password(Arc::new(record))
+}
+
+/// Makes the configuration of a shard with one target that everybody in the group may use.
+pub(super) fn config(scenario: &Scenario, plan: &HyperPlan, access: GroupAccess) -> ShardConfig {
+    let luns = (0..scenario.units).map(|number| LunEntry {
+        least: *plan.least.get(usize::from(number)).unwrap_or(&Level::None),
+        ..LunEntry::new(number, UnitId(number.into()), Access::ReadWrite)
+    });
+    ShardConfig {
+        portals: vec![],
+        targets: vec![TargetConfig {
+            id: TargetId(0),
+            name: house::TARGET.parse().unwrap(),
+            alias: None,
+            ports: vec![],
+            luns: luns.collect(),
+            initiators: vec![],
+            auth: AuthPolicy::default(),
+            users: vec![],
+            keys: KeyPolicy::default(),
+            sessions_max: 64,
+            groups: vec![(GroupName::new(GROUP).unwrap(), RelativePort(1))],
+            exchanges: plan.exchanges,
+            session_limits: None,
+        }],
+        discovery: DiscoveryConfig {
+            enabled: false,
+            auth: AuthPolicy::default(),
+            users: vec![],
+            keys: KeyPolicy::default(),
+        },
+        frames: FramesConfig {
+            instance: [5; 16],
+            steering: 0x40,
+            groups: vec![GroupConfig {
+                name: GroupName::new(GROUP).unwrap(),
+                access,
+                least: Level::None,
+                ports: None,
+            }],
+        },
+    }
+}
+
+/// Makes what the target keeps and offers.
+pub(super) fn limits(plan: &HyperPlan) -> Limits {
+    let room = plan.room_bytes;
+    Limits {
+        data_out_bytes_max: room,
+        data_in_bytes_max: room,
+        unsent_bytes_max: room / 2,
+        parameters: parameters(plan),
+        ..Limits::default()
+    }
+}
+
+/// Makes what an initiator wants.
+pub(super) fn session(plan: &HyperPlan, number: usize) -> SessionPlan {
+    let number = u8::try_from(number).unwrap() + 1;
+    let password = plan.keyed.then(|| Password::new(PASSWORD).unwrap());
+    let wanted = SessionPlan::new(
+        Name::new(&format!("iqn.2026-11.org.example:host{number}")).unwrap(),
+        [0x80, 0, 0, 0, 0, number],
+        GroupName::new(GROUP).unwrap(),
+        password,
+        Name::new(house::TARGET).unwrap(),
+    );
+    SessionPlan {
+        level: plan.level,
+        parameters: parameters(plan),
+        retry: plan.retry,
+        limits: SessionLimits { login_within: plan.login_within, ..SessionLimits::default() },
+        ..wanted
+    }
+}
+
+const fn parameters(plan: &HyperPlan) -> Parameters {
+    Parameters {
+        exchanges: plan.exchanges,
+        first_burst: plan.first_burst,
+        burst_max: plan.burst_max,
+        repair: plan.repair,
+        lost_after_ms: plan.lost_after_ms,
+        ..Parameters::DEFAULT
+    }
+}

@@ -319,6 +319,7 @@ impl Session {
             Association::new(Role::Initiator, &plan, now, keys, sid_out, sid_in, address, &port);
         for (port, state) in &self.ports {
             transport.set_frames_share(*port, share_of(state));
+            transport.port_up(now, *port, state);
         }
         self.finder.stop();
         self.begin(now, agreed, transport);

@@ -221,7 +221,7 @@ impl Engine {
         let share = self.share_at(agreed.port, self.sessions_at(agreed.port) + 1);
         let plan = Plan::new(&ours, &agreed.parameters, share, agreed.token, self.door.random.bytes());
         let address = PathAddress { port: agreed.port, mac: agreed.peer };
-        let transport = Association::new(
+        let mut transport = Association::new(
             Role::Target,
             &plan,
             now,
@@ -231,6 +231,10 @@ impl Engine {
             address,
             &port,
         );
+        // The initiator may ask for paths over any of them.
+        for (port, entry) in self.ports.iter().filter(|(_, entry)| entry.is_up) {
+            transport.port_up(now, *port, &entry.state);
+        }
         let key = self.sessions.insert_with(|_| Session {
             transport: Some(Box::new(transport)),
             phase: Phase::Up,

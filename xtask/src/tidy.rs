@@ -7,6 +7,7 @@ mod citations;
 mod facts;
 mod layers;
 mod leftovers;
+mod planted;
 mod shape;
 mod sizes;
 mod tree;
@@ -26,6 +27,7 @@ const RULES: &[Rule] = &[
     ("citations", citations::check),
     ("facts", facts::check),
     ("abuse", abuse::check),
+    ("planted", planted::check),
 ];
 
 /// Runs every rule on the repository around the current directory. Exits 0 when nothing was found, 1 when

@@ -1,7 +1,7 @@
-//! A logical unit as a local disk, over any [`store::shared::SharedStore`]: an NBD server on a Unix socket ([`nbd`])
-//! and a file in a FUSE mount that `losetup` takes ([`fuse`]).
+//! A logical unit as a local disk, over any [`store::shared::SharedStore`]: an NBD server on a Unix socket ([`nbd`]),
+//! a file in a FUSE mount that `losetup` takes ([`fuse`]), and a block device where the kernel has ublk ([`ublk`]).
 //!
-//! Both are two layers: a machine that speaks the protocol and does no I/O, and hands that move its bytes. Both serve
+//! Each is two layers: a machine that speaks the protocol and does no I/O, and hands that move its bytes. All serve
 //! requests of any alignment and length, whatever the medium's blocks ([`bytewise`]), keep a bounded number of them
 //! and of their bytes, and answer in the order in which the medium is done.
 //!
@@ -21,5 +21,6 @@ pub mod stripe;
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 mod testing;
+pub mod ublk;
 mod waker;
 pub mod writeback;

@@ -26,6 +26,11 @@ pub enum Notice {
     Misbehaved(Why),
     /// A client was turned away: there are too many.
     TooManyClients,
+    /// The kernel refused a command of ours: the device serves fewer requests at once from now on.
+    Refused {
+        /// With which error.
+        errno: i32,
+    },
 }
 
 /// Hears of them, on any thread; must not block.

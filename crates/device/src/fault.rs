@@ -29,6 +29,13 @@ pub(crate) fn sense_of(failure: Failure, doing: Doing, at: Option<u64>, block: B
         (Fault::Gone, _) => Sense::new(SenseKey::NOT_READY, Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION),
         (Fault::OutOfRange, _) => at_block(Sense::illegal(Asc::LBA_OUT_OF_RANGE)),
         (Fault::Unsupported, _) => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
-        (Fault::Bug, _) => Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE),
+        // A medium beyond another network: whoever holds it there is no nexus of ours.
+        (Fault::Reserved | Fault::Forbidden, _) => {
+            Sense::new(SenseKey::DATA_PROTECT, Asc::ACCESS_DENIED_NO_ACCESS_RIGHTS)
+        }
+        (Fault::Busy | Fault::Aborted, _) => Sense::new(SenseKey::ABORTED_COMMAND, Asc::NONE),
+        (Fault::Hardware | Fault::Bug, _) => {
+            Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE)
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Task management (SAM-5 §7, RFC 7143 §11.5, RFC 7144 §4.1) and resets (SAM-5 §6).
+//! Task management (SAM-5 §7, RFC 7143 §11.5, RFC 7144 §6.3) and resets (SAM-5 §6).
 
 use scsi::sense::Asc;
 

@@ -36,6 +36,10 @@ const RECEIVE_BYTES: usize = 64 << 20;
 /// How many bytes wait to be sent: a millisecond at 10 Gbit/s, and eight of the longest frames.
 const SEND_BYTES: usize = 1 << 20;
 
+/// How many times in a row a frame is tried again for which there was no room beyond the socket. It may be one that never gets
+/// through, such as one that is longer than the other end of a virtual cable takes; then it is lost, like others.
+const REFUSALS_MAX: u8 = 4;
+
 /// The longest payload that is made use of: what a frame's length of 16 bits can say.
 const MTU_MAX: usize = 65_535;
 

@@ -11,6 +11,8 @@
 //! Everything handed up counts as received: it is acknowledged whatever the owner does with it. So the owner must have
 //! room for what its credit allows; the frames of a session never hold more than its share of the port's receive ring.
 
+mod account;
+mod drops;
 mod receive;
 mod share;
 mod transmit;
@@ -23,14 +25,16 @@ use base::ether::{EtherPort, PortState};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 
+pub use self::account::{PathWidth, Stats};
+pub use self::drops::{Dropped, Drops};
 use crate::outbox::{Done, Outbox};
 pub use crate::outbox::{HEAD_LEN_MAX, Message, MessageId};
 use crate::path::space::PATH_SHIFT;
 use crate::path::{Outcome, Path};
-pub use crate::path::{PathAddress, PathStats};
+pub use crate::path::{PathAddress, PathStats, PathTotals};
 use crate::pdu::ask::TOKEN_LEN;
 use crate::pdu::parameters::{Levels, Parameters, Repair};
-use crate::seal::{Level, Opener, Sealer, SessionKeys, UPDATE_EVERY};
+use crate::seal::{KeyLimits, Level, Opener, Sealer, SessionKeys, UPDATE_EVERY};
 use crate::{Role, frame::TAGS};
 
 /// How many paths a session may have at a time.
@@ -70,6 +74,8 @@ pub struct Plan {
     pub delay_allowance: Duration,
     /// The shortest time-out after which a probe is sent.
     pub probe_floor: Duration,
+    /// When the keys of what we send are changed.
+    pub key_limits: KeyLimits,
     /// For challenges, and packet numbers that are left out. From the operating system's generator.
     pub entropy: [u8; 8],
 }
@@ -105,6 +111,7 @@ impl Plan {
             frames_share,
             delay_allowance: Self::DELAY_ALLOWANCE,
             probe_floor: Self::PROBE_FLOOR,
+            key_limits: KeyLimits::default(),
             entropy,
         }
     }
@@ -126,6 +133,13 @@ pub enum Event {
         /// What it carries now.
         mtu: usize,
     },
+    /// What a path carries turned out to be less than our port takes, or to be all of that again.
+    PathWidth {
+        /// The path.
+        path: u8,
+        /// What it carries, and who limits that.
+        width: PathWidth,
+    },
     /// The peer allows exchanges up to this one, in the space of unprotected or of protected frames.
     XidLimit {
         /// Which space.
@@ -137,67 +151,10 @@ pub enum Event {
     Lost,
     /// The peer acknowledges what it cannot have received. The session should end.
     Misbehaved,
+    /// What we send has new keys.
+    KeysChanged,
     /// The keys are used up and could not be changed. The session must end.
     KeysExhausted,
-}
-
-/// Why a frame was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Dropped {
-    /// It names a path that is none, or comes from elsewhere.
-    #[error("the frame is of no path of the session")]
-    NoPath,
-    /// It is of another session, or of none.
-    #[error("the frame is of another session")]
-    NotOurs,
-    /// It is protected in a session without keys, or the other way round.
-    #[error("the frame is not protected as it must be")]
-    Protection,
-    /// Its CRC or tag does not fit.
-    #[error("the frame is damaged")]
-    Damaged,
-    /// It came before, or is too old to know.
-    #[error("the frame came before")]
-    Replayed,
-    /// Its number is far beyond the credit.
-    #[error("the packet number is beyond the credit")]
-    BeyondCredit,
-    /// What is within makes no sense.
-    #[error("the payload is malformed")]
-    Malformed,
-    /// It acknowledges what was never sent.
-    #[error("the acknowledgement names what was never sent")]
-    FalseAck,
-}
-
-/// How often each reason for dropping came up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drops {
-    /// [`Dropped::NoPath`] and [`Dropped::NotOurs`]
-    pub foreign: u64,
-    /// [`Dropped::Protection`]
-    pub protection: u64,
-    /// [`Dropped::Damaged`]
-    pub damaged: u64,
-    /// [`Dropped::Replayed`]
-    pub replayed: u64,
-    /// [`Dropped::BeyondCredit`]
-    pub beyond_credit: u64,
-    /// [`Dropped::Malformed`]
-    pub malformed: u64,
-    /// [`Dropped::FalseAck`]
-    pub false_acks: u64,
-}
-
-/// What an association did so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Frames dropped, by reason.
-    pub drops: Drops,
-    /// How often we changed keys.
-    pub key_updates: u64,
-    /// Messages that are not done.
-    pub messages: usize,
 }
 
 /// A path as its owner sees it.
@@ -247,6 +204,8 @@ pub struct Association {
     dice: Rng,
     scratch: Vec<u8>,
     drops: Drops,
+    /// What paths did that are gone.
+    past: PathTotals,
     key_updates: u64,
 }
 
@@ -271,7 +230,8 @@ impl Association {
             plan: plan.clone(),
             sid_out,
             sid_in,
-            sealer: keys.map_or_else(Sealer::open, |keys| Sealer::for_role(keys, role)),
+            sealer: keys
+                .map_or_else(Sealer::open, |keys| Sealer::for_role(keys, role).limited(plan.key_limits)),
             opener: keys.map_or_else(Opener::open_only, |keys| Opener::for_role(keys, role)),
             keyed: keys.is_some(),
             paths: alloc::vec![path],
@@ -285,13 +245,15 @@ impl Association {
             xid_limits: [0; 2],
             xid_told: [0; 2],
             peer_xid_limits: [0; 2],
-            key_unconfirmed: None,
+            // Nothing that was sealed with the first keys was acknowledged yet.
+            key_unconfirmed: keys.map(|_| Instant::ORIGIN),
             key_updated: None,
             lost: false,
             exhausted: false,
             dice,
             scratch: Vec::new(),
             drops: Drops::default(),
+            past: PathTotals::default(),
             key_updates: 0,
         };
         own.share_out(address.port);
@@ -363,6 +325,7 @@ impl Association {
     pub fn frames_overrun(&mut self, port: EtherPort, count: u32) {
         for path in self.paths.iter_mut().filter(|path| path.address.port == port && count > 0) {
             path.overruns = path.overruns.wrapping_add(count);
+            path.stats.frames_overrun += u64::from(count);
             path.spaces.iter_mut().for_each(|space| space.come.grant.overflowed());
         }
     }
@@ -406,6 +369,9 @@ impl Association {
     /// Changes the keys of what we send, if the peer has seen the present ones for long enough. Returns whether it did. They change by
     /// themselves before they are used up; this is for owners that want it more often.
     pub fn update_keys(&mut self, now: Instant) -> bool {
+        //= hyperscsi#section-7.4
+        //# A sender MUST NOT change keys before a frame that it sealed with the present
+        //# ones was acknowledged, nor within 1 second of its last change.
         let fresh = self.key_updated.is_some_and(|at| now.since(at) < UPDATE_EVERY);
         if !self.keyed || fresh || self.key_unconfirmed.is_some() {
             return false;
@@ -414,6 +380,7 @@ impl Association {
         self.key_unconfirmed = Some(now);
         self.key_updated = Some(now);
         self.key_updates += 1;
+        self.events.push_back(Event::KeysChanged);
         true
     }
 
@@ -466,7 +433,9 @@ impl Association {
 
     /// Returns what was done so far.
     pub fn stats(&self) -> Stats {
-        Stats { drops: self.drops, key_updates: self.key_updates, messages: self.outbox.len() }
+        let mut paths = self.past;
+        self.paths.iter().for_each(|path| paths.add(&path.stats));
+        Stats { drops: self.drops, key_updates: self.key_updates, messages: self.outbox.len(), paths }
     }
 
     /// Returns when silence on a path wants something to be done: a question, and in the end the conclusion.
@@ -516,6 +485,8 @@ impl Association {
             path.mtu_changed();
             self.events.push_back(Event::PathMtu { path: path.id, mtu: path.pmtu.current() });
         }
+        self.measured(index);
+        let Some(path) = self.paths.get_mut(index) else { return };
         if outcome.lost {
             // Perhaps it was what told the peer of new exchanges.
             self.xid_told = [0; 2];
@@ -525,6 +496,14 @@ impl Association {
             && sent > since
         {
             self.key_unconfirmed = None;
+        }
+    }
+
+    /// Tells of a path that was measured and carries less than our port takes, or all of it again.
+    fn measured(&mut self, index: usize) {
+        let Some(path) = self.paths.get_mut(index) else { return };
+        if let Some(width) = path.measured() {
+            self.events.push_back(Event::PathWidth { path: path.id, width });
         }
     }
 
@@ -545,6 +524,7 @@ impl Association {
     fn drop_path(&mut self, id: u8) {
         if let Some(at) = self.paths.iter().position(|path| path.id == id) {
             let mut path = self.paths.remove(at);
+            self.past.add(&path.stats);
             path.hand_over(&mut self.outbox);
             self.paths.iter_mut().for_each(|path| path.announced = false);
             self.rewindowed = true;

@@ -13,7 +13,7 @@ use crate::frame::{Cmd, Header};
 use crate::login::directory::{Directory, Export};
 use crate::login::guesses::Allowance;
 use crate::login::post::{self, Post};
-use crate::pdu::discovery::{Answer, Discovery, ExportedLun, LUNS_MAX, NONCE_LEN, Question};
+use crate::pdu::discovery::{Answer, Discovery, ExportedLun, LUNS_MAX, MACS_MAX, NONCE_LEN, Question};
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
 use crate::random::Random;
@@ -185,6 +185,7 @@ pub struct Finder {
     deadline: Instant,
     repeat: Instant,
     wait: Duration,
+    rounds: u32,
     post: Post,
 }
 
@@ -217,6 +218,7 @@ impl Finder {
             deadline: now.after(patience),
             repeat: now.after(Self::REPEAT_FIRST),
             wait: Self::REPEAT_FIRST,
+            rounds: 0,
             post: Post::default(),
         }
     }
@@ -225,6 +227,8 @@ impl Finder {
     pub fn port_up(&mut self, port: EtherPort, state: &PortState) {
         if usable(state).is_some() && !self.ports.contains(&port) {
             self.ports.push(port);
+            // This one was asked once, whatever the others were.
+            self.rounds = 1;
             self.ask(port);
         }
     }
@@ -290,6 +294,7 @@ impl Finder {
         // Up to a quarter longer, so that hosts that come up together do not ask together.
         let [extra] = self.random.bytes();
         self.repeat = now.after(self.wait + self.wait * u32::from(extra) / 1024);
+        self.rounds += u32::from(!self.ports.is_empty());
         for port in self.ports.clone() {
             self.ask(port);
         }
@@ -307,12 +312,22 @@ impl Finder {
         found
     }
 
+    /// Returns how many targets, each at each of its addresses, were found so far.
+    pub const fn found_count(&self) -> usize {
+        self.found.len()
+    }
+
+    /// Returns how often all ports that are up were asked.
+    pub const fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
     /// Returns the targets that more than one server says are its own: nobody can tell which of them is meant.
     pub fn disputed(&self) -> Vec<Name> {
         let found = self.found();
         let pairs = found.iter().zip(found.iter().skip(1));
         let mut disputed: Vec<_> = pairs
-            .filter(|(a, b)| a.target == b.target && a.instance != b.instance)
+            .filter(|(a, b)| a.target == b.target && !a.is_of_server(b))
             .map(|(a, _)| a.target.clone())
             .collect();
         disputed.dedup();
@@ -332,6 +347,19 @@ impl Finder {
 }
 
 impl Found {
+    /// Returns whether one server may have both places: it has the same name in both, and says of one address in both that
+    /// it is its own. A copy of a server, its name included, has other addresses than the original.
+    fn is_of_server(&self, other: &Self) -> bool {
+        self.instance == other.instance
+            && (self.may_be_at(&[other.mac]) || other.may_be_at(&[self.mac]) || self.may_be_at(&other.macs))
+    }
+
+    /// Returns whether who answered may have one of these addresses, by what he says of his own.
+    pub(crate) fn may_be_at(&self, macs: &[Mac]) -> bool {
+        let told = !self.macs.is_empty() && self.macs.len() < MACS_MAX;
+        !told || macs.iter().any(|mac| *mac == self.mac || self.macs.contains(mac))
+    }
+
     fn key(&self) -> (&Name, [u8; 16], EtherPort, Mac) {
         (&self.target, self.instance, self.port, self.mac)
     }

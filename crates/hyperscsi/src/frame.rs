@@ -204,6 +204,8 @@ impl Header {
             xid: reader.u32()?,
             off: reader.u32()?,
         };
+        //= hyperscsi#section-3.1
+        //# what stands behind the trailer is padding, and a receiver MUST pass over it
         let len = HEADER_LEN + usize::from(header.len) + if header.protected { TAG_LEN } else { CRC_LEN };
         if frame.len() < len {
             return Err(BadFrame::Short);

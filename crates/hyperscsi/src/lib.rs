@@ -22,6 +22,9 @@ pub mod random;
 pub mod seal;
 pub mod target;
 
+#[cfg(test)]
+mod specification;
+
 /// The EtherType of HyperSCSI.
 pub const ETHERTYPE: u16 = 0x889a;
 

@@ -28,7 +28,7 @@ pub mod directory;
 pub mod initiator;
 pub mod target;
 
-mod cookie;
+pub(crate) mod cookie;
 pub(crate) mod guesses;
 mod opaque;
 pub(crate) mod post;
@@ -120,6 +120,9 @@ fn choose(ours: &Parameters, offer: &Parameters, has_keys: bool) -> Option<Param
 }
 
 /// Returns whether a target may choose this when that was offered.
+//= hyperscsi#section-4.10
+//# The
+//# initiator MUST NOT take a choice outside its offer.
 fn is_within(choice: &Parameters, offer: &Parameters, has_keys: bool) -> bool {
     let possible = if has_keys { Levels::ALL } else { Levels::OPEN };
     choice.levels.common(offer.levels) == Some(choice.levels)

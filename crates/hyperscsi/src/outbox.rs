@@ -3,8 +3,9 @@
 //! What must arrive is a range of a message's bytes, not a frame: a range that was lost goes out again in frames of whatever size
 //! the path has then, perhaps on another path. A message is done when every byte of it was acknowledged.
 //!
-//! Who sends first: urgent messages, then what was lost, then the others in turn, a portion each, so that a short message does
-//! not wait for the end of a long one.
+//! Who sends first: urgent messages, then what was lost, then the others. Among those, short and long ones take turns, a portion
+//! each, so that a command does not wait for the end of a transfer; long ones follow each other, as whole as can be, so that
+//! what they carry is complete at the other end while it is still in the cache there.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -81,8 +82,14 @@ pub(crate) struct Chunk {
     pub(crate) to: u32,
 }
 
-/// How many bytes of one message go out before it is another's turn.
+/// What is no longer than this is short: a command with its first burst.
+const SHORT_MAX: u32 = (64 << 10) + 1024;
+
+/// How many bytes of short messages, or of long ones, go out before it is the others' turn.
 const PORTION: u32 = 256 << 10;
+
+/// How many bytes of one long message go out before it is the next one's turn: the usual most of one transfer.
+const LONG_PORTION: u32 = 1 << 20;
 
 #[derive(Debug)]
 struct Entry {
@@ -113,7 +120,11 @@ pub(crate) struct Outbox {
 struct Lane {
     urgent: VecDeque<Key>,
     lost: VecDeque<Key>,
-    fresh: VecDeque<Key>,
+    short: VecDeque<Key>,
+    long: VecDeque<Key>,
+    /// Whether it is the long ones' turn, and how many bytes went out in it.
+    long_turn: bool,
+    spent: u32,
 }
 
 /// A message that is done.
@@ -141,12 +152,17 @@ impl Outbox {
             arrived_beyond: Ranges::new(),
             lost: Ranges::new(),
             lost_queued: false,
-            turn_end: PORTION,
+            turn_end: LONG_PORTION,
             part: (0, 0),
         };
+        let short = entry.len <= SHORT_MAX;
         let key = self.entries.insert_with(|_| entry);
         if let Some(lane) = self.lanes.get_mut(lane) {
-            if urgent { lane.urgent.push_back(key) } else { lane.fresh.push_back(key) }
+            match (urgent, short) {
+                (true, _) => lane.urgent.push_back(key),
+                (false, true) => lane.short.push_back(key),
+                (false, false) => lane.long.push_back(key),
+            }
         }
         key
     }
@@ -165,7 +181,7 @@ impl Outbox {
     pub(crate) fn has_more(&mut self, lane: usize) -> bool {
         let Some(lane) = self.lanes.get_mut(lane) else { return false };
         lane.settle(&mut self.entries);
-        !(lane.urgent.is_empty() && lane.lost.is_empty() && lane.fresh.is_empty())
+        !(lane.urgent.is_empty() && lane.lost.is_empty() && lane.short.is_empty() && lane.long.is_empty())
     }
 
     /// Takes the next part of at most `room` bytes out of a lane. It counts as sent.
@@ -190,15 +206,17 @@ impl Outbox {
             }
             return Some(chunk);
         }
-        let key = lane.fresh.front().copied()?;
+        let queue = lane.whose_turn();
+        let key = queue.front().copied()?;
         let entry = self.entries.get_mut(key)?;
         let chunk = entry.take_fresh(key, room)?;
         if entry.next == entry.len {
-            lane.fresh.pop_front();
+            queue.pop_front();
         } else if entry.next >= entry.turn_end {
-            entry.turn_end = entry.next.saturating_add(PORTION);
-            lane.fresh.rotate_left(1);
+            entry.turn_end = entry.next.saturating_add(LONG_PORTION);
+            queue.rotate_left(1);
         }
+        lane.spent = lane.spent.saturating_add(chunk.to - chunk.from);
         Some(chunk)
     }
 
@@ -266,9 +284,22 @@ impl Outbox {
 }
 
 impl Lane {
+    /// Returns the queue that sends next, of those of short and of long messages.
+    fn whose_turn(&mut self) -> &mut VecDeque<Key> {
+        let over = self.spent >= PORTION;
+        let long = match (self.short.is_empty(), self.long.is_empty()) {
+            (false, false) => self.long_turn != over,
+            (short_is_empty, _) => short_is_empty,
+        };
+        if over || long != self.long_turn {
+            (self.long_turn, self.spent) = (long, 0);
+        }
+        if long { &mut self.long } else { &mut self.short }
+    }
+
     /// Drops what is done or was withdrawn from the front of the queues.
     fn settle(&mut self, entries: &mut Arena<Entry>) {
-        for queue in [&mut self.urgent, &mut self.fresh] {
+        for queue in [&mut self.urgent, &mut self.short, &mut self.long] {
             while queue.front().is_some_and(|key| entries.get(*key).is_none()) {
                 queue.pop_front();
             }

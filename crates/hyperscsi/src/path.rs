@@ -6,6 +6,7 @@
 //! A path is never given up because of silence alone before the limit: while nothing is heard it is probed, at most
 //! 64 ms apart, with the oldest data that was not acknowledged, so that it goes on within 64 ms of the cable being back.
 
+mod account;
 pub(crate) mod congestion;
 pub(crate) mod credit;
 pub(crate) mod loss;
@@ -16,14 +17,16 @@ pub(crate) mod rtt;
 pub(crate) mod space;
 
 use base::ether::{EtherPort, Mac, PortState};
+use base::planted::{Bug, is};
 use base::time::{Duration, Instant};
 
+pub use self::account::{PathStats, PathTotals};
 use self::congestion::Congestion;
 use self::loss::Order;
 use self::pmtu::Pmtu;
 use self::rtt::Rtt;
 use self::space::{BadAck, Carried, Incoming, Outgoing, Sent, State};
-use crate::association::Plan;
+use crate::association::{PathWidth, Plan};
 use crate::outbox::{Done, HEAD_LEN_MAX, Outbox};
 use crate::pdu::ack::{Ack, PN_COUNT_MASK};
 use crate::pdu::parameters::Repair;
@@ -38,7 +41,7 @@ pub struct PathAddress {
 }
 
 /// The longest time between two probes of a path that is silent.
-const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(64);
+pub(crate) const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(64);
 /// The same once the path was given up and the session lives on by others.
 const PROBE_INTERVAL_DOWN: Duration = Duration::from_secs(1);
 /// How many frames one time-out sends.
@@ -46,7 +49,7 @@ const PROBES: u8 = 2;
 /// From this many time-outs in a row on, probes are short, and other paths take over.
 pub(crate) const SUSPECT_AFTER: u32 = 2;
 /// A longest frame below this cannot carry a block and an acknowledgement.
-const MTU_MIN: usize = HEAD_LEN_MAX + 64;
+pub(crate) const MTU_MIN: usize = HEAD_LEN_MAX + 64;
 /// How long after the last data a path counts as in use.
 const IN_USE: Duration = Duration::from_secs(1);
 
@@ -55,35 +58,6 @@ const IN_USE: Duration = Duration::from_secs(1);
 pub(crate) struct Space {
     pub(crate) out: Outgoing,
     pub(crate) come: Incoming,
-}
-
-/// What a path did so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PathStats {
-    /// Frames sent.
-    pub frames_sent: u64,
-    /// Bytes in them, Ethernet headers not counted.
-    pub bytes_sent: u64,
-    /// Frames that came and were taken.
-    pub frames_received: u64,
-    /// Frames given up.
-    pub frames_lost: u64,
-    /// Of those, frames that arrived after all.
-    pub frames_late: u64,
-    /// Acknowledgements sent in frames of their own.
-    pub acks_sent: u64,
-    /// Times nothing was heard for too long.
-    pub timeouts: u64,
-    /// The smoothed round trip.
-    pub round_trip: Duration,
-    /// The congestion window, in bytes.
-    pub window: u64,
-    /// How many bytes are under way.
-    pub under_way: u64,
-    /// The window that we grant, in frames, in the space that grants more.
-    pub granted: u64,
-    /// The longest frame.
-    pub mtu: usize,
 }
 
 /// A path.
@@ -124,6 +98,8 @@ pub(crate) struct Path {
     /// Frames that our port lost for want of room, and what the peer last said of its own.
     pub(crate) overruns: u32,
     peer_overruns: Option<u32>,
+    /// What the owner was last told that it carries, and how much less than our port takes that is.
+    told_width: Option<(usize, usize)>,
     /// Whether the owner was told that there is something to send.
     pub(crate) announced: bool,
     pub(crate) stats: PathStats,
@@ -185,6 +161,7 @@ impl Path {
             data_at: now,
             overruns: 0,
             peer_overruns: None,
+            told_width: None,
             announced: false,
             stats: PathStats::default(),
         }
@@ -465,6 +442,18 @@ impl Path {
         self.congestion.set_frame_len(self.pmtu.current() as u64);
     }
 
+    /// Returns what the path carries if that is known, was not told, and is less than our port takes, or was the last time.
+    pub(crate) fn measured(&mut self) -> Option<PathWidth> {
+        let width = (self.pmtu.current(), self.local_mtu);
+        if self.told_width == Some(width) || !self.pmtu.is_settled() || !self.is_usable() {
+            return None;
+        }
+        let before = self.told_width.replace(width);
+        let was_less = before.is_some_and(|(carries, ours)| carries < ours);
+        let (carries, ours) = width;
+        (carries < ours || was_less).then_some(PathWidth { carries, ours, theirs: self.peer_mtu })
+    }
+
     /// Asks for a sign of life.
     pub(crate) fn retry_at_once(&mut self, now: Instant) {
         self.backoff = 0;
@@ -506,6 +495,8 @@ impl Path {
             under_way: self.congestion.in_flight(),
             granted: open.come.grant.window().max(sealed.come.grant.window()),
             mtu: self.pmtu.current(),
+            port_mtu: self.local_mtu,
+            peer_mtu: self.peer_mtu,
             ..self.stats
         }
     }
@@ -550,6 +541,7 @@ impl Lost<'_> {
 
     fn repeat(&mut self, sent: &Sent) {
         match sent.carried {
+            Carried::Chunk(chunk) if is(Bug::FramesForgetRange) && chunk.from > 0 => {}
             Carried::Chunk(chunk) if !sent.repeated => _ = self.outbox.lost(&chunk),
             Carried::PathStep => *self.step_wanted = true,
             Carried::Receives => *self.receives_wanted = true,

@@ -117,6 +117,8 @@ pub(crate) fn items<'a>(
     while !reader.is_empty() {
         let (kind, len) = (reader.u8()?, reader.u16()?);
         let value = reader.take(usize::from(len))?;
+        //= hyperscsi#section-4.1
+        //# A receiver passes over items that it does not know, unless bit 7 of TYPE is set: then it MUST drop the payload.
         if !known(kind, value)? && kind & MUST_KNOW != 0 {
             return Err(Malformed::Item);
         }

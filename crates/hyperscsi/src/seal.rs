@@ -15,6 +15,7 @@ use core::fmt;
 
 use aws_lc_rs::aead::{Aad, Tag};
 use base::ether::FrameBatch;
+use base::planted::{Bug, is};
 use base::time::{Duration, Instant};
 use crc_fast::{CrcAlgorithm, Digest, crc32_iscsi};
 
@@ -85,6 +86,22 @@ pub const UPDATE_EVERY: Duration = Duration::from_secs(1);
 /// A receiver keeps the generation before the present one for at most this long, half of [`UPDATE_EVERY`].
 pub const KEEP_MAX: Duration = Duration::from_millis(500);
 
+/// How much one generation of keys protects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// After so many frames keys are changed, and after twice as many at the latest.
+    pub frames: u64,
+    /// The same in bytes.
+    pub bytes: u64,
+}
+
+impl Default for KeyLimits {
+    /// The most that the specification allows. Fewer are as good to the other end.
+    fn default() -> Self {
+        Self { frames: UPDATE_AFTER_FRAMES, bytes: UPDATE_AFTER_BYTES }
+    }
+}
+
 /// Why a frame cannot be sealed. It must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsealed {
@@ -123,6 +140,7 @@ pub enum Damaged {
 #[derive(Debug)]
 pub struct Sealer {
     keys: Option<Box<SealingKeys>>,
+    limits: KeyLimits,
     /// Where a frame in several pieces is put together to be authenticated.
     whole: Vec<u8>,
 }
@@ -141,8 +159,8 @@ struct SealingKeys {
 
 impl Sealer {
     /// Makes the sealer of a session without keys.
-    pub const fn open() -> Self {
-        Self { keys: None, whole: Vec::new() }
+    pub fn open() -> Self {
+        Self { keys: None, limits: KeyLimits::default(), whole: Vec::new() }
     }
 
     /// Makes the sealer of what `role` sends.
@@ -158,7 +176,16 @@ impl Sealer {
             since: None,
             last: [0; 256],
         };
-        Self { keys: Some(Box::new(keys)), whole: Vec::new() }
+        Self { keys: Some(Box::new(keys)), limits: KeyLimits::default(), whole: Vec::new() }
+    }
+
+    /// Changes keys earlier than it must. Limits beyond what is sound are none.
+    #[must_use]
+    pub fn limited(self, limits: KeyLimits) -> Self {
+        let most = KeyLimits::default();
+        let limits =
+            KeyLimits { frames: limits.frames.min(most.frames), bytes: limits.bytes.min(most.bytes) };
+        Self { limits, ..self }
     }
 
     /// Returns the phase that the next protected frame has; its header says so with [`Flags::PHASE`].
@@ -170,7 +197,8 @@ impl Sealer {
     /// acknowledged, and calls [`Sealer::update`].
     pub fn wants_update(&self, now: Instant) -> bool {
         self.keys.as_ref().is_some_and(|keys| {
-            (keys.frames >= UPDATE_AFTER_FRAMES || keys.bytes >= UPDATE_AFTER_BYTES)
+            (keys.frames >= self.limits.frames || keys.bytes >= self.limits.bytes)
+                && !is(Bug::FramesKeepKeys)
                 && keys.since.is_none_or(|since| now.since(since) >= UPDATE_EVERY)
         })
     }
@@ -200,7 +228,7 @@ impl Sealer {
             return Ok(());
         }
         let keys = self.keys.as_mut().ok_or(Unsealed::NoKeys)?;
-        let nonce = keys.take(header.pn, len)?;
+        let nonce = keys.take(header.pn, len, self.limits)?;
         let tag = if header.flags.has(Flags::ENCRYPTED) {
             batch.gather();
             let Some((head, payload)) = batch.written().split_at_mut_checked(HEADER_LEN) else {
@@ -225,13 +253,18 @@ impl Sealer {
 
 impl SealingKeys {
     /// Takes note that this packet number is used now, for the only time.
-    fn take(&mut self, pn: u64, len: usize) -> Result<u64, Unsealed> {
-        if self.frames >= 2 * UPDATE_AFTER_FRAMES || self.bytes >= 2 * UPDATE_AFTER_BYTES {
+    fn take(&mut self, pn: u64, len: usize, limits: KeyLimits) -> Result<u64, Unsealed> {
+        //= hyperscsi#section-7.4
+        //# A sender that could not change MUST stop at twice those numbers
+        let used_up = self.frames >= 2 * limits.frames || self.bytes >= 2 * limits.bytes;
+        if used_up && !is(Bug::FramesKeepKeys) {
             return Err(Unsealed::Exhausted);
         }
         let [path, ..] = pn.to_be_bytes();
+        //= hyperscsi#section-7.3
+        //# a sender MUST NOT seal a frame whose PN is not larger than the last of its path.
         match self.last.get_mut(usize::from(path)) {
-            Some(last) if pn & PN_COUNT > *last => *last = pn & PN_COUNT,
+            Some(last) if pn & PN_COUNT > *last || is(Bug::FramesReuseNumber) => *last = pn & PN_COUNT,
             _ => return Err(Unsealed::PacketNumber),
         }
         self.frames += 1;
@@ -387,7 +420,7 @@ pub fn check_crc<'a>(header: &Header, frame: &'a mut [u8]) -> Result<&'a mut [u8
     let len = HEADER_LEN + usize::from(header.len);
     let (whole, tail) = frame.split_at_mut_checked(len).ok_or(Damaged::Short)?;
     let crc = tail.first_chunk::<CRC_LEN>().ok_or(Damaged::Short)?;
-    if crc32_iscsi(whole) != u32::from_be_bytes(*crc) {
+    if crc32_iscsi(whole) != u32::from_be_bytes(*crc) && !is(Bug::FramesSkipCrc) {
         return Err(Damaged::Crc);
     }
     whole.get_mut(HEADER_LEN..).ok_or(Damaged::Short)

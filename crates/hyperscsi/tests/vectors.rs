@@ -133,7 +133,7 @@ impl Vectors {
         self.add(Cmd::Discovery, text, |out| Discovery::Answer(answer).encode(out));
         let handshake = [0x33; 16];
         let hello = Hello { handshake, group: group.clone(), target: target.clone() };
-        self.add(Cmd::Negotiate, "HELLO", |out| Negotiate::Hello(hello).encode(out));
+        self.add(Cmd::Negotiate, "HELLO, padded", |out| Negotiate::Hello(hello).encode(out));
         let cookie = Negotiated::Cookie { handshake, cookie: [0x44; 40] };
         self.add(Cmd::Negotiated, "COOKIE", |out| cookie.encode(out));
         let start = Start {

@@ -77,6 +77,8 @@ enum Order {
     Watch(SessionId, Watcher),
     Stats(SessionId, Teller<Stats, CommandError>),
     Connections(SessionId, Teller<Vec<ConnectionView>, CommandError>),
+    SetConnections(SessionId, u16, Teller<(), CommandError>),
+    /// Without anybody who waits for it, nobody has the session in hand any more.
     LogOut(SessionId, Option<Teller<(), CommandError>>),
     Stop,
 }
@@ -230,7 +232,15 @@ impl Session {
         answer
     }
 
-    /// Returns what the session did so far.
+    /// Changes how many connections the session is to have, at most as many as its URL asked for and the target allowed. The
+    /// answer comes at once; connections come and go while commands go on, and [`Self::connections`] tells how far it is.
+    pub fn set_connections(&self, count: u16) -> Answer<(), CommandError> {
+        let (teller, answer) = answer();
+        self.seat.shared.order(Order::SetConnections(self.seat.id, count, teller));
+        answer
+    }
+
+    /// Returns what the session did so far; once it has ended, all that it did.
     pub fn stats(&self) -> Answer<Stats, CommandError> {
         let (teller, answer) = answer();
         self.seat.shared.order(Order::Stats(self.seat.id, teller));
@@ -308,6 +318,8 @@ struct Desk {
     next_managed: u64,
     talks: BTreeMap<SessionId, Talk>,
     logging_out: BTreeMap<SessionId, Vec<Teller<(), CommandError>>>,
+    /// Sessions that somebody has in hand, and what those did that have ended meanwhile.
+    held: BTreeMap<SessionId, Option<Stats>>,
     watchers: BTreeMap<SessionId, Vec<Watcher>>,
     stopping: bool,
 }
@@ -341,6 +353,7 @@ impl Desk {
             next_managed: 0,
             talks: BTreeMap::new(),
             logging_out: BTreeMap::new(),
+            held: BTreeMap::new(),
             watchers: BTreeMap::new(),
             stopping: false,
         }
@@ -431,13 +444,21 @@ impl Desk {
             Order::Guard(id, lun, identity) => self.driver.guard(id, lun, identity),
             Order::Watch(id, watcher) => self.watchers.entry(id).or_default().push(watcher),
             Order::Stats(id, teller) => {
-                teller.tell(self.driver.stats(id).ok_or(CommandError::Refused(Refusal::Down)));
+                let ended = || self.held.get(&id).cloned().flatten();
+                let stats = self.driver.stats(id).or_else(ended);
+                teller.tell(stats.ok_or(CommandError::Refused(Refusal::Down)));
             }
             Order::Connections(id, teller) => {
                 teller.tell(self.driver.connections(id).ok_or(CommandError::Refused(Refusal::Down)));
             }
+            Order::SetConnections(id, count, teller) => {
+                teller.tell(self.driver.set_connections(id, count).map_err(CommandError::Refused));
+            }
             Order::LogOut(id, teller) => {
-                self.logging_out.entry(id).or_default().extend(teller);
+                match teller {
+                    Some(teller) => self.logging_out.entry(id).or_default().push(teller),
+                    None => drop(self.held.remove(&id)),
+                }
                 self.driver.log_out(id);
                 self.conclude(id);
             }
@@ -486,6 +507,7 @@ impl Desk {
         match news {
             News::Up(up) => {
                 if let (Some(teller), Some(shared)) = (self.opening.remove(&id), self.shared.upgrade()) {
+                    self.held.insert(id, None);
                     teller.tell(Ok(Session { seat: Arc::new(Seat { shared, id, up: *up }) }));
                 }
             }
@@ -529,6 +551,9 @@ impl Desk {
             talk.fail(CommandError::Refused(Refusal::Down));
         }
         self.watchers.remove(&id);
+        if let Some(held) = self.held.get_mut(&id) {
+            *held = self.driver.stats(id).or(held.take());
+        }
         self.driver.forget(id);
     }
 }

@@ -20,14 +20,14 @@ use base::units::Lba;
 use scsi::block::{self, Capacity};
 use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
 use scsi::lun::Lun;
-use scsi::sense::Asc;
+use scsi::sense::{Asc, SenseKey};
 use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, Page, page};
 use store::contract::{OpAction, Outcome, Profile};
-use store::shared::{Done, SharedStore};
+use store::shared::{Compared, ComparedDone, Done, SharedStore};
 
 use crate::answer::{Answer, answer};
 use crate::client::Session;
-use crate::command::{Command, CommandError};
+use crate::command::{Command, CommandError, Reply};
 use crate::sessions::News;
 use crate::unit::{LogicalUnit, UnitError};
 
@@ -143,16 +143,20 @@ impl RemoteDisk {
     /// # Errors
     /// [`CommandError::Sense`] with MISCOMPARE when something else is found; why it was not carried out.
     pub async fn compare_and_write(&self, at: u64, data: DataList) -> Result<(), DiskError> {
+        let command = self.comparison(at, data)?;
+        self.inner.session.run(command).await.map(drop).map_err(DiskError::Command)
+    }
+
+    /// Makes the command of a COMPARE AND WRITE.
+    fn comparison(&self, at: u64, data: DataList) -> Result<Command, DiskError> {
         let geometry = self.geometry();
-        let half = data.len() / 2;
-        let (lba, blocks) = geometry.blocks(at, half)?;
+        let (lba, blocks) = geometry.blocks(at, data.len() / 2)?;
         let count = u8::try_from(blocks).ok().filter(|count| *count <= geometry.compare_and_write_max);
         let count = count.ok_or(DiskError::Unsupported("COMPARE AND WRITE of so many blocks"))?;
         if !data.len().is_multiple_of(2) {
             return Err(DiskError::Unaligned);
         }
-        let command = Command::new(self.inner.lun, block::compare_and_write(lba, count, false)).writing(data);
-        self.inner.session.run(command).await.map(drop).map_err(DiskError::Command)
+        Ok(Command::new(self.inner.lun, block::compare_and_write(lba, count, false)).writing(data))
     }
 }
 
@@ -164,6 +168,30 @@ impl SharedStore for RemoteDisk {
     fn submit(&self, action: OpAction, done: Done) {
         let block_size = self.inner.geometry().block_size();
         self.start(action, move |result| done(result.map_err(|error| fault_of(&error, block_size))));
+    }
+
+    fn compare_and_write_max(&self) -> usize {
+        let geometry = self.inner.geometry();
+        let block = usize::try_from(geometry.block_size().bytes()).unwrap_or(0);
+        usize::from(geometry.compare_and_write_max).saturating_mul(block)
+    }
+
+    fn compare_and_write(&self, at: u64, data: DataList, done: ComparedDone) {
+        let block_size = self.inner.geometry().block_size();
+        let command = match self.comparison(at, data) {
+            Ok(command) => command,
+            Err(why) => return done(Err(fault_of(&why, block_size))),
+        };
+        let done = move |result: Result<Reply, CommandError>| {
+            done(match result {
+                Ok(_) => Ok(Compared::Written),
+                Err(why) if why.sense().is_some_and(|sense| sense.key == SenseKey::MISCOMPARE) => {
+                    Ok(Compared::Differed)
+                }
+                Err(why) => Err(fault_of(&DiskError::Command(why), block_size)),
+            });
+        };
+        self.inner.session.submit(command, Box::new(done));
     }
 }
 
@@ -205,7 +233,7 @@ impl Inner {
         };
         let inner = Arc::downgrade(self);
         let command = Command::new(self.lun, cdb).reading(len).repeatable();
-        let done = move |result: Result<crate::command::Reply, CommandError>| {
+        let done = move |result: Result<Reply, CommandError>| {
             // If it cannot be read now, commands beyond the end will say so themselves.
             let (Some(inner), Ok(reply)) = (inner.upgrade(), result) else { return };
             let capacity = if long {

@@ -148,6 +148,18 @@ impl Driver {
         self.sessions.iscsi(session)?.send_targets(now, only)
     }
 
+    /// Changes how many connections a session is to have, at most as many as the target allows. New ones are opened one
+    /// after the other; those that go are emptied and logged out, while commands go on. [`News::PathUp`] and
+    /// [`News::PathLost`] tell of both.
+    ///
+    /// # Errors
+    /// There is no such session, or it is not one of iSCSI.
+    pub fn set_connections(&mut self, session: SessionId, count: u16) -> Result<(), Refusal> {
+        let now = self.reactor.now();
+        self.sessions.iscsi(session)?.set_connections(now, count);
+        Ok(())
+    }
+
     /// Ends a session in order.
     pub fn log_out(&mut self, session: SessionId) {
         let now = self.reactor.now();
@@ -200,8 +212,9 @@ impl Driver {
     /// # Errors
     /// What the system says of the reactor's own descriptors; what concerns sessions is told by events.
     pub fn turn(&mut self, wait_max: Option<Duration>) -> io::Result<()> {
-        let wait_max = if self.sessions.events.is_empty() { wait_max } else { Some(Duration::ZERO) };
         self.see_to();
+        // Errands that fail at once end sessions, and nothing else would wake us to tell that.
+        let wait_max = if self.sessions.events.is_empty() { wait_max } else { Some(Duration::ZERO) };
         self.reactor.turn(&mut self.sessions, wait_max)?;
         self.see_to();
         Ok(())

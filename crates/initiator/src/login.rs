@@ -62,6 +62,14 @@ impl Plan {
         }
     }
 
+    /// Gives the session this identifier: whoever logs in with it next, from a host of the same name, takes its place.
+    pub fn set_isid(&mut self, isid: Isid) {
+        match self {
+            Self::Iscsi(plan) => plan.isid = isid,
+            Self::HyperScsi(plan) => plan.session.isid = isid.0,
+        }
+    }
+
     /// Returns how many connections the session wants. HyperSCSI has none, and as many paths as there are.
     pub fn connections(&self) -> u16 {
         match self {
@@ -110,7 +118,7 @@ fn plan_ether(url: &Url, secrets: &dyn Secrets) -> Result<ether::SessionPlan, No
     let group = url.place.login.user.as_deref().unwrap_or_default();
     let group = GroupName::new(group).ok_or_else(|| NoPlan::EtherName(group.to_owned()))?;
     let password = url.place.login.group_password(options, secrets)?;
-    let isid = random_isid().0;
+    let isid = options.isid.unwrap_or_else(|| random_isid().0);
     let mut plan = ether::SessionPlan::new(name(&initiator)?, isid, group, password, name(&url.target)?);
     adjust(&mut plan, options);
     Ok(plan)
@@ -144,7 +152,7 @@ pub fn plan_for(place: &Place, purpose: Purpose, secrets: &dyn Secrets) -> Resul
     let initiator = options.initiator.clone().map_or_else(default_name, Ok)?;
     let Way::Iscsi(portal) = &place.way else { return Err(NoPlan::NotIscsi) };
     let portals = vec![Portal { address: portal.clone(), group: None }];
-    let mut plan = SessionPlan::new(initiator, random_isid(), purpose, portals);
+    let mut plan = SessionPlan::new(initiator, options.isid.map_or_else(random_isid, Isid), purpose, portals);
     plan.auth = place.login.auth(options, secrets)?;
     plan.keys = options.keys.clone();
     plan.connections = options.connections;

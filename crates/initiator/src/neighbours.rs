@@ -2,10 +2,11 @@
 //!
 //! What is found is a hint (nothing vouches for an answer), and says enough to name each logical unit by a URL.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
@@ -23,8 +24,25 @@ use scsi::lun::Lun;
 
 use crate::url::{Place, Url, Way};
 
-/// How long answers are waited for, if nothing else is said: a host with a slow network card has come up by then.
+/// How long answers are waited for where nobody answers, if nothing else is said: a host with a slow network card has come up by
+/// then.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// For how long nobody new may answer, after somebody did, until that is all.
+const QUIET: Duration = Duration::from_millis(400);
+
+/// How often everybody is asked before that is all: where one frame in a hundred is lost, one server in a hundred thousand
+/// is missed.
+const ROUNDS_MIN: u32 = 3;
+
+/// How long answers are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Until nobody new answers; [`PATIENCE`] at most, or where nobody answers or an interface is not up.
+    WhileNew,
+    /// For so long, whoever answers.
+    For(Duration),
+}
 
 /// A target that somebody exports to the group.
 #[derive(Clone, Debug)]
@@ -72,30 +90,46 @@ pub enum SearchError {
     Name(#[from] BadName),
 }
 
-/// Asks everybody on the networks of a place for what is exported to its group, for as long as `patience` says.
+/// Asks everybody on the networks of a place for what is exported to its group, for as long as `wait` says. `heard` is
+/// told of each target as soon as it is found, in no order.
 ///
 /// # Errors
 /// [`SearchError`]
-pub fn search(place: &Place, patience: Duration) -> Result<Neighbourhood, SearchError> {
+pub fn search(
+    place: &Place,
+    wait: Wait,
+    heard: &mut dyn FnMut(&Neighbour),
+) -> Result<Neighbourhood, SearchError> {
     let (Way::HyperScsi(interfaces), Some(group)) = (&place.way, &place.login.user) else {
         return Err(SearchError::NotAGroup);
     };
     let group = GroupName::new(group).ok_or(SearchError::NotAGroup)?;
     let mut reactor = Reactor::<Search>::new(&Config::default())?;
+    let patience = if let Wait::For(patience) = wait { patience } else { PATIENCE };
     let finder = Finder::new(reactor.now(), group, None, patience, entropy()?);
-    let mut machine = Search { finder, heard: vec![false; interfaces.len()], other_version: false };
+    let up = vec![false; interfaces.len()];
+    let mut machine = Search { finder, up, told: BTreeSet::new(), news_at: None, other_version: false };
     for (number, interface) in (0..).zip(interfaces) {
         let config = PortConfig::new(interface, ETHERTYPE);
         reactor.open_port(EtherPort(number), PortSocket::open(config)?)?;
     }
-    while !machine.finder.is_over(reactor.now()) {
+    while !machine.is_over(reactor.now(), wait) {
         let left = machine.finder.poll_timeout().since(reactor.now());
+        let left = if machine.news_at.is_some() { left.min(QUIET / 4) } else { left };
         reactor.turn(&mut machine, Some(left))?;
+        if machine.finder.found_count() > machine.told.len() {
+            machine.news_at = Some(reactor.now());
+            for found in machine.finder.found() {
+                if machine.told.insert((found.target.clone(), found.instance, found.port, found.mac)) {
+                    heard(&neighbour(place, interfaces, found)?);
+                }
+            }
+        }
     }
-    let Search { finder, heard, other_version } = machine;
+    let Search { finder, up, other_version, .. } = machine;
     let neighbours: Result<_, SearchError> =
         finder.found().into_iter().map(|found| neighbour(place, interfaces, found)).collect();
-    let silent = interfaces.iter().zip(heard).filter(|(_, heard)| !heard).map(|(name, _)| name.clone());
+    let silent = interfaces.iter().zip(up).filter(|(_, up)| !up).map(|(name, _)| name.clone());
     Ok(Neighbourhood {
         neighbours: neighbours?,
         disputed: finder.disputed(),
@@ -130,8 +164,20 @@ fn entropy() -> io::Result<[u8; 32]> {
 struct Search {
     finder: Finder,
     /// Which ports were up.
-    heard: Vec<bool>,
+    up: Vec<bool>,
+    /// Whom the caller was told of: target, server and place.
+    told: BTreeSet<(Name, [u8; 16], EtherPort, Mac)>,
+    /// When somebody new last answered.
+    news_at: Option<Instant>,
     other_version: bool,
+}
+
+impl Search {
+    fn is_over(&self, now: Instant, wait: Wait) -> bool {
+        let quiet = self.news_at.is_some_and(|at| now.since(at) >= QUIET);
+        let asked = self.finder.rounds() >= ROUNDS_MIN && self.up.iter().all(|up| *up);
+        self.finder.is_over(now) || (wait == Wait::WhileNew && quiet && asked)
+    }
 }
 
 impl FrameMachine for Search {
@@ -139,8 +185,8 @@ impl FrameMachine for Search {
         self.finder.port_up(port, state);
         let usable = state.mtu >= usize::from(hyperscsi::pdu::parameters::Parameters::FRAME_MAX_LEAST);
         let number = usize::try_from(port.0).unwrap_or(usize::MAX);
-        if let Some(heard) = self.heard.get_mut(number).filter(|_| usable) {
-            *heard = true;
+        if let Some(up) = self.up.get_mut(number).filter(|_| usable) {
+            *up = true;
         }
     }
 

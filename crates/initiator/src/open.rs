@@ -1,11 +1,12 @@
 //! From a URL to a disk.
 
 use iscsi::initiator::contract::Purpose;
+use iscsi::name::Isid;
 
-use crate::client::{Client, Session};
+use crate::client::{Client, Session, Watcher};
 use crate::disk::RemoteDisk;
 use crate::down::SessionDown;
-use crate::login::{NoPlan, plan, plan_for};
+use crate::login::{NoPlan, Plan, plan, plan_for};
 use crate::unit::UnitError;
 use crate::url::{Place, Secrets, Url};
 
@@ -45,9 +46,20 @@ impl OpenError {
 /// # Errors
 /// [`OpenError`]
 pub async fn open_session(client: &Client, url: &Url, secrets: &dyn Secrets) -> Result<Session, OpenError> {
-    let plan = plan(url, secrets)?;
-    let at = || format!("{}/{}", url.place, url.target);
-    client.log_in(plan).await.map_err(|why| OpenError::LogIn { at: at(), why })
+    open_session_watched(client, url, secrets, Vec::new()).await
+}
+
+/// The same, and has `watchers` hear everything from the first attempt on.
+///
+/// # Errors
+/// [`OpenError`]
+pub async fn open_session_watched(
+    client: &Client,
+    url: &Url,
+    secrets: &dyn Secrets,
+    watchers: Vec<Watcher>,
+) -> Result<Session, OpenError> {
+    log_in(client, url, plan(url, secrets)?, watchers).await
 }
 
 /// Logs in to the target of a URL and makes its unit out as a disk.
@@ -55,8 +67,57 @@ pub async fn open_session(client: &Client, url: &Url, secrets: &dyn Secrets) -> 
 /// # Errors
 /// [`OpenError`]
 pub async fn open_disk(client: &Client, url: &Url, secrets: &dyn Secrets) -> Result<RemoteDisk, OpenError> {
-    let session = open_session(client, url, secrets).await?;
+    open_disk_watched(client, url, secrets, Vec::new()).await
+}
+
+/// The same, and has `watchers` hear everything from the first attempt on.
+///
+/// # Errors
+/// [`OpenError`]
+pub async fn open_disk_watched(
+    client: &Client,
+    url: &Url,
+    secrets: &dyn Secrets,
+    watchers: Vec<Watcher>,
+) -> Result<RemoteDisk, OpenError> {
+    open_planned_disk(client, url, plan(url, secrets)?, watchers).await
+}
+
+/// Like [`open_disk_watched`], with a session that takes the place of one with the same identifier, from a host of the same name:
+/// the target ends what is under way there before it lets us in (RFC 7143 §6.3.5).
+///
+/// # Errors
+/// [`OpenError`]
+pub async fn open_disk_as(
+    client: &Client,
+    url: &Url,
+    secrets: &dyn Secrets,
+    isid: Isid,
+    watchers: Vec<Watcher>,
+) -> Result<RemoteDisk, OpenError> {
+    let mut plan = plan(url, secrets)?;
+    plan.set_isid(isid);
+    open_planned_disk(client, url, plan, watchers).await
+}
+
+async fn open_planned_disk(
+    client: &Client,
+    url: &Url,
+    plan: Plan,
+    watchers: Vec<Watcher>,
+) -> Result<RemoteDisk, OpenError> {
+    let session = log_in(client, url, plan, watchers).await?;
     RemoteDisk::open(session, url.lun).await.map_err(|why| OpenError::Unit { at: url.to_string(), why })
+}
+
+async fn log_in(
+    client: &Client,
+    url: &Url,
+    plan: Plan,
+    watchers: Vec<Watcher>,
+) -> Result<Session, OpenError> {
+    let at = || format!("{}/{}", url.place, url.target);
+    client.log_in_watched(plan, watchers).await.map_err(|why| OpenError::LogIn { at: at(), why })
 }
 
 /// Logs in for discovery.

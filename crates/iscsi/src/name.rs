@@ -72,12 +72,12 @@ impl IscsiName {
         &self.0
     }
 
-    /// Returns the name of the initiator port that uses `isid` (RFC 7143 §4.4.2 (d)), as a TransportID spells it.
+    /// Returns the name of the initiator port that uses `isid` (RFC 7143 §4.4.2 b), as a TransportID spells it.
     pub fn initiator_port(&self, isid: Isid) -> String {
         format!("{},i,0x{isid}", self.0)
     }
 
-    /// Returns the name of the target port that is portal group `group` (RFC 7143 §4.4.2 (d)).
+    /// Returns the name of the target port that is portal group `group` (RFC 7143 §4.4.2 b).
     pub fn target_port(&self, group: PortalGroupTag) -> String {
         format!("{},t,0x{:04x}", self.0, group.0)
     }
@@ -162,7 +162,7 @@ impl Tsih {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cid(pub u16);
 
-/// A portal group of a target node (RFC 7143 §4.2.5, §13.9).
+/// A portal group of a target node (RFC 7143 §4.4.1, §13.9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortalGroupTag(pub u16);
 

@@ -11,12 +11,12 @@ base::serial32! {
 }
 
 base::serial32! {
-    /// Numbers the data PDUs of a task, or of one R2T's answer (§4.2.2.3).
+    /// Numbers the data PDUs of a task, or of one R2T's answer (§4.2.2.4).
     pub struct DataSn;
 }
 
 base::serial32! {
-    /// Numbers the R2Ts of a task (§4.2.2.3). It shares its space with [`DataSn`] in a bidirectional command.
+    /// Numbers the R2Ts of a task (§4.2.2.4). It shares its space with [`DataSn`] in a bidirectional command.
     pub struct R2tSn;
 }
 

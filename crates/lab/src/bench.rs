@@ -36,6 +36,8 @@ pub struct Plan {
     pub time: Duration,
     /// How long load runs before that.
     pub warmup: Duration,
+    /// How many commands each session carries out, from a standing start to the end of the last one, in place of a time.
+    pub count: Option<u64>,
     /// Where addresses and data come from.
     pub seed: u64,
     /// How many reactors, each on a thread of its own, share the sessions.

@@ -59,6 +59,8 @@ struct Counts {
     /// By direction, then by kind, in the order of [`FaultKind::ALL`].
     faults: [[AtomicU64; FaultKind::ALL.len()]; 2],
     bytes: [AtomicU64; 2],
+    /// PDUs by direction, then by what is damaged: headers, data.
+    damaged: [[AtomicU64; 2]; 2],
 }
 
 /// What a proxy did so far, as a report.
@@ -97,6 +99,10 @@ pub struct Lane {
     pub cut: u64,
     /// Connections that fell silent.
     pub silence: u64,
+    /// PDUs with flipped bits in the header, its digest or both: as many as their receiver can notice.
+    pub damaged_headers: u64,
+    /// PDUs with flipped bits in the data, its digest or both.
+    pub damaged_data: u64,
 }
 
 impl Lane {
@@ -160,7 +166,7 @@ impl Proxy {
     pub fn report(&self) -> Report {
         let counts = &self.shared.counts;
         let lane = |way: Way| {
-            let row = counts.row(way);
+            let (row, [damaged_headers, damaged_data]) = (counts.row(way), counts.damaged_of(way));
             let count = |kind| {
                 place(kind).and_then(|at| row.get(at)).map_or(0, |count| count.load(Ordering::Relaxed))
             };
@@ -175,6 +181,8 @@ impl Proxy {
                 stall: count(FaultKind::Stall),
                 cut: count(FaultKind::Cut),
                 silence: count(FaultKind::Silence),
+                damaged_headers: damaged_headers.load(Ordering::Relaxed),
+                damaged_data: damaged_data.load(Ordering::Relaxed),
             }
         };
         Report {
@@ -211,6 +219,14 @@ impl Counts {
             Way::Backward => backward,
         }
     }
+
+    const fn damaged_of(&self, way: Way) -> &[AtomicU64; 2] {
+        let [forward, backward] = &self.damaged;
+        match way {
+            Way::Forward => forward,
+            Way::Backward => backward,
+        }
+    }
 }
 
 impl Shared {
@@ -223,13 +239,27 @@ impl Shared {
         (generation, self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Takes note of a fault.
-    fn happened(&self, injected: &Injected) {
-        if let Some(count) = place(injected.kind).and_then(|at| self.counts.row(injected.way).get(at)) {
-            count.fetch_add(1, Ordering::Relaxed);
+    /// Takes note of the faults of one connection, in their order.
+    fn happened(&self, faults: &[Injected]) {
+        for injected in faults {
+            if let Some(count) = place(injected.kind).and_then(|at| self.counts.row(injected.way).get(at)) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some(watch) = self.watch {
+                watch(injected);
+            }
         }
-        if let Some(watch) = self.watch {
-            watch(injected);
+        // What hits data and its digest spoils one PDU.
+        for pdu in faults.chunk_by(|one, other| (one.way, one.unit) == (other.way, other.unit)) {
+            let Some(way) = pdu.first().map(|injected| injected.way) else { continue };
+            let [headers, data] = self.counts.damaged_of(way);
+            let is_hit = |kinds: [FaultKind; 2]| pdu.iter().any(|injected| kinds.contains(&injected.kind));
+            for (count, kinds) in [
+                (headers, [FaultKind::Header, FaultKind::HeaderDigest]),
+                (data, [FaultKind::Data, FaultKind::DataDigest]),
+            ] {
+                count.fetch_add(u64::from(is_hit(kinds)), Ordering::Relaxed);
+            }
         }
     }
 }

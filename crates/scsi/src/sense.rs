@@ -306,7 +306,9 @@ impl Asc {
     pub const PARAMETER_LIST_LENGTH_ERROR: Self = Self(0x1a00);
     pub const MISCOMPARE_DURING_VERIFY: Self = Self(0x1d00);
     pub const INVALID_COMMAND_OPERATION_CODE: Self = Self(0x2000);
+    pub const ACCESS_DENIED_NO_ACCESS_RIGHTS: Self = Self(0x2002);
     pub const LBA_OUT_OF_RANGE: Self = Self(0x2100);
+    pub const LOGICAL_UNIT_ACCESS_NOT_AUTHORIZED: Self = Self(0x7471);
     pub const INVALID_FIELD_IN_CDB: Self = Self(0x2400);
     pub const LOGICAL_UNIT_NOT_SUPPORTED: Self = Self(0x2500);
     pub const INVALID_FIELD_IN_PARAMETER_LIST: Self = Self(0x2600);

@@ -166,6 +166,11 @@ pub trait Fabric {
     /// Returns what a transport owed and did not do, since the last call.
     fn wrongs(&mut self) -> Vec<String>;
 
+    /// Returns how often each thing happened that a run may bring; zeros included, so that what never happens shows.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Returns what the run did, in words.
     fn tally(&self) -> String;
 }

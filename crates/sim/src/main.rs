@@ -1,7 +1,8 @@
 //! Runs seeds. `SEEDS=n` runs so many, from `FIRST` (0) on; `SEED=n` runs one and prints all that happens. `FABRIC=iscsi` or
-//! `FABRIC=hyperscsi` runs one transport; otherwise one runs after the other. In a build with `--cfg targe_planted`, each planted
+//! `FABRIC=hyperscsi` runs one transport; otherwise one runs after the other. In a build with the feature `planted`, each planted
 //! bug must be found within so many seeds.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::panic;
 use std::process::ExitCode;
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    #[cfg(targe_planted)]
+    #[cfg(feature = "planted")]
     if env::var_os("SEED").is_none() {
         return planted(first, seeds);
     }
@@ -106,15 +107,21 @@ fn quietly(carrier: Carrier, seed: u64, kept: usize) -> Result<Report, String> {
     }
 }
 
-#[cfg(not(targe_planted))]
+#[cfg(not(feature = "planted"))]
 fn many(carrier: Carrier, first: u64, seeds: u64) -> bool {
     let (began, name) = (Instant::now(), carrier.name());
     let mut failed = Vec::new();
     let (mut ends, mut judged) = ([0; 4], 0);
+    // In how many worlds each thing happened, and how often in all of them.
+    let mut counts: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
     for seed in first..first.saturating_add(seeds) {
         match quietly(carrier, seed, 12) {
             Ok(report) => {
                 judged += report.judged;
+                for (name, count) in &report.counts {
+                    let (worlds, sum) = counts.entry(name).or_default();
+                    (*worlds, *sum) = (*worlds + u64::from(*count > 0), *sum + count);
+                }
                 for (sum, count) in ends.iter_mut().zip(report.ends) {
                     *sum += count;
                 }
@@ -139,19 +146,31 @@ fn many(carrier: Carrier, first: u64, seeds: u64) -> bool {
         began.elapsed().as_secs_f64(),
         failed.len(),
     );
-    if failed.is_empty() {
+    for (what, (worlds, sum)) in &counts {
+        println!("{sum:>12} {what}, in {worlds} worlds");
+    }
+    // So many worlds that what did not happen in any cannot happen.
+    let never = counts.iter().filter(|(_, (worlds, _))| seeds >= WORLDS_MANY && *worlds == 0);
+    let never: Vec<_> = never.map(|(what, _)| what).collect();
+    if !never.is_empty() {
+        println!("FAIL {name}: no world had any {never:?}");
+    } else if failed.is_empty() {
         println!("PASS {name}: {seeds} seeds from {first}");
     }
-    failed.is_empty()
+    failed.is_empty() && never.is_empty()
 }
 
-#[cfg(targe_planted)]
+/// After so many worlds everything is to have happened at least once.
+#[cfg(not(feature = "planted"))]
+const WORLDS_MANY: u64 = 1000;
+
+#[cfg(feature = "planted")]
 fn many(_carrier: Carrier, _first: u64, _seeds: u64) -> bool {
     false
 }
 
 /// Plants one bug after the other and looks for it.
-#[cfg(targe_planted)]
+#[cfg(feature = "planted")]
 fn planted(first: u64, seeds: u64) -> ExitCode {
     use base::planted::{Bug, plant};
     panic::set_hook(Box::new(|_| {}));
@@ -159,15 +178,16 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
     for bug in Bug::ALL {
         let began = Instant::now();
         plant(Some(bug));
+        let carrier = if bug.is_of_frames() { Carrier::HyperScsi } else { Carrier::Iscsi };
         let found = (first..first.saturating_add(seeds))
-            .find_map(|seed| quietly(Carrier::Iscsi, seed, 0).err().map(|what| (seed, what)));
+            .find_map(|seed| quietly(carrier, seed, 0).err().map(|what| (seed, what)));
         plant(None);
         let took = began.elapsed().as_secs_f64();
         match found {
             Some((seed, what)) => {
                 // Without the bug the same seed must be quiet, or it was not the bug that was found.
                 let line = what.lines().last().unwrap_or_default().trim();
-                match quietly(Carrier::Iscsi, seed, 0) {
+                match quietly(carrier, seed, 0) {
                     Ok(_) => {
                         println!("PASS planted {bug:?}: found by seed {seed} in {took:.1} s: {line:.160}")
                     }

@@ -88,6 +88,16 @@ pub struct HyperPlan {
     pub receive_slots: usize,
     /// How many times each initiator changes its keys before it has to.
     pub rekeys: u32,
+    /// After how many frames the target, and initiators, change keys by themselves; `None`: when they must.
+    pub key_frames: [Option<u64>; 2],
+    /// When hosts stand still.
+    pub sleeps: Vec<Sleep>,
+    /// A port holds one in so many of the frames that it says it can.
+    pub ring_part: usize,
+    /// When initiators die, to begin again without having said goodbye.
+    pub deaths: Vec<Death>,
+    /// How many stations there are that try to get in and must not.
+    pub strangers: usize,
     /// One Ethernet for each path.
     pub nets: Vec<NetPlan>,
     /// When the length of frames changes.
@@ -103,6 +113,26 @@ pub struct NetPlan {
     pub forward: FramePlan,
     /// The way back.
     pub backward: FramePlan,
+}
+
+/// A host that stands still for a while: it neither reads its ports nor sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Sleep {
+    /// Whose: the target and the initiators in a circle.
+    pub who: usize,
+    /// When, from the start of the world.
+    pub after: Duration,
+    /// For how long.
+    pub span: Duration,
+}
+
+/// The end of an initiator.
+#[derive(Clone, Copy, Debug)]
+pub struct Death {
+    /// Whose: the initiators in a circle.
+    pub who: usize,
+    /// When, from the start of the world.
+    pub after: Duration,
 }
 
 /// A change of the longest frame.
@@ -301,7 +331,28 @@ impl HyperPlan {
         }
         let seconds = Duration::from_secs;
         let patience = seconds(*pick(rng, &[0, 5, 60]));
+        let moment = |rng: &mut Rng, millis: u64| {
+            Span::between(Duration::ZERO, Duration::from_millis(millis)).pick(rng)
+        };
+        let mut sleeps = Vec::new();
+        for _ in 0..*pick(rng, &[0, 0, 1, 4]) {
+            let longest = *pick(rng, &[2, 20, 300]);
+            let who = usize::try_from(rng.below(4)).unwrap();
+            sleeps.push(Sleep { who, after: moment(rng, 400), span: moment(rng, longest) });
+        }
+        let mut deaths = Vec::new();
+        for _ in 0..*pick(rng, &[0, 0, 0, 1, 3]) {
+            deaths.push(Death { who: usize::try_from(rng.below(3)).unwrap(), after: moment(rng, 400) });
+        }
+        let key_frames = |rng: &mut Rng| {
+            if keyed { *pick(rng, &[None, Some(300), Some(3000)]) } else { None }
+        };
         Self {
+            key_frames: [key_frames(rng), key_frames(rng)],
+            sleeps,
+            ring_part: *pick(rng, &[1, 1, 4, 16]),
+            deaths,
+            strangers: *pick(rng, &[0, 0, 1, 3]),
             keyed,
             level,
             least,
@@ -309,7 +360,7 @@ impl HyperPlan {
             exchanges: *pick(rng, &[1, 4, 32, 128, 512]),
             first_burst: *pick(rng, &[0, 700, 8 << 10, 64 << 10]),
             burst_max: *pick(rng, &[512, 5000, 64 << 10, 1 << 20]),
-            room_bytes: *pick(rng, &[1 << 20, 16 << 20, 256 << 20]),
+            room_bytes: *pick(rng, &[256 << 10, 1 << 20, 16 << 20, 256 << 20]),
             lost_after_ms: *pick(rng, &[2000, 5000, 30_000]),
             retry: FrameRetry {
                 patience,
@@ -344,7 +395,7 @@ impl NetPlan {
         let mtu = *pick(rng, &[1500, 1500, 9000, 9000, 65_535]);
         let micros = *pick(rng, &[5, 50, 500, 3000]);
         let rate = *pick(rng, &[0, 0, 125_000_000, 12_500_000]);
-        let queue = *pick(rng, &[0, 256 << 10]);
+        let queue = *pick(rng, &[0, 40 << 10, 256 << 10]);
         let mut way = || frame_way(rng, faults, micros, rate, queue);
         Self { mtu, forward: way(), backward: way() }
     }

@@ -60,6 +60,8 @@ pub struct Report {
     pub judged: u64,
     /// How long it took, in the world.
     pub took: Duration,
+    /// How often each thing happened, where the fabric counts that.
+    pub counts: Vec<(&'static str, u64)>,
     /// What the fabric did.
     pub tally: String,
 }
@@ -477,7 +479,8 @@ impl World {
         }
         let (ends, judged) = self.desk.tally();
         let (hash, tally) = (self.trace.hash(), self.fabric.tally());
-        Ok(Report { hash, ends, judged, took: at.since(start), tally })
+        let counts = self.fabric.counts();
+        Ok(Report { hash, ends, judged, took: at.since(start), counts, tally })
     }
 }
 

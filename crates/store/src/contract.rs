@@ -221,6 +221,16 @@ pub enum Fault {
     OutOfRange,
     /// The medium cannot do this at all.
     Unsupported,
+    /// What drives the medium is broken.
+    Hardware,
+    /// Another user of the medium holds a reservation of it.
+    Reserved,
+    /// Whoever asks may not use the medium, or not in this way.
+    Forbidden,
+    /// The medium had too much to do, or was not ready, for longer than was waited.
+    Busy,
+    /// Somebody ended the operation before it was done.
+    Aborted,
     /// The operation broke the contract: our own error.
     Bug,
 }
@@ -234,6 +244,11 @@ impl fmt::Display for Fault {
             Self::Gone => "medium is gone",
             Self::OutOfRange => "range beyond the end of the medium",
             Self::Unsupported => "operation not supported by the medium",
+            Self::Hardware => "hardware error",
+            Self::Reserved => "reservation conflict: somebody else has reserved the medium",
+            Self::Forbidden => "not authorized to use the medium like this",
+            Self::Busy => "medium is busy or not ready",
+            Self::Aborted => "operation was aborted",
             Self::Bug => "operation broke the contract",
         })
     }

@@ -7,12 +7,26 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use crate::contract::{Failure, OpAction, Outcome, Profile};
+use base::buffer::DataList;
+
+use crate::contract::{Failure, Fault, OpAction, Outcome, Profile};
 
 /// What to do with the result of one operation. Called exactly once, on whatever thread knows first, perhaps before
 /// [`SharedStore::submit`] returns; it must not block. It may submit further operations: a medium calls it while it holds
 /// no lock of its own.
 pub type Done = Box<dyn FnOnce(Result<Outcome, Failure>) + Send>;
+
+/// What became of a write on a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// The condition held, and it was written.
+    Written,
+    /// Something else was found, and nothing was written.
+    Differed,
+}
+
+/// What to do with the result of a write on a condition, as [`Done`].
+pub type ComparedDone = Box<dyn FnOnce(Result<Compared, Failure>) + Send>;
 
 /// A medium that several threads use at once. The rules of [`crate::contract::Store`] hold: operations in flight
 /// together take effect in any order, and a flush covers what was acknowledged before it was submitted.
@@ -23,6 +37,18 @@ pub trait SharedStore: Send + Sync {
     /// Starts an operation. Bounded: a medium that has too much in flight makes it wait its turn, without blocking
     /// the caller.
     fn submit(&self, action: OpAction, done: Done);
+
+    /// Returns how many bytes one [`Self::compare_and_write`] may be about; zero where the medium knows no such thing.
+    fn compare_and_write_max(&self) -> usize {
+        0
+    }
+
+    /// Writes the second half of `data` at `at` if the first half is found there, in one indivisible step. Never begun
+    /// twice: where nobody can tell whether it was carried out, it fails with [`Fault::Gone`].
+    fn compare_and_write(&self, at: u64, data: DataList, done: ComparedDone) {
+        let _ = (at, data);
+        done(Err(Fault::Unsupported.into()));
+    }
 }
 
 impl<S: SharedStore + ?Sized> SharedStore for Arc<S> {
@@ -32,5 +58,13 @@ impl<S: SharedStore + ?Sized> SharedStore for Arc<S> {
 
     fn submit(&self, action: OpAction, done: Done) {
         (**self).submit(action, done);
+    }
+
+    fn compare_and_write_max(&self) -> usize {
+        (**self).compare_and_write_max()
+    }
+
+    fn compare_and_write(&self, at: u64, data: DataList, done: ComparedDone) {
+        (**self).compare_and_write(at, data, done);
     }
 }

@@ -1,6 +1,8 @@
 //! `targe status`, `sessions` and `luns`: questions to the running daemon.
 
-use daemon::admin::api::{FrameSession, Luns, Method, Path, Repairs, Session, Sessions, Status};
+use daemon::admin::api::{
+    FrameRepairs, FrameSession, Luns, Method, Path, Repairs, Session, Sessions, Status,
+};
 use daemon::admin::client::ask;
 use daemon::config::{Surroundings, show_size};
 use serde_json::Value;
@@ -66,11 +68,17 @@ fn frame_sessions(sessions: &[FrameSession]) -> Table {
         "COMMANDS",
         "SENT",
         "RECEIVED",
+        "REPAIRED",
     ]);
     for session in sessions {
         let path = |path: &Path| {
             let down = if path.up { "" } else { " (down)" };
-            format!("{}%{}{down}", path.peer, path.interface)
+            // What is less than the interface takes is worth a word.
+            let narrow = match path.mtu < path.interface_mtu {
+                true => format!(" (MTU {} of {})", path.mtu, path.interface_mtu),
+                false => String::new(),
+            };
+            format!("{}%{}{down}{narrow}", path.peer, path.interface)
         };
         table.row(&[
             &session.target,
@@ -83,9 +91,23 @@ fn frame_sessions(sessions: &[FrameSession]) -> Table {
             &session.commands.to_string(),
             &session.data_in_bytes.to_string(),
             &session.data_out_bytes.to_string(),
+            &frames_repaired(&session.repairs),
         ]);
     }
     table
+}
+
+/// What was repaired in HyperSCSI, in few words.
+fn frames_repaired(repairs: &FrameRepairs) -> String {
+    in_words(&[
+        (repairs.frames_lost, "lost"),
+        (repairs.damaged_frames, "damaged"),
+        (repairs.replayed_frames, "came twice"),
+        (repairs.duplicate_requests, "requests came twice"),
+        (repairs.late_frames, "late"),
+        (repairs.refused_frames, "refused"),
+        (repairs.overruns, "without room"),
+    ])
 }
 
 /// Where a session's connections come from.
@@ -104,14 +126,18 @@ fn connections(session: &Session) -> String {
 
 /// What was repaired in a session, in few words.
 fn repaired(repairs: &Repairs) -> String {
-    let counts = [
+    in_words(&[
         (repairs.header_digest_errors + repairs.data_digest_errors, "damaged"),
         (repairs.snacks, "sent again"),
         (repairs.recovery_r2ts, "asked again"),
         (repairs.reassigns, "moved"),
-    ];
+    ])
+}
+
+/// Says of what there was any.
+fn in_words(counts: &[(u64, &str)]) -> String {
     let words: Vec<String> = counts
-        .into_iter()
+        .iter()
         .filter(|(count, _)| *count > 0)
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
@@ -200,7 +226,8 @@ fn show_status(status: &Status) -> String {
         head.row(&["reactor", &text]);
     }
     if !status.interfaces.is_empty() {
-        head.row(&["HyperSCSI", &format!("on {}", status.interfaces.join(", "))]);
+        let repaired = frames_repaired(&status.hyperscsi.repairs);
+        head.row(&["HyperSCSI", &format!("on {}, frames: {repaired}", status.interfaces.join(", "))]);
     }
     let mut portals = Table::new(&["PORTAL", "TAG", "ANNOUNCED AS"]);
     for portal in &status.portals {

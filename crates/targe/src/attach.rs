@@ -1,5 +1,7 @@
 //! `targe attach`: LUNs as a local disk, until a signal detaches it.
 
+mod device;
+
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -14,9 +16,10 @@ use ::attach::stripe::Stripe;
 use clap::Args;
 use daemon::config::show_size;
 use initiator::answer::block_on;
+use initiator::client::Client;
 use initiator::disk::RemoteDisk;
 use initiator::sessions::News;
-use initiator::url::Url;
+use initiator::url::{Scheme, Url};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use store::shared::SharedStore;
@@ -30,8 +33,6 @@ const ONE_REQUEST: Duration = Duration::from_millis(250);
 const TELL_AGAIN: Duration = Duration::from_secs(5);
 /// The exit code of an end that was not in order.
 const EXIT_FAILED: i32 = 1;
-/// What the kernel has where it has ublk.
-const UBLK: &str = "/dev/ublk-control";
 
 #[derive(Debug, Args)]
 pub(crate) struct AttachArgs {
@@ -54,7 +55,7 @@ struct Way {
     /// Mount a file named disk on this directory, for losetup and whatever else takes a file
     #[arg(long, value_name = "DIR")]
     fuse: Option<PathBuf>,
-    /// Make a block device by ublk (not in this build)
+    /// Make a block device /dev/ublkbN, where the kernel has ublk (module ublk_drv, Linux 6.5)
     #[arg(long)]
     ublk: bool,
 }
@@ -68,15 +69,6 @@ enum Occasion {
 }
 
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
-    if args.way.ublk {
-        let why = if Path::new(UBLK).exists() {
-            "this kernel has ublk, but this build of targe does not drive it"
-        } else {
-            "this kernel has no ublk: the module ublk_drv (CONFIG_BLK_DEV_UBLK, since Linux 6.0) is not loaded or was not \
-             built, and this build of targe does not drive it either"
-        };
-        return Err(Failure::Misused(format!("--ublk: {why}; attach with --nbd or --fuse")));
-    }
     let urls = args.url.iter().map(|url| reach::url(url)).collect::<Result<Vec<_>, _>>()?;
     if urls.len() > 1 && args.stripe.is_none() {
         return Err(Failure::Misused(
@@ -88,35 +80,58 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             return Err(Failure::Misused(format!("{url} is given twice")));
         }
     }
+    let device = args.way.ublk.then(|| device::name(&urls, args.stripe));
+    if let Some(device) = &device {
+        device::ready(device)?;
+    }
     // Before there are threads: they inherit it.
     let free_of_own_pages = ::attach::writeback::never_wait_for_own_pages();
     let client = reach::client()?;
-    let disks = urls.iter().map(|url| reach::disk(&client, url)).collect::<Result<Vec<_>, _>>()?;
+    let disks = match &device {
+        Some(device) => device::disks(&client, &urls, device)?,
+        None => disks(&client, &urls)?,
+    };
     for (url, disk) in urls.iter().zip(&disks) {
         tell_of_session(url, disk);
     }
     let whole = joined(&disks, args.stripe)?;
-    if !free_of_own_pages && args.way.fuse.is_some() {
+    if !free_of_own_pages && args.way.nbd.is_none() {
         eprintln!(
             "targe: without CAP_SYS_RESOURCE, a host short of memory may hang on a file system on this disk"
         );
     }
     let name = urls.iter().map(Url::to_string).collect::<Vec<_>>().join(" ");
     let (tell, occasions) = channel();
-    // A file that is in use is not let go by the first signal.
-    let signals_obeyed = if args.way.fuse.is_some() { 2 } else { 1 };
+    // A file or a device that is in use is not let go by the first signal.
+    let signals_obeyed = if args.way.nbd.is_some() { 1 } else { 2 };
     watch_signals(tell.clone(), signals_obeyed)
         .map_err(|error| Failure::Failed(format!("cannot take over signals: {error}")))?;
-    match (&args.way.nbd, &args.way.fuse) {
-        (Some(socket), _) => serve_nbd(socket, whole, &name, &occasions),
-        (_, Some(dir)) => serve_file(dir, whole, &name, tell, &occasions),
-        _ => Err(Failure::Misused("say where: --nbd SOCKET or --fuse DIR".into())),
+    match (&args.way.nbd, &args.way.fuse, &device) {
+        (Some(socket), _, _) => serve_nbd(socket, whole, &name, &occasions),
+        (_, Some(dir), _) => serve_file(dir, whole, &name, tell, &occasions),
+        (_, _, Some(device)) => device::serve(whole, &disks, &name, device, (tell, &occasions)),
+        _ => Err(Failure::Misused("say where: --nbd SOCKET, --fuse DIR or --ublk".into())),
     }?;
     for disk in &disks {
         // The target notices by itself if this does not reach it; nothing is under way any more.
         let _ = block_on(disk.session().log_out());
     }
     Ok(())
+}
+
+/// Makes the LUNs out as disks. Those of one HyperSCSI target share a session, whose paths carry all of them; each of iSCSI
+/// has a session of its own, and with it a connection.
+fn disks(client: &Client, urls: &[Url]) -> Result<Vec<RemoteDisk>, Failure> {
+    let mut disks: Vec<RemoteDisk> = Vec::with_capacity(urls.len());
+    for url in urls {
+        let same = |(other, _): &(&Url, &RemoteDisk)| other.place == url.place && other.target == url.target;
+        let earlier = urls.iter().zip(&disks).find(same).map(|(_, disk)| disk.session().clone());
+        disks.push(match earlier.filter(|_| url.place.way.scheme() == Scheme::HyperScsi) {
+            Some(session) => reach::disk_of(session, url)?,
+            None => reach::disk(client, url)?,
+        });
+    }
+    Ok(disks)
 }
 
 /// One disk of all.
@@ -256,6 +271,10 @@ fn teller() -> Watch {
         }
         Notice::Misbehaved(why) => eprintln!("targe: a client was cut off: {why}"),
         Notice::TooManyClients => eprintln!("targe: a client was turned away: there are too many"),
+        Notice::Refused { errno } => {
+            let why = std::io::Error::from_raw_os_error(errno);
+            eprintln!("targe: the kernel takes one request less at a time from now on: {why}");
+        }
     })
 }
 

@@ -58,6 +58,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         range: (from, from.saturating_add(len)),
         time: args.time,
         warmup: args.warmup,
+        count: args.count,
         seed: args.seed,
         threads: threads.min(jobs.len()),
         reactor,

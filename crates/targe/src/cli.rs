@@ -222,6 +222,9 @@ pub(crate) struct BenchArgs {
     /// Load for so many seconds before that
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     pub(crate) warmup: std::time::Duration,
+    /// Instead, measure so many commands of each session, from the start of the first to the end of the last
+    #[arg(long, value_name = "N", conflicts_with_all = ["time", "warmup"], value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
     /// Use this part of each LUN only: LENGTH, or OFFSET,LENGTH
     #[arg(long, value_name = "RANGE", value_parser = range)]
     pub(crate) range: Option<(u64, u64)>,
@@ -277,6 +280,9 @@ pub(crate) struct VerifyArgs {
     /// Only write: make no zeros (WRITE SAME), free no storage (UNMAP)
     #[arg(long)]
     pub(crate) no_zeroes: bool,
+    /// Write without conditions: no COMPARE AND WRITE
+    #[arg(long)]
+    pub(crate) no_compare: bool,
     /// End after so many failed commands
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) errors: u64,

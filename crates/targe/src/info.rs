@@ -7,7 +7,7 @@ use hyperscsi::initiator::contract::Up as EtherUp;
 use hyperscsi::pdu::parameters::Repair;
 use initiator::answer::block_on;
 use initiator::command::CommandError;
-use initiator::open::open_session;
+use initiator::open::open_session_watched;
 use initiator::sessions::Up;
 use initiator::unit::{LogicalUnit, UnitError};
 use initiator::url::{OfProcess, Url};
@@ -28,7 +28,8 @@ use crate::{Failure, print, reach};
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     let url = reach::url(&args.url)?;
     let client = reach::client()?;
-    let session = block_on(open_session(&client, &url, &OfProcess)).map_err(|why| reach::failure(&why))?;
+    let session = block_on(open_session_watched(&client, &url, &OfProcess, vec![reach::teller(&url)]))
+        .map_err(|why| reach::failure(&why))?;
     let lun = Lun::from_number(url.lun).ok_or_else(|| failed(&url, &UnitError::NoUnit(url.lun)))?;
     let unit = LogicalUnit::new(session.clone(), lun);
     let facts = block_on(gather(&unit, url.lun)).map_err(|why| failed(&url, &why))?;

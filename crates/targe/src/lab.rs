@@ -103,7 +103,7 @@ fn resolve(name: &str) -> Result<SocketAddr, Failure> {
 fn show(report: &Report) -> String {
     let mut table = Table::new(&["", "REQUESTS", "RESPONSES"]);
     type Count = fn(&Lane) -> u64;
-    let rows: [(&str, Count); 10] = [
+    let rows: [(&str, Count); 12] = [
         ("bytes", |lane| lane.bytes),
         ("header", |lane| lane.header),
         ("header digest", |lane| lane.header_digest),
@@ -114,6 +114,8 @@ fn show(report: &Report) -> String {
         ("stall", |lane| lane.stall),
         ("cut", |lane| lane.cut),
         ("silence", |lane| lane.silence),
+        ("damaged headers", |lane| lane.damaged_headers),
+        ("damaged data", |lane| lane.damaged_data),
     ];
     for (name, count) in rows {
         table.row(&[name, &count(&report.requests).to_string(), &count(&report.responses).to_string()]);

@@ -2,9 +2,10 @@
 
 use drivers::config::Config;
 use initiator::answer::block_on;
-use initiator::client::Client;
+use initiator::client::{Client, Session, Watcher};
 use initiator::disk::RemoteDisk;
-use initiator::open::{OpenError, open_disk};
+use initiator::open::{OpenError, open_disk_watched};
+use initiator::sessions::News;
 use initiator::url::{OfProcess, Url};
 
 use crate::Failure;
@@ -21,7 +22,32 @@ pub(crate) fn client() -> Result<Client, Failure> {
 
 /// Logs in and makes the LUN out as a disk.
 pub(crate) fn disk(client: &Client, url: &Url) -> Result<RemoteDisk, Failure> {
-    block_on(open_disk(client, url, &OfProcess)).map_err(|why| failure(&why))
+    block_on(open_disk_watched(client, url, &OfProcess, vec![teller(url)])).map_err(|why| failure(&why))
+}
+
+/// Makes the LUN out as a disk, in a session with its target.
+pub(crate) fn disk_of(session: Session, url: &Url) -> Result<RemoteDisk, Failure> {
+    let disk = block_on(RemoteDisk::open(session, url.lun));
+    disk.map_err(|why| failure(&OpenError::Unit { at: url.to_string(), why }))
+}
+
+/// Returns who tells on stderr what a person should know about the network of a session, whatever is done there.
+pub(crate) fn teller(url: &Url) -> Watcher {
+    let url = url.to_string();
+    Box::new(move |news| {
+        match news {
+            News::WayWidth { interface, peer, width } => {
+                eprintln!("targe: {url}: on {interface} to {peer}: {width}");
+            }
+            News::OtherServer { interface, peer } => {
+                eprintln!(
+                    "targe: {url}: two servers with one identity: {peer} on {interface} says too that this target is its own"
+                );
+            }
+            _ => {}
+        }
+        true
+    })
 }
 
 /// Says why something cannot be reached.

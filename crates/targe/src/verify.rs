@@ -92,6 +92,7 @@ fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<Plan, Failure> {
         pattern: pattern.transpose()?,
         stop_on_corruption: args.stop_on_corruption,
         zeroes: !args.no_zeroes,
+        compare: !args.no_compare,
         errors_max: args.errors,
         seed: args.seed.unwrap_or_else(seed),
     })
@@ -160,10 +161,14 @@ fn line(progress: &Progress) -> String {
     text
 }
 
-/// What the session saw of damage, and what it did about it; nothing if the session is gone.
+/// Logs out, and returns what the session saw of damage and what it did about it, to the last PDU.
 fn repairs(disk: &RemoteDisk) -> Value {
+    let gone = disk.session().log_out();
+    // One that ended by itself is told of, too.
+    let _ = block_on(gone);
     let Ok(stats) = block_on(disk.session().stats()) else { return Value::Null };
     json!({
+        "commands": stats.tasks,
         "header_digest_errors": stats.header_digest_errors,
         "data_digest_errors": stats.data_digest_errors,
         "data_snacks": stats.data_snacks,
@@ -221,6 +226,10 @@ fn show(report: &Report) -> String {
     ));
     if report.zeroed + report.freed > 0 {
         row(&format!("{} ranges made zeros, {} freed", report.zeroed, report.freed));
+    }
+    if report.compared + report.differed > 0 {
+        let (same, other) = (report.compared, report.differed);
+        row(&format!("{same} writes on a condition that held, {other} on one that did not"));
     }
     row(&format!(
         "{} of {} verified, {:.1} s in all",

@@ -70,7 +70,7 @@ pub struct DiscoveryConfig {
     pub keys: KeyPolicy,
 }
 
-/// A network portal (RFC 7143 §2.1).
+/// A network portal (RFC 7143 §2.2, §4.4.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Portal {
     /// Its number.

@@ -9,7 +9,7 @@ use base::ether::{EtherPort, Mac, PortState};
 use base::time::{Duration, Instant};
 use device::contract::UnitConfig;
 use device::unit::{LogicalUnit, UnitStats};
-use hyperscsi::association::PathView;
+use hyperscsi::association::{Drops, PathTotals, PathView, PathWidth};
 use iscsi::target::contract::{AsyncEvent, ConnectionView, Down, Refusal, Repairs, SessionId, Traffic};
 use iscsi::target::engine::Limits;
 
@@ -79,6 +79,17 @@ pub enum Notice {
         /// Why.
         why: hyperscsi::target::contract::Down,
     },
+    /// What a path of a HyperSCSI session carries turned out to be less than our port takes, or to be all of that again.
+    PathWidth {
+        /// The initiator.
+        initiator: String,
+        /// Our port.
+        port: EtherPort,
+        /// The initiator's.
+        peer: Mac,
+        /// The longest frames.
+        width: PathWidth,
+    },
     /// A port carries frames, or something about it changed.
     PortUp {
         /// The port.
@@ -146,6 +157,10 @@ pub struct FrameSessionReport {
     pub unacknowledged_bytes: usize,
     /// What it did so far.
     pub traffic: hyperscsi::target::contract::Traffic,
+    /// Frames that it did not take, by reason.
+    pub drops: Drops,
+    /// What its paths did so far, those included that are gone.
+    pub totals: PathTotals,
     /// Its paths.
     pub paths: Vec<PathView>,
 }
@@ -342,6 +357,8 @@ impl Shard {
             tasks: view.tasks,
             unacknowledged_bytes: view.unacknowledged_bytes,
             traffic: view.traffic,
+            drops: view.drops,
+            totals: view.totals,
             paths: view.paths,
         };
         self.frames.sessions().map(report).collect()
@@ -350,6 +367,16 @@ impl Shard {
     /// Returns what the HyperSCSI engine did so far.
     pub const fn frame_stats(&self) -> &hyperscsi::target::engine::Stats {
         self.frames.stats()
+    }
+
+    /// Returns what became of handshakes of HyperSCSI so far.
+    pub const fn frame_handshakes(&self) -> hyperscsi::login::target::Stats {
+        self.frames.handshakes()
+    }
+
+    /// Returns what the paths of all HyperSCSI sessions did so far, those included that are gone.
+    pub fn frame_totals(&self) -> PathTotals {
+        self.frames.path_totals()
     }
 
     /// Returns what was lost or damaged on the way so far, in sessions at hand and gone, and what was repaired.

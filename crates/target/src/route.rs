@@ -61,6 +61,12 @@ impl Shard {
             }
             frames::Event::Manage(request) => self.manage(now, &Request::of_hyperscsi(&request)),
             frames::Event::TaskGone { task } => self.task_gone(now, Task::HyperScsi(task)),
+            frames::Event::PathWidth { session, port, peer, width } => {
+                let entry = self.nexuses.get(Session::HyperScsi(session).nexus());
+                if let Some(initiator) = entry.map(|entry| entry.initiator.as_str().into()) {
+                    self.notice(Notice::PathWidth { initiator, port, peer, width });
+                }
+            }
             frames::Event::SessionDown { session, why } => {
                 if let Some((initiator, target)) = self.session_down(now, Session::HyperScsi(session)) {
                     self.notice(Notice::FrameSessionDown { initiator, target, why });

@@ -223,6 +223,15 @@ impl FrameMachine for Shard {
         self.settle(now);
     }
 
+    fn frames_overrun(&mut self, now: Instant, port: EtherPort, count: u32) {
+        self.frames.frames_overrun(now, port, count);
+        self.settle(now);
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.frames.is_quiet()
+    }
+
     fn entropy_wanted(&self) -> usize {
         self.frames.entropy_wanted()
     }

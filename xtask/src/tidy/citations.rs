@@ -2,7 +2,8 @@
 //! quotes. A citation that names no section, or a quotation of nothing, helps nobody.
 //!
 //! A specification of our own, `//= hyperscsi#section-10.2`, is `docs/hyperscsi.md`: there the section must exist, with a
-//! heading that begins with its number.
+//! heading that begins with its number, and say what is quoted; and each MUST that it says must be quoted where it is obeyed or
+//! tested.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ const OWN_TEXT: &str = "docs/hyperscsi.md";
 const KINDS: &[&str] = &["test", "implication", "exception"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings = quoted(tree);
     let own = tree.text(OWN_TEXT).map(sections).unwrap_or_default();
     for (path, text) in tree.ending_in(&[".rs"]) {
         let mut cited = false;
@@ -62,6 +63,92 @@ fn complaint(citation: &str, cited: bool, own: &BTreeSet<&str>) -> Option<String
     (!named || !rfc).then(|| format!("`{citation}` is not `rfcN#section-N` or `rfcN#appendix-X`"))
 }
 
+/// Compares what is quoted of our own specification with what it says.
+fn quoted(tree: &Tree) -> Vec<Finding> {
+    let Some(own) = tree.text(OWN_TEXT) else { return Vec::new() };
+    let mut sections = bodies(own);
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending_in(&[".rs"]) {
+        for (index, section, quotation) in quotations(text) {
+            let Some(body) = sections.iter_mut().find(|body| body.number == section) else { continue };
+            match body.text.match_indices(&quotation).map(|(at, _)| at).collect::<Vec<_>>() {
+                places if places.is_empty() => {
+                    findings.push(Finding::at(path, index, format!("section {section} does not say this")));
+                }
+                places => {
+                    body.quoted.extend(places.into_iter().map(|at| at..at.saturating_add(quotation.len())));
+                }
+            }
+        }
+    }
+    for body in &sections {
+        for (at, _) in body.text.match_indices("MUST") {
+            if !body.quoted.iter().any(|range| range.contains(&at)) {
+                let rest = body.text.get(at..).unwrap_or_default();
+                let words = rest.split(' ').take(8).collect::<Vec<_>>().join(" ");
+                let what = format!("section {}: nobody quotes \"{words} …\"", body.number);
+                findings.push(Finding::whole(OWN_TEXT, what));
+            }
+        }
+    }
+    findings
+}
+
+/// A section of our specification.
+struct Body<'a> {
+    number: &'a str,
+    /// All of it in one line.
+    text: String,
+    /// What of it is quoted.
+    quoted: Vec<std::ops::Range<usize>>,
+}
+
+fn bodies(text: &str) -> Vec<Body<'_>> {
+    let mut bodies: Vec<Body<'_>> = Vec::new();
+    for line in text.lines() {
+        let heading = line.strip_prefix("## ").or(line.strip_prefix("### "));
+        if let Some(heading) = heading {
+            let heading = heading.strip_prefix("Appendix ").unwrap_or(heading);
+            let number = heading.split_once(". ").map_or(heading, |(number, _)| number);
+            bodies.push(Body { number, text: String::new(), quoted: Vec::new() });
+        } else if let Some(body) = bodies.last_mut() {
+            for word in line.split_whitespace() {
+                body.text.push_str(word);
+                body.text.push(' ');
+            }
+        }
+    }
+    bodies
+}
+
+/// What a file quotes of our specification: where, of which section, and the words in one line.
+fn quotations(text: &str) -> Vec<(usize, &str, String)> {
+    let mut quotations: Vec<(usize, &str, String)> = Vec::new();
+    let mut cited = None;
+    for (index, line) in text.lines().map(str::trim_start).enumerate() {
+        if let Some(citation) = line.strip_prefix("//=") {
+            let place = citation.trim();
+            if !place.starts_with("type=") {
+                cited = place.split_once("#section-").filter(|(document, _)| *document == OWN);
+            }
+        } else if let Some(words) = line.strip_prefix("//#") {
+            let Some((_, section)) = cited else { continue };
+            let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+            match quotations.last_mut() {
+                Some((last, _, known)) if last.saturating_add(1) == index => {
+                    *last = index;
+                    known.push(' ');
+                    known.push_str(&words);
+                }
+                _ => quotations.push((index, section, words)),
+            }
+        } else {
+            cited = None;
+        }
+    }
+    quotations
+}
+
 /// The numbers that the headings of a document begin with: `## 4. …`, `### 4.2. …`, `## Appendix A. …`.
 fn sections(text: &str) -> BTreeSet<&str> {
     let headings = text.lines().filter_map(|line| line.strip_prefix("## ").or(line.strip_prefix("### ")));
@@ -107,6 +194,20 @@ mod tests {
         for citation in ["hyperscsi#section-4.1", "hyperscsi#section-5", "hyperscsi#4", "hyperscsi"] {
             assert_eq!(found(citation), 1, "{citation}");
         }
+    }
+
+    #[test]
+    fn finds_what_our_own_specification_does_not_say_and_a_must_that_nobody_quotes() {
+        let document =
+            "# x\n\nMUST is a word.\n\n## 1. One\n\nIt MUST\nbe so.\n\n### 1.1. More\n\nIt MUST NOT.\n";
+        let found = |code: &str| {
+            let code = format!("{code}//= hyperscsi#section-1.1\n//# It MUST NOT\n");
+            check(&planted(&[("crates/a/src/b.rs", &code), (OWN_TEXT, document)])).len()
+        };
+        assert_eq!(found("//= hyperscsi#section-1\n//= type=test\n//# It MUST\n//# be so\nfn f() {}\n"), 0);
+        assert_eq!(found("//= hyperscsi#section-1\n//# It MUST be so. Not\n"), 2, "said otherwise");
+        assert_eq!(found("//= hyperscsi#section-1\n//# be so.\n"), 1, "the rest of it");
+        assert_eq!(found(""), 1);
     }
 
     #[test]

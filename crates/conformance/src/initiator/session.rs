@@ -52,7 +52,7 @@ pub(super) const CASES: &[Test] = &[
     ),
     case(
         "ffp-i-18.5",
-        "RFC 7143 §6.3, §7.10",
+        "RFC 7143 §6.4, §7.12",
         "a rejected negotiation is not taken for agreed",
         negotiation_rejected,
     ),

@@ -20,7 +20,7 @@ const UNSOLICITED: &str = "RFC 7143 §4.2.5.2";
 const R2T: &str = "RFC 7143 §11.8";
 
 pub(super) const CASES: &[Test] = &[
-    case("ffp-i-6.1", "RFC 7143 §4.2.2.3, §11.7.5", "DataSN counts from 0 in every sequence", data_sn),
+    case("ffp-i-6.1", "RFC 7143 §4.2.2.4, §11.7.5", "DataSN counts from 0 in every sequence", data_sn),
     case("ffp-i-8.1", UNSOLICITED, "unsolicited data keeps within FirstBurstLength", |s| {
         unsolicited(s, true, false)
     }),

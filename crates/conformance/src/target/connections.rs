@@ -42,7 +42,7 @@ pub(super) const CASES: &[Test] = &[
     case("mcs-logout-other", "RFC 7143 §11.14", "one connection can log another out", logout_other),
     case(
         "mcs-lost",
-        "RFC 7143 §4.2.5.1, §7.1",
+        "RFC 7143 §4.2.5.1, §7.1.5",
         "a session outlives one of its connections at level 2",
         outlives,
     ),

@@ -1,4 +1,4 @@
-//! Digests (RFC 7143 §7.7, §7.8, §13.1): sessions that use them, and what happens when one is wrong. Digests of the
+//! Digests (RFC 7143 §7.8, §13.1): sessions that use them, and what happens when one is wrong. Digests of the
 //! target are checked as its PDUs come; a wrong one fails the case.
 
 use iscsi::pdu::Opcode;
@@ -31,7 +31,7 @@ pub(super) const CASES: &[Test] = &[
     case("digest-ping", "RFC 7143 §7.8", "a ping with a wrong data digest is rejected", ping),
     writing(
         "digest-data-out",
-        "RFC 7143 §7.7",
+        "RFC 7143 §7.8",
         "a Data-Out with a wrong header digest does not reach the disk",
         data_out_header,
     ),

@@ -47,13 +47,13 @@ pub(super) const CASES: &[Test] = &[
     ),
     case(
         "erl1-header-command",
-        "RFC 7143 §7.7",
+        "RFC 7143 §7.8",
         "a command lost to a header digest is taken at the second try",
         header_of_command,
     ),
     writing(
         "erl1-header-data",
-        "RFC 7143 §7.7, §7.9",
+        "RFC 7143 §7.8, §7.9",
         "Data-Out lost to a header digest is asked for again",
         header_of_data,
     ),
@@ -242,7 +242,7 @@ fn r_data(station: &mut Station) -> Outcome {
     }
 }
 
-/// §7.7 leaves the choice: to discard up to a later PDU, or to close the connection.
+/// §7.8 leaves the choice: to discard up to a later PDU, or to close the connection.
 fn closes(conn: &Conn) -> Outcome {
     conn.line.record().remark("the target ends the connection, as it may");
     Ok(())

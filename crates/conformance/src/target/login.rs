@@ -371,7 +371,7 @@ impl Station {
         }
     }
 
-    /// Plans another connection of the session of `conn`. Only what holds for one connection is negotiated (§7.3.2).
+    /// Plans another connection of the session of `conn`. Only what holds for one connection is negotiated (§13: not "LO").
     pub(crate) fn join_plan(&self, conn: &Conn, cid: u16) -> Plan {
         let nexus = conn.nexus.borrow();
         let keys = [

@@ -22,8 +22,8 @@ pub(super) const CASES: &[Test] = &[
     writing("ffp-t-1.2", "RFC 7143 §4.2.2.1", "a command beyond the window is ignored", beyond_the_window),
     writing("ffp-t-1.3", "RFC 7143 §4.2.2.1", "a command whose number was used is ignored", used_number),
     writing("ffp-t-2.1", "RFC 7143 §4.2.2.2", "StatSN counts every response by one", stat_sn_counts),
-    case("ffp-t-3.1", "RFC 7143 §4.2.2.3, §11.7.5", "DataSN of Data-In counts from 0", data_sn_counts),
-    writing("ffp-t-4.1", "RFC 7143 §4.2.2.3, §11.8.2", "R2TSN counts from 0", r2t_sn_counts),
+    case("ffp-t-3.1", "RFC 7143 §4.2.2.4, §11.7.5", "DataSN of Data-In counts from 0", data_sn_counts),
+    writing("ffp-t-4.1", "RFC 7143 §4.2.2.4, §11.8.2", "R2TSN counts from 0", r2t_sn_counts),
     writing(
         "ffp-t-5.1",
         "RFC 7143 §7.2.1, §7.8",

@@ -58,7 +58,7 @@ pub(super) const CASES: &[Test] = &[
     writing("ffp-t-16.5", "RFC 7143 §11.4.2", "no response before the last data that is due", response_waits),
     writing(
         "ffp-t-18.1.1",
-        "RFC 7143 §7.7",
+        "RFC 7143 §7.8",
         "a command with a wrong header digest is discarded",
         header_digest,
     ),

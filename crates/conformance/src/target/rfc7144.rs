@@ -21,24 +21,24 @@ use super::station::Station;
 use super::task::piece;
 
 pub(super) const CASES: &[Test] = &[
-    case("rfc7144-level", "RFC 7144 §7.1", "the protocol level is negotiated downwards", level),
-    case("rfc7144-range", "RFC 7144 §7.1", "a protocol level out of range is refused", out_of_range),
-    case("rfc7144-not-agreed", "RFC 7144 §4.2", "the new functions need level 2", not_agreed),
-    writing("rfc7144-query-task", "RFC 7144 §4.2", "QUERY TASK finds a task, and misses none", query_task),
+    case("rfc7144-level", "RFC 7144 §7.1.1", "the protocol level is negotiated downwards", level),
+    case("rfc7144-range", "RFC 7144 §7.1.1", "a protocol level out of range is refused", out_of_range),
+    case("rfc7144-not-agreed", "RFC 7144 §6.3", "the new functions need level 2", not_agreed),
+    writing("rfc7144-query-task", "RFC 7144 §6.3", "QUERY TASK finds a task, and misses none", query_task),
     writing(
         "rfc7144-query-task-set",
-        "RFC 7144 §4.2",
+        "RFC 7144 §6.3",
         "QUERY TASK SET tells whether there are tasks",
         query_task_set,
     ),
-    case("rfc7144-query-async", "RFC 7144 §4.2", "QUERY ASYNCHRONOUS EVENT is answered", query_async),
+    case("rfc7144-query-async", "RFC 7144 §6.3", "QUERY ASYNCHRONOUS EVENT is answered", query_async),
     writing(
         "rfc7144-nexus-reset",
-        "RFC 7144 §4.2",
+        "RFC 7144 §6.3",
         "I_T NEXUS RESET ends the tasks of this nexus",
         nexus_reset,
     ),
-    case("rfc7144-priority", "RFC 7144 §4.1", "a command with a priority is executed", priority),
+    case("rfc7144-priority", "RFC 7144 §5.1.1", "a command with a priority is executed", priority),
     case(
         "task-reporting",
         "RFC 7143 §13.23",

@@ -19,7 +19,7 @@ use super::reject::well_formed;
 use super::station::Station;
 
 const SEND_TARGETS: &str = "RFC 7143 appendix C";
-const ONCE: &str = "RFC 7143 §6.3, §7.10";
+const ONCE: &str = "RFC 7143 §6.4, §7.12";
 
 pub(super) const CASES: &[Test] = &[
     case(
@@ -66,7 +66,7 @@ pub(super) const CASES: &[Test] = &[
     ),
     case(
         "ffp-t-17.5",
-        "RFC 7143 §6.3, §11.10.4",
+        "RFC 7143 §6.4, §11.10.4",
         "a text with another task tag does not go on with the first",
         other_task_tag,
     ),

@@ -43,7 +43,7 @@ pub(super) const CASES: &[Test] = &[
     case("ffp-t-9.3.3", "RFC 7143 §11.7", "Data-In is whole words until F", whole_words),
     case(
         "ffp-t-9.4",
-        "RFC 7143 §4.2.2.3, §11.7.5",
+        "RFC 7143 §4.2.2.4, §11.7.5",
         "DataSN of Data-In counts within its command",
         data_sn_in_command,
     ),

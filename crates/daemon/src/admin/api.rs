@@ -213,6 +213,8 @@ object! {
         portals: Vec<Portal>,
         /// The names of the Ethernet interfaces that HyperSCSI is served on.
         interfaces: Vec<String>,
+        /// What HyperSCSI did, since the start, in sessions at hand and gone.
+        hyperscsi: FrameTotals,
         /// The targets.
         targets: Vec<Target>,
         /// The reactors.
@@ -323,6 +325,59 @@ object! {
         data_out_bytes: u64,
         /// Its paths.
         paths: Vec<Path>,
+        /// What was lost, damaged, repeated or late, and passed over or repaired.
+        repairs: FrameRepairs,
+    }
+}
+
+object! {
+    /// What HyperSCSI did.
+    FrameTotals {
+        /// SCSI commands taken. Each was handed to its unit once, but for those that were refused.
+        commands: u64,
+        /// Task management requests taken.
+        management: u64,
+        /// Commands refused because they had less protection than their unit demands.
+        refused_level: u64,
+        /// Commands answered BUSY because memory was short.
+        busy: u64,
+        /// Frames that are none, or of another version.
+        bad_frames: u64,
+        /// Frames to sessions that there are not.
+        unknown_sessions: u64,
+        /// Handshakes that were refused.
+        handshakes_refused: u64,
+        /// Handshakes that their initiator did not finish; a wrong password is seen there, and is not told.
+        handshakes_unfinished: u64,
+        /// Handshakes that were put off, since there was no room or too much was guessed lately.
+        handshakes_put_off: u64,
+        /// What was lost, damaged, repeated or late, and passed over or repaired.
+        repairs: FrameRepairs,
+    }
+}
+
+object! {
+    /// What was lost, damaged, repeated or late in HyperSCSI, and passed over or repaired.
+    FrameRepairs {
+        /// Requests that came again and were not carried out again.
+        duplicate_requests: u64,
+        /// Frames of commands that are over: passed over.
+        late_frames: u64,
+        /// Frames whose CRC or tag did not fit.
+        damaged_frames: u64,
+        /// Frames that had come before: repeated by the network, or by somebody.
+        replayed_frames: u64,
+        /// Frames passed over for other reasons: from elsewhere, without the protection that they must have, beyond the
+        /// credit, or with a payload or an acknowledgement that makes no sense.
+        refused_frames: u64,
+        /// Frames of ours that were given up as lost: what they carried was sent again.
+        frames_lost: u64,
+        /// Of those, frames that arrived after all.
+        frames_lost_wrongly: u64,
+        /// Times that nothing was heard for too long, so that the oldest data was sent again.
+        timeouts: u64,
+        /// Frames that came while an interface had no room, whosever they were.
+        overruns: u64,
     }
 }
 
@@ -335,6 +390,20 @@ object! {
         peer: String,
         /// Whether it carries data.
         up: bool,
+        /// The longest frames it carries, as Ethernet payload in bytes.
+        mtu: u64,
+        /// What our interface takes.
+        interface_mtu: u64,
+        /// What the initiator says that its interface takes.
+        peer_mtu: u64,
+        /// Frames sent on it so far.
+        frames_out: u64,
+        /// Frames that came on it so far and were taken.
+        frames_in: u64,
+        /// Frames sent on it that were given up as lost.
+        frames_lost: u64,
+        /// The smoothed round trip, in microseconds.
+        round_trip_us: u64,
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use drivers::mailbox::Handle;
-use hyperscsi::association::PathView;
+use hyperscsi::association::{Drops, PathTotals, PathView};
 use iscsi::negotiate::Digest;
 use iscsi::target::contract::{self, ConnectionView};
 use serde::Serialize;
@@ -14,11 +14,11 @@ use serde_json::Value;
 use target::control::{FrameSessionReport, SessionReport};
 
 use super::blueprint::Blueprint;
-use super::member::{Member, UnitView};
+use super::member::{FrameReport, Member, UnitView};
 use super::reactors::{Facts, Running};
 use crate::admin::api::{
-    Connection, ErrorKind, Failure, FrameSession, Lun, Luns, Method, Path, Portal, Reactor, Reload, Repairs,
-    Session, Sessions, Status, Target, VERSION,
+    Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Lun, Luns, Method, Path, Portal,
+    Reactor, Reload, Repairs, Session, Sessions, Status, Target, VERSION,
 };
 use crate::admin::server::Answers;
 use crate::config::Flags;
@@ -78,6 +78,7 @@ impl Shared {
         let frames = self.frame_sessions()?;
         let logins = self.gather(Member::logins)?;
         let repaired = self.gather(Member::repairs)?;
+        let hyperscsi = self.gather(Member::frame_totals)?;
         let current = self.current();
         let config = &current.blueprint.config;
         let sessions_of = |name: &str| {
@@ -110,6 +111,7 @@ impl Shared {
                     tag: portal.tag,
                 })
                 .collect(),
+            hyperscsi: hyperscsi.iter().fold(FrameTotals::NONE, FrameTotals::with),
             interfaces: current.blueprint.interfaces.iter().map(|(_, name)| name.clone()).collect(),
             targets: config
                 .targets
@@ -229,6 +231,13 @@ fn frame_session((report, interfaces): (FrameSessionReport, Vec<String>)) -> Fra
         interface,
         peer: view.address.mac.to_string(),
         up: view.is_up,
+        mtu: wide(view.stats.mtu),
+        interface_mtu: wide(view.stats.port_mtu),
+        peer_mtu: wide(view.stats.peer_mtu),
+        frames_out: view.stats.frames_sent,
+        frames_in: view.stats.frames_received,
+        frames_lost: view.stats.frames_lost,
+        round_trip_us: u64::try_from(view.stats.round_trip.as_micros()).unwrap_or(u64::MAX),
     };
     FrameSession {
         isid: report.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -238,6 +247,11 @@ fn frame_session((report, interfaces): (FrameSessionReport, Vec<String>)) -> Fra
         data_in_bytes: report.traffic.data_in_bytes,
         data_out_bytes: report.traffic.data_out_bytes,
         paths: report.paths.iter().zip(interfaces).map(path).collect(),
+        repairs: frame_repairs(
+            (report.traffic.duplicates, report.traffic.strays),
+            &report.drops,
+            &report.totals,
+        ),
         target: report.target,
         initiator: report.initiator,
         group: report.group,
@@ -278,6 +292,82 @@ impl Repairs {
     }
 }
 
+/// What was repaired, by what the parts say that saw to it; of requests, how many were duplicates and how many late.
+fn frame_repairs(
+    (duplicate_requests, late_frames): (u64, u64),
+    drops: &Drops,
+    paths: &PathTotals,
+) -> FrameRepairs {
+    FrameRepairs {
+        duplicate_requests,
+        late_frames,
+        damaged_frames: drops.damaged,
+        replayed_frames: drops.replayed,
+        refused_frames: drops.foreign
+            + drops.protection
+            + drops.beyond_credit
+            + drops.malformed
+            + drops.false_acks,
+        frames_lost: paths.frames_lost,
+        frames_lost_wrongly: paths.frames_late,
+        timeouts: paths.timeouts,
+        overruns: paths.frames_overrun,
+    }
+}
+
+impl FrameTotals {
+    const NONE: Self = Self {
+        commands: 0,
+        management: 0,
+        refused_level: 0,
+        busy: 0,
+        bad_frames: 0,
+        unknown_sessions: 0,
+        handshakes_refused: 0,
+        handshakes_unfinished: 0,
+        handshakes_put_off: 0,
+        repairs: FrameRepairs {
+            duplicate_requests: 0,
+            late_frames: 0,
+            damaged_frames: 0,
+            replayed_frames: 0,
+            refused_frames: 0,
+            frames_lost: 0,
+            frames_lost_wrongly: 0,
+            timeouts: 0,
+            overruns: 0,
+        },
+    };
+
+    fn with(self, more: &FrameReport) -> Self {
+        let FrameReport { stats, handshakes, paths } = more;
+        let (ours, theirs) =
+            (self.repairs, frame_repairs((stats.duplicates, stats.strays), &stats.drops, paths));
+        Self {
+            commands: self.commands + stats.commands,
+            management: self.management + stats.management,
+            refused_level: self.refused_level + stats.refused_level,
+            busy: self.busy + stats.busy,
+            bad_frames: self.bad_frames + stats.bad_frames,
+            unknown_sessions: self.unknown_sessions + stats.unknown_sids,
+            handshakes_refused: self.handshakes_refused + handshakes.refused,
+            handshakes_unfinished: self.handshakes_unfinished + handshakes.unfinished,
+            handshakes_put_off: self.handshakes_put_off + handshakes.put_off,
+            repairs: FrameRepairs {
+                duplicate_requests: ours.duplicate_requests + theirs.duplicate_requests,
+                late_frames: ours.late_frames + theirs.late_frames,
+                damaged_frames: ours.damaged_frames + theirs.damaged_frames,
+                replayed_frames: ours.replayed_frames + theirs.replayed_frames,
+                refused_frames: ours.refused_frames + theirs.refused_frames,
+                frames_lost: ours.frames_lost + theirs.frames_lost,
+                frames_lost_wrongly: ours.frames_lost_wrongly + theirs.frames_lost_wrongly,
+                timeouts: ours.timeouts + theirs.timeouts,
+                overruns: ours.overruns + theirs.overruns,
+            },
+        }
+    }
+}
+
 fn connection(view: &ConnectionView) -> Connection {
     Connection {
         cid: view.cid,
@@ -286,6 +376,10 @@ fn connection(view: &ConnectionView) -> Connection {
         data_digest: view.parameters.data_digest != Digest::None,
         unacknowledged: u64::try_from(view.unacknowledged).unwrap_or(u64::MAX),
     }
+}
+
+fn wide(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 fn count(number: usize) -> u32 {

@@ -317,8 +317,11 @@ fn open_ports(
 ) -> Result<Vec<Port>, ServeError> {
     let fresh = blueprint.interfaces.iter().filter(|interface| !known.contains(interface));
     let open = |(port, name): &(EtherPort, String)| {
+        // What the driver keeps away without being asked: frames of other VLANs, and to other stations.
+        //= hyperscsi#section-3.1
+        //# a receiver MUST NOT take a frame that
+        //# was sent in a VLAN in which its port is not. It MUST NOT take a frame that was sent to another station
         let config = PortConfig {
-            signature: Some((VERSION_AT, hyperscsi::frame::VERSION)),
             steering: Some(Steering { at: SID_AT, mine: blueprint.steering(reactor) }),
             ..PortConfig::new(name, hyperscsi::ETHERTYPE)
         };
@@ -327,8 +330,7 @@ fn open_ports(
     fresh.map(open).collect()
 }
 
-/// Where the version and the name of the session stand in a frame (docs/hyperscsi.md).
-const VERSION_AT: u8 = 3;
+/// Where the name of the session stands in a frame (docs/hyperscsi.md).
 const SID_AT: u8 = 8;
 
 /// Opens the media of units, and finds the state that they had.

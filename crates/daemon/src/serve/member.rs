@@ -10,6 +10,7 @@ use base::transmit::Transmit;
 use device::unit::{LogicalUnit, Unusable};
 use drivers::files::Files;
 use drivers::mailbox::Handle;
+use hyperscsi::association::PathTotals;
 use hyperscsi::login::target::Refusal as Refused;
 use iscsi::target::contract::{Down, Refusal, Repairs};
 use target::config::UnitId;
@@ -52,6 +53,14 @@ pub(super) struct Fresh {
 pub(super) struct UnitView {
     pub(super) report: UnitReport,
     pub(super) bytes: u64,
+}
+
+/// What HyperSCSI did on one reactor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameReport {
+    pub(super) stats: hyperscsi::target::engine::Stats,
+    pub(super) handshakes: hyperscsi::login::target::Stats,
+    pub(super) paths: PathTotals,
 }
 
 /// What every member of one daemon has in common.
@@ -187,6 +196,15 @@ impl Member {
         self.shard.repairs()
     }
 
+    /// Returns what HyperSCSI did so far.
+    pub(super) fn frame_totals(&self) -> FrameReport {
+        FrameReport {
+            stats: *self.shard.frame_stats(),
+            handshakes: self.shard.frame_handshakes(),
+            paths: self.shard.frame_totals(),
+        }
+    }
+
     /// Returns every session.
     pub(super) fn sessions(&self) -> Vec<SessionReport> {
         self.shard.sessions()
@@ -254,6 +272,14 @@ impl Member {
                 crate::warning!(
                     "login of {initiator} from {peer} on {on} in group {group:?} is refused: {why}"
                 );
+            }
+            Notice::PathWidth { initiator, port, peer, width } => {
+                let on = self.interface(port);
+                if width.is_whole() {
+                    crate::info!("session of {initiator} from {peer} on {on}: {width}");
+                } else {
+                    crate::warning!("session of {initiator} from {peer} on {on}: {width}");
+                }
             }
             // Every reactor has every interface; one of them tells.
             Notice::PortUp { port, state } if self.index == 0 => {
@@ -333,6 +359,14 @@ impl FrameMachine for Member {
 
     fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
         self.shard.frames_too_long(now, port, count);
+    }
+
+    fn frames_overrun(&mut self, now: Instant, port: EtherPort, count: u32) {
+        self.shard.frames_overrun(now, port, count);
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.shard.is_quiet()
     }
 
     fn entropy_wanted(&self) -> usize {

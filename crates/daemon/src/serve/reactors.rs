@@ -118,7 +118,7 @@ impl Prepared {
         })?;
         let mut shard =
             Shard::new(blueprint.shard_config(index), limits(&config, index, count), reactor.pool().clone());
-        shard.limit_frames(frame_limits(&config, &blueprint, index, count), reactor.pool().clone());
+        shard.limit_frames(frame_limits(&config, count), reactor.pool().clone());
         let place = Place {
             index,
             files: reactor.files().clone(),
@@ -219,13 +219,12 @@ fn part(config: &Config, count: usize) -> usize {
     share(config.memory, count) / if both { 2 } else { 1 }
 }
 
-/// Returns the limits of the HyperSCSI engine of a reactor, `index` of `count`.
-fn frame_limits(config: &Config, blueprint: &Blueprint, index: usize, count: usize) -> FrameLimits {
+/// Returns the limits of the HyperSCSI engine of one reactor of `count`.
+fn frame_limits(config: &Config, count: usize) -> FrameLimits {
     FrameLimits {
         sessions_max: config.max_sessions,
         data_out_bytes_max: part(config, count) / 2,
         data_in_bytes_max: part(config, count) / 2,
-        steering: *blueprint.steering(index).start(),
         ..FrameLimits::default()
     }
 }

@@ -13,8 +13,8 @@ use crate::files::Errno;
 /// How many frames one call moves at most.
 pub(super) const FRAMES_MAX: usize = 64;
 
-/// How many bytes of room one receive offers: what a core's cache holds well.
-const ROOM_BYTES: usize = 512 << 10;
+/// How many bytes of room one receive offers: what a core's cache holds well beside what is made of it.
+const ROOM_BYTES: usize = 128 << 10;
 
 /// A receive that finds little offers so many places next time; each costs something to prepare.
 const PLACES_MIN: usize = 8;

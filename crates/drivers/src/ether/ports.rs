@@ -9,7 +9,7 @@ use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
 use base::time::Instant;
 
 use super::batch::{Intake, Outtake};
-use super::{PortSocket, entropy, links, socket};
+use super::{PortSocket, REFUSALS_MAX, entropy, links, socket};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::files::Errno;
@@ -23,7 +23,8 @@ const BATCHES_PER_TURN: usize = 8;
 const REST: Duration = Duration::from_micros(100);
 
 /// How often it is asked how many frames were lost, at most.
-const COUNT_EVERY: Duration = Duration::from_millis(250);
+/// Senders are to slow down before they lose much more; asking costs about as much as sending a frame.
+const COUNT_EVERY: Duration = Duration::from_millis(20);
 
 /// How often interfaces are looked at where the kernel tells nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -65,6 +66,8 @@ struct Port {
     /// How many batches it may still send in this turn.
     budget: usize,
     rest_until: Option<Instant>,
+    /// How many times in a row the first frame of the batch was refused.
+    refusals: u8,
     count_at: Instant,
 }
 
@@ -130,6 +133,7 @@ impl Ports {
             done: 0,
             budget: 0,
             rest_until: None,
+            refusals: 0,
             count_at: Instant::ORIGIN,
         }));
         self.open += 1;
@@ -232,8 +236,11 @@ impl Ports {
             }
             if port.count_at <= now {
                 port.count_at = now.after(COUNT_EVERY);
-                stats.frames_dropped =
-                    stats.frames_dropped.wrapping_add(socket::take_drops(&port.socket.socket));
+                let dropped = socket::take_drops(&port.socket.socket);
+                stats.frames_dropped = stats.frames_dropped.wrapping_add(u64::from(dropped));
+                if dropped > 0 && port.state.is_some() {
+                    machine.frames_overrun(now, port.port, dropped);
+                }
             }
         }
         for _ in 0..machine.entropy_wanted().min(BLOCKS_PER_TURN) {
@@ -373,10 +380,17 @@ impl Port {
                     Stats::bump(&mut stats.frames_out, count);
                     Stats::bump(&mut stats.bytes_out, sent);
                     self.done += count.max(1);
+                    self.refusals = 0;
                 }
                 Err(Errno::INTR) => {}
-                // The socket's buffer, the link's queue or the receiver's backlog is full.
-                Err(Errno::AGAIN | Errno::NOBUFS) => {
+                Err(Errno::NOBUFS) if self.refusals >= REFUSALS_MAX => {
+                    Stats::bump(&mut stats.frames_unsent, 1);
+                    self.done += 1;
+                    self.refusals = 0;
+                }
+                // The socket's buffer, or the link's queue or the receiver's backlog, is full.
+                Err(errno @ (Errno::AGAIN | Errno::NOBUFS)) => {
+                    self.refusals += u8::from(errno == Errno::NOBUFS);
                     Stats::bump(&mut stats.frame_rests, 1);
                     outcome = Outcome::Rests;
                     break;

@@ -6,7 +6,7 @@ use rustix::net::SocketType;
 
 use super::batch::{Intake, Outtake};
 use super::interface::Interface;
-use super::{PortError, SEND_BYTES, socket};
+use super::{PortError, REFUSALS_MAX, SEND_BYTES, socket};
 use crate::files::Errno;
 
 /// All EtherTypes (`ETH_P_ALL` of linux/if_ether.h).
@@ -22,6 +22,8 @@ pub struct RawPort {
     mtu: usize,
     intake: Intake,
     outtake: Outtake,
+    /// How many times in a row the first frame was refused.
+    refusals: u8,
 }
 
 /// What became of frames that were to be sent.
@@ -31,7 +33,7 @@ pub struct SentRaw {
     pub done: usize,
     /// How many of these did not go because they are longer than the interface allows.
     pub too_long: usize,
-    /// How many did not go for another reason: the interface is down.
+    /// How many did not go for another reason: the interface is down, or whatever is behind it refuses them.
     pub failed: usize,
 }
 
@@ -53,7 +55,7 @@ impl RawPort {
         let mut intake = Intake::new();
         intake.fit(known.mtu + HEADER_BYTES);
         let outtake = Outtake::new();
-        Ok(Self { socket, name: interface.to_owned(), mtu: known.mtu, intake, outtake })
+        Ok(Self { socket, name: interface.to_owned(), mtu: known.mtu, intake, outtake, refusals: 0 })
     }
 
     /// Returns the interface's MTU as of when it was opened, or looked at.
@@ -91,7 +93,14 @@ impl RawPort {
             let gone = match self.outtake.send(&self.socket, (0, 0), whole) {
                 Ok(count) => count.max(1),
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN | Errno::NOBUFS) => return sent,
+                Err(Errno::NOBUFS) if self.refusals >= REFUSALS_MAX => {
+                    sent.failed += 1;
+                    1
+                }
+                Err(errno @ (Errno::AGAIN | Errno::NOBUFS)) => {
+                    self.refusals += u8::from(errno == Errno::NOBUFS);
+                    return sent;
+                }
                 Err(Errno::MSGSIZE) => {
                     sent.too_long += 1;
                     1
@@ -101,6 +110,7 @@ impl RawPort {
                     1
                 }
             };
+            self.refusals = 0;
             sent.done += gone;
             for _ in 0..gone {
                 left.next();
@@ -111,7 +121,7 @@ impl RawPort {
 
     /// Returns how many frames were lost, since this was asked last, because nobody had received those before them.
     pub fn take_drops(&self) -> u64 {
-        socket::take_drops(&self.socket)
+        u64::from(socket::take_drops(&self.socket))
     }
 }
 

@@ -74,7 +74,7 @@ pub(super) fn make_room(socket: &OwnedFd, receive: usize, send: usize) -> usize 
 }
 
 /// Returns how many frames were lost, since this was asked last, because nobody had received those before them.
-pub(super) fn take_drops(socket: &OwnedFd) -> u64 {
+pub(super) fn take_drops(socket: &OwnedFd) -> u32 {
     let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = length_of(&counts);
     // SAFETY: the kernel writes at most `len` bytes into `counts`, and how many those were into `len`.
@@ -87,7 +87,7 @@ pub(super) fn take_drops(socket: &OwnedFd) -> u64 {
             &raw mut len,
         )
     };
-    if result < 0 { 0 } else { u64::from(counts.tp_drops) }
+    if result < 0 { 0 } else { counts.tp_drops }
 }
 
 /// Has this thread sleep no longer than it says.

@@ -109,6 +109,18 @@ on_a_cable! {
         assert_eq!(a.stats().frames_too_long, 1);
     }
 
+    what_the_other_end_does_not_take_is_lost_and_holds_nothing_up(cable, engine) {
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        ip("link set alpha mtu 9000");
+        a.until(&mut b, |a, b| a.state(0).is_some_and(|state| state.mtu == 9000) && b.state(0).is_some());
+        a.send(0, cable.beta, &[1; 9000]);
+        a.send(0, cable.beta, &[2; 1500]);
+        a.until(&mut b, |_, b| b.frames() == 1);
+        assert_eq!(b.take_frames()[0].payload, [2; 1500]);
+        assert_eq!(a.stats().frames_unsent, 1);
+    }
+
     a_cable_that_is_pulled_and_an_interface_that_vanishes_come_back(cable, engine) {
         let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
         let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
@@ -183,6 +195,22 @@ on_a_cable! {
         let wrong = (0..).zip(b.take_frames()).find(|(seed, frame)| frame.payload != pattern(*seed, 986));
         assert!(wrong.is_none());
         assert!(a.stats().frame_rests > 0 && a.stats().frames_unsent == 0, "{:?}", a.stats());
+    }
+
+    what_nobody_read_in_time_is_told_to_the_machine(cable, engine) {
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let narrow = PortConfig { receive_bytes: 16 << 10, ..PortConfig::new("beta", ETHER_TYPE) };
+        let mut b = Station::start(engine, &[narrow]).unwrap();
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        // More than fits while its owner is away.
+        for seed in 0..400 {
+            a.send(0, cable.beta, &pattern(seed, 900));
+        }
+        a.alone_until(|a| a.stats().frames_out == 400);
+        a.until(&mut b, |_, b| b.frames() + b.overruns() >= 400);
+        assert!(b.frames() > 0 && b.overruns() > 200, "{} came, {} lost", b.frames(), b.overruns());
+        assert_eq!(b.frames() + b.overruns(), 400, "every frame came or is told");
+        assert_eq!(b.stats().frames_dropped, b.overruns() as u64);
     }
 }
 

@@ -115,6 +115,7 @@ pub(crate) enum Event {
     Up(EtherPort, PortState),
     Down(EtherPort),
     TooLong(usize),
+    Overrun(EtherPort, u32),
 }
 
 pub(crate) struct Heard {
@@ -173,6 +174,10 @@ impl FrameMachine for Machine {
 
     fn frames_too_long(&mut self, _: Instant, _: EtherPort, count: usize) {
         self.events.push(Event::TooLong(count));
+    }
+
+    fn frames_overrun(&mut self, _: Instant, port: EtherPort, count: u32) {
+        self.events.push(Event::Overrun(port, count));
     }
 
     fn entropy_wanted(&self) -> usize {
@@ -236,6 +241,24 @@ impl Station {
             }
             assert!(start.elapsed() < HANG, "never: {:?} {:?}", self.machine.events, other.machine.events);
         }
+    }
+
+    /// Lets this one alone run until something is so.
+    pub(crate) fn alone_until(&mut self, done: impl Fn(&mut Self) -> bool) {
+        let start = WallClock::now();
+        while !done(self) {
+            self.reactor.turn(&mut self.machine, Some(Duration::from_millis(1))).unwrap();
+            assert!(start.elapsed() < HANG, "never: {:?}", self.machine.events);
+        }
+    }
+
+    /// Returns how many frames this one was told that its port lost for want of room.
+    pub(crate) fn overruns(&self) -> usize {
+        let counts = self.machine.events.iter().filter_map(|event| match event {
+            Event::Overrun(EtherPort(0), count) => usize::try_from(*count).ok(),
+            _ => None,
+        });
+        counts.sum()
     }
 
     /// Lets both run long enough for what was sent to come.

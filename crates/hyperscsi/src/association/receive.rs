@@ -1,6 +1,7 @@
 //! Frames that come: which path, whether they are genuine and new, what they acknowledge and ask.
 
 use base::ether::{EtherPort, Mac};
+use base::planted::{Bug, is};
 use base::time::Instant;
 
 use super::{Association, Dropped, Event, collect, split};
@@ -29,17 +30,7 @@ impl Association {
         deliver: &mut dyn FnMut(&Header, &[u8]),
     ) -> Result<(), Dropped> {
         let taken = self.take_frame(now, PathAddress { port, mac: source }, header, frame, deliver);
-        match taken {
-            Ok(()) => {}
-            Err(Dropped::NoPath | Dropped::NotOurs) => self.drops.foreign += 1,
-            Err(Dropped::Protection) => self.drops.protection += 1,
-            Err(Dropped::Damaged) => self.drops.damaged += 1,
-            Err(Dropped::Replayed) => self.drops.replayed += 1,
-            Err(Dropped::BeyondCredit) => self.drops.beyond_credit += 1,
-            Err(Dropped::Malformed) => self.drops.malformed += 1,
-            Err(Dropped::FalseAck) => self.drops.false_acks += 1,
-        }
-        taken
+        taken.inspect_err(|why| self.drops.count(*why))
     }
 
     fn take_frame(
@@ -77,6 +68,7 @@ impl Association {
         }
         match header.cmd {
             Cmd::Ack => {}
+            _ if is(Bug::FramesAckUnkept) && header.flags.has(Flags::DATA) && pn % 64 == 63 => {}
             Cmd::Ask => self.asked(now, index, lane, Ask::parse(rest).map_err(|_| Dropped::Malformed)?),
             _ => {
                 header.len = u16::try_from(rest.len()).unwrap_or(header.len);
@@ -112,7 +104,7 @@ impl Association {
         if !come.grant.admits(pn) {
             return Err(Dropped::BeyondCredit);
         }
-        if pn == 0 || !come.is_new(pn) {
+        if pn == 0 || !(come.is_new(pn) || is(Bug::FramesForgetReplays)) {
             return Err(Dropped::Replayed);
         }
         Ok(Some(index))
@@ -135,6 +127,9 @@ impl Association {
         };
         let (id, pn) = split(header.pn);
         let port = self.ports.iter().find(|(port, _)| *port == address.port).map(|(_, state)| *state);
+        //= hyperscsi#section-8.2
+        //# in one without keys the first PATH MUST bring the TOKEN of
+        //# ACCEPT, else it is dropped.
         let knows = self.keyed || token == Some(self.plan.token);
         let room = self.paths.len() < self.paths_max() && self.has_share_for_path(address.port);
         let Some(port) = port.filter(|_| challenge != 0 && knows && room) else {
@@ -199,6 +194,7 @@ impl Association {
         {
             self.events.push_back(Event::PathMtu { path: path.id, mtu: path.pmtu.current() });
         }
+        self.measured(index);
     }
 
     /// Takes a step in trying a path.

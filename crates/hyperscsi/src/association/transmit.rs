@@ -1,6 +1,7 @@
 //! Frames that go out: what each path sends next, and how a frame is put together.
 
 use base::ether::{EtherPort, FrameBatch};
+use base::planted::{Bug, is};
 use base::time::Instant;
 
 use super::{Association, Event};
@@ -302,6 +303,9 @@ impl Association {
             return false;
         };
         header.pn = (u64::from(path.id) << PATH_SHIFT) | space.out.next();
+        if is(Bug::FramesReuseNumber) && header.pn % 128 == 127 {
+            header.pn -= 1;
+        }
         if header.protected && self.sealer.phase() {
             header.flags = header.flags.with(Flags::PHASE);
         }
@@ -318,6 +322,8 @@ impl Association {
             out.cancel();
             if why == Unsealed::Exhausted && !self.exhausted {
                 self.exhausted = true;
+                // Nothing can be acknowledged, asked or answered any more: no deadline means anything.
+                self.lost = true;
                 self.events.push_back(Event::KeysExhausted);
             }
             return false;

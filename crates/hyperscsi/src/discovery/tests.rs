@@ -138,6 +138,23 @@ fn two_servers_with_one_identity_are_noticed() {
 }
 
 #[test]
+fn a_copy_of_a_server_is_another_server() {
+    let mut house = House::default();
+    let (first, second, third) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 3]));
+    let mut finder = finder(None);
+    // Both say the same name, and the first one answers from both of its ports.
+    for (mac, macs, disputed) in
+        [(first, vec![first, second], 0), (second, vec![first, second], 0), (third, vec![third], 1)]
+    {
+        let one = Export { macs, ..export("iqn.2026-11.a:a", 1) };
+        house.exports = vec![(PORT, GROUP, one)];
+        finder.ask(PORT);
+        ask(&mut finder, (&mut answerer(), &house, mac), NOW);
+        assert_eq!(finder.disputed().len(), disputed, "{mac}");
+    }
+}
+
+#[test]
 fn questions_are_answered_so_often_and_no_oftener() {
     let mut house = House::default();
     house.exports = vec![(PORT, GROUP, export("iqn.2026-11.a:a", 1))];

@@ -6,6 +6,7 @@ use base::buffer::{Bytes, DataList};
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
 
+use crate::association::{Drops, PathWidth};
 use crate::handle::handle;
 use crate::login::Password;
 use crate::pdu::command::{Cdb, ManageFunction, TaskAttribute};
@@ -13,7 +14,7 @@ use crate::pdu::disconnect::DisconnectReason;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
 use crate::pdu::reply::ManageResult;
-use crate::seal::Level;
+use crate::seal::{KeyLimits, Level};
 
 handle! {
     /// Names a task from [`submit`](super::session::Session::submit) to its [`Event::Done`].
@@ -134,6 +135,8 @@ pub struct Limits {
     pub login_within: Duration,
     /// How long a logout may take before the session is closed without an answer.
     pub logout_within: Duration,
+    /// When the keys of what is sent are changed.
+    pub key_limits: KeyLimits,
 }
 
 impl Default for Limits {
@@ -143,6 +146,7 @@ impl Default for Limits {
             data_in_bytes_max: 16 << 20,
             login_within: Duration::from_secs(10),
             logout_within: Duration::from_secs(5),
+            key_limits: KeyLimits::default(),
         }
     }
 }
@@ -278,6 +282,23 @@ pub enum Event {
         /// The target's.
         peer: Mac,
     },
+    /// What a path carries turned out to be less than our port takes, or to be all of that again.
+    PathWidth {
+        /// Our end.
+        port: EtherPort,
+        /// The target's.
+        peer: Mac,
+        /// What it carries.
+        width: PathWidth,
+    },
+    /// Another server than the session's says that it serves a target of the same name to the group: two servers with one
+    /// identity. Nothing vouches for that, and nothing was done about it. Told once in a session.
+    OtherServer {
+        /// Our end.
+        port: EtherPort,
+        /// Where the other server is.
+        peer: Mac,
+    },
     /// There is no session; requests wait. [`Event::Up`] or [`Event::Down`] follows.
     Recovering(Lost),
     /// The session ended for good; every task was reported before.
@@ -314,6 +335,8 @@ pub struct Up {
     pub peer: Mac,
     /// The SIDs: the target's and ours.
     pub sids: (u32, u32),
+    /// Whether it is with another server than the session before it was, by what the target says of itself.
+    pub moved: bool,
 }
 
 /// Why there is no session.
@@ -328,12 +351,18 @@ pub enum Lost {
     /// A new one took its place, since the target knew it no more.
     #[error("the target knew it no more")]
     Forgotten,
+    /// What we sent used its keys up before they could be changed: nothing that was sealed with them was acknowledged.
+    #[error("its keys are used up")]
+    KeysExhausted,
     /// The target broke a rule.
     #[error("the target broke a rule: {0}")]
     Misbehaved(Why),
     /// Nobody answered in time.
     #[error("nobody answered who serves this target to this group")]
     NotFound,
+    /// None of our interfaces was up.
+    #[error("no interface is up")]
+    NoPort,
     /// The handshake failed.
     #[error("the handshake failed: {0}")]
     Handshake(crate::login::initiator::Why),
@@ -360,9 +389,6 @@ pub enum Why {
     /// It acknowledged what was never sent.
     #[error("an acknowledgement of what was never sent")]
     FalseAck,
-    /// The keys are used up and could not be changed.
-    #[error("the keys are used up")]
-    KeysExhausted,
 }
 
 /// Why a session is down.
@@ -397,6 +423,10 @@ pub struct Stats {
     pub bad_frames: u64,
     /// Frames that the session did not take: damaged, forged, replayed, from elsewhere.
     pub refused_frames: u64,
+    /// The same, by reason.
+    pub drops: Drops,
+    /// How often the keys of what is sent were changed.
+    pub key_updates: u64,
     /// Frames of exchanges that are over.
     pub strays: u64,
     /// Frames with less protection than their exchange has.

@@ -3,6 +3,8 @@
 //! A hint that the target does not know our session is nothing but a reason to ask the session for a sign of life. Only when
 //! none comes, a new handshake begins beside it; a sign of life ends that again. So who forges hints gets a few frames.
 
+use alloc::vec::Vec;
+
 use base::ether::{EtherPort, FrameBatch, Mac, PortState, Received};
 use base::time::{Duration, Instant};
 
@@ -15,6 +17,7 @@ use crate::frame::{Cmd, Header};
 use crate::login::initiator::{Event, Login, Plan as LoginPlan, Why};
 use crate::login::post;
 use crate::login::{Agreed, Done, Job};
+use crate::path::credit::SHARED_PERCENT;
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::parameters::{Levels, Parameters};
 use crate::random::Random;
@@ -45,9 +48,6 @@ const LOOK_AROUND: Duration = Duration::from_secs(5);
 
 /// How often hints are listened to.
 const HINTS_EVERY: Duration = Duration::from_secs(1);
-
-/// How much of a port's receive ring a session may fill, in percent.
-const SHARED_PERCENT: usize = 80;
 
 impl Finder {
     pub(super) fn new() -> Self {
@@ -178,7 +178,14 @@ impl Session {
     }
 
     fn offer(&self) -> Parameters {
-        Parameters { levels: Levels::from(self.plan.level), ..self.plan.parameters }
+        // Frames may come in two spaces before the target hears of credit.
+        let share = self.ports.values().map(|port| share_of(port) / 2).min();
+        let share = share.map_or(u32::MAX, |share| u32::try_from(share).unwrap_or(u32::MAX).max(1));
+        Parameters {
+            levels: Levels::from(self.plan.level),
+            frames_initial: self.plan.parameters.frames_initial.min(share),
+            ..self.plan.parameters
+        }
     }
 
     pub(super) fn finder_port_up(
@@ -271,8 +278,18 @@ impl Session {
         if !scout.frame(from, header, bytes) {
             return;
         }
-        let ours = |found: &Found| (found.port, found.mac) == from && found.instance == *instance;
-        if !scout.found().iter().any(ours) {
+        let (instance, found) = (*instance, scout.found());
+        let paths = self.link.iter().flat_map(|link| &link.transport).flat_map(|transport| transport.paths());
+        let known: Vec<Mac> = paths.map(|path| path.address.mac).collect();
+        let here = |found: &&Found| (found.port, found.mac) == from;
+        let ours = |found: &Found| found.instance == instance && found.may_be_at(&known);
+        //= hyperscsi#section-5
+        //# An initiator MUST NOT use both as paths of one session, and SHOULD say so to its user.
+        if !found.iter().filter(here).any(ours) {
+            let told = self.link.as_deref_mut().map(|link| core::mem::replace(&mut link.twin_told, true));
+            if told == Some(false) {
+                self.events.push_back(super::contract::Event::OtherServer { port: from.0, peer: from.1 });
+            }
             return;
         }
         let Some(state) = self.ports.get(&from.0).copied() else { return };
@@ -311,7 +328,10 @@ impl Session {
         };
         let share = share_of(&port);
         let entropy = self.finder.random.bytes();
-        let plan = Plan::new(&self.offer(), &agreed.parameters, share, agreed.token, entropy);
+        let plan = Plan {
+            key_limits: self.plan.limits.key_limits,
+            ..Plan::new(&self.offer(), &agreed.parameters, share, agreed.token, entropy)
+        };
         let address = PathAddress { port: agreed.port, mac: agreed.peer };
         let (sid_out, sid_in) = (agreed.sid_out, agreed.sid_in);
         let keys = agreed.keys.as_ref();
@@ -333,7 +353,8 @@ impl Session {
             return;
         }
         let lost = match why {
-            Why::NoAnswer | Why::NoPort => Lost::NotFound,
+            Why::NoAnswer => Lost::NotFound,
+            Why::NoPort => Lost::NoPort,
             why => Lost::Handshake(why),
         };
         self.last = lost;
@@ -352,6 +373,6 @@ impl Session {
 }
 
 /// Returns how much of a port's receive ring a session may fill.
-fn share_of(port: &PortState) -> u64 {
+pub(super) fn share_of(port: &PortState) -> u64 {
     u64::try_from(port.receive_slots.saturating_mul(SHARED_PERCENT) / 100).unwrap_or(u64::MAX)
 }

@@ -12,8 +12,8 @@ use base::time::{Duration, Instant};
 use super::contract::{Down, Event, Lost, MAX_TASKS, SessionPlan, Stats, Up, Why};
 use super::find::Finder;
 use super::task::Task;
-use crate::association::{Association, Event as Transported, Message, MessageId, PathView};
-use crate::exchange::numbers::Class;
+use crate::association::{Association, Event as Transported, Message, MessageId, PathAddress, PathView};
+use crate::exchange::numbers::{Class, ahead};
 use crate::frame::{BadFrame, Cmd, Header};
 use crate::login::Agreed;
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
@@ -28,6 +28,8 @@ pub struct Session {
     /// Whether no new requests are taken and the session ends once the old ones are done.
     pub(super) leaving: bool,
     pub(super) was_up: bool,
+    /// The server of the last session.
+    server: Option<[u8; 16]>,
     pub(super) ports: BTreeMap<EtherPort, PortState>,
     pub(super) link: Option<Box<Link>>,
     /// A transport that carries its last words, and for how long at most.
@@ -94,6 +96,8 @@ pub(super) struct Link {
     pub(super) withdrawn: Vec<MessageId>,
     goodbye: Option<MessageId>,
     paths_up: BTreeSet<u8>,
+    /// Whether its owner knows of another server with the target's name.
+    pub(super) twin_told: bool,
 }
 
 /// The exchanges of one class.
@@ -152,6 +156,7 @@ impl Session {
             phase: Phase::Away,
             leaving: false,
             was_up: false,
+            server: None,
             ports: BTreeMap::new(),
             link: None,
             parting: None,
@@ -277,6 +282,18 @@ impl Session {
         }
     }
 
+    /// Takes note that of the frames that a port can hold until they are read, so many are this session's: there are
+    /// others.
+    pub fn set_receive_slots(&mut self, port: EtherPort, slots: usize) {
+        if let Some(state) = self.ports.get_mut(&port) {
+            state.receive_slots = slots;
+            let share = super::find::share_of(state);
+            if let Some(transport) = self.transport() {
+                transport.set_frames_share(port, share);
+            }
+        }
+    }
+
     /// Changes the keys of what we send, if the target has seen the present ones for long enough. Returns whether it did.
     /// They change by themselves before they are used up; this is for owners that want it more often.
     pub fn update_keys(&mut self, now: Instant) -> bool {
@@ -313,7 +330,9 @@ impl Session {
             withdrawn: Vec::new(),
             goodbye: None,
             paths_up: BTreeSet::new(),
+            twin_told: false,
         }));
+        let before = self.server.replace(agreed.instance);
         if self.phase == Phase::Down {
             self.now = now;
             // The loss of the old one was the end: nobody is left who wants the new one, and the target is told.
@@ -333,6 +352,7 @@ impl Session {
             port: agreed.port,
             peer: agreed.peer,
             sids: (agreed.sid_out, agreed.sid_in),
+            moved: before.is_some_and(|before| before != agreed.instance),
         })));
     }
 
@@ -389,8 +409,7 @@ impl Session {
             Transported::XidLimit { sealed, limit } => {
                 let class = Class::of_frame(sealed);
                 let issue = link.issue(class);
-                if Class::of(limit) == class && crate::exchange::numbers::ahead(limit, issue.limit).is_some()
-                {
+                if Class::of(limit) == class && ahead(limit, issue.limit).is_some() {
                     issue.limit = limit;
                 }
             }
@@ -407,9 +426,14 @@ impl Session {
                 }
             }
             Transported::PathMtu { .. } => {}
+            Transported::KeysChanged => self.stats.key_updates += 1,
+            Transported::PathWidth { path, width } => {
+                let told = |at: PathAddress| Event::PathWidth { port: at.port, peer: at.mac, width };
+                self.events.extend(transport_path(link, path).map(told));
+            }
             Transported::Lost => self.lose(now, Lost::PathLost),
             Transported::Misbehaved => self.lose(now, Lost::Misbehaved(Why::FalseAck)),
-            Transported::KeysExhausted => self.lose(now, Lost::Misbehaved(Why::KeysExhausted)),
+            Transported::KeysExhausted => self.lose(now, Lost::KeysExhausted),
         }
     }
 
@@ -461,7 +485,7 @@ impl Session {
     }
 }
 
-fn transport_path(link: &Link, id: u8) -> Option<crate::association::PathAddress> {
+fn transport_path(link: &Link, id: u8) -> Option<PathAddress> {
     let transport = link.transport.as_ref()?;
     transport.paths().find(|path| path.id == id).map(|path| path.address)
 }
@@ -516,7 +540,10 @@ impl FrameMachine for Session {
             // That it ends is no sign of life, nor is what anybody can say.
             Ok(()) if self.verdict.is_some() || forgeable => {}
             Ok(()) => self.finder.sign_of_life(),
-            Err(_) => self.stats.refused_frames += 1,
+            Err(why) => {
+                self.stats.refused_frames += 1;
+                self.stats.drops.count(why);
+            }
         }
         match self.link.as_deref_mut() {
             Some(link) => link.transport = Some(transport),
@@ -549,6 +576,13 @@ impl FrameMachine for Session {
     fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
         if let Some(transport) = self.transport() {
             transport.frames_too_long(now, port, count);
+        }
+        self.drive(now);
+    }
+
+    fn frames_overrun(&mut self, now: Instant, port: EtherPort, count: u32) {
+        if let Some(transport) = self.transport() {
+            transport.frames_overrun(port, count);
         }
         self.drive(now);
     }

@@ -24,6 +24,11 @@ pub trait Directory {
 
     /// Returns whether the name is that of a session in being.
     fn sid_taken(&self, sid: u32) -> bool;
+
+    /// Returns whether a session with keys holds the place that one without would take.
+    fn is_held(&self, _group: &GroupName, _target: &Name, _initiator: &Name, _isid: &[u8; 6]) -> bool {
+        false
+    }
 }
 
 /// How a group gets to a target.

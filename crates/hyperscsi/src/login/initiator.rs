@@ -309,6 +309,10 @@ impl Login {
 
     /// Begins, for the first time or anew: other random bytes, other keys.
     fn begin(&mut self, now: Instant) {
+        if self.handshake != HandshakeId::default() {
+            // What the target still says in a session that came of the handshake before is not for the one to come.
+            self.plan.sid = u32::from_be_bytes(self.random.bytes()).max(1);
+        }
         self.handshake = self.random.bytes();
         self.attempt = None;
         self.candidates.clear();
@@ -473,6 +477,8 @@ impl Login {
         match &self.state {
             State::Finishing(finishing) => {
                 let opening = &finishing.opening;
+                //= hyperscsi#section-6.3
+                //# An initiator whose START held KE1 MUST NOT take an ACCEPT without PROOF.
                 let said = accept.proof.zip(proof(&finishing.secret, &opening.context, payload).ok());
                 let proven = said.is_some_and(|(said, ours)| said.ct_eq(&ours).into());
                 let same = accept.sid == opening.sid && accept.choice == opening.choice;
@@ -482,6 +488,9 @@ impl Login {
                 }
             }
             State::Starting if self.candidate(from).is_some() => {
+                //= hyperscsi#section-5
+                //# An initiator that has a password MUST NOT fall back to a session
+                //# without because an answer says so.
                 if accept.proof.is_some() {
                     // Of a session with keys, and there are none yet.
                 } else if self.plan.password.is_some() {

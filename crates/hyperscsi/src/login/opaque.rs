@@ -68,6 +68,9 @@ const MEMORY_KIB_MAX: u32 = 256 << 10;
 /// The most work that it can: five times the usual.
 const WORK_KIB_MAX: u64 = 5 * (192 << 10);
 
+//= hyperscsi#section-6.3
+//# An initiator MUST refuse more than 262144 KiB, or more than five times the usual work,
+//# or more than 16 lanes
 /// Returns whether a peer may ask for this.
 pub const fn is_bearable(cost: &StretchCost) -> bool {
     let work = cost.memory_kib as u64 * cost.passes as u64;

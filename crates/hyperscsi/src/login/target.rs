@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 use super::cookie::{Cookies, Errand};
 use super::directory::{Access, Directory, Entrance};
-use super::guesses::{Allowance, Guesses};
+use super::guesses::{Allowance, Guesses, Permit};
 use super::opaque::{Pending, Record};
 use super::post::{self, Post};
 use super::{Agreed, accept, choose, context};
@@ -145,6 +145,7 @@ struct Half {
     context: [u8; 64],
     pending: Pending,
     answer: Vec<u8>,
+    permit: Permit,
 }
 
 #[derive(Debug)]
@@ -159,7 +160,9 @@ struct Over {
 impl Reception {
     /// How many handshakes can be half-open.
     pub const HALVES_MAX: usize = 64;
-    /// How many of these from one address: a host with as many sessions that begin at once.
+    /// How many of these only addresses have from which the password was known before.
+    pub(crate) const HALVES_KEPT: usize = 16;
+    /// How many from one address: a host with as many sessions that begin at once.
     pub const HALVES_OF_ONE_MAX: usize = 4;
     /// How long one can be: many times what Argon2 takes on a slow machine.
     pub const HALF_LIFETIME: Duration = Duration::from_secs(10);
@@ -170,6 +173,8 @@ impl Reception {
     /// interval.
     const STRANGERS: (u32, Duration) = (8, Duration::from_millis(250));
     const OPEN: (u32, Duration) = (64, Duration::from_millis(20));
+    /// When to come back whose place a session with keys holds.
+    const HELD_WAIT: Duration = Duration::from_secs(1);
     /// Refusals that are told to those who watch: so many at once, and then one in each interval. All are counted.
     const TOLD: (u32, Duration) = (16, Duration::from_secs(1));
 
@@ -334,11 +339,14 @@ impl Reception {
         let sid = self.new_sid(directory, &entrance)?;
         match (&entrance.access, start.ke1) {
             (Access::Password(record), Some(ke1)) => {
-                if let Err(wait) = self.admit(now, &begun, &start) {
-                    self.put_off(from, &start.handshake, wait);
-                    return None;
-                }
-                let half = self.half(now, record, (&ke1, payload), begun, start, (sid, choice));
+                let permit = match self.admit(now, &begun, &start) {
+                    Ok(permit) => permit,
+                    Err(wait) => {
+                        self.put_off(from, &start.handshake, wait);
+                        return None;
+                    }
+                };
+                let half = self.half(now, record, (&ke1, payload), begun, start, (sid, choice, permit));
                 if let Some(half) = half {
                     self.post.send(from.port, from.source, Cmd::Negotiated, half.answer.clone());
                     self.halves.push(half);
@@ -346,6 +354,10 @@ impl Reception {
                 None
             }
             _ => {
+                if directory.is_held(&start.group, &start.target, &start.initiator, &start.isid) {
+                    self.put_off(from, &start.handshake, Self::HELD_WAIT);
+                    return None;
+                }
                 if let Err(wait) = self.open.take(now, Self::OPEN.1) {
                     self.put_off(from, &start.handshake, wait);
                     return None;
@@ -364,7 +376,7 @@ impl Reception {
         (ke1, payload): (&[u8; KE1_LEN], &[u8]),
         begun: Begun,
         start: Box<Start>,
-        (sid, choice): (u32, Parameters),
+        (sid, choice, permit): (u32, Parameters, Permit),
     ) -> Option<Half> {
         let mut answer =
             Answer { handshake: start.handshake, sid, choice, stretch: record.cost(), ke2: [0; KE2_LEN] };
@@ -376,13 +388,13 @@ impl Reception {
         let context = context(payload, &encode(&answer)).ok()?;
         let made = record.answer(&start.group, ke1, &context, &mut self.random);
         let Ok((pending, ke2)) = made else {
-            self.guesses.put_back(&start.group);
+            self.guesses.put_back(&start.group, permit);
             self.stats.ignored += 1;
             return None;
         };
         answer.ke2 = ke2;
         let (frame_max, answer) = (choice.frame_max, encode(&answer));
-        Some(Half { begun, since: now, start, sid, choice, frame_max, context, pending, answer })
+        Some(Half { begun, since: now, start, sid, choice, frame_max, context, pending, answer, permit })
     }
 
     fn finish(
@@ -409,7 +421,7 @@ impl Reception {
             return None;
         };
         let half = self.halves.swap_remove(at);
-        self.guesses.right(&half.start.group);
+        self.guesses.right(now, &half.start.group, half.permit);
         let told = (half.sid, half.choice, half.frame_max);
         self.enter(now, directory, half.begun, &half.start, told, Some((secret, half.context)))
     }
@@ -460,12 +472,14 @@ impl Reception {
     }
 
     /// Lets a handshake with a password begin; if it may not now, says when.
-    fn admit(&mut self, now: Instant, begun: &Begun, start: &Start) -> Result<(), Duration> {
+    fn admit(&mut self, now: Instant, begun: &Begun, start: &Start) -> Result<Permit, Duration> {
         let same = self.halves.iter().filter(|half| half.begun.from == begun.from).count();
-        if self.halves.len() >= Self::HALVES_MAX || same >= Self::HALVES_OF_ONE_MAX {
+        let source = (begun.from.port, begun.from.source);
+        let kept = if self.guesses.is_member(&start.group, source) { 0 } else { Self::HALVES_KEPT };
+        if self.halves.len() >= Self::HALVES_MAX - kept || same >= Self::HALVES_OF_ONE_MAX {
             return Err(Self::HALF_LIFETIME / 20);
         }
-        self.guesses.begin(now, &start.group)
+        self.guesses.begin(now, &start.group, source)
     }
 
     fn put_off(&mut self, from: From, handshake: &HandshakeId, wait: Duration) {
@@ -543,7 +557,7 @@ impl Reception {
     pub fn handle_timeout(&mut self, now: Instant) {
         let old = |half: &mut Half| now >= half.since.after(Self::HALF_LIFETIME);
         for half in self.halves.extract_if(.., old).collect::<Vec<_>>() {
-            self.guesses.wrong(now, &half.start.group);
+            self.guesses.wrong(now, &half.start.group, half.permit);
             self.stats.unfinished += 1;
             self.tell(now, half.begun.from, &half.start, Refused::Unfinished);
         }

@@ -61,6 +61,22 @@ fn urgent_messages_go_first_then_what_was_lost_then_the_others_in_turn() {
 }
 
 #[test]
+fn long_messages_follow_each_other_and_short_ones_take_turns_with_them() {
+    let mut outbox = Outbox::default();
+    let room = 64 << 10;
+    let longs = [1 << 20, (1 << 20) + 1, 1 << 20].map(|len| outbox.push(message(0, len, Level::None)));
+    // Two portions of commands with their first bursts.
+    let shorts: Vec<Key> = (0..8).map(|_| outbox.push(message(0, room, Level::None))).collect();
+    let mut order: Vec<Key> = take_all(&mut outbox, 0, room).into_iter().map(|(key, ..)| key).collect();
+    order.dedup();
+    let (first, second) = shorts.split_at(4);
+    let [a, b, c] = longs;
+    // What is longer than a long one's portion lets the next one pass, with its last byte.
+    let want = [first, &[a], second, &[a, b, c, b]].concat();
+    assert_eq!(order, want);
+}
+
+#[test]
 fn what_was_withdrawn_is_neither_sent_nor_repeated() {
     let mut outbox = Outbox::default();
     let (a, b) = (outbox.push(message(0, 500, Level::None)), outbox.push(message(0, 500, Level::None)));

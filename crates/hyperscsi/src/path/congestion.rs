@@ -26,9 +26,9 @@ const BYTES_MAX: u64 = 64 << 20;
 /// How many frames may stand in a queue, whatever the allowance.
 const QUEUE_FRAMES: u64 = 8;
 /// Up to so many frames lost of a thousand, nothing is done.
-const IGNORED_PERMILLE: u64 = 20;
+pub(crate) const IGNORED_PERMILLE: u64 = 20;
 /// Above so many the window shrinks: 15 % more than what arrives is sent then.
-const TOLERATED_PERMILLE: u64 = 130;
+pub(crate) const TOLERATED_PERMILLE: u64 = 130;
 /// How many frames make a loss rate.
 const RATE_FRAMES: u64 = 64;
 /// How many round trips a seen rate counts.

@@ -19,6 +19,10 @@ const SHARE_MIN: u64 = 1;
 /// The largest window: half of what the replay bitmap tells apart.
 pub(crate) const WINDOW_MAX: u64 = 8192;
 
+/// How much of a port's receive ring sessions share, in percent. The rest is for handshakes, and for those who break the
+/// rules.
+pub(crate) const SHARED_PERCENT: usize = 80;
+
 /// How far beyond the limit a number is still taken: probes and bare acknowledgements may pass it. A path is probed about
 /// a thousand times before it is given up.
 pub(crate) const BEYOND_MAX: u64 = 2048;

@@ -18,7 +18,8 @@ const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_LAST: Duration = Duration::from_secs(30);
 
 /// Sizes in use: the largest veth and tunnels have, jumbo frames of switches and cards, FDDI, baby giants.
-const SIZES: [usize; 10] = [65_535, 16_110, 9_216, 9_000, 8_192, 4_470, 4_074, 3_498, 2_304, 1_998];
+pub(crate) const SIZES: [usize; 10] =
+    [65_535, 16_110, 9_216, 9_000, 8_192, 4_470, 4_074, 3_498, 2_304, 1_998];
 
 /// The search on one path.
 #[derive(Clone, Debug)]
@@ -94,6 +95,11 @@ impl Pmtu {
             Phase::Wanted { size, .. } => Some(size),
             _ => None,
         }
+    }
+
+    /// Returns whether what frames may have now is what was found, rather than where a search begins.
+    pub(crate) const fn is_settled(&self) -> bool {
+        matches!(self.phase, Phase::Done | Phase::Waiting { .. })
     }
 
     /// Returns when a path that is in use wants to be asked again.

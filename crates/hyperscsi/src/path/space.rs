@@ -7,6 +7,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use base::planted::{Bug, is};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 
@@ -119,7 +120,10 @@ impl Outgoing {
     }
 
     /// Returns how many more frames the peer's credit allows.
-    pub(crate) const fn credit(&self) -> u64 {
+    pub(crate) fn credit(&self) -> u64 {
+        if is(Bug::FramesIgnoreLimit) {
+            return u64::MAX;
+        }
         (self.limit + 1).saturating_sub(self.next)
     }
 

@@ -58,7 +58,8 @@ impl Disconnect {
     /// [`Malformed`]
     pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let mut block = Block::parse(payload)?;
-        if !block.rest.is_empty() {
+        let says_why = block.kind == GOODBYE;
+        if !block.rest.is_empty() || (block.info != 0 && !says_why) {
             return Err(Malformed::Value);
         }
         let disconnect = match block.kind {

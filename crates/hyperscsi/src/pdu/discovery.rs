@@ -123,6 +123,9 @@ impl Question {
 
     fn read(mut block: Block<'_>) -> Result<Self, Malformed> {
         let nonce = block.body.array()?;
+        if block.info != 0 {
+            return Err(Malformed::Value);
+        }
         let (mut group, mut target) = (None, None);
         block.items(|kind, value| match kind {
             GROUP => once(&mut group, GroupName::parse(value)?),
@@ -153,6 +156,12 @@ impl Answer {
 
     fn read(mut block: Block<'_>) -> Result<Self, Malformed> {
         let (nonce, instance) = (block.body.array()?, block.body.array()?);
+        //= hyperscsi#section-4.1
+        //# Reserved fields are 0 and MUST be checked
+        //# to be 0, so that a later revision can use them.
+        if block.info & !(AUTHENTICATES | MORE) != 0 {
+            return Err(Malformed::Value);
+        }
         let (authenticates, more) = (block.info & AUTHENTICATES != 0, block.info & MORE != 0);
         let (mut group, mut target, mut luns, mut macs, mut frame_max) = (None, None, None, None, None);
         block.items(|kind, value| match kind {

@@ -40,6 +40,9 @@ pub type HandshakeId = [u8; HANDSHAKE_LEN];
 /// A cookie.
 pub type Cookie = [u8; COOKIE_LEN];
 
+/// The payload of a HELLO at least: what comes back to an address that may be forged, a COOKIE, is no longer.
+pub const HELLO_PAYLOAD_MIN: usize = 4 + 16 + 3 + COOKIE_LEN;
+
 const HELLO: u8 = 1;
 const COOKIE: u8 = 2;
 const START: u8 = 3;
@@ -212,11 +215,15 @@ impl Negotiate {
     /// Appends the block to `out`. Nothing follows but padding.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Hello(hello) => put_block(out, HELLO, 0, |out| {
-                out.extend_from_slice(&hello.handshake);
-                put_bytes(out, GROUP_ITEM, hello.group.as_bytes());
-                put_bytes(out, TARGET_ITEM, hello.target.as_bytes());
-            }),
+            Self::Hello(hello) => {
+                let start = out.len();
+                put_block(out, HELLO, 0, |out| {
+                    out.extend_from_slice(&hello.handshake);
+                    put_bytes(out, GROUP_ITEM, hello.group.as_bytes());
+                    put_bytes(out, TARGET_ITEM, hello.target.as_bytes());
+                });
+                out.resize(out.len().max(start + HELLO_PAYLOAD_MIN), 0);
+            }
             Self::Start(start) => put_block(out, START, 0, |out| start.encode(out)),
             Self::Finish(finish) => put_block(out, FINISH, 0, |out| {
                 out.extend_from_slice(&finish.handshake);
@@ -233,6 +240,9 @@ impl Negotiate {
     pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let (kind, handshake, items) = Items::read(payload)?;
         match kind {
+            //= hyperscsi#section-6.2
+            //# A HELLO's payload MUST be padded to 63 bytes if it is shorter, and a target MUST drop a shorter one
+            HELLO if payload.len() < HELLO_PAYLOAD_MIN => Err(Malformed::Short),
             HELLO => {
                 let (group, target) = (need(items.group)?, need(items.target)?);
                 Ok(Self::Hello(Hello { handshake, group, target }))
@@ -415,6 +425,8 @@ fn put_bytes(out: &mut Vec<u8>, kind: u8, value: &[u8]) {
 
 /// Returns the block at the front of `payload` with zeros where the value of its last item stands, if that is as long as
 /// `len`: what the other end of a handshake computes over before it can make that value.
+//= hyperscsi#section-4.9
+//# What is left out where something is computed over a block (COOKIE of START, KE2 of ANSWER, PROOF of ACCEPT) MUST be its last item.
 pub(crate) fn without_last(payload: &[u8], len: usize) -> Result<Vec<u8>, Malformed> {
     let whole = Block::parse(payload)?;
     let mut block = payload.get(..payload.len() - whole.rest.len()).unwrap_or_default().to_vec();

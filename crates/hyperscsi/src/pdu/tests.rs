@@ -382,3 +382,45 @@ fn damaged_payloads_are_read_without_harm() {
         }
     }
 }
+
+//= hyperscsi#section-4.1
+//= type=test
+//# Reserved fields are 0 and MUST be checked
+//# to be 0, so that a later revision can use them.
+#[test]
+fn an_info_that_says_nothing_is_checked_to_be_zero() {
+    let question = Discovery::Question(Question { nonce: [1; 16], group: group(), target: None });
+    let mut payload = bytes(|out| question.encode(out));
+    assert!(Discovery::parse(&payload).is_ok());
+    payload[1] = 1;
+    assert_eq!(Discovery::parse(&payload), Err(Malformed::Value));
+    let mut payload = bytes(|out| Discovery::Answer(answer()).encode(out));
+    for bit in 0..6 {
+        payload[1] ^= 1 << bit;
+        assert_eq!(Discovery::parse(&payload), Err(Malformed::Value), "bit {bit}");
+        payload[1] ^= 1 << bit;
+    }
+    assert!(Discovery::parse(&payload).is_ok());
+    for said in [Disconnect::Done, Disconnect::Unknown { sid: 9 }] {
+        let mut payload = bytes(|out| said.encode(out));
+        assert_eq!(Disconnect::parse(&payload), Ok(said));
+        payload[1] = 1;
+        assert_eq!(Disconnect::parse(&payload), Err(Malformed::Value));
+    }
+}
+
+//= hyperscsi#section-6.2
+//= type=test
+//# A HELLO's payload MUST be padded to 63 bytes if it is shorter, and a target MUST drop a shorter one
+#[test]
+fn a_hello_is_no_shorter_than_the_cookie_that_answers_it() {
+    let cookie = bytes(|out| Negotiated::Cookie { handshake: [4; 16], cookie: [3; 40] }.encode(out));
+    for target in ["eui.02004567a425678d", "iqn.2026-01.org.example:a-disk-with-a-long-name"] {
+        let group = GroupName::new("g").unwrap();
+        let hello = Negotiate::Hello(Hello { handshake: [4; 16], group, target: name(target) });
+        let payload = bytes(|out| hello.encode(out));
+        assert!(payload.len() >= cookie.len(), "{} bytes", payload.len());
+        assert_eq!(Negotiate::parse(&payload), Ok(hello));
+        assert_eq!(Negotiate::parse(&payload[..cookie.len() - 1]), Err(Malformed::Short));
+    }
+}

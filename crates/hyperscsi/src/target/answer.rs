@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use base::arena::Key;
 use base::buffer::DataList;
 
-use super::contract::{Down, Finish, TaskRef, status};
+use super::contract::{Down, Event, Finish, SessionId, TaskRef, status};
 use super::engine::Engine;
 use super::exchange::{Ending, Exchange, Holder};
-use crate::association::{Event as Transported, Message, MessageId};
+use crate::association::{Event as Transported, Message, MessageId, PathAddress};
 use crate::exchange::landing::to_usize;
 use crate::frame::Cmd;
 use crate::pdu::abort::{Abort, AbortResult};
@@ -221,7 +221,17 @@ impl Engine {
             Transported::Delivered(message) => self.acknowledged(key, message),
             Transported::Lost => self.end_session(key, Down::PathLost),
             Transported::Misbehaved => self.end_session(key, Down::Misbehaved),
+            Transported::KeysChanged => self.stats.key_updates += 1,
             Transported::KeysExhausted => self.end_session(key, Down::KeysExhausted),
+            Transported::PathWidth { path, width } => {
+                let Some(session) = self.sessions.get(key).filter(|session| session.is_up()) else { return };
+                let mut paths = session.transport.iter().flat_map(|transport| transport.paths());
+                if let Some(PathAddress { port, mac: peer }) =
+                    paths.find(|view| view.id == path).map(|view| view.address)
+                {
+                    self.events.push_back(Event::PathWidth { session: SessionId(key), port, peer, width });
+                }
+            }
             Transported::PathUp(_)
             | Transported::PathDown(_)
             | Transported::PathMtu { .. }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use base::buffer::DataList;
 use base::ether::{EtherPort, Mac};
 
-use crate::association::PathView;
+use crate::association::{Drops, PathTotals, PathView, PathWidth};
 use crate::handle::handle;
 use crate::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use crate::pdu::name::{GroupName, Name};
@@ -61,6 +61,17 @@ pub enum Event {
     TaskGone {
         /// The task.
         task: TaskRef,
+    },
+    /// What a path of a session carries turned out to be less than our port takes, or to be all of that again.
+    PathWidth {
+        /// The session.
+        session: SessionId,
+        /// Our port.
+        port: EtherPort,
+        /// The initiator's.
+        peer: Mac,
+        /// What it carries.
+        width: PathWidth,
     },
     /// A session ended: the I_T nexus is lost (SAM-5 §6.4). Every task of it was reported gone before.
     SessionDown {
@@ -188,6 +199,10 @@ pub struct Traffic {
     pub data_in_bytes: u64,
     /// Bytes of Data-Out received, each once.
     pub data_out_bytes: u64,
+    /// Requests that had come before, and were not carried out again.
+    pub duplicates: u64,
+    /// Frames of exchanges that are over, or were never begun: what is late.
+    pub strays: u64,
 }
 
 /// A session, for those who watch.
@@ -215,6 +230,10 @@ pub struct SessionView<'a> {
     pub unacknowledged_bytes: usize,
     /// What it did so far.
     pub traffic: Traffic,
+    /// Frames that it did not take, by reason.
+    pub drops: Drops,
+    /// What its paths did so far, those included that are gone.
+    pub totals: PathTotals,
     /// The SIDs: the initiator's and ours.
     pub sids: (u32, u32),
 }

@@ -20,6 +20,9 @@ impl Engine {
     /// Puts data where it belongs.
     pub(super) fn land(&mut self, key: Key, level: Level, offset: u32, data: &[u8]) -> Result<(), Stray> {
         let exchange = self.exchanges.get_mut(key).ok_or(Stray::Over)?;
+        //= hyperscsi#section-7.1
+        //# Each exchange has the level of its first Request frame; every other frame of it MUST have at
+        //# least that level, else it is dropped and counted.
         if level < exchange.level {
             return Err(Stray::Unprotected);
         }

@@ -30,8 +30,8 @@ impl Engine {
             Down::Reinstated => Some(Disconnect::Goodbye(DisconnectReason::REPLACED)),
             Down::Closed => Some(Disconnect::Goodbye(DisconnectReason::CLOSED)),
             Down::Misbehaved => Some(Disconnect::Goodbye(DisconnectReason::BROKEN)),
-            Down::KeysExhausted => Some(Disconnect::Goodbye(DisconnectReason::KEYS_EXHAUSTED)),
-            Down::PathLost => None,
+            // There is nobody to tell, or nothing left to say it with.
+            Down::PathLost | Down::KeysExhausted => None,
         };
         session.phase = if said.is_some() {
             Phase::Leaving(self.now.after(self.limits.farewell_within))
@@ -62,6 +62,9 @@ impl Engine {
     /// Forgets a session that is over.
     pub(super) fn remove_session(&mut self, key: Key) {
         let Some(session) = self.sessions.remove(key) else { return };
+        if let Some(transport) = &session.transport {
+            self.stats.past.join(&transport.stats().paths);
+        }
         self.sids.remove(&session.sids.1);
         self.door.session_ended(session.sids.1);
         self.share_rings();

@@ -22,9 +22,11 @@ use base::time::{Duration, Instant};
 use super::contract::{Directory, Event, SessionId, SessionView};
 use super::exchange::Exchange;
 use super::session::{Phase, Session};
+use crate::association::{Drops, PathTotals};
 use crate::frame::{BadFrame, Cmd, Header};
 use crate::login::target::{Refusal, Stats as Handshakes};
 use crate::pdu::parameters::Parameters;
+use crate::seal::KeyLimits;
 
 /// Every HyperSCSI session of a shard.
 pub struct Engine {
@@ -75,9 +77,8 @@ pub struct Limits {
     pub farewell_within: Duration,
     /// How long data may wait for the request that it belongs to.
     pub unborn_within: Duration,
-    /// The top byte of every SID that this engine gives, so that frames can be told apart from those of engines beside
-    /// it.
-    pub steering: u8,
+    /// When the keys of what is sent are changed.
+    pub key_limits: KeyLimits,
 }
 
 impl Default for Limits {
@@ -90,7 +91,7 @@ impl Default for Limits {
             parameters: Parameters { exchanges: 128, ..Parameters::DEFAULT },
             farewell_within: Duration::from_secs(1),
             unborn_within: Duration::from_secs(60),
-            steering: 0,
+            key_limits: KeyLimits::default(),
         }
     }
 }
@@ -102,8 +103,6 @@ pub struct Stats {
     pub sessions: u64,
     /// Sessions that ended because the same initiator port began another.
     pub reinstated: u64,
-    /// Sessions without keys that claimed the place of one with keys, and are none.
-    pub outranked: u64,
     /// Frames that were none, of another version, or with a reserved bit.
     pub bad_frames: u64,
     /// Frames to sessions that there are not.
@@ -112,6 +111,12 @@ pub struct Stats {
     pub hints: u64,
     /// Frames that their session did not take: damaged, forged, replayed, from elsewhere.
     pub refused_frames: u64,
+    /// The same, by reason.
+    pub drops: Drops,
+    /// How often sessions changed the keys of what they send.
+    pub key_updates: u64,
+    /// What paths did of sessions that are gone.
+    pub past: PathTotals,
     /// SCSI commands taken.
     pub commands: u64,
     /// Task management requests taken.
@@ -233,7 +238,10 @@ impl Engine {
         let taken = transport.frame(now, port, source, header, bytes, &mut |header, payload| {
             self.deliver(now, key, header, payload, directory);
         });
-        self.stats.refused_frames += u64::from(taken.is_err());
+        if let Err(why) = taken {
+            self.stats.refused_frames += 1;
+            self.stats.drops.count(why);
+        }
         let rewindowed = transport.take_rewindowed();
         if let Some(session) = self.sessions.get_mut(key) {
             session.transport = Some(transport);
@@ -288,6 +296,22 @@ impl Engine {
             }
             self.stir_session(key);
         }
+    }
+
+    /// Takes note that a port lost `count` more frames because nobody had received those before them.
+    pub fn frames_overrun(&mut self, now: Instant, port: EtherPort, count: u32) {
+        self.now = now;
+        for key in self.sessions.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+            if let Some(transport) = self.transport(key) {
+                transport.frames_overrun(port, count);
+            }
+            self.stir_session(key);
+        }
+    }
+
+    /// Returns whether there is no session, not even one whose last words are under way.
+    pub fn is_quiet(&self) -> bool {
+        self.sessions.is_empty()
     }
 
     /// Returns how many more blocks of entropy the engine would like to have in reserve.
@@ -355,6 +379,8 @@ impl Engine {
             tasks: session.tasks,
             unacknowledged_bytes: session.answers.held(),
             traffic: session.traffic,
+            drops: session.transport.as_ref().map(|transport| transport.stats().drops).unwrap_or_default(),
+            totals: session.transport.as_ref().map(|transport| transport.stats().paths).unwrap_or_default(),
             sids: session.sids,
         })
     }
@@ -362,6 +388,15 @@ impl Engine {
     /// Returns what the engine did so far.
     pub const fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Returns what all paths did so far, of sessions at hand and gone.
+    pub fn path_totals(&self) -> PathTotals {
+        let mut totals = self.stats.past;
+        for transport in self.sessions.iter().filter_map(|(_, session)| session.transport.as_ref()) {
+            totals.join(&transport.stats().paths);
+        }
+        totals
     }
 
     /// Returns how many bytes of data are taken from the budgets: none when no task is open.

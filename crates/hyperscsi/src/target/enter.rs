@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use base::arena::Key;
+use base::arena::{Arena, Key};
 use base::budget::Share;
 use base::ether::{EtherPort, FrameBatch, Mac, PortState};
 use base::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use crate::login::Agreed;
 use crate::login::directory::{Directory as Asked, Entrance, Export};
 use crate::login::post::Post;
 use crate::login::target::{Reception, Refusal, Stats as Handshakes};
+use crate::path::credit::SHARED_PERCENT;
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::name::{GroupName, Name};
 use crate::random::Random;
@@ -39,10 +40,6 @@ pub(super) struct Door {
 
 /// How many hints are given in a second: as many as initiators may share a group of servers.
 const HINTS_PER_SECOND: u32 = 256;
-
-/// How much of a port's receive ring sessions share, in percent. The rest is for handshakes, and for those who break the
-/// rules.
-const SHARED_PERCENT: usize = 80;
 
 /// What a session needs of it to get anywhere.
 const SHARE_LEAST: usize = 8;
@@ -125,6 +122,7 @@ impl Door {
 struct Desk<'a> {
     asked: &'a dyn Directory,
     sids: &'a BTreeMap<u32, Key>,
+    sessions: &'a Arena<Session>,
     full: bool,
     /// How many frames of a new session there is room for, in each space, before it hears of credit.
     frames_initial: u32,
@@ -149,6 +147,13 @@ impl Asked for Desk<'_> {
     fn sid_taken(&self, sid: u32) -> bool {
         self.sids.contains_key(&sid) || self.asked.sid_taken(sid)
     }
+
+    //= hyperscsi#section-6.6
+    //# A session of a group without a password never takes the place of a keyed one
+    fn is_held(&self, group: &GroupName, target: &Name, initiator: &Name, isid: &[u8; 6]) -> bool {
+        let held = |session: &Session| session.keyed && session.is_of(group, target, initiator, isid);
+        self.sessions.iter().any(|(_, session)| held(session))
+    }
 }
 
 impl Engine {
@@ -165,7 +170,8 @@ impl Engine {
         let full = self.sessions.len() > usize::from(self.limits.sessions_max)
             || self.sessions_at(port) > self.shared_slots(port) / SHARE_LEAST;
         let frames_initial = self.frames_initial(port);
-        let desk = Desk { asked: directory, sids: &self.sids, full, frames_initial };
+        let desk =
+            Desk { asked: directory, sids: &self.sids, sessions: &self.sessions, full, frames_initial };
         let agreed = match header.cmd {
             Cmd::Negotiate => {
                 let half_open = self.door.reception.half_open();
@@ -194,21 +200,8 @@ impl Engine {
         // proved the same. Another group is another target port, so the same name there is another nexus.
         //= hyperscsi#section-6.6
         //# A session never takes the place of one that came with another group.
-        let same = |session: &Session| {
-            session.is_up()
-                && session.group == agreed.group
-                && session.isid == agreed.isid
-                && session.initiator == agreed.initiator
-                && session.target_name == agreed.target
-        };
-        //= hyperscsi#section-6.6
-        //# A session of a group without a password never takes the place of a keyed one.
-        let outranks = |session: &Session| same(session) && session.keyed && agreed.keys.is_none();
-        if self.sessions.iter().any(|(_, session)| outranks(session)) {
-            self.stats.outranked += 1;
-            self.door.session_ended(agreed.sid_in);
-            return;
-        }
+        let same =
+            |session: &Session| session.is_of(&agreed.group, &agreed.target, &agreed.initiator, &agreed.isid);
         let older: Vec<Key> =
             self.sessions.iter().filter(|(_, session)| same(session)).map(|(key, _)| key).collect();
         for key in older {
@@ -219,7 +212,11 @@ impl Engine {
         let mut ours = ours.map_or(self.limits.parameters, |entrance| entrance.parameters);
         ours.frames_initial = ours.frames_initial.min(self.frames_initial(agreed.port));
         let share = self.share_at(agreed.port, self.sessions_at(agreed.port) + 1);
-        let plan = Plan::new(&ours, &agreed.parameters, share, agreed.token, self.door.random.bytes());
+        let entropy = self.door.random.bytes();
+        let plan = Plan {
+            key_limits: self.limits.key_limits,
+            ..Plan::new(&ours, &agreed.parameters, share, agreed.token, entropy)
+        };
         let address = PathAddress { port: agreed.port, mac: agreed.peer };
         let mut transport = Association::new(
             Role::Target,
@@ -279,6 +276,9 @@ impl Engine {
         })));
     }
 
+    //= hyperscsi#section-9.2
+    //# all windows of all
+    //# sessions together MUST NOT exceed 80 % of what the port can hold until it is read (its receive ring)
     /// Divides each port's receive ring among the sessions that have a path there.
     pub(super) fn share_rings(&mut self) {
         let ports = self.ports.iter().filter(|(_, entry)| entry.is_up).map(|(port, _)| *port);

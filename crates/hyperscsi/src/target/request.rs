@@ -4,9 +4,10 @@
 use alloc::boxed::Box;
 
 use base::arena::Key;
+use base::planted::{Bug, is};
 use base::time::Instant;
 
-use super::contract::{Directory, Down, SessionId};
+use super::contract::{Directory, Down, SessionId, Traffic};
 use super::engine::Engine;
 use super::exchange::{Ending, Exchange, Holder, What};
 use super::session::{Session, Slot, Waiting};
@@ -72,14 +73,23 @@ impl Engine {
             Cmd::Disconnect => self.disconnect(key, header, payload),
             _ => Err(Stray::Malformed),
         };
-        match taken {
-            Ok(()) => {}
-            Err(Stray::Duplicate) => self.stats.duplicates += 1,
-            Err(Stray::Over) => self.stats.strays += 1,
-            Err(Stray::Unprotected) => self.stats.unprotected += 1,
-            Err(Stray::Malformed) => self.stats.malformed += 1,
-            Err(Stray::Misnumbered) => self.stats.misnumbered += 1,
-            Err(Stray::Misplaced) => self.stats.misplaced += 1,
+        let Err(why) = taken else { return };
+        // The session may have ended by what it said.
+        let mut nowhere = Traffic::default();
+        let traffic = self.sessions.get_mut(key).map_or(&mut nowhere, |session| &mut session.traffic);
+        match why {
+            Stray::Duplicate => {
+                self.stats.duplicates += 1;
+                traffic.duplicates += 1;
+            }
+            Stray::Over => {
+                self.stats.strays += 1;
+                traffic.strays += 1;
+            }
+            Stray::Unprotected => self.stats.unprotected += 1,
+            Stray::Malformed => self.stats.malformed += 1,
+            Stray::Misnumbered => self.stats.misnumbered += 1,
+            Stray::Misplaced => self.stats.misplaced += 1,
         }
     }
 
@@ -103,6 +113,7 @@ impl Engine {
         match numbers.arrived.judge(header.xid) {
             Standing::New => {}
             Standing::Beyond => return Err(Stray::Misnumbered),
+            Standing::Duplicate if is(Bug::FramesRunTwice) && slot == Slot::Free => {}
             Standing::Duplicate => {
                 // It may bring more of the data than the first one did, if the path takes longer frames by now.
                 if let Slot::Same(exchange) = slot {
@@ -125,6 +136,8 @@ impl Engine {
             Request::Command(command) => command.lun,
             Request::Manage(manage) => manage.lun,
         };
+        //= hyperscsi#section-7.1
+        //# A Request below the least level of its logical unit MUST NOT be executed
         let least = directory.least_level(SessionId(key), lun);
         let short = level < least || !session.parameters.levels.has(level);
         match request {
@@ -244,6 +257,9 @@ impl Engine {
         let slot = numbers.slot(&self.exchanges, header.tag, header.xid);
         if let Slot::Same(exchange) = slot {
             return self.land(exchange, level, header.off, payload);
+        }
+        if let (Slot::Other(other), true) = (slot, is(Bug::FramesTakeLate)) {
+            return self.land(other, level, header.off, payload);
         }
         // It may have overtaken its request.
         let first_burst = session.parameters.first_burst;

@@ -160,6 +160,15 @@ impl Session {
         self.phase == Phase::Up
     }
 
+    /// Returns whether it is up, and that of this initiator port with this target port.
+    pub(super) fn is_of(&self, group: &GroupName, target: &Name, initiator: &Name, isid: &[u8; 6]) -> bool {
+        self.is_up()
+            && self.group == *group
+            && self.isid == *isid
+            && self.initiator == *initiator
+            && self.target_name == *target
+    }
+
     pub(super) fn numbers(&self, class: Class) -> &Numbers {
         let [open, protected] = &self.numbers;
         if class == Class::Open { open } else { protected }

@@ -373,7 +373,7 @@ fn a_name_claimed_in_another_group_ends_no_session_and_stops_no_task() {
         world.rest(2 * SECOND);
         let groups: Vec<&str> = world.engine.sessions().map(|session| &**session.group).collect();
         assert_eq!(groups, [GROUP, GUESTS]);
-        assert_eq!((world.engine.stats().reinstated, world.engine.stats().outranked), (0, 0));
+        assert_eq!((world.engine.stats().reinstated, world.engine.handshakes().put_off), (0, 0));
         assert!(world.initiators[0].session.is_up() && !world.initiators[0].ended.contains_key(&task));
         assert_eq!(world.server.tasks.len(), 1);
         // In its own group a host that comes back takes the place of what it was.

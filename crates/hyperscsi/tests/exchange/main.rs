@@ -9,8 +9,10 @@
 )]
 
 mod hostile;
+mod keys;
 mod loss;
 mod management;
 mod pair;
 mod places;
+mod rings;
 mod world;

@@ -1,6 +1,10 @@
 //! Whose place a new session takes.
 
+use base::ether::Mac;
 use base::time::Duration;
+use hyperscsi::frame::{Cmd, HEADER_LEN, Header};
+use hyperscsi::initiator::contract as ours;
+use hyperscsi::pdu::discovery::{Answer, Discovery};
 use hyperscsi::target::contract::Down;
 use netem::frame::FramePlan;
 
@@ -14,7 +18,9 @@ fn who_says_the_same_name_without_a_password_does_not_end_the_session_of_who_kne
     world.config.unlock();
     world.join(world.plan_of(1));
     world.rest(Duration::from_secs(3));
-    assert!(world.engine.stats().outranked > 0 && world.engine.stats().reinstated == 0);
+    assert!(world.engine.handshakes().put_off > 0 && world.engine.stats().reinstated == 0);
+    assert_eq!(world.initiators[1].ups, 0, "he is not told that he has a session");
+    assert_eq!(world.engine.stats().unknown_sids, 0);
     assert_eq!(world.engine.sessions().map(|session| session.authenticated).collect::<Vec<_>>(), [true]);
     let task = world.write(0, 0, 8, 1, 5);
     world.good(0, task);
@@ -28,7 +34,53 @@ fn who_begins_again_ends_its_own_older_session() {
         world.up();
         world.restart_initiator(0, world.plan_of(1));
         world.run(Duration::from_secs(5), |world| world.engine.stats().reinstated == 1);
-        assert_eq!((world.engine.stats().reinstated, world.engine.stats().outranked), (1, 0));
+        assert_eq!((world.engine.stats().reinstated, world.engine.handshakes().put_off), (1, 0));
         assert_eq!(world.server.downs, [Down::Reinstated]);
     }
+}
+
+//= hyperscsi#section-5
+//= type=test
+//# An initiator MUST NOT use both as paths of one session, and SHOULD say so to its user.
+#[test]
+fn another_server_of_the_same_name_is_told_once_and_no_path_leads_to_it() {
+    let mut world = World::new(1, FramePlan::CLEAN, Some("sesame"));
+    world.captures = true;
+    world.join(world.plan_of(1));
+    world.up();
+    world.rest(Duration::from_millis(10));
+    let mut questions = world.capture.iter().filter_map(|(_, _, payload)| {
+        let header = Header::parse(payload).ok()?.0;
+        let body = &payload[HEADER_LEN..HEADER_LEN + usize::from(header.len)];
+        match Discovery::parse(body).ok().filter(|_| header.cmd == Cmd::Discovery)? {
+            Discovery::Question(question) if question.target.is_some() => Some((header, question)),
+            _ => None,
+        }
+    });
+    let (header, question) = questions.next_back().expect("it looks for more paths");
+    let (here, other) = (world.sockets[1].state.mac, Mac([2, 0, 0, 0, 0, 99]));
+    for instance in [[8; 16], [9; 16]] {
+        let answer = Discovery::Answer(Answer {
+            nonce: question.nonce,
+            instance,
+            group: question.group.clone(),
+            target: name(TARGET),
+            authenticates: true,
+            luns: Vec::new(),
+            more: false,
+            macs: vec![other],
+            frame_max: 1500,
+        });
+        let mut body = Vec::new();
+        answer.encode(&mut body);
+        let header = Header { len: body.len() as u16, ..header };
+        world.inject(here, other, &raw(&header, &body));
+        world.rest(Duration::from_millis(10));
+    }
+    let told =
+        |event: &&ours::Event| matches!(event, ours::Event::OtherServer { peer, .. } if *peer == other);
+    assert_eq!(world.initiators[0].events.iter().filter(told).count(), 1);
+    let peers: Vec<Mac> = world.initiators[0].session.paths().map(|path| path.address.mac).collect();
+    assert_eq!(peers, [world.sockets[0].state.mac]);
+    assert!(world.capture.iter().all(|(to, ..)| *to != other), "nothing is sent there");
 }

@@ -151,6 +151,7 @@ impl Server {
                 self.sessions.retain(|other| *other != session);
                 self.downs.push(why);
             }
+            Event::PathWidth { .. } => {}
             Event::Command(command) => {
                 self.executed += 1;
                 let word = |at: usize| u32::from_be_bytes(command.cdb[at..at + 4].try_into().unwrap());

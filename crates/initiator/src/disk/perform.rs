@@ -420,21 +420,44 @@ pub fn fault_of(error: &DiskError, block_size: BlockSize) -> Failure {
             | CommandError::Lost
             | CommandError::OtherDevice(_)
             | CommandError::Stopped => Fault::Gone,
-            _ => Fault::Medium,
+            CommandError::ReservationConflict => Fault::Reserved,
+            CommandError::Busy => Fault::Busy,
+            CommandError::Aborted => Fault::Aborted,
+            CommandError::TargetFailure | CommandError::Nonsense(_) | CommandError::Status(_) => {
+                Fault::Hardware
+            }
+            CommandError::Sense(_)
+            | CommandError::NoSense
+            | CommandError::Rejected(_)
+            | CommandError::Short { .. }
+            | CommandError::NoText => Fault::Medium,
         }
         .into();
     };
     let at = sense.information.and_then(|number| block_size.offset_of(Lba(number))).map(|at| at.0);
     let fault = match (sense.key, sense.asc) {
         (_, Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT) => Fault::NoSpace,
+        (_, Asc::LOGICAL_UNIT_ACCESS_NOT_AUTHORIZED | Asc::ACCESS_DENIED_NO_ACCESS_RIGHTS) => {
+            Fault::Forbidden
+        }
         (SenseKey::DATA_PROTECT, _) => Fault::ReadOnly,
         (_, Asc::LBA_OUT_OF_RANGE) => Fault::OutOfRange,
-        (_, Asc::LOGICAL_UNIT_NOT_SUPPORTED | Asc::MEDIUM_NOT_PRESENT | Asc::DEVICE_IDENTIFIER_CHANGED) => {
-            Fault::Gone
-        }
+        (
+            _,
+            Asc::LOGICAL_UNIT_NOT_SUPPORTED
+            | Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION
+            | Asc::MEDIUM_NOT_PRESENT
+            | Asc::DEVICE_IDENTIFIER_CHANGED,
+        ) => Fault::Gone,
         (SenseKey::ILLEGAL_REQUEST, _) => Fault::Unsupported,
+        (SenseKey::NOT_READY, _) => Fault::Busy,
+        (SenseKey::ABORTED_COMMAND, _) => Fault::Aborted,
+        (SenseKey::HARDWARE_ERROR, _) => Fault::Hardware,
         (SenseKey::MEDIUM_ERROR, _) => return Failure { fault: Fault::Medium, at },
         _ => Fault::Medium,
     };
     fault.into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
 use base::time::Instant;
 use hyperscsi::frame::Header;
-use hyperscsi::initiator::contract::Event as Asked;
+use hyperscsi::initiator::contract::{Down, Event as Asked, Lost};
 use hyperscsi::login::{Done, Job};
 use iscsi::pdu::tmf_response::TmfResult;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -60,6 +60,18 @@ impl Sessions {
             if let Some(state) = self.ports.up.get(&port) {
                 bring_up(ether, now, port, state);
             }
+        }
+        for port in self.ports.up.keys().copied().collect::<Vec<_>>() {
+            self.share_ring(port);
+        }
+    }
+
+    /// Divides what a port can hold among the sessions that use it.
+    fn share_ring(&mut self, port: EtherPort) {
+        let Some(slots) = self.ports.up.get(&port).map(|state| state.receive_slots) else { return };
+        let share = slots / self.on_port(port).count().max(1);
+        for ether in self.on_port(port) {
+            ether.session.set_receive_slots(port, share.max(1));
         }
     }
 
@@ -145,6 +157,12 @@ impl Sessions {
             }
             Asked::PathUp { port, peer } => News::WayUp { interface: name(&self.ports, port), peer },
             Asked::PathDown { port, peer } => News::WayLost { interface: name(&self.ports, port), peer },
+            Asked::OtherServer { port, peer } => {
+                News::OtherServer { interface: name(&self.ports, port), peer }
+            }
+            Asked::PathWidth { port, peer, width } => {
+                News::WayWidth { interface: name(&self.ports, port), peer, width }
+            }
             Asked::Recovering(_) => {
                 if let Some(ether) = self.seat(id).and_then(|seat| seat.session.ether()) {
                     ether.sid = None;
@@ -153,7 +171,10 @@ impl Sessions {
             }
             Asked::Down(why) => {
                 let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
-                let down = SessionDown { why: Why::HyperScsi(why), system: seat.system.take() };
+                let silent = || not_up(&self.ports, seat.session.ether()?);
+                let no_port = matches!(why, Down::NoPath(Lost::NoPort) | Down::Hopeless(Lost::NoPort));
+                let system = seat.system.take().or_else(|| no_port.then(silent).flatten());
+                let down = SessionDown { why: Why::HyperScsi(why), system };
                 seat.down = Some(down.clone());
                 // What waited here is told before the end is.
                 seat.advance(now, id, &mut self.events);
@@ -177,6 +198,7 @@ impl FrameMachine for Sessions {
         for ether in self.on_port(port) {
             bring_up(ether, now, port, state);
         }
+        self.share_ring(port);
     }
 
     fn port_down(&mut self, now: Instant, port: EtherPort) {
@@ -228,6 +250,26 @@ impl FrameMachine for Sessions {
         for ether in self.on_port(port) {
             ether.session.frames_too_long(now, port, count);
         }
+    }
+
+    fn frames_overrun(&mut self, now: Instant, port: EtherPort, count: u32) {
+        for ether in self.on_port(port) {
+            ether.session.frames_overrun(now, port, count);
+        }
+    }
+}
+
+/// Says which of its interfaces a session waits for.
+fn not_up(ports: &Ports, ether: &Ether) -> Option<String> {
+    let up = |name: &&String| {
+        let at = ports.names.iter().position(|known| known == *name);
+        at.is_some_and(|at| ports.up.contains_key(&port(at)))
+    };
+    let names: Vec<&str> = ether.interfaces.iter().filter(|name| !up(name)).map(String::as_str).collect();
+    match names.as_slice() {
+        [] => None,
+        [name] => Some(format!("interface {name} is not up")),
+        names => Some(format!("interfaces {} are not up", names.join(", "))),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the owner of sessions is told.
 
 use base::ether::Mac;
+use hyperscsi::association::PathWidth;
 use iscsi::discovery::Discovered;
 use iscsi::initiator::contract::{ConnectionDown, Notice, Slot, Up as IscsiUp};
 use iscsi::login::directory::TargetAddress;
@@ -61,6 +62,23 @@ pub enum News {
         /// Our interface.
         interface: String,
         /// The target's address.
+        peer: Mac,
+    },
+    /// What a path of HyperSCSI carries turned out to be less than our interface takes, or to be all of that again.
+    WayWidth {
+        /// Our interface.
+        interface: String,
+        /// The target's address.
+        peer: Mac,
+        /// The longest frames.
+        width: PathWidth,
+    },
+    /// Another server says that it serves a HyperSCSI target of this name: two servers with one identity, or somebody who
+    /// pretends.
+    OtherServer {
+        /// Our interface.
+        interface: String,
+        /// The other server's address.
         peer: Mac,
     },
     /// One of its connections is up.

@@ -29,6 +29,8 @@ pub struct Options {
     pub protection: Option<Protection>,
     /// Our own name.
     pub initiator: Option<IscsiName>,
+    /// What distinguishes the session from our others with the target; by chance if it is not said.
+    pub isid: Option<[u8; 6]>,
     /// The file that holds our password.
     pub password_file: Option<String>,
     /// The CHAP name that the target must prove to have.
@@ -116,7 +118,7 @@ impl std::fmt::Debug for OptionKey {
 }
 
 /// Every key that the query can hold.
-pub static KEYS: [OptionKey; 26] = [
+pub static KEYS: [OptionKey; 27] = [
     iscsi("header_digest", DIGESTS, "HeaderDigest", |options, value| {
         options.keys.header_digest = digest(value)?;
         Some(())
@@ -149,6 +151,16 @@ pub static KEYS: [OptionKey; 26] = [
     ),
     both("initiator", "an iSCSI name", "our own name", |options, value| {
         options.initiator = Some(IscsiName::parse(value.as_bytes()).ok()?);
+        Some(())
+    }),
+    both("isid", ISIDS, "our half of the session's identifier", |options, value| {
+        let digits = value
+            .as_bytes()
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok());
+        let plain = value.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let bytes = digits.collect::<Option<Vec<u8>>>().filter(|_| plain)?;
+        options.isid = Some(bytes.try_into().ok()?);
         Some(())
     }),
     both("password_file", "a path", "the file with our CHAP password", |options, value| {
@@ -248,6 +260,7 @@ pub static KEYS: [OptionKey; 26] = [
 ];
 
 pub(super) const DIGESTS: &str = "crc32c, none, or both in order of preference, as in none,crc32c";
+pub(super) const ISIDS: &str = "12 hexadecimal digits";
 pub(super) const LENGTHS: &str = "512 to 16777215 bytes";
 
 impl Default for Options {
@@ -257,6 +270,7 @@ impl Default for Options {
             connections: 1,
             protection: None,
             initiator: None,
+            isid: None,
             password_file: None,
             target_user: None,
             target_password: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyperscsi::pdu::parameters::Repair;
 use iscsi::negotiate::DigestPolicy;
 
-use super::query::{DIGESTS, LENGTHS};
+use super::query::{DIGESTS, ISIDS, LENGTHS};
 use super::*;
 
 const IQN: &str = "iqn.2001-04.com.example:disk";
@@ -137,6 +137,8 @@ fn every_option_is_checked() {
         ("mtu=9000", "option mtu is for hyperscsi:// URLs"),
         ("protection=integrity&data_digest=none", "data_digest=none switches one off"),
         ("initiator=me", "wanted is an iSCSI name"),
+        ("isid=0080000000", "wanted is 12 hexadecimal digits"),
+        ("isid=+08000000001", "wanted is 12 hexadecimal digits"),
         ("chap=md4", "wanted is a list of"),
         ("max_burst_length=1", "wanted is 512 to 16777215"),
         ("timeout=86401", "wanted is 0 to 86400 seconds"),
@@ -154,6 +156,7 @@ fn every_key_takes_a_value_of_its_kind_and_no_other() {
         let good = match key.takes {
             DIGESTS => "none",
             LENGTHS => "4096",
+            ISIDS => "0080aB000001",
             "yes or no" => "no",
             "selective or window" => "window",
             "none, integrity or encrypt" => "none",

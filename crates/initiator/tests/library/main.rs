@@ -213,6 +213,35 @@ fn keys_are_negotiated_while_commands_go_on() {
 }
 
 #[test]
+fn connections_come_and_go_while_commands_go_on() {
+    let client = Client::start(&Config::default()).unwrap();
+    let url = format!("{}?connections=4", target::url(6)).parse().unwrap();
+    let disk = block_on(open_disk(&client, &url, &OfProcess)).unwrap();
+    let session = disk.session();
+    let data = pattern(7, MIB);
+    block_on(disk.write(0, list(&data), Durability::Cached)).unwrap();
+    for wanted in [1, 4, 3] {
+        session.set_connections(wanted).wait().unwrap();
+        let began = Instant::now();
+        loop {
+            let reads: Vec<_> =
+                (0..8).map(|_| disk.perform(OpAction::Read { at: 0, len: data.len() })).collect();
+            for read in reads {
+                assert!(matches!(read.wait().unwrap(), Outcome::Data(back) if flat(&back) == data));
+            }
+            let paths = session.connections().wait().unwrap();
+            if paths.len() == usize::from(wanted) && paths.iter().all(|path| path.up) {
+                break;
+            }
+            assert!(began.elapsed() < HANG, "{wanted} are wanted, there are {paths:?}");
+        }
+    }
+    let stats = session.stats().wait().unwrap();
+    assert_eq!((stats.connections_lost, stats.sessions_rebuilt), (0, 0), "{stats:?}");
+    session.log_out().wait().unwrap();
+}
+
+#[test]
 fn many_threads_use_one_disk() {
     let disk = disk(3);
     std::thread::scope(|scope| {
@@ -228,12 +257,31 @@ fn many_threads_use_one_disk() {
             });
         }
     });
+    let busy = block_on(disk.session().stats()).unwrap();
     block_on(disk.session().log_out()).unwrap();
+    // What a session did is told after its end, too, and the answers to its logouts are part of it.
+    let whole = block_on(disk.session().stats()).unwrap();
+    assert!(whole.pdus_in > busy.pdus_in, "{whole:?} after {busy:?}");
     let error = block_on(disk.read(0, 512)).unwrap_err();
     assert!(
         matches!(error, DiskError::Command(CommandError::Refused(_) | CommandError::Down(_))),
         "{error:?}"
     );
+}
+
+#[test]
+fn a_session_that_ends_as_it_begins_is_told_though_nothing_else_happens() {
+    for engine in [EngineChoice::Epoll, EngineChoice::Auto] {
+        let mut driver = Driver::new(&Config { engine, ..Config::default() }).unwrap();
+        // There is no such interface; where interfaces may not be opened at all, that ends it likewise.
+        let url = "hyperscsi://group@absent0/iqn.2026-11.com.example:disk/0";
+        driver.open(plan(&url.parse().unwrap(), &OfProcess).unwrap());
+        // Without the word there is nothing that would wake this up: it would sleep for ever.
+        driver.turn(None).unwrap();
+        let told = std::iter::from_fn(|| driver.poll_event());
+        let downs = told.filter(|event| matches!(event, Event::Session { news: News::Down(_), .. }));
+        assert_eq!(downs.count(), 1);
+    }
 }
 
 #[test]

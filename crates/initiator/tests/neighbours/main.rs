@@ -7,7 +7,6 @@
 
 use std::process::Command;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
 use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
@@ -25,7 +24,7 @@ use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::seal::Level;
 use initiator::answer::block_on;
 use initiator::client::Client;
-use initiator::neighbours::{Neighbourhood, search};
+use initiator::neighbours::{Neighbourhood, Wait, search};
 use initiator::open::open_disk;
 use initiator::url::{OfProcess, Place, Url};
 
@@ -78,7 +77,7 @@ fn inside() {
     ip("link set ours down");
     assert_eq!(look("backup").silent, ["ours"]);
     let missing = Place::parse("hyperscsi://backup@missing").unwrap();
-    let why = search(&missing, Duration::from_secs(1)).unwrap_err().to_string();
+    let why = search(&missing, Wait::WhileNew, &mut |_| ()).unwrap_err().to_string();
     assert_eq!(why, "there is no interface `missing`");
 }
 
@@ -93,10 +92,7 @@ fn sessions_that_cannot_be_say_why() {
     for (url, why) in [
         (format!("hyperscsi://backup@missing/{target}/0"), "there is no interface `missing`"),
         // It is there, and down.
-        (
-            format!("hyperscsi://backup@lo/{target}/0?connect_timeout=1"),
-            "nobody answered who serves this target to this group",
-        ),
+        (format!("hyperscsi://backup@lo/{target}/0?connect_timeout=1"), "interface lo is not up"),
         (format!("hyperscsi://backup@ours/{target}/0?protection=encrypt"), "needs a password"),
         (
             format!("hyperscsi://backup%secret@ours/{target}/0?connect_timeout=1"),
@@ -113,7 +109,10 @@ fn sessions_that_cannot_be_say_why() {
 
 fn look(group: &str) -> Neighbourhood {
     let place = Place::parse(&format!("hyperscsi://{group}@ours")).unwrap();
-    search(&place, Duration::from_millis(1500)).unwrap()
+    let mut heard = Vec::new();
+    let found = search(&place, Wait::WhileNew, &mut |one| heard.push(one.found.clone())).unwrap();
+    assert_eq!(heard.len(), found.neighbours.len(), "each is told as it comes, once");
+    found
 }
 
 fn ip(arguments: &str) {

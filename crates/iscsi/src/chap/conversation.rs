@@ -181,7 +181,7 @@ impl Posed {
         out: &mut TextOut,
     ) -> Result<(), BadChap> {
         //= rfc7143#section-9.2.1
-        //# Originators MUST NOT reuse the CHAP challenge sent by the Responder for the other direction of a
+        //# Originators MUST NOT reuse the CHAP challenge sent by the responder for the other direction of a
         //# bidirectional authentication.
         if bool::from(challenge.ct_eq(&self.challenge.bytes)) {
             return Err(BadChap::ReflectedChallenge);

@@ -125,7 +125,7 @@ impl Session {
     /// acknowledged either: with it, the target would forget the data.
     pub(super) fn is_outdated(&mut self, key: Key, snack_tag: u32, stat_sn: StatSn) -> bool {
         //= rfc7143#section-11.4.4
-        //# After issuing a R-Data SNACK, the initiator MUST discard any SCSI
+        //# After issuing a R-Data SNACK, the initiator must discard any SCSI
         //# status unless contained in a SCSI Response PDU carrying the same
         //# SNACK Tag as the last issued R-Data SNACK for the SCSI command on the
         //# current connection.

@@ -60,7 +60,7 @@ impl Session {
         if self.link(slot).is_some_and(|link| link.controls >= MAX_CONTROLS) {
             return Err(Why::AnswersUnread);
         }
-        //= rfc7143#section-11.18.1
+        //= rfc7143#section-11.18.2
         // The answer to a ping carries its transfer tag and LUN, is immediate, and wants no answer.
         self.control(slot, Control::Nop(nop(Itt::NONE, pdu.ttt, pdu.lun)), Vec::new());
         Ok(())
@@ -189,8 +189,8 @@ impl Session {
                     self.finish(key, End::Aborted);
                 }
                 //= rfc7143#section-4.2.3.4
-                // The target waits until it is acknowledged.
-                self.control(slot, Control::Nop(nop(Itt::NONE, Ttt::NONE, 0)), Vec::new());
+                // The target waits until it is acknowledged, by a NOP-Out that names the unit (§11.9.1).
+                self.control(slot, Control::Nop(nop(Itt::NONE, Ttt::NONE, lun)), Vec::new());
             }
             _ => {}
         }
@@ -278,23 +278,38 @@ impl Session {
     }
 
     /// Takes no more requests and, once all that are open have ended, logs out. [`Event::Down`] follows.
+    ///
+    /// Connections leave one by one, each by a logout of its own, and the last takes the session with it: behind the
+    /// answer nothing more comes on a connection, so that what the target sent before is received and judged, on all of them.
     pub fn logout(&mut self, now: Instant) {
         self.leaving = true;
         self.dispatch(now);
     }
 
-    /// Logs the session out if nothing is open any more.
+    /// Returns whether nothing is left to do but to leave.
+    pub(super) fn is_through(&self) -> bool {
+        self.leaving && self.tasks.is_empty() && self.manages.is_empty() && self.talk.is_none()
+    }
+
+    /// Logs out if nothing is open any more.
     pub(super) fn take_leave(&mut self, now: Instant) {
-        let busy = !self.tasks.is_empty() || !self.manages.is_empty() || self.talk.is_some();
-        if self.phase == Phase::Down || busy || self.farewell.is_some() {
+        if self.phase == Phase::Down || !self.is_through() || self.farewell.is_some() {
             return;
         }
-        match self.any_up(None) {
+        let last = self.any_up(None);
+        for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot).filter(|slot| Some(*slot) != last) {
+            if matches!(self.stage(slot), Stage::Up | Stage::Draining) {
+                self.log_out_connection(now, slot);
+            }
+        }
+        if self.places.iter().any(|place| place.stage == Stage::LoggingOut) {
+            return;
+        }
+        match last {
             Some(slot) => {
                 let itt = self.log_out(slot, LogoutReason::CloseSession, slot);
                 self.farewell = Some((itt, now.after(self.plan.limits.logout_within)));
             }
-            None if self.places.iter().any(|place| place.stage == Stage::LoggingOut) => {}
             None => self.end(Down::LoggedOut),
         }
     }
@@ -402,7 +417,7 @@ impl Session {
         }
         self.finish(key, End::Rejected(reason));
         if numbered && !acknowledged {
-            //= rfc7143#section-11.17.1
+            //= rfc7143#section-7.3
             // The number counts as not received; the gap is plugged by aborting what it belonged to.
             let manage = Manage {
                 lun,

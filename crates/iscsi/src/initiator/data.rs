@@ -1,4 +1,4 @@
-//! The data of commands and their ends: Data-In, R2T and SCSI Response (RFC 7143 §4.2.4, §11.4, §11.7, §11.8).
+//! The data of commands and their ends: Data-In, R2T and SCSI Response (RFC 7143 §4.2.5.2, §11.4, §11.7, §11.8).
 //!
 //! Nothing that a target says moves a byte outside the buffer of the command that it names: offset and length of each
 //! Data-In are checked before a byte of it is read, those of each R2T before a byte is sent.

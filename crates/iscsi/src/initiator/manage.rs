@@ -1,4 +1,4 @@
-//! Task management (RFC 7143 §4.2.3, §11.5, §11.6; RFC 7144 §7).
+//! Task management (RFC 7143 §4.2.3, §11.5, §11.6; RFC 7144 §6).
 //!
 //! At ErrorRecoveryLevel 0 a request is sent for immediate delivery, so that it passes a full command window. At
 //! level 1 and up it takes a number where the window allows, because a numbered request that is lost on the way leaves

@@ -107,7 +107,7 @@ impl Session {
         if logged_out && !self.recovers() {
             self.lose_orphans(slot);
         }
-        if self.farewell.is_some() && !others {
+        if !others && (self.farewell.is_some() || self.is_through()) {
             return self.end(Down::LoggedOut);
         }
         if !others && logged_out && !self.has_orphans(slot) {
@@ -132,7 +132,7 @@ impl Session {
                 }
             }
             self.free_orphans(now);
-        } else if slot.0 < self.wanted {
+        } else if slot.0 < self.wanted && !self.is_through() {
             let wait = if others { Duration::ZERO } else { wait };
             self.try_again(now, slot, why, true, wait);
         }
@@ -153,7 +153,7 @@ impl Session {
             }
             return self.free_orphans(now);
         }
-        if slot.0 < self.wanted || self.has_orphans(slot) {
+        if (slot.0 < self.wanted || self.has_orphans(slot)) && !self.is_through() {
             self.try_again(now, slot, why, false, Duration::ZERO);
         }
     }
@@ -242,7 +242,7 @@ impl Session {
         }
     }
 
-    /// Gives the session up and starts to build it anew (RFC 7143 §7.1.4.4: session recovery).
+    /// Gives the session up and starts to build it anew (RFC 7143 §7.14 c, §7.1.4.4: session recovery).
     pub(super) fn lose_session(&mut self, now: Instant, why: ConnectionDown) {
         if self.phase == Phase::Down {
             return;
@@ -274,7 +274,7 @@ impl Session {
         }
         self.lose_manages(None);
         self.lose_talk(None);
-        if self.farewell.is_some() {
+        if self.farewell.is_some() || self.is_through() {
             return self.end(Down::LoggedOut);
         }
         if self.phase == Phase::Up {

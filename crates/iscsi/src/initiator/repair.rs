@@ -1,4 +1,4 @@
-//! What is lost within a connection and asked for again, at ErrorRecoveryLevel 1 and up (RFC 7143 §7.1.1, §11.16).
+//! What is lost within a connection and asked for again, at ErrorRecoveryLevel 1 and up (RFC 7143 §7.1.5, §11.16).
 //!
 //! A gap that shows is asked for at once, where it shows ([`super::data`]). Here is the rest: one look after the other,
 //! [`Limits::repair_after`](super::contract::Limits) apart, for as long as a connection has something to do. What was

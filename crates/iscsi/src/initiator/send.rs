@@ -1,5 +1,5 @@
 //! What leaves: commands with their unsolicited data, answers to R2Ts, and the small PDUs, built when the driver has
-//! room for them (RFC 7143 §4.2.4.2, §11.3, §11.7).
+//! room for them (RFC 7143 §4.2.5.2, §11.3, §11.7).
 //!
 //! Nothing is built ahead: the queue of a connection holds names, and every PDU gets its numbers when it leaves, so
 //! that the commands of a session are numbered in the order in which they go out, whatever connection they take.
@@ -129,7 +129,7 @@ impl Session {
         }
         self.watch_if_repairing(now, slot);
         if unsolicited {
-            // Unsolicited data follows in the order of the commands (RFC 7143 §4.2.4.2).
+            // Unsolicited data follows in the order of the commands (RFC 7143 §4.2.5.2).
             self.send_unsolicited(slot, key, out);
         }
     }

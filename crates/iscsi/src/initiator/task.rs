@@ -126,7 +126,7 @@ impl Task {
     }
 }
 
-/// The numbers of the Data-In and R2T PDUs of a task, which share one space (RFC 7143 §4.2.2.3, §4.2.2.4).
+/// The numbers of the Data-In and R2T PDUs of a task, which share one space (RFC 7143 §4.2.2.4).
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     pub(super) next: u32,

@@ -4,6 +4,7 @@ mod anew;
 mod asked;
 mod guard;
 mod hostile;
+mod leave;
 mod lost;
 mod pair;
 mod raw;

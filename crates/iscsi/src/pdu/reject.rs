@@ -13,7 +13,7 @@ pub struct Reject {
     /// The counters.
     pub sn: TargetSn,
     /// The next number of the task's Data-In or R2T PDUs, if a SNACK for them was refused as a protocol error
-    /// (§11.17.3), else zero.
+    /// (§11.17.2), else zero.
     pub data_sn: DataSn,
 }
 

@@ -1,4 +1,4 @@
-//! SCSI Command (RFC 7143 §11.3, with the priority of RFC 7144). Its data segment is immediate data; a CDB longer
+//! SCSI Command (RFC 7143 §11.3, with the priority of RFC 7144 §5.1.1). Its data segment is immediate data; a CDB longer
 //! than 16 bytes and the length of a bidirectional read stand in additional header segments.
 
 use zerocopy::byteorder::big_endian::{U32, U64};

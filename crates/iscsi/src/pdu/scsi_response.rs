@@ -1,4 +1,4 @@
-//! SCSI Response (RFC 7143 §11.4, with the status qualifier of RFC 7144). Its data segment is a 2-byte length and
+//! SCSI Response (RFC 7143 §11.4, with the status qualifier of RFC 7144 §5.2.1). Its data segment is a 2-byte length and
 //! that much sense data, then perhaps response data.
 
 use zerocopy::byteorder::big_endian::{U16, U32};

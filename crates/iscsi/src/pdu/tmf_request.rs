@@ -29,7 +29,7 @@ pub struct TmfRequest {
 }
 
 code8! {
-    /// A task management function (§11.5.1, RFC 7144 §7).
+    /// A task management function (§11.5.1, RFC 7144 §6.3).
     pub struct TmfFunction {
         /// Aborts one task of the requester.
         ABORT_TASK = 1;

@@ -17,7 +17,7 @@ pub struct TmfResponse {
 }
 
 code8! {
-    /// What came of a task management function (§11.6.1, RFC 7144 §7).
+    /// What came of a task management function (§11.6.1, RFC 7144 §6.4.2).
     pub struct TmfResult {
         /// Done.
         COMPLETE = 0;

@@ -1,4 +1,4 @@
-//! ErrorRecoveryLevel 0 (RFC 7143 §7.1.1): what cannot be refused or failed alone ends the session.
+//! ErrorRecoveryLevel 0 (RFC 7143 §7.1.5): what cannot be refused or failed alone ends the session.
 
 use super::{Answer, Condition, Then};
 use crate::pdu::reject::RejectReason;
@@ -28,7 +28,7 @@ pub const fn answer(why: Why) -> Answer {
 
         // §4.2.2.1: silently ignored.
         Why::CmdSnOutsideWindow | Why::DuplicateCmdSn => nothing(),
-        // §7.1.1: level 0 has no other way to get the missing command.
+        // §7.1.5: level 0 has no other way to get the missing command.
         Why::CmdSnHole => drop_connection(),
         Why::TaskTagInUse => reject(RejectReason::TASK_IN_PROGRESS),
         Why::TooManyImmediate => reject(RejectReason::TOO_MANY_IMMEDIATE),

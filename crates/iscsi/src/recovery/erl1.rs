@@ -1,4 +1,4 @@
-//! ErrorRecoveryLevel 1 (RFC 7143 §7.1.1): what is lost or damaged within a connection is repaired within it, and the
+//! ErrorRecoveryLevel 1 (RFC 7143 §7.1.5): what is lost or damaged within a connection is repaired within it, and the
 //! SCSI layer notices nothing.
 //!
 //! TCP loses nothing, so a PDU is lost in one way only: a digest is wrong. What can be done about it depends on how

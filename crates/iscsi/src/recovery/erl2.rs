@@ -1,4 +1,4 @@
-//! ErrorRecoveryLevel 2 (RFC 7143 §7.1.1): a connection can be lost, and the tasks on it are not.
+//! ErrorRecoveryLevel 2 (RFC 7143 §7.1.5): a connection can be lost, and the tasks on it are not.
 //!
 //! A task belongs to the connection that its command came on (§4.2.5.1). When that connection is gone, the task goes
 //! on but has nobody to speak to: it is *adrift*. The initiator takes it up again in two steps. First the old connection

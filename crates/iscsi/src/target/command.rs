@@ -419,13 +419,18 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in keys {
-            let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::Above);
-            self.retire(key);
-            if held {
-                self.events.push_back(Event::TaskGone { task: TaskRef(key) });
-            }
+            self.end_task(key);
         }
         self.end_requests(session, of);
+    }
+
+    /// Ends a task that nobody waits for any more.
+    pub(super) fn end_task(&mut self, key: Key) {
+        let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::Above);
+        self.retire(key);
+        if held {
+            self.events.push_back(Event::TaskGone { task: TaskRef(key) });
+        }
     }
 
     /// Ends a session with everything in it.
@@ -479,7 +484,7 @@ impl Engine {
     }
 }
 
-/// Judges the unsolicited data that a command announces or brings (RFC 7143 §4.2.4.2, §13.10, §13.11, §13.14).
+/// Judges the unsolicited data that a command announces or brings (RFC 7143 §4.2.5.2, §13.10, §13.11, §13.14).
 fn check_unsolicited(state: &Session, command: &ScsiCommand, immediate_len: u32) -> Result<(), Why> {
     let parameters = &state.parameters;
     let most = parameters.first_burst_length.min(command.expected_data_transfer_length);

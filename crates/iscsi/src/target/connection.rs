@@ -250,7 +250,7 @@ impl Control {
     pub(crate) fn encode(self, sn: TargetSn) -> (crate::pdu::Bhs, bool) {
         use crate::pdu::{Itt, Message};
         match self {
-            // §11.19.3: a ping of ours, or a bare update of counters, takes no status number.
+            // §11.19.2: a ping of ours, or a bare update of counters, takes no status number.
             Self::NopIn(pdu) => (NopIn { sn, ..pdu }.encode(), pdu.itt != Itt::NONE),
             Self::Tmf(pdu) => (TmfResponse { sn, ..pdu }.encode(), true),
             Self::Text(pdu) => (TextResponse { sn, ..pdu }.encode(), true),

@@ -1,4 +1,4 @@
-//! Data from the initiator: unsolicited, or in answer to R2Ts (RFC 7143 §4.2.4.2, §11.7, §11.8).
+//! Data from the initiator: unsolicited, or in answer to R2Ts (RFC 7143 §4.2.5.2, §11.7, §11.8).
 //!
 //! The layer above asks for ranges; a range is put together from what came unsolicited and from R2Ts for the rest.
 //! Every sequence that the initiator owes us is a [`Run`]: it says which bytes may come and in what order, and has

@@ -305,7 +305,7 @@ impl Engine {
         if answer.then == Then::Drop { Err(why) } else { Ok(()) }
     }
 
-    /// Returns what a Reject says about the numbers of a task (§11.17.3): for a SNACK that asks for Data-In or R2T PDUs
+    /// Returns what a Reject says about the numbers of a task (§11.17.2): for a SNACK that asks for Data-In or R2T PDUs
     /// that cannot be had, the next that would be sent.
     fn next_number(&self, conn: ConnId, bhs: &Bhs, reason: RejectReason) -> DataSn {
         if bhs.opcode() != Opcode::SNACK || reason != RejectReason::PROTOCOL_ERROR {

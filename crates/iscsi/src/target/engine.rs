@@ -536,7 +536,7 @@ impl Engine {
     }
 
     /// Takes a connection out of its session. Below level 2 its tasks end with it, and the last connection ends the
-    /// session (§7.1.1).
+    /// session (§7.1.5).
     pub(super) fn leave_session(&mut self, conn: ConnId, down: Down) {
         let Some(connection) = self.conn_mut(conn) else { return };
         connection.deadlines.clear(Timer::Silence);

@@ -2,11 +2,12 @@
 //! that concerns many tasks, it has every answer that was given before, on every connection; and it hears nothing that
 //! is given after until it knows.
 //!
-//! Behind a fence go (§4.2.2.3.3): the answer to a function that ends many tasks (§4.2.3.3 d); an answer that carries a
-//! unit attention condition, by which other sessions learn of that function (§4.2.3.3 e), and PREEMPT AND ABORT's.
-//! Whoever asked for the function does not wait for the fences of other sessions (§4.2.3.3 f). ACA is not built.
+//! Behind a fence go (§4.2.2.3.4): the answer to a function that ends many tasks (§4.2.3.3 d, §4.2.3.4 e); an answer that
+//! carries a unit attention condition, by which other sessions learn of that function (§4.2.3.3 e, §4.2.3.4 f); and
+//! PREEMPT AND ABORT's. Whoever asked for the function does not wait for the fences of other sessions: behind those
+//! steps, the RFC calls it complete before. ACA, whose answers belong here too, is not built.
 //!
-//! A mark goes into the queue of each connection; where it comes to the front, all before it is sent, and on other
+//! How it is held is §4.2.2.3.3. A mark goes into the queue of each connection; where it comes to the front, all before it is sent, and on other
 //! connections what was sent must be acknowledged. A connection whose mark has passed rests. When all is acknowledged
 //! everywhere, the answer leaves, and other connections rest until it is acknowledged too. The initiator is pinged for
 //! both. One that has been sent everything and does not acknowledge it holds a fence up for twice

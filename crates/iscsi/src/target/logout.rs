@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::arena::Key;
 use super::connection::{Body, Control};
-use super::contract::{Down, Event, TaskRef};
+use super::contract::Down;
 use super::engine::Engine;
 use super::states::{Connection as State, ConnectionEvent};
 use super::task::{Holder, Task};
@@ -241,11 +241,7 @@ impl Engine {
             .map(|(key, _)| key)
             .collect();
         for key in stuck {
-            let held = self.tasks.get(key).is_some_and(|task| task.holder == Holder::Above);
-            self.retire(key);
-            if held {
-                self.events.push_back(Event::TaskGone { task: TaskRef(key) });
-            }
+            self.end_task(key);
         }
         let Some(state) = self.sessions.get(session) else { return false };
         let stuck: SmallVec<[Key; 4]> = state

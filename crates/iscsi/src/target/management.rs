@@ -231,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// QUERY TASK (RFC 7144 §4.2).
+    /// QUERY TASK (RFC 7144 §6.3).
     fn query_task(&mut self, key: Key, tmf: &Tmf) -> Result<(), Why> {
         let Some(state) = self.sessions.get_mut(tmf.session) else { return Ok(()) };
         let task = state.find_open(&self.tasks, tmf.referenced.0);

@@ -33,7 +33,7 @@ impl Engine {
             self.recycle(data);
             return Ok(());
         }
-        // §11.18.4: as much comes back as the initiator can receive.
+        // §11.18.3: as much comes back as the initiator can receive.
         let body = data.map_or(Body::Empty, |data| self.echo(data, limit));
         let pong = NopIn { lun: ping.lun, itt: ping.itt, ttt: Ttt::NONE, sn: TargetSn::default() };
         self.control(conn, Control::NopIn(pong), body)

@@ -79,6 +79,13 @@ impl Engine {
                 task.out.all_runs().for_each(super::run::Run::connection_lost);
             }
         }
+        //= rfc7143#section-7.14
+        //# On a connection failure, a target MUST terminate
+        //# and/or discard all of the active immediate commands
+        let immediate = state.tasks(&self.tasks).filter(|(_, task)| task.conn == adrift && task.immediate);
+        for key in immediate.map(|(key, _)| key).collect::<alloc::vec::Vec<Key>>() {
+            self.end_task(key);
+        }
         // Task management cannot be taken up again; who misses the answer asks again.
         self.end_requests(session, Some(conn));
         if let Some(oldest) = oldest {
@@ -93,8 +100,8 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return };
         //= rfc7143#section-11.14
         //# When receiving a Logout Request with the reason code "remove
-        //# connection for recovery", the target MUST discard all requests not
-        //# yet acknowledged via ExpCmdSN that were issued on the specified
+        //# the connection for recovery", the target MUST discard all requests not
+        //# yet acknowledged via the ExpCmdSN that were issued on the specified
         //# connection
         let void = state.window.discard(|request| match request {
             Request::Command(command) => tasks.get(command.task.0).is_some_and(|task| task.conn == conn),

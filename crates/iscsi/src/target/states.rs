@@ -92,7 +92,7 @@ impl ConnectionEvent {
     ];
 }
 
-/// The state of a session (§8.3.1, the Q states).
+/// The state of a session (§8.3.2, §8.3.3, the Q states).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Session {
     /// Q1: there is none.

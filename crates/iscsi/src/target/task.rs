@@ -39,7 +39,7 @@ pub(crate) struct Task {
     pub(crate) keeps: bool,
     /// Where its answer went, once it left; it is kept until that is acknowledged.
     pub(crate) answer: Option<Answered>,
-    /// The tag of the last SNACK that wanted its data cut anew, or 0 (RFC 7143 §11.4.9).
+    /// The tag of the last SNACK that wanted its data cut anew, or 0 (RFC 7143 §11.4.4).
     pub(crate) snack_tag: u32,
     /// Runs of its Data-In and R2T PDUs that are to be sent again.
     pub(crate) wanted: SmallVec<[(u32, u32); 1]>,

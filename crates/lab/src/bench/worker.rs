@@ -94,8 +94,8 @@ struct Worker<'a> {
     lanes: Vec<Lane<'a>>,
     data: Bytes,
     report: Report,
-    /// From when on, and until when, is measured.
-    window: Option<(Instant, Instant)>,
+    /// From when on, and until when, is measured; with no end, until the last command.
+    window: Option<(Instant, Option<Instant>)>,
     now: Instant,
     under_way: usize,
     ending: bool,
@@ -112,6 +112,8 @@ struct Lane<'a> {
     blocks: u32,
     slots: u64,
     next: u64,
+    /// How many commands are to be started yet.
+    left: u64,
     /// When each command under way was started, and whether it is a read.
     started: Vec<(Instant, bool)>,
 }
@@ -157,8 +159,10 @@ impl<'a> Worker<'a> {
     fn load(&mut self) -> Result<Report, BenchError> {
         let before = self.driver.reactor_stats();
         self.now = Instant::now();
-        let from = self.now + self.plan.warmup;
-        let until = from + self.plan.time;
+        let (from, until) = match self.plan.count {
+            Some(_) => (self.now, None),
+            None => (self.now + self.plan.warmup, Some(self.now + self.plan.warmup + self.plan.time)),
+        };
         for at in 0..self.lanes.len() {
             for slot in 0..self.plan.depth {
                 self.start(at, slot);
@@ -171,8 +175,10 @@ impl<'a> Worker<'a> {
         // What is counted ends within the window; when it began does not matter, as it is the same at both ends.
         self.window = Some((self.now, until));
         let measured_from = self.now;
-        while self.now < until && !self.gate.failed.load(Ordering::Relaxed) {
-            self.turn((until - self.now).min(LOOK))?;
+        while until.map_or(self.under_way > 0, |until| self.now < until)
+            && !self.gate.failed.load(Ordering::Relaxed)
+        {
+            self.turn(until.map_or(LOOK, |until| (until - self.now).min(LOOK)))?;
         }
         self.gate.ends();
         self.report.seconds = (self.now - measured_from).as_secs_f64();
@@ -208,6 +214,8 @@ impl<'a> Worker<'a> {
 
     fn start(&mut self, at: usize, slot: usize) {
         let Some(lane) = self.lanes.get_mut(at) else { return };
+        let Some(left) = lane.left.checked_sub(1) else { return };
+        lane.left = left;
         let read = match self.plan.read_percent {
             100 => true,
             percent => lane.rng.below(100) < u64::from(percent),
@@ -266,7 +274,10 @@ impl<'a> Worker<'a> {
         if let Some(data) = data {
             self.driver.recycle(data);
         }
-        if self.window.is_some_and(|(from, until)| from <= self.now && self.now <= until) {
+        if self
+            .window
+            .is_some_and(|(from, until)| from <= self.now && until.is_none_or(|until| self.now <= until))
+        {
             let side = if read { &mut self.report.reads } else { &mut self.report.writes };
             side.count += 1;
             side.bytes += u64::from(self.plan.block_bytes);
@@ -311,6 +322,7 @@ impl<'a> Lane<'a> {
             slots,
             // Sessions that go through a unit in order start at different places.
             next: number * share,
+            left: plan.count.unwrap_or(u64::MAX),
             started: vec![(now, true); plan.depth],
         }
     }

@@ -73,7 +73,7 @@ pub(super) fn run(initiator: &TcpStream, target: &TcpStream, seed: u64, shared: 
             side.take_arrived(&mut link, now(), way);
             side.write(destination)?;
         }
-        link.take_log().iter().for_each(|injected| shared.happened(injected));
+        shared.happened(&link.take_log());
         if sides.iter().all(|side| side.then == Then::Over) {
             break;
         }

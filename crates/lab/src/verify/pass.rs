@@ -1,6 +1,7 @@
 //! The run itself: what is sent when, and what becomes of it.
 
 mod clear;
+mod compare;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +15,7 @@ use oracle::journal::{Entry, What};
 use oracle::pattern::Pattern;
 use oracle::stamp::{DeviceId, Sequence, Stamp, WriterId};
 use store::contract::{Durability, Failure, Fault, OpAction, Outcome};
-use store::shared::SharedStore;
+use store::shared::{Compared, SharedStore};
 
 use self::clear::Clear;
 use super::journal::{Head, Journal};
@@ -32,6 +33,9 @@ const FLUSH_EVERY: u64 = 64;
 /// One change in so many of a run by time makes zeros or frees storage; in a pass over the whole range, one such change
 /// comes after so many writes, where nothing was written yet.
 const CLEAR_EVERY: u64 = 8;
+
+/// One change in so many of a run by time depends on what is there.
+const COMPARE_EVERY: u64 = 8;
 
 /// What an operation under way is.
 #[derive(Debug)]
@@ -52,13 +56,30 @@ enum Doing {
         span: Span,
         how: Clear,
     },
+    /// A read of what the next write depends on; whether that is to find something else.
+    Look {
+        read: ReadId,
+        span: Span,
+        differs: bool,
+    },
+    /// A write that depends on what is there; without a name, it must not be carried out.
+    Compare {
+        op: Option<OpId>,
+        span: Span,
+    },
     Flush {
         flush: FlushId,
         number: u64,
     },
 }
 
-type Ended = (u64, Result<Outcome, Failure>);
+/// What an operation came to.
+enum Came {
+    Of(Result<Outcome, Failure>),
+    OfComparison(Result<Compared, Failure>),
+}
+
+type Ended = (u64, Came);
 
 /// A run at work.
 pub(super) struct Pass<'a> {
@@ -79,6 +100,7 @@ pub(super) struct Pass<'a> {
     next_key: u64,
     /// What the device cannot do is not asked again.
     clears: [bool; 2],
+    compares: bool,
     doing: BTreeMap<u64, Doing>,
     /// Units with an operation under way, as runs: first and count.
     busy: BTreeSet<Span>,
@@ -116,6 +138,7 @@ impl<'a> Pass<'a> {
             flushes: 0,
             next_key: 0,
             clears: [plan.zeroes, plan.zeroes && disk.profile().thin],
+            compares: plan.compare,
             doing: BTreeMap::new(),
             busy: BTreeSet::new(),
             ended,
@@ -180,8 +203,11 @@ impl<'a> Pass<'a> {
                 let again = self.part(done.saturating_mul(chunk), chunk);
                 let reread = step_of(start, step, self.rng.below(number), chunks);
                 let reread = self.part(reread.saturating_mul(chunk), chunk);
+                let depends = step_of(start, step, self.rng.below(number), chunks);
+                let depends = self.part(depends.saturating_mul(chunk), chunk);
                 self.try_write(again)?;
                 self.try_read(reread, Stage::Writing);
+                self.try_compare(depends);
             }
         }
         Ok(())
@@ -204,6 +230,8 @@ impl<'a> Pass<'a> {
                 self.try_read(span, Stage::Writing);
             } else if self.rng.chance(1, CLEAR_EVERY) {
                 self.try_clear(span)?;
+            } else if self.rng.chance(1, COMPARE_EVERY) {
+                self.try_compare(span);
             } else {
                 self.try_write(span)?;
             }
@@ -314,13 +342,19 @@ impl<'a> Pass<'a> {
     }
 
     fn submit(&mut self, doing: Doing, busy: Option<Span>, action: OpAction) {
+        let key = self.begin(doing, busy);
+        let end = self.end.clone();
+        // The receiver lives as long as anything is under way.
+        self.disk.submit(action, Box::new(move |result| drop(end.send((key, Came::Of(result))))));
+    }
+
+    /// Takes note of an operation, and returns its key.
+    fn begin(&mut self, doing: Doing, busy: Option<Span>) -> u64 {
         let key = self.next_key;
         self.next_key += 1;
         self.doing.insert(key, doing);
         self.busy.extend(busy);
-        let end = self.end.clone();
-        // The receiver lives as long as anything is under way.
-        self.disk.submit(action, Box::new(move |result| drop(end.send((key, result)))));
+        key
     }
 
     fn at(&self, span: Span) -> u64 {
@@ -412,16 +446,22 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn take(&mut self, (key, result): Ended) -> Result<(), Refused> {
+    fn take(&mut self, (key, came): Ended) -> Result<(), Refused> {
         let Some(doing) = self.doing.remove(&key) else { return Ok(()) };
-        match doing {
-            Doing::Write { op, span } => self.written(op, span, result),
-            Doing::Clear { op, span, how } => self.cleared(op, span, how, result),
-            Doing::Read { read, span, stage } => {
+        match (doing, came) {
+            (Doing::Write { op, span }, Came::Of(result)) => self.written(op, span, result),
+            (Doing::Clear { op, span, how }, Came::Of(result)) => self.cleared(op, span, how, result),
+            (Doing::Read { read, span, stage }, Came::Of(result)) => {
                 self.was_read(read, span, stage, result);
                 Ok(())
             }
-            Doing::Flush { flush, number } => self.flushed(flush, number, result),
+            (Doing::Look { read, span, differs }, Came::Of(result)) => {
+                self.looked(read, span, differs, result)
+            }
+            (Doing::Compare { op, span }, Came::OfComparison(result)) => self.compared(op, span, result),
+            (Doing::Flush { flush, number }, Came::Of(result)) => self.flushed(flush, number, result),
+            // Each is answered in its own kind.
+            (_, Came::Of(_) | Came::OfComparison(_)) => Ok(()),
         }
     }
 
@@ -450,8 +490,19 @@ impl<'a> Pass<'a> {
         if stage == Stage::Writing {
             self.busy.remove(&span);
         }
+        self.judge(read, span, stage, result);
+    }
+
+    /// Judges what a read returned, and returns it if nothing was wrong with it.
+    fn judge(
+        &mut self,
+        read: ReadId,
+        span: Span,
+        stage: Stage,
+        result: Result<Outcome, Failure>,
+    ) -> Option<Vec<u8>> {
         let len = self.len_of(span);
-        match result {
+        let failure = match result {
             Ok(Outcome::Data(data)) if data.len() == len => {
                 self.report.reads += 1;
                 match stage {
@@ -460,20 +511,19 @@ impl<'a> Pass<'a> {
                 }
                 let mut whole = vec![0; len];
                 data.copy_to(0, &mut whole);
-                for finding in self.history.read_end(read, self.plan.unit, &whole) {
-                    self.report.found(&finding);
+                let findings = self.history.read_end(read, self.plan.unit, &whole);
+                for finding in &findings {
+                    self.report.found(finding);
                     self.stopped |= self.plan.stop_on_corruption;
                 }
+                return findings.is_empty().then_some(whole);
             }
-            Ok(_) => {
-                self.history.read_failed(read);
-                self.fail("read", span, Failure::from(Fault::Bug));
-            }
-            Err(failure) => {
-                self.history.read_failed(read);
-                self.fail("read", span, failure);
-            }
-        }
+            Ok(_) => Failure::from(Fault::Bug),
+            Err(failure) => failure,
+        };
+        self.history.read_failed(read);
+        self.fail("read", span, failure);
+        None
     }
 
     fn flushed(
@@ -520,8 +570,9 @@ impl<'a> Pass<'a> {
 const fn end_of(failure: Failure) -> End {
     match failure.fault {
         Fault::ReadOnly | Fault::OutOfRange | Fault::Unsupported | Fault::Bug => End::Refused,
-        Fault::NoSpace => End::Failed,
-        Fault::Medium | Fault::Gone => End::Unknown,
+        // A large write may have been several commands, of which the first ones were carried out.
+        Fault::NoSpace | Fault::Reserved | Fault::Forbidden | Fault::Busy | Fault::Aborted => End::Failed,
+        Fault::Medium | Fault::Hardware | Fault::Gone => End::Unknown,
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Plan {
     pub stop_on_corruption: bool,
     /// Whether zeros are written and storage is freed too (WRITE SAME, UNMAP), where the device can do that.
     pub zeroes: bool,
+    /// Whether some writes depend on what is there (COMPARE AND WRITE), where the device can do that.
+    pub compare: bool,
     /// How many operations may fail before the run ends.
     pub errors_max: u64,
     /// Where offsets, lengths, contents and the identity of the run come from.
@@ -53,6 +55,7 @@ impl Default for Plan {
             pattern: None,
             stop_on_corruption: false,
             zeroes: true,
+            compare: true,
             errors_max: 1000,
             seed: 0,
         }

@@ -25,6 +25,10 @@ pub struct Report {
     pub zeroed: u64,
     /// Ranges whose storage was freed.
     pub freed: u64,
+    /// Writes that depended on what was there, and were carried out. They are among `writes`.
+    pub compared: u64,
+    /// Those that were not, since something else was there, as was meant.
+    pub differed: u64,
     /// Bytes written.
     pub written_bytes: u64,
     /// Bytes read back while writing.

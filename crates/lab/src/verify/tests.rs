@@ -2,7 +2,7 @@ use std::sync::Mutex;
 
 use base::buffer::{Bytes, DataList};
 use store::contract::{Failure, Fault, OpAction, Outcome, Profile};
-use store::shared::Done;
+use store::shared::{Compared, ComparedDone, Done};
 
 use super::plan::Work;
 use super::*;
@@ -35,6 +35,18 @@ enum Lie {
     FreeBeyond,
     /// Can neither make zeros nor free anything.
     ClearNothing,
+    /// Writes whatever it finds.
+    WriteAnyway,
+    /// Says that it found something else, always.
+    DifferAlways,
+    /// Says that it wrote what it only compared.
+    CompareOnly,
+    /// Loses its answer to every comparison that it carries out, or to every one that it does not.
+    LoseAnswer {
+        carries_out: bool,
+    },
+    /// Compares nothing.
+    CompareNothing,
 }
 
 /// A medium in memory that answers at once, and may lie.
@@ -111,6 +123,32 @@ impl State {
     }
 }
 
+impl State {
+    fn compare_and_write(&mut self, lie: Lie, at: usize, data: &DataList) -> Result<Compared, Failure> {
+        let mut both = vec![0; data.len()];
+        data.copy_to(0, &mut both);
+        let (old, new) = both.split_at(both.len() / 2);
+        let place = &mut self.bytes[at..at + old.len()];
+        let is_same = place == old;
+        let writes = match lie {
+            Lie::CompareNothing => return Err(Fault::Unsupported.into()),
+            Lie::WriteAnyway => true,
+            Lie::DifferAlways | Lie::CompareOnly => false,
+            Lie::LoseAnswer { carries_out } => is_same && carries_out,
+            _ => is_same,
+        };
+        if writes {
+            place.copy_from_slice(new);
+        }
+        match lie {
+            Lie::LoseAnswer { .. } => Err(Fault::Gone.into()),
+            Lie::CompareOnly if is_same => Ok(Compared::Written),
+            _ if writes => Ok(Compared::Written),
+            _ => Ok(Compared::Differed),
+        }
+    }
+}
+
 impl SharedStore for Medium {
     fn profile(&self) -> Profile {
         Profile {
@@ -131,14 +169,37 @@ impl SharedStore for Medium {
     fn submit(&self, action: OpAction, done: Done) {
         done(self.act(action));
     }
+
+    fn compare_and_write_max(&self) -> usize {
+        10_000
+    }
+
+    fn compare_and_write(&self, at: u64, data: DataList, done: ComparedDone) {
+        assert!(data.len() / 2 <= self.compare_and_write_max() && data.len().is_multiple_of(8192));
+        let at = usize::try_from(at).unwrap();
+        let result = self.state.lock().unwrap().compare_and_write(self.lie, at, &data);
+        done(result);
+    }
 }
 
 fn whole() -> Plan {
-    Plan { work: Work::Whole, io_max: 64 << 10, seed: 11, ..Plan::default() }
+    Plan { work: Work::Whole, io_max: 64 << 10, compare: false, seed: 11, ..Plan::default() }
 }
 
 fn judge(lie: Lie, plan: &Plan) -> Report {
     run(&Medium::new(lie), plan, None, &mut |_| Go::On).unwrap()
+}
+
+/// Judges a run by time that is long enough for some of everything, however busy the machine is.
+fn judge_by_time(lie: Lie, plan: &Plan) -> Report {
+    let mut time = Duration::from_millis(100);
+    loop {
+        let report = judge(lie, &Plan { work: Work::For(time), ..plan.clone() });
+        if report.writes >= 80 {
+            return report;
+        }
+        time *= 2;
+    }
 }
 
 #[test]
@@ -153,19 +214,46 @@ fn a_sound_medium_is_found_sound() {
 fn zeros_and_freed_storage_are_part_of_the_mix_and_judged() {
     let sound = judge(Lie::Nothing, &whole());
     assert!(sound.zeroed > 0 && sound.freed > 0 && sound.is_sound(), "{sound:?}");
-    let by_time = Plan { work: Work::For(Duration::from_millis(100)), ..whole() };
-    let sound = judge(Lie::Nothing, &by_time);
+    let sound = judge_by_time(Lie::Nothing, &whole());
     assert!(sound.zeroed > 0 && sound.freed > 0 && sound.is_sound(), "{sound:?}");
     // What keeps its old content although it is zeros, and what goes although nobody asked for that.
     for lie in [Lie::KeepZeroed, Lie::ZeroBeyond, Lie::FreeBeyond] {
-        let report = judge(lie, &by_time);
-        assert!(report.wrong.total() > 0 && report.errors == 0, "{lie:?}: {report:?}");
+        // Now and then nothing lay where it did harm: not every time.
+        let reports: Vec<Report> = (0..4).map(|_| judge_by_time(lie, &whole())).collect();
+        assert!(reports.iter().any(|report| report.wrong.total() > 0), "{lie:?}: {reports:?}");
+        assert!(reports.iter().all(|report| report.errors == 0), "{lie:?}: {reports:?}");
     }
     // A device that cannot do it is not at fault, and who does not want it does not get it.
     for (lie, plan) in [(Lie::ClearNothing, whole()), (Lie::Nothing, Plan { zeroes: false, ..whole() })] {
         let report = judge(lie, &plan);
         assert!(report.is_sound() && report.zeroed + report.freed == 0, "{report:?}");
     }
+}
+
+#[test]
+fn writes_on_a_condition_are_part_of_the_mix_and_judged() {
+    let plan = Plan { compare: true, ..whole() };
+    let sound = judge_by_time(Lie::Nothing, &plan);
+    assert!(sound.compared > 0 && sound.differed > 0 && sound.is_sound(), "{sound:?}");
+    let sound = judge(Lie::Nothing, &plan);
+    assert!(sound.compared > 0 && sound.is_sound(), "{sound:?}");
+    let told = |lie| judge_by_time(lie, &plan);
+    // Told by the answer, and by the block that nobody may have written.
+    let report = told(Lie::WriteAnyway);
+    assert!(report.errors > 0 && report.wrong.unsubmitted > 0, "{report:?}");
+    assert!(report.error_texts[0].contains("carried out although"), "{:?}", report.error_texts);
+    let report = told(Lie::DifferAlways);
+    assert!(report.errors > 0 && report.differed > 0 && report.wrong.total() == 0, "{report:?}");
+    // What was acknowledged is missing.
+    let report = told(Lie::CompareOnly);
+    assert!(report.errors == 0 && report.wrong.total() > 0, "{report:?}");
+    // Who can tell nothing is believed whatever it did: errors, and no corruption.
+    for carries_out in [false, true] {
+        let report = told(Lie::LoseAnswer { carries_out });
+        assert!(report.errors > 0 && report.wrong.total() == 0, "{report:?}");
+    }
+    let report = told(Lie::CompareNothing);
+    assert!(report.is_sound() && report.compared + report.differed == 0, "{report:?}");
 }
 
 #[test]

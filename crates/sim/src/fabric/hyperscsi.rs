@@ -1,8 +1,13 @@
 //! HyperSCSI: session machines, Ethernets that fail, and a shard.
 
+mod events;
+mod fate;
 mod host;
 mod net;
+mod rings;
 mod shard;
+mod tally;
+mod watch;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,22 +16,24 @@ use base::ether::{FrameBatch, FrameMachine as _, Received};
 use base::machine::StreamMachine as _;
 use base::rng::Rng;
 use base::time::{Duration, Instant};
-use hyperscsi::initiator::contract::{Down, End, Event, Lost, Management, Request};
+use hyperscsi::initiator::contract::{Management, Request, SessionPlan};
 use hyperscsi::login::directory::Access;
 use hyperscsi::pdu::command::{Cdb, ManageFunction, TaskAttribute};
-use hyperscsi::pdu::reply::ManageResult;
 use iscsi::target::engine::Limits as StreamLimits;
 use netem::odds::Span;
 use target::config::UnitId;
 use target::shard::Shard;
 
-use super::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
+use super::{Attribute, Fabric, Happening, Manage, Order, Ticket};
 use crate::house;
 use crate::media::{Medium, scattered};
 use crate::scenario::{HyperPlan, Scenario};
 use crate::trace::Trace;
 use host::Host;
-use net::{Nets, Who};
+use net::{Come, Nets, Who};
+use rings::Rings;
+use tally::Tally;
+use watch::Watch;
 
 /// Sessions, Ethernets and a shard.
 pub struct HyperScsi {
@@ -39,14 +46,21 @@ pub struct HyperScsi {
     shard_pool: Pool,
     /// Whether the target is there at all.
     powered: bool,
+    /// The initiators, and strangers behind them.
     hosts: Vec<Host>,
     nets: Nets,
+    rings: Rings,
+    watch: Watch,
     queue: BTreeMap<(Instant, u64), Step>,
     number: u64,
     happenings: VecDeque<Happening>,
     trace: Trace,
     rng: Rng,
+    /// What is over: of machines that are there, see their own counters.
     tally: Tally,
+    bugs: u64,
+    /// Whether nothing fails any more.
+    healed: bool,
     trouble: Instant,
     /// Promises that were not kept.
     wrongs: Vec<String>,
@@ -68,21 +82,15 @@ enum Step {
     },
     /// An initiator changes its keys.
     Rekey(usize),
+    /// A host stands still until then.
+    Sleep(Who, Instant),
+    Wake(Who),
+    /// An initiator is gone from one moment to the next, and begins anew.
+    Die(usize),
 }
 
 /// How many rounds of events and frames one moment may have.
 const SETTLES_WITHIN: u32 = 1_000_000;
-
-/// What happened, for people.
-#[derive(Debug, Default)]
-struct Tally {
-    restarts: u64,
-    losses: u64,
-    rekeys: u64,
-    paths_up: u64,
-    paths_down: u64,
-    bugs: u64,
-}
 
 impl HyperScsi {
     /// Makes a target and its initiators, which begin to look for it.
@@ -98,7 +106,9 @@ impl HyperScsi {
         let mut rng = Rng::from_seed(seed);
         let mut fabric = Self {
             shard: new_shard(scenario, plan, &access, &shard_pool),
-            nets: Nets::new(plan, scenario.initiators, now, &mut rng),
+            nets: Nets::new(plan, scenario.initiators + plan.strangers, now, &mut rng),
+            rings: Rings::new((plan.receive_slots / plan.ring_part).max(1)),
+            watch: Watch::new(plan.keyed, plan.key_frames),
             scenario: scenario.clone(),
             plan: plan.clone(),
             access,
@@ -112,18 +122,32 @@ impl HyperScsi {
             happenings: VecDeque::new(),
             trace,
             rng,
-            tally: Tally::default(),
+            tally: Tally::new(),
+            bugs: 0,
+            healed: false,
             trouble: now,
             wrongs: Vec::new(),
         };
         fabric.boot(now);
-        for number in 0..scenario.initiators {
-            fabric.hosts.push(Host::new(now, shard::session(plan, number)));
+        for number in 0..scenario.initiators + plan.strangers {
+            fabric.hosts.push(Host::new(now, fabric.plan_of(number)));
             fabric.plug(now, Who::Initiator(number));
         }
         fabric.foresee(now);
         fabric.settle(now);
         fabric
+    }
+
+    /// Returns what an initiator, or a stranger, wants.
+    fn plan_of(&self, number: usize) -> SessionPlan {
+        match number.checked_sub(self.scenario.initiators) {
+            None => shard::session(&self.plan, number),
+            Some(stranger) => shard::stranger(&self.plan, stranger),
+        }
+    }
+
+    const fn is_stranger(&self, number: usize) -> bool {
+        number >= self.scenario.initiators
     }
 
     /// Plans what will happen by itself.
@@ -140,6 +164,17 @@ impl HyperScsi {
                 let after = Span::between(Duration::ZERO, Duration::from_millis(400)).pick(&mut self.rng);
                 self.plan(now.after(after), Step::Rekey(host));
             }
+        }
+        for sleep in self.plan.sleeps.clone() {
+            let who = match sleep.who % (self.scenario.initiators + 1) {
+                0 => Who::Target,
+                initiator => Who::Initiator(initiator - 1),
+            };
+            let from = now.after(sleep.after);
+            self.plan(from, Step::Sleep(who, from.after(sleep.span)));
+        }
+        for death in self.plan.deaths.clone() {
+            self.plan(now.after(death.after), Step::Die(death.who % self.scenario.initiators));
         }
     }
 
@@ -181,15 +216,8 @@ impl HyperScsi {
         match step {
             Step::Saved(unit, ticket) => self.shard.saved(now, unit, ticket, true),
             Step::Restart(at) => {
-                self.tally.restarts += 1;
-                let fresh = Host::new(now, shard::session(&self.plan, at));
-                let old = std::mem::replace(&mut self.hosts[at], fresh);
-                self.tally.bugs += old.session.stats().bugs;
-                self.plug(now, Who::Initiator(at));
-                if old.leaving {
-                    self.hosts[at].leaving = true;
-                    self.hosts[at].session.logout(now);
-                }
+                self.tally.one("sessions begun anew by their owners");
+                self.replace(now, at);
             }
             Step::Boot => {
                 self.trace.say(|| "the target is there again".into());
@@ -202,6 +230,11 @@ impl HyperScsi {
             }
             Step::Mtu { net, mtu, told } => {
                 self.trace.say(|| format!("net {net} takes frames of {mtu} bytes, ports told: {told}"));
+                self.tally.one(if told {
+                    "changes of the MTU, told"
+                } else {
+                    "changes of the MTU, not told"
+                });
                 self.trouble = self.trouble.max(now);
                 self.nets.set_mtu(net, mtu, told, now);
                 if told {
@@ -213,9 +246,17 @@ impl HyperScsi {
             }
             Step::Rekey(at) => {
                 let changed = self.hosts[at].session.update_keys(now);
-                self.tally.rekeys += u64::from(changed);
                 self.trace.say(|| format!("initiator {at} changes its keys: {changed}"));
             }
+            Step::Sleep(who, until) => {
+                self.trace.say(|| format!("{who:?} stands still until {:?}", Duration::from_nanos(until.0)));
+                self.tally.one("hosts that stood still");
+                self.trouble = self.trouble.max(until);
+                self.rings.sleep(who, until);
+                self.plan(until, Step::Wake(who));
+            }
+            Step::Wake(who) => self.wake(now, who),
+            Step::Die(at) => self.die(now, at),
         }
     }
 
@@ -270,6 +311,7 @@ impl HyperScsi {
     fn send(&mut self, now: Instant) -> bool {
         let (mut batch, mut any) = (FrameBatch::new(), false);
         while self.powered
+            && !self.rings.is_asleep(Who::Target)
             && let Some(port) = self.shard.poll_port()
         {
             any = true;
@@ -278,7 +320,7 @@ impl HyperScsi {
                 if batch.is_empty() {
                     break;
                 }
-                let too_long = self.nets.send(now, Who::Target, port, &batch, &self.trace);
+                let too_long = self.nets.send(now, Who::Target, port, &batch, &mut self.watch, &self.trace);
                 batch.clear(&self.shard_pool);
                 if too_long > 0 {
                     self.shard.frames_too_long(now, port, too_long);
@@ -286,6 +328,9 @@ impl HyperScsi {
             }
         }
         for (at, host) in self.hosts.iter_mut().enumerate() {
+            if self.rings.is_asleep(Who::Initiator(at)) {
+                continue;
+            }
             while let Some(port) = host.session.poll_port() {
                 any = true;
                 loop {
@@ -293,7 +338,8 @@ impl HyperScsi {
                     if batch.is_empty() {
                         break;
                     }
-                    let too_long = self.nets.send(now, Who::Initiator(at), port, &batch, &self.trace);
+                    let too_long =
+                        self.nets.send(now, Who::Initiator(at), port, &batch, &mut self.watch, &self.trace);
                     batch.clear(&host.pool);
                     if too_long > 0 {
                         host.session.frames_too_long(now, port, too_long);
@@ -307,105 +353,44 @@ impl HyperScsi {
     /// Hands over what has arrived.
     fn arrive(&mut self, now: Instant) -> bool {
         let mut any = false;
-        while let Some(mut come) = self.nets.poll(now) {
+        while let Some(come) = self.nets.poll(now) {
             any = true;
-            let frame = Received {
-                port: come.port,
-                source: come.source,
-                group: come.group,
-                payload: &mut come.payload,
-            };
-            match come.to {
-                Who::Target if self.powered => self.shard.frame(now, frame),
-                Who::Target => {}
-                Who::Initiator(at) => self.hosts[at].session.frame(now, frame),
+            if self.rings.is_asleep(come.to) {
+                self.rings.keep(come);
+            } else {
+                self.deliver(now, come);
             }
         }
         any
     }
 
-    fn event(&mut self, now: Instant, at: usize, event: Event) {
-        match event {
-            Event::Up(up) => {
-                self.trace.say(|| format!("initiator {at} is up: {up:?}"));
-                self.trouble = self.trouble.max(now);
-                self.hosts[at].excused = true;
-                if up.authenticated != self.plan.keyed {
-                    self.wrongs.push(format!("initiator {at} is up, authenticated: {}", up.authenticated));
-                }
-                self.happenings.push_back(Happening::Up { initiator: at, fresh: true });
-            }
-            Event::PathUp { port, peer } => {
-                self.tally.paths_up += 1;
-                self.trace.say(|| format!("initiator {at} has a path from {port:?} to {peer}"));
-            }
-            Event::PathDown { port, peer } => {
-                self.tally.paths_down += 1;
-                self.trouble = self.trouble.max(now);
-                self.trace.say(|| format!("initiator {at} has lost its path from {port:?} to {peer}"));
-            }
-            Event::Recovering(why) => {
-                self.trace.say(|| format!("initiator {at} recovers: {why}"));
-                self.lost(now, at, why);
-                self.happenings.push_back(Happening::Down { initiator: at, last: false });
-            }
-            Event::Down(why) => self.down(now, at, why),
-            Event::Done { task, outcome } => {
-                let Some(ticket) = self.hosts[at].tasks.remove(&task) else {
-                    panic!("a task ended that is not open, or ended before: {outcome:?}");
-                };
-                self.hosts[at].tickets.remove(&ticket);
-                let wrong = self.hosts[at].ended(ticket, &outcome.end, self.scenario.aborts());
-                self.wrongs.extend(wrong);
-                let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
-                if let Some(data) = outcome.data_in {
-                    self.hosts[at].pool.recycle(data);
-                }
-                let ended = ended(outcome.end, data);
-                self.happenings.push_back(Happening::Ended { initiator: at, ticket, ended });
-            }
-            Event::Managed { id, result } => {
-                let Some(ticket) = self.hosts[at].manages.remove(&id) else {
-                    panic!("a management request was answered that is not open, or was answered before");
-                };
-                let answer =
-                    result.map(|result| matches!(result, ManageResult::COMPLETE | ManageResult::SUCCEEDED));
-                self.happenings.push_back(Happening::Managed { initiator: at, ticket, answer });
-            }
+    fn deliver(&mut self, now: Instant, mut come: Come) {
+        let header = hyperscsi::frame::Header::parse(&come.payload).ok().map(|(header, _)| header);
+        let header = header.filter(|header| header.sid != 0 && !come.group);
+        let before = self.refused(come.to);
+        let frame =
+            Received { port: come.port, source: come.source, group: come.group, payload: &mut come.payload };
+        match come.to {
+            Who::Target if self.powered => self.shard.frame(now, frame),
+            Who::Target => return,
+            Who::Initiator(at) => self.hosts[at].session.frame(now, frame),
+        }
+        if let Some(header) = header.filter(|_| self.refused(come.to) == before) {
+            self.watch.took(come.to, &header);
         }
     }
 
-    /// A session is lost: whether it may be depends on what was done to it.
-    fn lost(&mut self, now: Instant, at: usize, why: Lost) {
-        self.trouble = self.trouble.max(now);
-        self.tally.losses += 1;
-        self.hosts[at].excused = true;
-        let wrong = match why {
-            Lost::Misbehaved(_) => true,
-            Lost::PathLost | Lost::Forgotten => !self.plan.has_cuts() && self.scenario.crashes == 0,
-            _ => false,
-        };
-        if wrong {
-            self.wrongs.push(format!("initiator {at} lost its session, and nothing explains it: {why}"));
-        }
-    }
-
-    /// A session is over: its owner begins a new one, unless it wanted the end.
-    fn down(&mut self, now: Instant, at: usize, why: Down) {
-        self.trace.say(|| format!("initiator {at} is down: {why}"));
-        if let Down::NoPath(why) | Down::Hopeless(why) = why {
-            self.lost(now, at, why);
-        }
-        self.trouble = self.trouble.max(now);
-        let host = &mut self.hosts[at];
-        assert!(host.tasks.is_empty(), "a session went down with tasks that were not reported");
-        assert!(host.manages.is_empty(), "a session went down with requests that were not reported");
-        host.excused = true;
-        let last = host.leaving;
-        self.happenings.push_back(Happening::Down { initiator: at, last });
-        if !last {
-            let delay = Duration::from_millis(1 + self.rng.below(3000));
-            self.plan(now.after(delay), Step::Restart(at));
+    /// Returns how many frames somebody did not take so far.
+    fn refused(&self, who: Who) -> u64 {
+        match who {
+            Who::Target => {
+                let stats = self.shard.frame_stats();
+                stats.refused_frames + stats.unknown_sids + stats.bad_frames
+            }
+            Who::Initiator(at) => {
+                let stats = self.hosts[at].session.stats();
+                stats.refused_frames + stats.strays + stats.bad_frames
+            }
         }
     }
 }
@@ -429,6 +414,9 @@ impl Fabric for HyperScsi {
         request.data_out = scattered(&mut self.rng, &order.data_out);
         request.data_in_len = order.data_in_len;
         request.replay = order.replay;
+        if matches!(order.cdb.first(), Some(0x16 | 0x17 | 0x5f)) {
+            self.tally.one("reservation commands");
+        }
         let host = &mut self.hosts[initiator];
         let Ok(task) = host.session.submit(now, request) else { return false };
         host.tasks.insert(task, ticket);
@@ -469,8 +457,11 @@ impl Fabric for HyperScsi {
 
     fn next(&self) -> Option<Instant> {
         let queued = self.queue.first_key_value().map(|((at, _), _)| *at);
-        let sessions = self.hosts.iter().filter_map(|host| host.session.poll_timeout());
-        sessions.chain(self.nets.next()).chain(queued).chain(self.shard.poll_timeout()).min()
+        let awake = |(at, _): &(usize, &Host)| !self.rings.is_asleep(Who::Initiator(*at));
+        let sessions = self.hosts.iter().enumerate().filter(awake);
+        let sessions = sessions.filter_map(|(_, host)| host.session.poll_timeout());
+        let shard = self.shard.poll_timeout().filter(|_| !self.rings.is_asleep(Who::Target));
+        sessions.chain(self.nets.next()).chain(queued).chain(shard).min()
     }
 
     fn waits(&self) -> String {
@@ -486,11 +477,12 @@ impl Fabric for HyperScsi {
                 self.shard.medium_ready(now, base::machine::MediumId(number));
             }
         }
-        if self.shard.poll_timeout().is_some_and(|at| at <= now) {
+        let awake = |who| !self.rings.is_asleep(who);
+        if awake(Who::Target) && self.shard.poll_timeout().is_some_and(|at| at <= now) {
             self.shard.handle_timeout(now);
         }
-        for host in &mut self.hosts {
-            if host.session.poll_timeout().is_some_and(|at| at <= now) {
+        for (at, host) in self.hosts.iter_mut().enumerate() {
+            if awake(Who::Initiator(at)) && host.session.poll_timeout().is_some_and(|at| at <= now) {
                 host.session.handle_timeout(now);
             }
         }
@@ -508,12 +500,17 @@ impl Fabric for HyperScsi {
         self.settle(now);
     }
 
-    fn heal(&mut self, _now: Instant) {
+    fn heal(&mut self, now: Instant) {
         self.nets.heal();
+        self.healed = true;
+        for stranger in self.scenario.initiators..self.hosts.len() {
+            self.hosts[stranger].session.close(now);
+        }
+        self.settle(now);
     }
 
     fn close(&mut self, now: Instant) {
-        for host in &mut self.hosts {
+        for host in self.hosts.iter_mut().take(self.scenario.initiators) {
             host.leaving = true;
             host.session.logout(now);
         }
@@ -521,7 +518,12 @@ impl Fabric for HyperScsi {
     }
 
     fn crash(&mut self, now: Instant) {
-        self.tally.bugs += self.shard.frame_stats().bugs;
+        let stats = *self.shard.frame_stats();
+        self.bugs += stats.bugs;
+        self.tally.engine(&stats);
+        self.tally.one("losses of the target's power");
+        self.rings.forget(Who::Target);
+        self.watch.target_restarts();
         self.queue.retain(|_, step| !matches!(step, Step::Saved(..) | Step::Boot));
         // What takes its place has no port before it boots.
         self.shard = new_shard(&self.scenario, &self.plan, &self.access, &self.shard_pool);
@@ -545,28 +547,24 @@ impl Fabric for HyperScsi {
 
     fn bugs(&self) -> u64 {
         let sessions: u64 = self.hosts.iter().map(|host| host.session.stats().bugs).sum();
-        sessions + self.tally.bugs + self.shard.frame_stats().bugs
+        sessions + self.bugs + self.shard.frame_stats().bugs
     }
 
     fn wrongs(&mut self) -> Vec<String> {
+        self.wrongs.append(&mut self.watch.wrongs);
         std::mem::take(&mut self.wrongs)
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let mut tally = self.tally.clone();
+        self.nets.stats().iter().for_each(|stats| tally.wire(stats));
+        self.hosts.iter().for_each(|host| tally.session(&host.session.stats()));
+        tally.engine(self.shard.frame_stats());
+        tally.into_counts()
     }
 
     fn tally(&self) -> String {
         let stats: Vec<_> = self.hosts.iter().map(|host| host.session.stats()).collect();
         format!("{:?} {:?} {:?} {stats:?}", self.tally, self.nets.stats(), self.shard.frame_stats())
-    }
-}
-
-fn ended(end: End, data: Vec<u8>) -> Ended {
-    match end {
-        End::Status(ending) => {
-            let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
-            Ended::Status { status: ending.status, sense, data }
-        }
-        End::Failed => Ended::Failed,
-        End::Aborted => Ended::Aborted,
-        End::NotSent => Ended::Refused,
-        End::Lost => Ended::Lost,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use initiator::neighbours::{Neighbour, Neighbourhood, PATIENCE, SearchError, search};
+use initiator::neighbours::{Neighbour, Neighbourhood, SearchError, Wait, search};
 use initiator::url::Place;
 use serde_json::{Value, json};
 
@@ -21,8 +21,14 @@ pub(super) fn run(group: &str, args: &DiscoverArgs) -> Result<(), Failure> {
 
 /// Looks for the group of a place, and shows what was found.
 pub(super) fn show(place: &Place, args: &DiscoverArgs) -> Result<(), Failure> {
-    let patience = args.wait.map_or(PATIENCE, Duration::from_secs);
-    let found = search(place, patience).map_err(|why| match why {
+    let wait = args.wait.map_or(Wait::WhileNew, |seconds| Wait::For(Duration::from_secs(seconds)));
+    // A person reads what is there while others are waited for; a program wants one document.
+    let mut tell = |neighbour: &Neighbour| {
+        if !args.json {
+            print(&as_text(neighbour));
+        }
+    };
+    let found = search(place, wait, &mut tell).map_err(|why| match why {
         SearchError::NotAGroup => Failure::Misused(why.to_string()),
         other => Failure::Failed(reach::told(&other)),
     })?;
@@ -30,8 +36,6 @@ pub(super) fn show(place: &Place, args: &DiscoverArgs) -> Result<(), Failure> {
     if args.json {
         let all = found.neighbours.iter().flat_map(|neighbour| as_json(neighbour, &found));
         print(&format!("{:#}\n", Value::Array(all.collect())));
-    } else {
-        print(&as_text(&found));
     }
     if found.disputed.is_empty() {
         return Ok(());
@@ -56,26 +60,23 @@ fn warn(found: &Neighbourhood) {
     }
 }
 
-fn as_text(found: &Neighbourhood) -> String {
-    let mut text = String::new();
-    for neighbour in &found.neighbours {
-        let Neighbour { found, interface, units } = neighbour;
-        let password = if found.authenticates { "password needed" } else { "no password" };
-        text += &format!(
-            "{}  {} on {interface}, server {}, frames up to {}, {password}\n",
-            found.target,
-            found.mac,
-            hex(&found.instance),
-            found.frame_max
-        );
-        let mut table = Table::bare();
-        for (url, level) in units {
-            table.row(&["  LUN", &url.lun.to_string(), &format!("protection {level}"), &url.to_string()]);
-        }
-        text += &table.to_string();
-        if found.more {
-            text += "  and more, which do not fit into an answer\n";
-        }
+fn as_text(neighbour: &Neighbour) -> String {
+    let Neighbour { found, interface, units } = neighbour;
+    let password = if found.authenticates { "password needed" } else { "no password" };
+    let mut text = format!(
+        "{}  {} on {interface}, server {}, frames up to {}, {password}\n",
+        found.target,
+        found.mac,
+        hex(&found.instance),
+        found.frame_max
+    );
+    let mut table = Table::bare();
+    for (url, level) in units {
+        table.row(&["  LUN", &url.lun.to_string(), &format!("protection {level}"), &url.to_string()]);
+    }
+    text += &table.to_string();
+    if found.more {
+        text += "  and more, which do not fit into an answer\n";
     }
     text
 }

@@ -40,6 +40,19 @@ fn sessions_connections_and_units_are_loaded_together() {
 }
 
 #[test]
+fn a_load_ends_after_a_count_of_commands() {
+    let (house, daemon) = two_disks();
+    let (first, second) = (url(&daemon, 0), url(&daemon, 1));
+    let args = ["bench", &first, &second, "--sessions", "2", "--depth", "3", "--count", "20", "--json"];
+    let (code, text, told) = house.run(&args);
+    assert_eq!(code, 0, "{told}");
+    let report = json(&text);
+    assert_eq!(report["ios"], json("80"), "{text}");
+    let seconds = report["seconds"].as_f64().unwrap();
+    assert!(report["latency_us"]["max"].as_f64().unwrap() <= seconds * 1e6, "{text}");
+}
+
+#[test]
 fn a_load_keeps_to_its_range() {
     let (house, daemon) = two_disks();
     let url = url(&daemon, 0);

@@ -19,14 +19,20 @@ fn each_obstacle_is_named() {
         (format!("iscsi://{at}/{NAME}/7"), "there is no LUN 7 at this target"),
         (format!("iscsi://no-such-host.invalid/{NAME}/0"), "cannot find the host no-such-host.invalid"),
     ] {
-        for args in
-            [&["info", &place][..], &["read", &place], &["write", &place, "--write"], &["bench", &place]]
-        {
+        for args in [
+            &["info", &place][..],
+            &["read", &place],
+            &["write", &place, "--write"],
+            &["bench", &place],
+            &["verify", &place, "--write"],
+            &["attach", &place, "--nbd", "socket"],
+        ] {
             let (code, text, said) = house.run(args);
             assert_eq!((code, text.as_str()), (1, ""), "{args:?}: {said}");
             assert!(said.starts_with("targe: ") && said.contains(told), "{args:?}: {said}");
         }
     }
+    assert!(!house.path("socket").exists(), "there is no disk, and no socket of one");
     let (code, _, said) = house.run(&["discover", &closed.to_string()]);
     assert_eq!(code, 1);
     assert!(said.contains("nobody listens there"), "{said}");

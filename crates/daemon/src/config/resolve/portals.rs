@@ -9,7 +9,7 @@ use super::super::value::{Announced, Portal};
 use super::super::wire;
 use super::at_line;
 
-/// The port that IANA gave iSCSI (RFC 7143 §4.2.7).
+/// The port that IANA gave iSCSI (RFC 7143 §15).
 pub(crate) const PORT: u16 = 3260;
 
 pub(super) struct Portals {

@@ -36,6 +36,13 @@ fn every_failure_has_its_sense_and_a_bad_block_its_address() {
             Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION,
             Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION,
         ),
+        (
+            Fault::Reserved,
+            SenseKey::DATA_PROTECT,
+            Asc::ACCESS_DENIED_NO_ACCESS_RIGHTS,
+            Asc::ACCESS_DENIED_NO_ACCESS_RIGHTS,
+        ),
+        (Fault::Busy, SenseKey::ABORTED_COMMAND, Asc::NONE, Asc::NONE),
         (Fault::Bug, SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE, Asc::INTERNAL_TARGET_FAILURE),
     ] {
         let (mut rig, faults) = faulty();

@@ -61,6 +61,12 @@ fn a_path_that_carries_short_frames_for_a_while_is_followed_down_and_up() {
     let sizes: Vec<_> = mtus.iter().map(|(_, mtu)| *mtu).collect();
     assert_eq!(sizes, [9000, 1500, 9000], "{mtus:?}");
     assert!(mtus[1].0 - 100 < 10, "noticed within milliseconds: {mtus:?}");
+    // Its owner is told that less gets through than both ports take, and that this is over.
+    let widths = pair.sides[1].events.iter().filter_map(|(_, event)| match event {
+        Event::PathWidth { width, .. } => Some((width.carries, width.ours, width.theirs)),
+        _ => None,
+    });
+    assert_eq!(widths.collect::<Vec<_>>(), [(1500, 9000, 9000), (9000, 9000, 9000)]);
     pair.run_until_done(Duration::from_secs(1));
 }
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use base::machine::ConnId;
 use base::time::Duration;
 
-use super::pair::{LUN, Setup, cdb, pattern, read};
+use super::pair::{LUN, Setup, cdb, pattern, read, write};
 use super::raw::Raw;
 use crate::initiator::contract::*;
 use crate::initiator::why::Why;
@@ -307,4 +307,34 @@ fn a_status_is_not_acknowledged_before_its_data_is_here_nor_at_level_0() {
     raw.send(conn, &response, &[]);
     raw.pass(Duration::from_secs(5));
     assert!(acknowledgements(&mut raw, conn).is_empty(), "the target keeps nothing");
+}
+
+/// What others did to a unit ends its tasks here, and no more data goes out for them.
+#[test]
+fn tasks_that_a_target_terminated_end_and_are_acknowledged_with_their_unit() {
+    let (mut raw, conn) = Raw::level(0, &[]);
+    let (task, command) = raw.start(conn, write(0, 1, &pattern(0, 100_000)));
+    let (other, _) = raw.start(conn, Request { lun: 2 << 48, ..read(8, 512) });
+    while raw.receive(conn).is_some() {}
+    let asked = raw.r2t(conn, command.itt, 0, 65_536, 8192);
+    let message = AsyncMessage {
+        lun: LUN,
+        sn: raw.next_sn(conn),
+        event: AsyncEventCode::TASKS_TERMINATED,
+        vendor_code: 0,
+        parameter1: 0,
+        parameter2: 0,
+        parameter3: 0,
+    };
+    raw.send(conn, &message, &[]);
+    assert_eq!(raw.outcome(task).end, End::Aborted);
+    let pdu: NopOut = raw.expect(conn);
+    assert_eq!((pdu.itt, pdu.ttt, pdu.lun, pdu.immediate), (Itt::NONE, Ttt::NONE, LUN, true));
+    assert!(!pdu.exp_stat_sn.before(message.sn.stat_sn.next()), "it acknowledges the message");
+    raw.send(conn, &asked, &[]);
+    assert!(raw.receive(conn).is_none(), "its data goes nowhere");
+    assert!(
+        raw.session.is_up()
+            && !raw.events.iter().any(|event| matches!(event, Event::Done { task, .. } if *task == other))
+    );
 }

@@ -1,4 +1,4 @@
-//! ErrorRecoveryLevel 1 (RFC 7143 §7.1.1): what is lost is had again, and what is asked for wrongly is refused.
+//! ErrorRecoveryLevel 1 (RFC 7143 §7.1.5): what is lost is had again, and what is asked for wrongly is refused.
 
 mod acknowledged;
 mod digests;

@@ -1,4 +1,4 @@
-//! ErrorRecoveryLevel 2 (RFC 7143 §7.1.1, §7.2.2): connections are lost and tasks are not; none runs twice.
+//! ErrorRecoveryLevel 2 (RFC 7143 §7.1.5, §7.2.2): connections are lost and tasks are not; none runs twice.
 
 use alloc::vec::Vec;
 
@@ -107,10 +107,12 @@ fn a_read_goes_on_on_another_connection_from_where_it_was_acknowledged() {
     }
 }
 
-/// Immediate tasks without a connection fill the room for immediate requests, and only TASK REASSIGN helps them on.
+/// And the room that they took is free again.
 #[test]
-fn tasks_are_moved_however_many_immediate_requests_are_open() {
+fn immediate_tasks_end_with_their_connection_and_others_do_not() {
     let (mut world, conns, _) = session(2, 2);
+    let stays = world.read(conns[0], 512);
+    start(&mut world, &conns, conns[0], &stays);
     let mut tasks = Vec::new();
     loop {
         let command = ScsiCommand { immediate: true, ..world.command(conns[0]) };
@@ -118,12 +120,24 @@ fn tasks_are_moved_however_many_immediate_requests_are_open() {
         if world.receive(conns[0]).is_some() {
             break;
         }
-        tasks.push(command.itt);
+        tasks.push((command.itt, world.expect_command().task));
         assert!(tasks.len() < 1000, "there is a limit");
     }
     world.hang_up(conns[0], Gone::Failed);
+    let mut gone = Vec::new();
+    while let Some(event) = world.next_event() {
+        match event {
+            Event::TaskGone { task } => gone.push(task),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(gone.len() == tasks.len() && tasks.iter().all(|(_, task)| gone.contains(task)));
     release(&mut world, conns[1], 0);
-    assert_eq!(reassign(&mut world, conns[1], tasks[0], 0), TmfResult::COMPLETE);
+    assert_eq!(reassign(&mut world, conns[1], tasks[0].0, 0), TmfResult::NO_TASK);
+    assert_eq!(reassign(&mut world, conns[1], stays.itt, 0), TmfResult::COMPLETE);
+    let command = ScsiCommand { immediate: true, ..world.command(conns[1]) };
+    world.send(conns[1], &command, &[]);
+    world.expect_command();
 }
 
 #[test]

@@ -6,11 +6,12 @@ use base::rng::Rng;
 use base::time::Instant;
 use netem::frame::{FrameLink, FramePlan, FrameStats};
 
+use super::watch::Watch;
 use crate::scenario::HyperPlan;
 use crate::trace::Trace;
 
 /// Whose port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Who {
     /// The target's.
     Target,
@@ -110,6 +111,7 @@ impl Nets {
         from: Who,
         port: EtherPort,
         batch: &FrameBatch,
+        watch: &mut Watch,
         trace: &Trace,
     ) -> usize {
         let number = usize::try_from(port.0).unwrap();
@@ -124,6 +126,7 @@ impl Nets {
             let mut bytes = [&to.0[..], &source.0].concat();
             pieces.for_each(|piece| bytes.extend_from_slice(piece));
             trace.mix_bytes(&bytes);
+            watch.sent(now, from, &bytes[ADDRESSES..]);
             trace.say(|| describe(from, number, to, &bytes[ADDRESSES..]));
             for at in 0..self.initiators {
                 let (who, way) = match from {

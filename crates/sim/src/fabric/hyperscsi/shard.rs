@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use device::contract::{Access, RelativePort};
-use hyperscsi::initiator::contract::{Limits as SessionLimits, SessionPlan};
+use hyperscsi::initiator::contract::{Limits as SessionLimits, Retry as FrameRetry, SessionPlan};
 use hyperscsi::login::directory::Access as GroupAccess;
 use hyperscsi::login::{Password, Record};
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::pdu::parameters::Parameters;
-use hyperscsi::seal::Level;
+use hyperscsi::seal::{KeyLimits, Level};
 use hyperscsi::target::engine::Limits;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::negotiate::KeyPolicy;
@@ -84,7 +84,31 @@ pub(super) fn limits(plan: &HyperPlan) -> Limits {
         data_in_bytes_max: room,
         unsent_bytes_max: room / 2,
         parameters: parameters(plan),
+        key_limits: key_limits(plan.key_frames[0]),
         ..Limits::default()
+    }
+}
+
+fn key_limits(frames: Option<u64>) -> KeyLimits {
+    let usual = KeyLimits::default();
+    KeyLimits { frames: frames.unwrap_or(usual.frames), ..usual }
+}
+
+/// Makes what somebody wants who must not get it: wrong in one way or another.
+pub(super) fn stranger(plan: &HyperPlan, number: usize) -> SessionPlan {
+    let somebody = session(plan, 0);
+    let password = |text: &[u8]| Some(Password::new(text).unwrap());
+    let other_group = GroupName::new("another").unwrap();
+    let retry = FrameRetry::NONE;
+    match (plan.keyed, number % 3) {
+        // Who knows the names of a member, and not the password.
+        (true, 0) => SessionPlan { password: password(b"open barley"), retry, ..somebody },
+        (true, 1) => SessionPlan { password: None, level: Level::None, retry, ..somebody },
+        (false, 0) => SessionPlan { password: password(b"open sesame"), retry, ..somebody },
+        (false, 1) => {
+            SessionPlan { target: Name::new("iqn.2026-11.org.example:other").unwrap(), retry, ..somebody }
+        }
+        (_, _) => SessionPlan { group: other_group, retry, ..somebody },
     }
 }
 
@@ -103,7 +127,11 @@ pub(super) fn session(plan: &HyperPlan, number: usize) -> SessionPlan {
         level: plan.level,
         parameters: parameters(plan),
         retry: plan.retry,
-        limits: SessionLimits { login_within: plan.login_within, ..SessionLimits::default() },
+        limits: SessionLimits {
+            login_within: plan.login_within,
+            key_limits: key_limits(plan.key_frames[1]),
+            ..SessionLimits::default()
+        },
         ..wanted
     }
 }

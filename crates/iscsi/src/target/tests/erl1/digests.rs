@@ -1,4 +1,4 @@
-//! Headers and data that arrive damaged, and commands that do not arrive (RFC 7143 §7.7, §7.8).
+//! Headers and data that arrive damaged, and commands that do not arrive (RFC 7143 §7.8).
 
 use alloc::vec::Vec;
 

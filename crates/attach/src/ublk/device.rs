@@ -1,0 +1,351 @@
+//! A disk as a block device, from its start to its end.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use store::contract::Failure;
+use store::shared::SharedStore;
+use thiserror::Error;
+
+use super::control::Control;
+use super::params::{DEPTH, Told, Unfit, params};
+use super::place::{DYING_MAX, Key, LOOK_AGAIN, Place, disk_path, is_open, look, open};
+use super::queue::{Queue, Shared};
+use crate::bytewise::Bytewise;
+use crate::flush::flush;
+use crate::notice::Watch;
+
+/// Why there is no device.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The kernel was built without it.
+    #[error(
+        "this kernel has no ublk: it has no module ublk_drv (CONFIG_BLK_DEV_UBLK, Linux 6.5 or later; Debian has it \
+         from 13 on); attach with --nbd or --fuse"
+    )]
+    NoUblk,
+    /// The module is there but nobody loaded it.
+    #[error("this kernel has ublk, but its module is not loaded: modprobe ublk_drv")]
+    NotLoaded,
+    /// It takes a privilege.
+    #[error("a block device by ublk needs root (CAP_SYS_ADMIN); an NBD socket does not")]
+    NotAllowed,
+    /// The kernel cannot do what we need.
+    #[error(
+        "this kernel's ublk is too old: it copies no payloads (UBLK_F_USER_COPY, Linux 6.5); attach with --nbd or --fuse"
+    )]
+    TooOld,
+    /// There is no io_uring, or it is not for us.
+    #[error("ublk needs io_uring, which this system does not allow (see kernel.io_uring_disabled)")]
+    NoRing(#[source] io::Error),
+    /// Somebody serves it.
+    #[error("{} is this disk already, attached by process {server}", path.display())]
+    InUse {
+        /// The device.
+        path: PathBuf,
+        /// Its server.
+        server: i32,
+    },
+    /// A device waits, but for another disk.
+    #[error(
+        "{} waits for the disk that was attached under this name, and this is another one: nothing was written to \
+         either; bring the first one back, or give the device up (ublk del)",
+        .0.display()
+    )]
+    OtherDisk(PathBuf),
+    /// A device waits that the disk does not fit.
+    #[error("{} cannot be taken over", path.display())]
+    OtherForm {
+        /// The device.
+        path: PathBuf,
+        /// Why.
+        source: Unfit,
+    },
+    /// The disk makes no device.
+    #[error("it makes no block device")]
+    Unfit(#[source] Unfit),
+    /// The control device refuses.
+    #[error("the kernel's ublk control refuses")]
+    Control(#[source] io::Error),
+    /// The device's own node cannot be used.
+    #[error("cannot use {}", path.display())]
+    Node {
+        /// The node.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No thread or descriptor is to be had.
+    #[error("cannot start to serve")]
+    Start(#[source] io::Error),
+}
+
+/// Why an end was not in order.
+#[derive(Debug, Error)]
+pub enum EndError {
+    /// What was written may be lost.
+    #[error("what was written last may be lost: flush: {}", .0.fault)]
+    NotDurable(Failure),
+    /// We cannot serve any more, and leave the device to the next who does.
+    #[error("the device is served no more; it waits to be attached again")]
+    Broken(#[source] io::Error),
+}
+
+/// How a start went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// There is a new device.
+    Anew,
+    /// A device whose server had died goes on.
+    TakenOver,
+}
+
+/// Whether a device may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detached {
+    /// Nobody uses it.
+    Free,
+    /// It is mounted, mapped or open.
+    InUse,
+}
+
+/// A block device that is served.
+pub struct Device {
+    control: Control,
+    number: u32,
+    started: Started,
+    disk: Bytewise,
+    /// The thread ended, and the device did not.
+    broken: Arc<AtomicBool>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+/// A device that was made or is to be taken over, and is not served yet.
+struct Begun {
+    number: u32,
+    node: File,
+    started: Started,
+}
+
+impl Device {
+    /// Makes a device of `disk`, or takes the one over that waits for this disk. `ended` is called once it is no longer
+    /// served, whoever stopped it.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn start(
+        disk: Arc<dyn SharedStore>,
+        key: Key,
+        watch: Watch,
+        ended: Box<dyn FnOnce() + Send>,
+    ) -> Result<Self, StartError> {
+        let mut control = Control::open()?;
+        let disk = Bytewise::new(disk);
+        let wanted = params(&disk.profile()).map_err(StartError::Unfit)?;
+        control.lock().map_err(StartError::Control)?;
+        let begun = begin(&mut control, key, &Told::of(&wanted));
+        control.unlock().map_err(StartError::Control)?;
+        let Begun { number, node, started } = begun?;
+        let made = match started {
+            Started::Anew => control.set_params(number, wanted).map(|()| Told::of(&wanted)),
+            // It goes by what it was told then.
+            Started::TakenOver => control.params(number).map(|told| Told::of(&told)),
+        };
+        let broken = Arc::new(AtomicBool::new(false));
+        let served = made.map_err(StartError::Control).and_then(|told| {
+            let shared = Shared::new(node, disk.clone(), watch, told).map_err(StartError::Start)?;
+            serve(Arc::new(shared), Arc::clone(&broken), ended).map_err(StartError::Start)
+        });
+        let thread = match served {
+            Ok(thread) => thread,
+            Err(why) => {
+                give_up(&mut control, number, started);
+                return Err(why);
+            }
+        };
+        let mut device = Self { control, number, started, disk, broken, thread };
+        let running = match started {
+            Started::Anew => device.control.start(number),
+            Started::TakenOver => device.control.end_recovery(number),
+        };
+        match running {
+            Ok(()) => Ok(device),
+            Err(error) => {
+                // What was written was not through us. A disk that others use goes on to wait, once we are gone.
+                if started == Started::Anew {
+                    let _ = device.stop();
+                }
+                Err(StartError::Control(error))
+            }
+        }
+    }
+
+    /// Returns the path of the disk.
+    pub fn path(&self) -> PathBuf {
+        disk_path(self.number)
+    }
+
+    /// Returns how it began.
+    pub const fn started(&self) -> Started {
+        self.started
+    }
+
+    /// Asks whether nobody uses the disk any more. Then whatever was written to it has reached us, and is flushed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn detach(&self) -> io::Result<Detached> {
+        let in_use = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
+        // Mounts, mappings and swap claim the disk for themselves, which makes this fail.
+        let claim =
+            OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(self.path());
+        let claim = match claim {
+            Ok(claim) => claim,
+            Err(error) if in_use(&error) => return Ok(Detached::InUse),
+            // It was removed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Detached::Free),
+            Err(error) => return Err(error),
+        };
+        claim.sync_all()?;
+        drop(claim);
+        Ok(if is_open(self.number)? { Detached::InUse } else { Detached::Free })
+    }
+
+    /// Removes the device, which nobody uses: what is under way is finished. Then makes all that was written durable.
+    ///
+    /// # Errors
+    /// [`EndError`]
+    pub fn stop(self) -> Result<(), EndError> {
+        self.end(Control::remove)
+    }
+
+    /// Removes the device from under those who use it: what is under way is finished, what follows fails. The kernel forgets it
+    /// once they let it go. Then makes all that was written durable.
+    ///
+    /// # Errors
+    /// [`EndError`]
+    pub fn cut_off(self) -> Result<(), EndError> {
+        self.end(Control::remove_in_time)
+    }
+
+    fn end(mut self, remove: fn(&mut Control, u32) -> io::Result<()>) -> Result<(), EndError> {
+        if self.broken.load(Ordering::Acquire) {
+            // Those who use it wait for another server.
+            joined(self.thread).map_err(EndError::Broken)?;
+        } else {
+            // It fails when somebody else stopped or removed it before.
+            let _ = self.control.stop(self.number);
+            // All requests are answered by now; whatever the thread died of, nobody waits for it.
+            let _ = joined(self.thread);
+        }
+        let flushed = flush(&self.disk);
+        // If it stays, the next start removes it.
+        let _ = remove(&mut self.control, self.number);
+        flushed.map_err(EndError::NotDurable)
+    }
+}
+
+fn joined(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+}
+
+/// Makes a device, or prepares the one that waits to be taken over; its character device is ours then.
+fn begin(control: &mut Control, key: Key, disk: &Told) -> Result<Begun, StartError> {
+    let opened = |number: u32| {
+        open(number).map_err(|source| StartError::Node { path: format!("/dev/ublkc{number}").into(), source })
+    };
+    if let Some(Place { device: number, key: theirs }) = look(control, key)? {
+        let path = disk_path(number);
+        if theirs != key {
+            return Err(StartError::OtherDisk(path));
+        }
+        let info = control.info(number).map_err(StartError::Control)?;
+        let told = Told::of(&control.params(number).map_err(StartError::Control)?);
+        told.fits(disk).map_err(|source| StartError::OtherForm { path, source })?;
+        if (info.queues, info.depth) != (1, DEPTH) {
+            return Err(StartError::Control(io::Error::other("it has other queues than ours have")));
+        }
+        begin_recovery(control, number, info.server)?;
+        return Ok(Begun { number, node: opened(number)?, started: Started::TakenOver });
+    }
+    let number = control.add(key.note()).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => StartError::NotAllowed,
+        _ => StartError::Control(error),
+    })?;
+    match opened(number) {
+        Ok(node) => Ok(Begun { number, node, started: Started::Anew }),
+        Err(why) => {
+            give_up(control, number, Started::Anew);
+            Err(why)
+        }
+    }
+}
+
+/// Prepares a device that waits, once its last server is gone for good.
+fn begin_recovery(control: &mut Control, number: u32, server: i32) -> Result<(), StartError> {
+    let deadline = Instant::now() + DYING_MAX;
+    loop {
+        match control.begin_recovery(number) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                if Instant::now() > deadline {
+                    return Err(StartError::InUse { path: disk_path(number), server });
+                }
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            other => return other.map_err(StartError::Control),
+        }
+    }
+}
+
+/// Removes a device that cannot be served. One that is a disk already stays, for the next who tries.
+fn give_up(control: &mut Control, number: u32, started: Started) {
+    if started == Started::Anew {
+        // Then it stays, and the next start removes it.
+        let _ = control.remove(number);
+    }
+}
+
+/// Starts the thread, and returns once the kernel can hand out requests.
+fn serve(
+    shared: Arc<Shared>,
+    broken: Arc<AtomicBool>,
+    ended: Box<dyn FnOnce() + Send>,
+) -> io::Result<JoinHandle<io::Result<()>>> {
+    let (tell, told) = channel::<io::Result<()>>();
+    let run = move || {
+        let served = turn(shared, &tell);
+        broken.store(served.is_err(), Ordering::Release);
+        ended();
+        served
+    };
+    let thread = std::thread::Builder::new().name("ublk".to_owned()).spawn(run)?;
+    told.recv().unwrap_or_else(|_| Err(io::Error::other("the thread died as it started")))?;
+    Ok(thread)
+}
+
+fn turn(shared: Arc<Shared>, tell: &Sender<io::Result<()>>) -> io::Result<()> {
+    match Queue::new(shared) {
+        Ok(queue) => {
+            // Whoever started us waits for this word.
+            let _ = tell.send(Ok(()));
+            queue.run()
+        }
+        Err(error) => {
+            let _ = tell.send(Err(error));
+            Ok(())
+        }
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("number", &self.number).finish_non_exhaustive()
+    }
+}

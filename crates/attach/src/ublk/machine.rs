@@ -1,0 +1,134 @@
+//! What each request of the kernel means for the medium, and which tags may have one. Owns no file and no medium.
+
+use store::contract::{Durability, Failure, OpAction, Outcome, Profile};
+
+use super::params::Told;
+use super::wire::{ABORTED, Descriptor, IoCommand, REQUEST_FUA, REQUEST_NOUNMAP, RequestOp, SECTOR};
+use crate::errno;
+use crate::sizes::narrow;
+
+/// What a request asks for.
+#[derive(Debug)]
+pub(super) enum Request {
+    /// The medium is asked, and its data are the payload.
+    Read { at: u64, len: usize },
+    /// The payload is fetched, and the medium asked to write it.
+    Write { at: u64, len: usize, durability: Durability },
+    /// The medium is asked; there is no payload.
+    Plain(OpAction),
+}
+
+/// Understands a request, or says with which error it is answered: what a kernel in its senses never asks is EIO, what
+/// we do not know is EOPNOTSUPP.
+pub(super) fn understand(request: &Descriptor, told: &Told, profile: &Profile) -> Result<Request, i32> {
+    if request.op() == RequestOp::FLUSH {
+        return Ok(Request::Plain(OpAction::Flush));
+    }
+    let (at, len) = range(request, told).ok_or(libc::EIO)?;
+    // The kernel says which writes are to be durable only if it was told that others are not. A disk whose cache was
+    // switched on since then must not use it.
+    let durable = request.has(REQUEST_FUA) || (profile.volatile_cache && !told.cache);
+    let durability = if durable { Durability::Stable } else { Durability::Cached };
+    match request.op() {
+        RequestOp::READ | RequestOp::WRITE if len > told.io_len_max => Err(libc::EIO),
+        RequestOp::READ => Ok(Request::Read { at, len: narrow(len) }),
+        RequestOp::WRITE => Ok(Request::Write { at, len: narrow(len), durability }),
+        RequestOp::DISCARD => Ok(Request::Plain(OpAction::Deallocate { at, len })),
+        RequestOp::WRITE_ZEROES => {
+            let may_deallocate = !request.has(REQUEST_NOUNMAP);
+            Ok(Request::Plain(OpAction::WriteZeroes { at, len, may_deallocate, durability }))
+        }
+        _ => Err(libc::EOPNOTSUPP),
+    }
+}
+
+/// The bytes of a request: some whole blocks of the device.
+fn range(request: &Descriptor, told: &Told) -> Option<(u64, u64)> {
+    let at = request.start.checked_mul(SECTOR)?;
+    let len = u64::from(request.sectors) * SECTOR;
+    let end = at.checked_add(len)?;
+    // Nothing is a multiple of no block at all.
+    let whole = told.block > 0 && at.is_multiple_of(told.block) && len.is_multiple_of(told.block);
+    (whole && len > 0 && end <= told.len).then_some((at, len))
+}
+
+/// Returns what a request with a payload of `len` bytes (or none) is answered with.
+pub(super) fn result(len: usize, outcome: &Result<Outcome, Failure>) -> i32 {
+    match outcome {
+        Err(failure) => -errno::of_fault(failure.fault),
+        // The medium answered something else than it was asked.
+        Ok(Outcome::Data(data)) if data.len() != len => -libc::EIO,
+        Ok(Outcome::Extents(_)) => -libc::EIO,
+        Ok(_) => i32::try_from(len).unwrap_or(-libc::EIO),
+    }
+}
+
+/// Where each tag is.
+#[derive(Debug)]
+pub(super) struct Tags {
+    tags: Vec<Tag>,
+    ended: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tag {
+    /// Its command waits in the kernel.
+    Fetching,
+    /// Its request is with us.
+    Serving,
+    /// It gets no more requests.
+    Ended,
+}
+
+/// What the completion of a command means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// The tag has a request.
+    Request(u16),
+    /// The tag gets no more requests, as all will.
+    Ended,
+    /// The kernel refused the command, with this error: our own fault, and the tag is lost.
+    Refused(i32),
+    /// No command of this tag was in the kernel.
+    Unasked,
+}
+
+impl Tags {
+    /// Has the command of each tag wait in the kernel.
+    pub(super) fn new(depth: u16) -> Self {
+        Self { tags: vec![Tag::Fetching; depth.into()], ended: 0 }
+    }
+
+    /// Takes the completion of a command.
+    pub(super) fn arrived(&mut self, name: u64, result: i32) -> Arrival {
+        let Ok(number) = u16::try_from(name) else { return Arrival::Unasked };
+        match self.tags.get_mut(usize::from(number)) {
+            Some(tag) if *tag == Tag::Fetching => {
+                if result >= 0 {
+                    *tag = Tag::Serving;
+                    return Arrival::Request(number);
+                }
+                *tag = Tag::Ended;
+                self.ended += 1;
+                if result == ABORTED { Arrival::Ended } else { Arrival::Refused(-result) }
+            }
+            _ => Arrival::Unasked,
+        }
+    }
+
+    /// Returns the command that answers the request of a tag, if it has one.
+    pub(super) fn answer(&mut self, number: u16, result: i32) -> Option<IoCommand> {
+        let tag = self.tags.get_mut(usize::from(number)).filter(|tag| **tag == Tag::Serving)?;
+        *tag = Tag::Fetching;
+        Some(IoCommand::commit(number, result))
+    }
+
+    /// Returns whether no tag gets requests any more, and none has one.
+    pub(super) fn are_ended(&self) -> bool {
+        self.ended == self.tags.len()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "the numbers of these tests are random")]
+mod tests;

@@ -1,0 +1,198 @@
+//! The hands: a thread that takes requests from the kernel and gives answers back, both through one ring that only it
+//! may use. Whoever completes a request copies its payload and leaves the answer with the thread.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::buffer::{Bytes, DataList, Pool};
+use rustix::io::{Errno, pwritev};
+use store::contract::{Failure, OpAction, Outcome};
+use store::shared::SharedStore;
+
+use super::descriptors::Descriptors;
+use super::machine::{Arrival, Request, Tags, result, understand};
+use super::params::{DEPTH, IO_BYTES_MAX, Told};
+use super::ring::{Ring, WOKEN};
+use super::wire::{Descriptor, IoCommand, IoOp, payload_at};
+use crate::bytewise::Bytewise;
+use crate::notice::{Notice, Watch, submit};
+use crate::sizes::{narrow, wide};
+use crate::waker::Waker;
+
+/// A command for each tag and the look-out for wake-ups.
+const ENTRIES: u32 = 256;
+const _: () = assert!(ENTRIES > DEPTH as u32);
+/// Unused buffers that are kept.
+const POOL_KEPT_BYTES: usize = 16 << 20;
+/// The kernel takes so many pieces in one call.
+const PIECES_MAX: usize = 1024;
+
+/// What the thread and those who complete requests share.
+pub(super) struct Shared {
+    /// The character device.
+    pub(super) device: File,
+    pub(super) disk: Bytewise,
+    pub(super) watch: Watch,
+    pub(super) waker: Waker,
+    pub(super) told: Told,
+    answers: Mutex<Answers>,
+}
+
+/// What is left with the thread. At most one answer and one request's blocks for each tag.
+#[derive(Default)]
+struct Answers {
+    ready: Vec<(u16, i32)>,
+    /// Blocks that the medium gave back.
+    returned: Vec<Bytes>,
+}
+
+impl Shared {
+    pub(super) fn new(device: File, disk: Bytewise, watch: Watch, told: Told) -> io::Result<Self> {
+        Ok(Self { device, disk, watch, waker: Waker::new()?, told, answers: Mutex::default() })
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        // Nobody panics while he holds it.
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer(&self, tag: u16, result: i32, blocks: DataList) {
+        let mut answers = self.answers();
+        answers.ready.push((tag, result));
+        answers.returned.extend(blocks.into_parts());
+        drop(answers);
+        self.waker.wake();
+    }
+
+    /// Gives the payload of a read to the kernel.
+    fn give(&self, tag: u16, data: &DataList) -> io::Result<()> {
+        let (mut at, mut given) = (payload_at(tag), 0);
+        while given < data.len() {
+            let rest = data.slice(given, data.len());
+            let pieces: Vec<IoSlice<'_>> =
+                rest.parts().iter().take(PIECES_MAX).map(|part| IoSlice::new(part)).collect();
+            match pwritev(&self.device, &pieces, at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(len) => {
+                    given += len;
+                    at += wide(len);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a request that the medium is done with.
+    fn completed(&self, tag: u16, len: usize, outcome: Result<Outcome, Failure>) {
+        let mut answer = result(len, &outcome);
+        let blocks = match outcome {
+            Ok(Outcome::Data(data)) if answer >= 0 => {
+                if let Err(error) = self.give(tag, &data) {
+                    answer = -error.raw_os_error().unwrap_or(libc::EIO);
+                }
+                data
+            }
+            Ok(Outcome::Done(data)) => data,
+            _ => DataList::new(),
+        };
+        self.answer(tag, answer, blocks);
+    }
+}
+
+/// The queue of a device.
+pub(super) struct Queue {
+    shared: Arc<Shared>,
+    ring: Ring,
+    descriptors: Descriptors,
+    tags: Tags,
+    pool: Pool,
+}
+
+impl Queue {
+    /// Makes the ring, on the thread that is to use it, and has the command of each tag wait in the kernel from the
+    /// first turn of [`Self::run`] on.
+    pub(super) fn new(shared: Arc<Shared>) -> io::Result<Self> {
+        let mut ring = Ring::new(ENTRIES)?;
+        let descriptors = Descriptors::map(&shared.device, DEPTH)?;
+        for tag in 0..DEPTH {
+            ring.command(&shared.device, IoOp::FETCH, IoCommand::fetch(tag))?;
+        }
+        ring.watch(&shared.waker)?;
+        Ok(Self { shared, ring, descriptors, tags: Tags::new(DEPTH), pool: Pool::new(POOL_KEPT_BYTES) })
+    }
+
+    /// Serves until the device is stopped and every request answered.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        while !self.tags.are_ended() {
+            self.ring.wait()?;
+            while let Some((name, result)) = self.ring.completed() {
+                if name == WOKEN {
+                    self.shared.waker.reset();
+                    self.ring.watch(&self.shared.waker)?;
+                } else {
+                    self.arrived(name, result);
+                }
+            }
+            self.give_answers()?;
+        }
+        Ok(())
+    }
+
+    fn arrived(&mut self, name: u64, result: i32) {
+        match self.tags.arrived(name, result) {
+            Arrival::Request(tag) => self.serve(tag),
+            Arrival::Refused(errno) => (self.shared.watch)(Notice::Refused { errno }),
+            Arrival::Ended | Arrival::Unasked => {}
+        }
+    }
+
+    fn serve(&self, tag: u16) {
+        let shared = &self.shared;
+        let request = self.descriptors.request(tag).unwrap_or_default();
+        match self.begin(tag, &request) {
+            Ok((len, action)) => {
+                let theirs = Arc::clone(shared);
+                let done = move |outcome| theirs.completed(tag, len, outcome);
+                submit(&shared.disk, action, &shared.watch, Box::new(done));
+            }
+            Err(errno) => shared.answer(tag, -errno, DataList::new()),
+        }
+    }
+
+    /// Understands a request and takes its payload: what to ask the medium, and the length that is answered for.
+    fn begin(&self, tag: u16, request: &Descriptor) -> Result<(usize, OpAction), i32> {
+        match understand(request, &self.shared.told, &self.shared.disk.profile())? {
+            Request::Read { at, len } => Ok((len, OpAction::Read { at, len })),
+            Request::Plain(action) => Ok((0, action)),
+            Request::Write { at, len, durability } => {
+                let data = self.take(tag, len).map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
+                Ok((len, OpAction::Write { at, data, durability }))
+            }
+        }
+    }
+
+    /// Copies the payload of a write.
+    fn take(&self, tag: u16, len: usize) -> io::Result<DataList> {
+        let mut buf = self.pool.take(len.min(narrow(IO_BYTES_MAX.into())));
+        let room = buf.spare_mut().get_mut(..len).ok_or(io::ErrorKind::InvalidInput)?;
+        self.shared.device.read_exact_at(room, payload_at(tag))?;
+        buf.advance(len);
+        Ok(buf.freeze().into())
+    }
+
+    /// Puts what was answered since the last time into the ring.
+    fn give_answers(&mut self) -> io::Result<()> {
+        let answers = std::mem::take(&mut *self.shared.answers());
+        answers.returned.into_iter().for_each(|block| self.pool.recycle(block));
+        for (tag, result) in answers.ready {
+            if let Some(command) = self.tags.answer(tag, result) {
+                self.ring.command(&self.shared.device, IoOp::COMMIT_AND_FETCH, command)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! An io_uring whose entries have room for a command (128 bytes).
+#![allow(unsafe_code, reason = "what stands in the submission queue may point to memory")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use io_uring::types::Fd;
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::wire::{ControlCommand, ControlOp, IoCommand, IoOp};
+use crate::sizes::wide;
+
+/// Names the look-out for a wake-up among completions; no tag has this number.
+pub(super) const WOKEN: u64 = u64::MAX;
+/// Names a command to the control device.
+const CONTROL: u64 = 0;
+
+pub(super) struct Ring {
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+}
+
+impl Ring {
+    /// Makes one for the calling thread alone.
+    pub(super) fn new(entries: u32) -> io::Result<Self> {
+        let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
+        // Whoever has ublk with what else we need has these (6.0).
+        builder.setup_single_issuer().setup_coop_taskrun();
+        Ok(Self { ring: builder.build(entries)? })
+    }
+
+    /// Has a tag's command wait in the kernel, from the next [`Self::wait`] on.
+    pub(super) fn command(&mut self, device: impl AsFd, op: IoOp, command: IoCommand) -> io::Result<()> {
+        let name = command.tag.into();
+        let entry = opcode::UringCmd80::new(Fd(device.as_fd().as_raw_fd()), op.0).cmd(room(&command)).build();
+        // SAFETY: the command holds no address: payloads are copied through the device. A descriptor that is closed
+        // before the kernel takes the entry is an error and no more.
+        unsafe { self.push(entry.user_data(name)) }
+    }
+
+    /// Looks out for `event` to be readable, once, from the next [`Self::wait`] on.
+    pub(super) fn watch(&mut self, event: impl AsFd) -> io::Result<()> {
+        let readable = u32::try_from(libc::POLLIN).unwrap_or_default();
+        let entry = opcode::PollAdd::new(Fd(event.as_fd().as_raw_fd()), readable).build();
+        // SAFETY: it points to nothing.
+        unsafe { self.push(squeue::Entry128::from(entry).user_data(WOKEN)) }
+    }
+
+    /// Hands over what was pushed, and waits until something is completed.
+    pub(super) fn wait(&mut self) -> io::Result<()> {
+        match self.ring.submit_and_wait(1) {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Takes a completion: what it is of, and its result.
+    pub(super) fn completed(&mut self) -> Option<(u64, i32)> {
+        self.ring.completion().next().map(|entry| (entry.user_data(), entry.result()))
+    }
+
+    /// Has a command to the control device carried out, with `value` for it to read and to write. Nothing else may be
+    /// under way in this ring.
+    pub(super) fn control<T: IntoBytes + FromBytes + Immutable>(
+        &mut self,
+        control: impl AsFd,
+        op: ControlOp,
+        command: ControlCommand,
+        value: T,
+    ) -> io::Result<T> {
+        let mut value = Box::new(value);
+        let bytes = (*value).as_mut_bytes();
+        let len = u16::try_from(bytes.len()).unwrap_or_default();
+        let addr = if len == 0 { 0 } else { wide(bytes.as_mut_ptr().expose_provenance()) };
+        let command = ControlCommand { len, addr, ..command };
+        let entry =
+            opcode::UringCmd80::new(Fd(control.as_fd().as_raw_fd()), op.0).cmd(room(&command)).build();
+        // SAFETY: what the command points to is in a box of its own, which is neither touched nor freed until the
+        // command has completed: see below.
+        unsafe { self.push(entry.user_data(CONTROL)) }?;
+        let result = loop {
+            if let Err(error) = self.wait() {
+                // The kernel may have the command, and write there yet.
+                std::mem::forget(value);
+                return Err(error);
+            }
+            if let Some((_, result)) = self.completed() {
+                break result;
+            }
+        };
+        if result < 0 {
+            return Err(io::Error::from_raw_os_error(-result));
+        }
+        Ok(*value)
+    }
+
+    /// Puts an entry into the submission queue.
+    ///
+    /// # Safety
+    /// Whatever it points to stays where it is, untouched, until its completion was taken.
+    unsafe fn push(&mut self, entry: squeue::Entry128) -> io::Result<()> {
+        // SAFETY: our caller promises it.
+        while unsafe { self.ring.submission().push(&entry) }.is_err() {
+            self.ring.submit()?;
+        }
+        Ok(())
+    }
+}
+
+/// What an entry holds behind its fixed part.
+fn room(command: &(impl IntoBytes + Immutable)) -> [u8; 80] {
+    let mut room = [0; 80];
+    for (to, from) in room.iter_mut().zip(command.as_bytes()) {
+        *to = *from;
+    }
+    room
+}

@@ -1,0 +1,101 @@
+//! What bare packet sockets move between two interfaces, which may be in different namespaces: the bound that a protocol on
+//! Ethernet frames is measured against. Whole frames by `sendmmsg` and `recvmmsg` and nothing else, but that the receiver
+//! looks at every byte. Its end of the run is the receiver's: what was sent faster than it receives is lost, and not counted.
+//!
+//! ```text
+//! ether_blast receive IFACE SECONDS         prints {"frames": N, "bytes": N, "seconds": S}, from the first frame on
+//! ether_blast send IFACE MAC SECONDS        frames as long as the interface's MTU
+//! ```
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a measurement that cannot be made has nothing to say")]
+
+use std::time::{Duration, Instant};
+
+use drivers::ether::raw::RawPort;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// For local experiments (IEEE 802).
+const ETHER_TYPE: u16 = 0x88b5;
+
+/// How many bytes wait in the kernel for the receiver.
+const RECEIVE_BYTES: usize = 64 << 20;
+
+/// The first frames find cold caches and a shaper whose bucket is full.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+/// How long the receiver waits for the first frame.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["receive", interface, seconds] => receive(interface, span(seconds)),
+        ["send", interface, mac, seconds] => send(interface, mac, span(seconds)),
+        _ => panic!("ether_blast receive IFACE SECONDS | ether_blast send IFACE MAC SECONDS"),
+    }
+}
+
+fn span(text: &str) -> Duration {
+    Duration::from_secs_f64(text.parse().unwrap())
+}
+
+fn receive(interface: &str, span: Duration) {
+    let mut port = RawPort::open(interface, Some(ETHER_TYPE), RECEIVE_BYTES).unwrap();
+    println!("ready");
+    let opened = Instant::now();
+    let (mut began, mut frames, mut bytes, mut sum) = (None, 0_u64, 0_u64, 0_u64);
+    loop {
+        let (count, _) = port.receive(|frame| {
+            frames += 1;
+            bytes += u64::try_from(frame.len()).unwrap();
+            sum = sum.wrapping_add(touch(frame));
+        });
+        let now = Instant::now();
+        match began {
+            None if frames > 0 => began = Some((now + WARM_UP, false)),
+            None => assert!(now - opened < PATIENCE, "nothing comes"),
+            Some((at, false)) if now >= at => {
+                (frames, bytes) = (0, 0);
+                began = Some((now, true));
+            }
+            Some((at, true)) if now - at >= span => {
+                let seconds = (now - at).as_secs_f64();
+                std::hint::black_box(sum);
+                println!("{{\"frames\": {frames}, \"bytes\": {bytes}, \"seconds\": {seconds:.6}}}");
+                return;
+            }
+            Some(_) => {}
+        }
+        if count == 0 {
+            wait(&port, PollFlags::IN);
+        }
+    }
+}
+
+/// Looks at every byte, as cheaply as that can be done.
+fn touch(frame: &[u8]) -> u64 {
+    frame
+        .chunks_exact(8)
+        .fold(0, |sum: u64, word| sum.wrapping_add(u64::from_ne_bytes(word.try_into().unwrap_or_default())))
+}
+
+fn send(interface: &str, mac: &str, span: Duration) {
+    let mut port = RawPort::open(interface, Some(ETHER_TYPE), 1 << 20).unwrap();
+    let mut frame: Vec<u8> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    assert_eq!(frame.len(), 6, "{mac} is no address");
+    frame.extend([2, 0, 0, 0, 0, 9]);
+    frame.extend(ETHER_TYPE.to_be_bytes());
+    frame.resize(frame.len() + port.mtu(), 7);
+    let began = Instant::now();
+    while began.elapsed() < span {
+        let sent = port.send(std::iter::repeat_n(frame.as_slice(), 64));
+        assert_eq!((sent.too_long, sent.failed), (0, 0), "frames do not go");
+        if sent.done < 64 {
+            wait(&port, PollFlags::OUT);
+        }
+    }
+}
+
+fn wait(port: &RawPort, what: PollFlags) {
+    let span = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    let _ = poll(&mut [PollFd::new(port, what)], Some(&span));
+}

@@ -1,0 +1,131 @@
+//! Writes that depend on what is there: COMPARE AND WRITE.
+//!
+//! What is there is read first, and judged as every read is. While nothing else of this run is going on there, the device
+//! must find the same; and where one byte of the condition was changed, it must not.
+
+use base::buffer::Buf;
+use base::units::Lba;
+use oracle::history::{Change, End, OpId, Planned, ReadId};
+use oracle::journal::What;
+use oracle::stamp::Sequence;
+use store::contract::{Failure, Fault, OpAction, Outcome};
+use store::shared::Compared;
+
+use super::{Came, Doing, Pass, end_of};
+use crate::verify::plan::{Refused, Span, wide};
+use crate::verify::report::Stage;
+
+/// One condition in so many is false.
+const DIFFERS_EVERY: u64 = 3;
+
+impl Pass<'_> {
+    /// Looks at the first units of a range, as many as the device compares at a time, and writes them if they are still so;
+    /// if nothing else is going on there.
+    pub(super) fn try_compare(&mut self, span: Span) {
+        let most = wide(self.disk.compare_and_write_max() / self.plan.unit);
+        let span = Span { count: span.count.min(most), ..span };
+        if !self.compares || span.count == 0 || !self.is_free(span) {
+            return;
+        }
+        let differs = self.rng.chance(1, DIFFERS_EVERY);
+        let read = self.history.read_begin(self.device, Lba(span.first), span.count);
+        let action = OpAction::Read { at: self.at(span), len: self.len_of(span) };
+        self.submit(Doing::Look { read, span, differs }, Some(span), action);
+    }
+
+    /// Writes where it was looked. What was found wrong is left as it is.
+    pub(super) fn looked(
+        &mut self,
+        read: ReadId,
+        span: Span,
+        differs: bool,
+        result: Result<Outcome, Failure>,
+    ) -> Result<(), Refused> {
+        let seen = self.judge(read, span, Stage::Writing, result);
+        let Some(mut seen) = seen.filter(|_| !self.stopped) else {
+            self.busy.remove(&span);
+            return Ok(());
+        };
+        self.sequence += 1;
+        let sequence = Sequence(self.sequence);
+        let fresh = self.signed(span, sequence);
+        let mut data = Buf::with_capacity(2 * seen.len());
+        let op = if differs {
+            // It is never carried out: what is not noted and shows nevertheless was never sent.
+            let at = self.rng.below(wide(seen.len()));
+            if let Some(byte) = usize::try_from(at).ok().and_then(|at| seen.get_mut(at)) {
+                *byte ^= 1 << self.rng.below(8);
+            }
+            None
+        } else {
+            let change = Change {
+                device: self.device,
+                lba: Lba(span.first),
+                blocks: span.count,
+                content: Planned::Signed(self.writer, sequence),
+                stable: false,
+                optional: false,
+            };
+            let op = self.history.submit(change);
+            self.note(What::Submit(op, change))?;
+            Some(op)
+        };
+        data.append(&seen);
+        for part in fresh.parts() {
+            data.append(part);
+        }
+        let (at, end) = (self.at(span), self.end.clone());
+        let key = self.begin(Doing::Compare { op, span }, None);
+        let done = Box::new(move |result| drop(end.send((key, Came::OfComparison(result)))));
+        self.disk.compare_and_write(at, data.freeze().into(), done);
+        Ok(())
+    }
+
+    /// Takes note of what became of it.
+    pub(super) fn compared(
+        &mut self,
+        op: Option<OpId>,
+        span: Span,
+        result: Result<Compared, Failure>,
+    ) -> Result<(), Refused> {
+        self.busy.remove(&span);
+        let end = match (result, op) {
+            (Ok(Compared::Written), Some(_)) => {
+                self.report.writes += 1;
+                self.report.compared += 1;
+                self.report.written_bytes += wide(self.len_of(span));
+                End::Done
+            }
+            (Ok(Compared::Differed), None) => {
+                self.report.differed += 1;
+                End::Refused
+            }
+            (Ok(compared), _) => {
+                let what = match compared {
+                    Compared::Written => "carried out although something else is there",
+                    Compared::Differed => "refused although that is there",
+                };
+                let (at, len) = (self.at(span), self.len_of(span));
+                self.report.failed(format!("compare and write of {len} bytes at byte {at}: {what}"));
+                self.stopped |= self.report.errors > self.plan.errors_max;
+                End::Refused
+            }
+            (Err(failure), _) if failure.fault == Fault::Unsupported => {
+                self.compares = false;
+                End::Refused
+            }
+            (Err(failure), _) => {
+                self.fail("compare and write", span, failure);
+                end_of(failure)
+            }
+        };
+        if let Some(op) = op {
+            self.history.end(op, end);
+            self.note(What::End(op, end))?;
+        }
+        if !self.stopped {
+            self.start_read(span, Stage::Writing);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! What sessions report, and whether they may.
+
+use base::time::{Duration, Instant};
+use hyperscsi::initiator::contract::{Down, End, Event, Lost};
+use hyperscsi::pdu::reply::ManageResult;
+
+use super::{HyperScsi, Step};
+use crate::fabric::{Ended, Happening};
+
+impl HyperScsi {
+    /// Takes what a stranger hears: it must come to nothing.
+    fn strange(&mut self, now: Instant, at: usize, event: &Event) {
+        match event {
+            Event::Up(_) => self.wrongs.push(format!("stranger {at} was let in")),
+            Event::Down(why) => {
+                self.trace.say(|| format!("stranger {at}: {why}"));
+                self.tally.one("strangers turned away");
+                let delay = Duration::from_millis(1 + self.rng.below(1000));
+                self.plan(now.after(delay), Step::Restart(at));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn event(&mut self, now: Instant, at: usize, event: Event) {
+        if self.is_stranger(at) {
+            return self.strange(now, at, &event);
+        }
+        match event {
+            Event::Up(up) => {
+                self.watch.agreed(up.sids);
+                self.trace.say(|| format!("initiator {at} is up: {up:?}"));
+                self.trouble = self.trouble.max(now);
+                self.hosts[at].excused = true;
+                if up.authenticated != self.plan.keyed {
+                    self.wrongs.push(format!("initiator {at} is up, authenticated: {}", up.authenticated));
+                }
+                self.happenings.push_back(Happening::Up { initiator: at, fresh: true });
+            }
+            Event::PathUp { port, peer } => {
+                self.tally.one("paths that came up");
+                self.trace.say(|| format!("initiator {at} has a path from {port:?} to {peer}"));
+            }
+            Event::PathDown { port, peer } => {
+                self.tally.one("paths lost");
+                self.trouble = self.trouble.max(now);
+                self.trace.say(|| format!("initiator {at} has lost its path from {port:?} to {peer}"));
+            }
+            Event::PathWidth { port, peer, width } => {
+                self.trace.say(|| format!("initiator {at}, from {port:?} to {peer}: {width}"));
+            }
+            Event::OtherServer { port, peer } => {
+                self.wrongs.push(format!("initiator {at} sees another server at {peer} on {port:?}"));
+            }
+            Event::Recovering(why) => {
+                self.trace.say(|| format!("initiator {at} recovers: {why}"));
+                self.lost(now, at, why);
+                self.happenings.push_back(Happening::Down { initiator: at, last: false });
+            }
+            Event::Down(why) => self.down(now, at, why),
+            Event::Done { task, outcome } => {
+                let Some(ticket) = self.hosts[at].tasks.remove(&task) else {
+                    panic!("a task ended that is not open, or ended before: {outcome:?}");
+                };
+                self.hosts[at].tickets.remove(&ticket);
+                let wrong = self.hosts[at].ended(ticket, &outcome.end, self.scenario.aborts());
+                self.wrongs.extend(wrong);
+                let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
+                if let Some(data) = outcome.data_in {
+                    self.hosts[at].pool.recycle(data);
+                }
+                let ended = ended(outcome.end, data);
+                self.happenings.push_back(Happening::Ended { initiator: at, ticket, ended });
+            }
+            Event::Managed { id, result } => {
+                let Some(ticket) = self.hosts[at].manages.remove(&id) else {
+                    panic!("a management request was answered that is not open, or was answered before");
+                };
+                let answer =
+                    result.map(|result| matches!(result, ManageResult::COMPLETE | ManageResult::SUCCEEDED));
+                self.happenings.push_back(Happening::Managed { initiator: at, ticket, answer });
+            }
+        }
+    }
+
+    /// A session is lost: whether it may be depends on what was done to it.
+    fn lost(&mut self, now: Instant, at: usize, why: Lost) {
+        self.trouble = self.trouble.max(now);
+        self.tally.one(match why {
+            Lost::KeysExhausted => "sessions ended with their keys used up",
+            Lost::Forgotten => "sessions found to be forgotten",
+            Lost::PathLost => "sessions lost with their last path",
+            _ => "sessions lost otherwise",
+        });
+        self.hosts[at].excused = true;
+        let wrong = match why {
+            Lost::Misbehaved(_) => true,
+            // A target whose keys are used up cannot even say so.
+            Lost::PathLost | Lost::Forgotten => {
+                !self.plan.has_cuts() && self.scenario.crashes == 0 && self.plan.key_frames[0].is_none()
+            }
+            _ => false,
+        };
+        if wrong {
+            self.wrongs.push(format!("initiator {at} lost its session, and nothing explains it: {why}"));
+        }
+    }
+
+    /// A session is over: its owner begins a new one, unless it wanted the end.
+    fn down(&mut self, now: Instant, at: usize, why: Down) {
+        self.trace.say(|| format!("initiator {at} is down: {why}"));
+        if let Down::NoPath(why) | Down::Hopeless(why) = why {
+            self.lost(now, at, why);
+        }
+        self.trouble = self.trouble.max(now);
+        let host = &mut self.hosts[at];
+        assert!(host.tasks.is_empty(), "a session went down with tasks that were not reported");
+        assert!(host.manages.is_empty(), "a session went down with requests that were not reported");
+        host.excused = true;
+        let last = host.leaving;
+        self.happenings.push_back(Happening::Down { initiator: at, last });
+        if !last {
+            let delay = Duration::from_millis(1 + self.rng.below(3000));
+            self.plan(now.after(delay), Step::Restart(at));
+        }
+    }
+}
+
+fn ended(end: End, data: Vec<u8>) -> Ended {
+    match end {
+        End::Status(ending) => {
+            let sense = ending.sense.map(|sense| sense.to_vec()).unwrap_or_default();
+            Ended::Status { status: ending.status, sense, data }
+        }
+        End::Failed => Ended::Failed,
+        End::Aborted => Ended::Aborted,
+        End::NotSent => Ended::Refused,
+        End::Lost => Ended::Lost,
+    }
+}

@@ -1,0 +1,64 @@
+//! What befalls hosts: they wake, begin anew, die.
+
+use base::ether::FrameMachine as _;
+use base::time::Instant;
+
+use super::HyperScsi;
+use super::host::Host;
+use super::net::Who;
+use crate::fabric::{Ended, Happening};
+
+impl HyperScsi {
+    pub(super) fn wake(&mut self, now: Instant, who: Who) {
+        let (frames, lost) = self.rings.wake(now, who);
+        for come in frames {
+            self.deliver(now, come);
+        }
+        for (port, count) in lost {
+            self.trace.say(|| format!("{who:?} lost {count} frames on {port:?} for want of room"));
+            self.tally.add("frames lost in full rings", count.into());
+            match who {
+                Who::Target => self.shard.frames_overrun(now, port, count),
+                Who::Initiator(at) => self.hosts[at].session.frames_overrun(now, port, count),
+            }
+        }
+    }
+
+    /// Puts a new session in the place of one that is over.
+    pub(super) fn replace(&mut self, now: Instant, at: usize) {
+        if self.is_stranger(at) && self.healed {
+            return;
+        }
+        let fresh = Host::new(now, self.plan_of(at));
+        let old = std::mem::replace(&mut self.hosts[at], fresh);
+        let stats = old.session.stats();
+        self.tally.session(&stats);
+        self.bugs += stats.bugs;
+        self.plug(now, Who::Initiator(at));
+        if old.leaving {
+            self.hosts[at].leaving = true;
+            self.hosts[at].session.logout(now);
+        }
+    }
+
+    /// An initiator dies without a word: nobody knows what became of what it had asked for, and what it had sent is still
+    /// under way.
+    pub(super) fn die(&mut self, now: Instant, at: usize) {
+        if self.hosts[at].leaving || self.hosts[at].session.is_down() {
+            return;
+        }
+        self.trace.say(|| format!("initiator {at} dies"));
+        self.tally.one("initiators that died");
+        self.trouble = self.trouble.max(now);
+        self.rings.forget(Who::Initiator(at));
+        for ticket in std::mem::take(&mut self.hosts[at].tasks).into_values() {
+            let ended = Ended::Lost;
+            self.happenings.push_back(Happening::Ended { initiator: at, ticket, ended });
+        }
+        for ticket in std::mem::take(&mut self.hosts[at].manages).into_values() {
+            self.happenings.push_back(Happening::Managed { initiator: at, ticket, answer: None });
+        }
+        self.happenings.push_back(Happening::Down { initiator: at, last: false });
+        self.replace(now, at);
+    }
+}

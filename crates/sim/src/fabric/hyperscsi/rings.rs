@@ -1,0 +1,76 @@
+//! Where frames wait until their host reads them, which matters when it stands still.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use base::ether::EtherPort;
+use base::time::Instant;
+
+use super::net::{Come, Who};
+
+/// The receive rings of all ports.
+pub(super) struct Rings {
+    /// How many frames each holds.
+    slots: usize,
+    asleep: BTreeMap<Who, Instant>,
+    waiting: BTreeMap<(Who, EtherPort), Ring>,
+}
+
+#[derive(Default)]
+struct Ring {
+    frames: VecDeque<Come>,
+    lost: u32,
+}
+
+impl Rings {
+    pub(super) const fn new(slots: usize) -> Self {
+        Self { slots, asleep: BTreeMap::new(), waiting: BTreeMap::new() }
+    }
+
+    pub(super) fn sleep(&mut self, who: Who, until: Instant) {
+        let known = self.asleep.entry(who).or_insert(until);
+        *known = until.max(*known);
+    }
+
+    pub(super) fn is_asleep(&self, who: Who) -> bool {
+        self.asleep.contains_key(&who)
+    }
+
+    /// Keeps a frame for a host that stands still, if there is room.
+    pub(super) fn keep(&mut self, come: Come) {
+        let ring = self.waiting.entry((come.to, come.port)).or_default();
+        if ring.frames.len() < self.slots {
+            ring.frames.push_back(come);
+        } else {
+            ring.lost += 1;
+        }
+    }
+
+    /// Lets a host go on if its time has come. Returns what waited, and how many frames each of its ports lost.
+    pub(super) fn wake(&mut self, now: Instant, who: Who) -> (Vec<Come>, Vec<(EtherPort, u32)>) {
+        if self.asleep.get(&who).is_none_or(|until| *until > now) {
+            return (Vec::new(), Vec::new());
+        }
+        self.asleep.remove(&who);
+        self.empty(who)
+    }
+
+    /// The host is gone, with all that it did not read.
+    pub(super) fn forget(&mut self, who: Who) {
+        self.asleep.remove(&who);
+        self.empty(who);
+    }
+
+    fn empty(&mut self, who: Who) -> (Vec<Come>, Vec<(EtherPort, u32)>) {
+        let (mut frames, mut lost) = (Vec::new(), Vec::new());
+        self.waiting.retain(|(whose, port), ring| {
+            if *whose == who {
+                frames.extend(ring.frames.drain(..));
+                if ring.lost > 0 {
+                    lost.push((*port, ring.lost));
+                }
+            }
+            *whose != who
+        });
+        (frames, lost)
+    }
+}

@@ -1,0 +1,126 @@
+//! Somebody who reads along on all wires, and knows what no end may do: use a packet number twice, let a frame count that came
+//! before, keep keys for longer than agreed, send more than the other end has room for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::time::Instant;
+use hyperscsi::frame::{Cmd, Flags, Header};
+use hyperscsi::pdu::ack::Ack;
+
+use super::net::Who;
+
+/// What was seen.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// Whether what ends allow each other is protected.
+    keyed: bool,
+    /// After how many frames the target, and initiators, are to change keys.
+    key_frames: [Option<u64>; 2],
+    /// The last packet number of each sender, session and space, its path in front.
+    last: BTreeMap<(Who, u32, bool, u8), u64>,
+    /// What counted as received.
+    taken: BTreeSet<(Who, u32, bool, u64)>,
+    /// The phase that a sender is in, and how many frames it protected since it began.
+    phases: BTreeMap<(Who, u32), (bool, u64)>,
+    /// Each end's name of a session, by the other's.
+    names: BTreeMap<u32, u32>,
+    /// How far the other end was told to go, in frames that name their receiver so; by path.
+    told: BTreeMap<(u32, u8), u64>,
+    /// How many frames of data went beyond that in one moment.
+    beyond: BTreeMap<(u32, u8), (Instant, u32)>,
+    pub(super) wrongs: Vec<String>,
+}
+
+/// What a sender may send before it was told anything.
+const BEFORE_TOLD: u64 = 32;
+
+/// How many frames of data may go beyond the limit at a time: the probes of one time-out, and those of another path's.
+const PROBES: u32 = 4;
+
+const COUNT: u64 = (1 << 56) - 1;
+
+impl Watch {
+    pub(super) fn new(keyed: bool, key_frames: [Option<u64>; 2]) -> Self {
+        Self { keyed, key_frames, ..Self::default() }
+    }
+
+    /// Takes note of the names that both ends have for a session.
+    pub(super) fn agreed(&mut self, sids: (u32, u32)) {
+        self.names.insert(sids.0, sids.1);
+        self.names.insert(sids.1, sids.0);
+    }
+
+    /// The target lost its power: a handshake that was under way may end with another session of the same name, which has
+    /// numbers and keys of its own. What initiators were told stands until they hear of it.
+    pub(super) fn target_restarts(&mut self) {
+        self.last.retain(|(who, ..), _| *who != Who::Target);
+        self.phases.retain(|(who, _), _| *who != Who::Target);
+    }
+
+    /// Looks at a frame that somebody sends.
+    pub(super) fn sent(&mut self, now: Instant, from: Who, payload: &[u8]) {
+        let Ok((header, _)) = Header::parse(payload) else {
+            self.wrongs.push(format!("{from:?} sent a frame that is none"));
+            return;
+        };
+        if header.sid == 0 {
+            return;
+        }
+        let [path, ..] = header.pn.to_be_bytes();
+        let last = self.last.entry((from, header.sid, header.protected, path)).or_default();
+        if header.pn & COUNT <= *last {
+            let line = format!("{from:?} used a packet number twice, or an old one: {header:?}");
+            self.wrongs.push(line);
+        }
+        *last = header.pn & COUNT;
+        self.count_keys(from, &header);
+        self.count_credit(now, from, &header, path, payload);
+    }
+
+    fn count_keys(&mut self, from: Who, header: &Header) {
+        let limit = self.key_frames[usize::from(from != Who::Target)];
+        let Some(limit) = limit.filter(|_| header.protected) else { return };
+        let phase = header.flags.has(Flags::PHASE);
+        let known = self.phases.entry((from, header.sid)).or_default();
+        *known = if known.0 == phase { (phase, known.1 + 1) } else { (phase, 1) };
+        if known.1 == 2 * limit + 1 {
+            self.wrongs.push(format!("{from:?} protects more with one generation of keys than it may"));
+        }
+    }
+
+    /// Where acknowledgements are protected, what each end allows the other cannot be read along.
+    fn count_credit(&mut self, now: Instant, from: Who, header: &Header, path: u8, payload: &[u8]) {
+        if self.keyed {
+            return;
+        }
+        let block = payload.get(hyperscsi::frame::HEADER_LEN..).unwrap_or_default();
+        if (header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS))
+            && let Ok((ack, _)) = Ack::parse(block)
+        {
+            let [about, ..] = ack.largest.to_be_bytes();
+            let told = self.told.entry((header.sid, about)).or_insert(BEFORE_TOLD);
+            *told = (*told).max(ack.pn_limit & COUNT);
+        }
+        if !matches!(header.cmd, Cmd::Request | Cmd::Reply) {
+            return;
+        }
+        let Some(name) = self.names.get(&header.sid) else { return };
+        let told = self.told.get(&(*name, path)).copied().unwrap_or(BEFORE_TOLD);
+        if header.pn & COUNT > told {
+            let (at, count) = self.beyond.entry((header.sid, path)).or_insert((now, 0));
+            *count = if *at == now { *count + 1 } else { 1 };
+            *at = now;
+            if *count == PROBES + 1 {
+                self.wrongs
+                    .push(format!("{from:?} sends beyond {told}, which is all that it may: {header:?}"));
+            }
+        }
+    }
+
+    /// Takes note that a frame counted as received.
+    pub(super) fn took(&mut self, who: Who, header: &Header) {
+        if !self.taken.insert((who, header.sid, header.protected, header.pn)) {
+            self.wrongs.push(format!("{who:?} took a frame twice: {header:?}"));
+        }
+    }
+}

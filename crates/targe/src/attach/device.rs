@@ -1,0 +1,146 @@
+//! `targe attach --ublk`: a block device, until nobody uses it any more.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use ::attach::ublk::{Detached, Device, Key, Started};
+use daemon::config::show_size;
+use initiator::answer::block_on;
+use initiator::client::Client;
+use initiator::disk::RemoteDisk;
+use initiator::open::open_disk_as;
+use initiator::url::{OfProcess, Url};
+use iscsi::name::Isid;
+use store::shared::SharedStore;
+
+use super::{Occasion, teller};
+use crate::{Failure, print, reach};
+
+/// How often it is asked whether the device is still in use, once it shall go.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// Users that are gone within this time are not worth a word: udev looks at every new device.
+const PASSING: Duration = Duration::from_secs(1);
+
+/// What a device is known by, before and after its server's death: the way to its disks, without secrets and options.
+pub(super) fn name(urls: &[Url], stripe: Option<u64>) -> String {
+    let urls: Vec<String> = urls.iter().map(Url::to_string).collect();
+    format!("{} {}", stripe.unwrap_or(0), urls.join(" "))
+}
+
+/// Sees, before anything else is done, whether there can be a device.
+pub(super) fn ready(name: &str) -> Result<(), Failure> {
+    let waiting = ::attach::ublk::find(name.as_bytes()).map_err(|why| Failure::Failed(reach::told(&why)))?;
+    if waiting.is_some() {
+        eprintln!("targe: a device of this disk waits for a server; it is taken over");
+    }
+    Ok(())
+}
+
+/// Logs in as whoever serves the device: a session of the one before us ends, with all that it left at the target.
+pub(super) fn disks(client: &Client, urls: &[Url], name: &str) -> Result<Vec<RemoteDisk>, Failure> {
+    let open = |(member, url)| {
+        let [a, b, c, d, e] = ::attach::ublk::calling_card(name.as_bytes(), member);
+        let isid = Isid::random([a, b, c], u16::from_be_bytes([d, e]));
+        let watchers = vec![reach::teller(url)];
+        block_on(open_disk_as(client, url, &OfProcess, isid, watchers)).map_err(|why| reach::failure(&why))
+    };
+    urls.iter().enumerate().map(open).collect()
+}
+
+/// Serves the device.
+pub(super) fn serve(
+    whole: Arc<dyn SharedStore>,
+    disks: &[RemoteDisk],
+    urls: &str,
+    name: &str,
+    (tell, occasions): (Sender<Occasion>, &Receiver<Occasion>),
+) -> Result<(), Failure> {
+    let size = show_size(whole.profile().len);
+    let ended = Box::new(move || {
+        // The main thread may be beyond listening.
+        let _ = tell.send(Occasion::Ended);
+    });
+    let key = Key::new(name.as_bytes(), identities(disks)?.as_bytes());
+    let device =
+        Device::start(whole, key, teller(), ended).map_err(|why| Failure::Failed(reach::told(&why)))?;
+    let path = device.path();
+    match device.started() {
+        Started::Anew => eprintln!("{urls}, {size}, is a block device now; Ctrl-C detaches it"),
+        Started::TakenOver => eprintln!("{urls}, {size}, is the block device it was; Ctrl-C detaches it"),
+    }
+    print(&format!("{}\n", path.display()));
+    let end = match wait_for_the_end(&device, occasions) {
+        Detached::Free => device.stop(),
+        Detached::InUse => device.cut_off(),
+    };
+    end.map_err(|why| Failure::Failed(reach::told(&why)))
+}
+
+/// Returns once the device shall go, and nobody uses it any more or a second signal does not wait for that.
+fn wait_for_the_end(device: &Device, occasions: &Receiver<Occasion>) -> Detached {
+    if !matches!(occasions.recv(), Ok(Occasion::Stop)) {
+        return Detached::Free;
+    }
+    let path = device.path();
+    let asked = Instant::now();
+    let mut told = false;
+    loop {
+        let why = match device.detach() {
+            Ok(Detached::Free) => return Detached::Free,
+            Ok(Detached::InUse) => "somebody still uses it (mounted, mapped or open)".to_owned(),
+            Err(error) => format!("it cannot be told whether somebody uses it: {error}"),
+        };
+        if !told && asked.elapsed() > PASSING {
+            told = true;
+            eprintln!(
+                "targe: {}: {why}; it is served until he lets it go, another signal cuts him off",
+                path.display()
+            );
+        }
+        match occasions.recv_timeout(ASK_AGAIN) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(Occasion::Stop) => {
+                eprintln!("targe: {}: cut off from those who still use it", path.display());
+                return Detached::InUse;
+            }
+            Ok(Occasion::Ended) | Err(RecvTimeoutError::Disconnected) => return Detached::Free,
+        }
+    }
+}
+
+/// What the disks say of themselves.
+fn identities(disks: &[RemoteDisk]) -> Result<String, Failure> {
+    let ask = |disk: &RemoteDisk| {
+        let identity = block_on(disk.unit().identity()).map_err(|why| Failure::Failed(reach::told(&why)))?;
+        Ok(identity.map(|identity| identity.to_string()).unwrap_or_default())
+    };
+    Ok(disks.iter().map(ask).collect::<Result<Vec<_>, Failure>>()?.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_known_by_the_way_to_its_disks() {
+        let name = |urls: &[&str], stripe| {
+            let urls: Vec<Url> = urls.iter().map(|url| Url::parse(url).unwrap()).collect();
+            name(&urls, stripe)
+        };
+        let (one, two) =
+            ("iscsi://host/iqn.2026-11.org.targe:rig/0", "iscsi://host/iqn.2026-11.org.targe:rig/1");
+        let plain = name(&[one], None);
+        assert_eq!(plain, name(&["iscsi://host:3260/iqn.2026-11.org.targe:rig/0?timeout=7"], None));
+        let others = [
+            name(&[two], None),
+            name(&[one, two], Some(1 << 16)),
+            name(&[two, one], Some(1 << 16)),
+            name(&[one, two], Some(1 << 17)),
+        ];
+        for (number, other) in others.iter().enumerate() {
+            assert!(*other != plain && !others[..number].contains(other), "{other}");
+        }
+        assert!(!name(&["iscsi://me%secret@host/iqn.2026-11.org.targe:rig/0"], None).contains("secret"));
+    }
+}

@@ -1,5 +1,6 @@
 """What a process costs: processor time, context switches, memory, system calls."""
 
+import contextlib
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import tempfile
 import time
 
 TRACEFS = "/sys/kernel/tracing"
+COUNTER = "raw_syscalls:sys_enter"
 
 
 def usage(pid):
@@ -38,7 +40,7 @@ class SystemCalls:
         self.output = tempfile.NamedTemporaryFile(mode="r", prefix="targe-bench-")
         self.with_perf = tracepoints()
         if self.with_perf:
-            command = ["perf", "stat", "-x", ",", "-e", "raw_syscalls:sys_enter", "-o", self.output.name, "-p", str(pid)]
+            command = ["perf", "stat", "-x", ",", "-e", COUNTER, "-o", self.output.name, "-p", str(pid)]
         else:
             command = ["strace", "-c", "-f", "-o", self.output.name, "-p", str(pid)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -51,13 +53,34 @@ class SystemCalls:
         self.process.wait(30)
         text = self.output.read()
         self.output.close()
-        if self.with_perf:
-            return int(re.search(r"^(\d+),", text, re.MULTILINE)[1])
-        return int(re.search(r"(\d+)\s+(?:\d+\s+)?total$", text, re.MULTILINE)[1])
+        return total(text, self.with_perf)
 
     @property
     def how(self):
         return "perf" if self.with_perf else "strace"
+
+
+@contextlib.contextmanager
+def counted():
+    """Counts the system calls of a command: what it is to be prefixed with, and afterwards how many there were."""
+    with tempfile.NamedTemporaryFile(mode="r", prefix="targe-bench-") as output:
+        yield Counted(output)
+
+
+class Counted:
+    def __init__(self, output):
+        self.output, self.with_perf = output, tracepoints()
+        how = ["perf", "stat", "-x", ",", "-e", COUNTER] if self.with_perf else ["strace", "-c", "-f"]
+        self.prefix = [*how, "-o", output.name]
+
+    def count(self):
+        return total(self.output.read(), self.with_perf)
+
+
+def total(text, with_perf):
+    """The number that perf or strace has written down."""
+    pattern = r"^(\d+)," if with_perf else r"(\d+)\s+(?:\d+\s+)?total$"
+    return int(re.search(pattern, text, re.MULTILINE)[1])
 
 
 def tracepoints():
@@ -66,5 +89,5 @@ def tracepoints():
         return False
     if os.geteuid() == 0 and not os.path.exists(f"{TRACEFS}/events"):
         subprocess.run(["mount", "-t", "tracefs", "tracefs", TRACEFS], capture_output=True)
-    tried = subprocess.run(["perf", "stat", "-e", "raw_syscalls:sys_enter", "true"], capture_output=True, text=True)
+    tried = subprocess.run(["perf", "stat", "-e", COUNTER, "true"], capture_output=True, text=True)
     return tried.returncode == 0 and "not supported" not in tried.stderr

@@ -6,7 +6,9 @@
 //! * `disk`: reads or writes of a minimal initiator. It does nothing a benchmark does not need, and leaves data
 //!   digests of reads unchecked after the first ones, so that what is measured is the target.
 //! * `sessions`: logs in many times and stays.
+//! * `aoe`: reads or writes of an initiator of ATA over Ethernet, over the packet socket that is its standard input.
 
+mod aoe;
 mod arguments;
 mod crc32c;
 mod disk;
@@ -22,7 +24,8 @@ use arguments::Arguments;
 const USAGE: &str = "usage: load echo-server ADDR:PORT
        load echo ADDR:PORT --rw read|write --bs BYTES --depth N --seconds S
        load disk ADDR:PORT TARGET LUN --rw read|write --bs BYTES --depth N --seconds S [--random] [--digests]
-       load sessions ADDR:PORT TARGET N";
+       load sessions ADDR:PORT TARGET N
+       load aoe MAC --shelf N --slot N --mtu BYTES --disk BYTES --rw read|write --bs BYTES --depth N --seconds S [--random] <SOCKET";
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::of_process();
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         Some("echo-server") => echo::serve(arguments),
         Some("echo") => echo::run(arguments),
         Some("disk") => disk::run(arguments),
+        Some("aoe") => aoe::run(arguments),
         Some("sessions") => sessions::run(arguments),
         _ => Err(USAGE.into()),
     };

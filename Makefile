@@ -6,9 +6,12 @@ TARGE := target/release/targe
 ARGS ?=
 
 .DEFAULT_GOAL := help
+# The checks of a debug build, and fast enough for thousands of worlds. The dependencies are those of the unit tests, which
+# are optimized anyway: a profile of its own would build them once more.
+SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package targe-sim
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile test-hyperscsi test-recovery conform fuzz bench doc build tidy packages
+.PHONY: help demo test sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile test-hyperscsi test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,10 +23,10 @@ test: packages  ## everything CI runs
 	tests/everything
 
 sim:  ## worlds from seeds: SEEDS=2000 runs so many, SEED=7 replays one and prints all of it, FABRIC=iscsi or hyperscsi only that
-	$(CARGO) run --profile sim --locked --quiet --package targe-sim
+	$(SIM)
 
 sim-planted:  ## bugs planted on purpose: the simulator must find each within SEEDS
-	RUSTFLAGS="--cfg targe_planted" $(CARGO) run --profile sim --locked --quiet --package targe-sim --target-dir target/planted
+	$(SIM) --features planted
 
 test-libiscsi: build packages  ## libiscsi's suite on every configuration
 	tests/foreign/libiscsi/run --server $(SERVER)
@@ -62,6 +65,11 @@ fuzz:  ## what a hostile peer can send, by libFuzzer, a short time for each targ
 bench: build packages  ## targe beside tgt and a bare TCP echo, as ratios
 	$(CARGO) build --release --locked --package targe-load
 	bench/run $(ARGS)
+
+bench-hyperscsi: build packages  ## HyperSCSI beside bare frames, iSCSI and ATA over Ethernet, between network namespaces, as ratios
+	$(CARGO) build --release --locked --package targe-load
+	$(CARGO) build --release --locked --package targe-drivers --example ether_blast
+	bench/hyperscsi $(ARGS)
 
 conform: build  ## RFC 7143 and 7144, case by case, against our own target and initiator
 	tests/conform/run --server $(SERVER)

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OUT = os.path.join(ROOT, "out")
 IQN = "iqn.2026-11.org.targe:rig"
+# Loaded here: in a child nothing may be loaded, as another thread may hold what that needs.
+LIBC = ctypes.CDLL(None)
 # Longest a target may take from its start to an open port, seconds.
 START_MAX_S = 20
 # Longest it may take from SIGTERM to its end, seconds.
@@ -409,7 +411,7 @@ def listens(host, port):
 
 def die_with_parent():
     """Runs in the child: a rig that is killed leaves no server behind (PR_SET_PDEATHSIG = 1)."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+    LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
 KINDS = {"targe": Targe, "tgt": Tgt, "istgt": Istgt, "lio": Lio}

@@ -1,5 +1,6 @@
 """One line per verdict, and the exit code they add up to."""
 
+import threading
 import time
 import traceback
 
@@ -12,11 +13,14 @@ class Verdicts:
     def __init__(self, rig):
         self.rig = rig
         self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
+        # Cases may run side by side.
+        self.lock = threading.Lock()
 
     def add(self, kind, name, why=""):
-        self.counts[kind] += 1
         why = " ".join(str(why).split())
-        print(f"{kind} {self.rig} {name}" + (f": {why}" if why else ""), flush=True)
+        with self.lock:
+            self.counts[kind] += 1
+            print(f"{kind} {self.rig} {name}" + (f": {why}" if why else ""), flush=True)
 
     def judge(self, name, case, *arguments):
         """Runs one case: its exception is the failure. Returns whether it did not fail."""

@@ -15,6 +15,8 @@ class Attached:
     def __init__(self, server, way, units=(0,), query="", arguments=(), name="attach"):
         self.urls = [server.url(unit, query=query) for unit in units]
         self.folder = server.folder
+        # A server may be reached from somewhere else only.
+        self.inside = getattr(server, "inside", lambda command: command)
         self.way = way
         self.place = os.path.join(server.folder, "socket" if way == "nbd" else "mnt")
         self.arguments = list(arguments)
@@ -23,7 +25,8 @@ class Attached:
         self.address = None
 
     def command(self):
-        return [servers.Targe.binary, "attach", *self.urls, f"--{self.way}", self.place, *self.arguments]
+        command = [servers.Targe.binary, "attach", *self.urls, f"--{self.way}", self.place, *self.arguments]
+        return self.inside(command)
 
     def __enter__(self):
         # Behind a name that exists may be the mount of one that died.

@@ -170,15 +170,20 @@ def outlives(initiator, fate):
             more_synced(guest)
         guest.run("touch /tmp/enough; wait $writer", limit_s=RESUME_MAX_S)
         guest.run("umount /mnt", limit_s=RESUME_MAX_S)
-        guest.run(f"e2fsck -fn {disk} 2>&1")
-        guest.run("echo 3 > /proc/sys/vm/drop_caches")
-        guest.run(f"mount -t ext4 {disk} /mnt")
-        synced = dict(line.split()[:2] for line in guest.run("cat /tmp/synced").splitlines())
-        sums = guest.run("cd /mnt; sha256sum [0-9]*; cd /", limit_s=RESUME_MAX_S)
-        guest.run("umount /mnt")
-        found = {name: digest for digest, name in map(str.split, sums.splitlines())}
-        lost = [name for name, digest in synced.items() if found.get(name) != digest]
-        expect(not lost, f"{len(lost)} of {len(synced)} synced files are lost or differ: {lost[:5]}")
+        expect_synced(guest, disk)
+
+
+def expect_synced(guest, disk):
+    """The file system on the disk is clean, and has every file that the writer had synced."""
+    guest.run(f"e2fsck -fn {disk} 2>&1")
+    guest.run("echo 3 > /proc/sys/vm/drop_caches")
+    guest.run(f"mount -t ext4 {disk} /mnt")
+    synced = dict(line.split()[:2] for line in guest.run("cat /tmp/synced").splitlines())
+    sums = guest.run("cd /mnt; sha256sum [0-9]*; cd /", limit_s=RESUME_MAX_S)
+    guest.run("umount /mnt")
+    found = {name: digest for digest, name in map(str.split, sums.splitlines())}
+    lost = [name for name, digest in synced.items() if found.get(name) != digest]
+    expect(not lost, f"{len(lost)} of {len(synced)} synced files are lost or differ: {lost[:5]}")
 
 
 def more_synced(guest):

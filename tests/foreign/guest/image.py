@@ -1,13 +1,18 @@
-"""The guest's kernel and root: Debian's kernel package and an initramfs put together from this machine's programs.
+"""The guests' kernels and roots: Debian's kernel packages and initramfs put together from this machine's programs.
 
-Nothing is installed: the kernel package is downloaded and unpacked under `out/`, and kept there for the next run.
+Nothing is installed: a kernel package is downloaded and unpacked under `out/`, and kept there for the next run.
 """
 
+import contextlib
+import fcntl
 import gzip
+import lzma
 import os
 import re
 import shutil
 import subprocess
+
+import servers
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -16,15 +21,24 @@ PROGRAMS = [
     "/usr/sbin/iscsid", "/usr/sbin/iscsiadm", "/usr/sbin/mke2fs", "/usr/sbin/e2fsck", "/usr/sbin/fstrim",
     "/usr/bin/sg_persist", "/usr/bin/sg_inq", "/usr/bin/sg_readcap", "/usr/bin/sg_luns",
 ]
+# What the guest with ublk can do.
+UBLK_PROGRAMS = [
+    "/usr/sbin/mke2fs", "/usr/sbin/e2fsck", "/usr/sbin/fstrim", "/usr/sbin/blkdiscard", "/usr/bin/fio", "/usr/bin/setpriv",
+]
 # Modules of the kernel package; what they depend on comes along.
 MODULES = ["virtio_pci", "virtio_net", "iscsi_tcp", "sd_mod", "ext4", "crc32c_generic", "crc32c_intel"]
 # The kernel's own target.
 MODULES += ["configfs", "target_core_mod", "target_core_file", "iscsi_target_mod"]
+UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
+# The first Debian whose kernel has ublk.
+UBLK_DEBIAN = "trixie"
+MIRROR = "http://deb.debian.org/debian"
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 FOLDERS = ["bin", "sbin", "usr/bin", "usr/sbin", "etc/iscsi", "proc", "sys", "dev", "run/lock/iscsi", "tmp", "mnt", "var/lib",
            "etc/target/pr", "etc/target/alua", "var/target/pr", "var/target/alua"]
 FILES = {
-    "etc/passwd": "root:x:0:0:root:/:/bin/sh\n",
-    "etc/group": "root:x:0:\n",
+    "etc/passwd": "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
     "etc/hosts": "127.0.0.1 localhost\n",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "etc/iscsi/initiatorname.iscsi": "InitiatorName=iqn.2026-11.org.targe:guest\n",
@@ -33,27 +47,70 @@ FILES = {
 
 def prepare(out):
     """Returns (kernel, initramfs), both files below `out`; downloads the kernel package on the first call."""
-    root = unpacked_kernel(os.path.join(out, "kernel"))
+    with alone(out):
+        root = unpacked_kernel(os.path.join(out, "kernel"), [])
+        initramfs = os.path.join(out, "initramfs.gz")
+        tree = os.path.join(out, "root")
+        build(tree, root, PROGRAMS, MODULES)
+        add_open_iscsi(tree)
+        pack(tree, lambda path: gzip.open(path, "wb", compresslevel=1), initramfs)
+        return kernel_of(root), initramfs
+
+
+def prepare_ublk(out):
+    """The same for a kernel that has ublk, with our own binary and fio in its root."""
+    with alone(out):
+        root = unpacked_kernel(os.path.join(out, "kernel"), [])
+        if not has_module(root, "ublk_drv"):
+            folder = os.path.join(out, f"kernel-{UBLK_DEBIAN}")
+            root = unpacked_kernel(folder, release_of_its_own(os.path.join(out, "apt"), UBLK_DEBIAN))
+        tree, initramfs = os.path.join(out, "root-ublk"), os.path.join(out, "initramfs-ublk")
+        build(tree, root, [*UBLK_PROGRAMS, servers.Targe.binary], UBLK_MODULES)
+        os.symlink(servers.Targe.binary, os.path.join(tree, "bin/targe"))
+        # As it is: what emulation takes to unpack a hundred megabytes is more than it takes to copy them.
+        pack(tree, lambda path: open(path, "wb"), initramfs)
+        return kernel_of(root), initramfs
+
+
+@contextlib.contextmanager
+def alone(out):
+    """Rigs that run at the same time share the folder: one of them writes in it at a time."""
+    os.makedirs(out, exist_ok=True)
+    with open(os.path.join(out, "lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def kernel_of(root):
     (version,) = os.listdir(os.path.join(root, "lib", "modules"))
-    initramfs = os.path.join(out, "initramfs.gz")
-    build(os.path.join(out, "root"), root, version, initramfs)
-    return os.path.join(root, "boot", f"vmlinuz-{version}"), initramfs
+    return os.path.join(root, "boot", f"vmlinuz-{version}")
 
 
-def unpacked_kernel(folder):
-    """The unpacked kernel package, downloaded with apt (which checks its signature) unless it is there already."""
+def has_module(root, module):
+    (version,) = os.listdir(os.path.join(root, "lib", "modules"))
+    plan = subprocess.run(["/usr/sbin/modprobe", "-d", root, "-S", version, "--show-depends", module], capture_output=True)
+    return plan.returncode == 0
+
+
+def unpacked_kernel(folder, options):
+    """The newest kernel package, unpacked; downloaded with apt (which checks its signature) unless it is there already.
+    `options` are apt's."""
     done = os.path.join(folder, "complete")
     root = os.path.join(folder, "root")
     if not os.path.exists(done):
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(root)
-        depends = subprocess.run(["apt-cache", "depends", "linux-image-amd64"], capture_output=True, text=True, check=True)
-        package = re.search(r"Depends: (linux-image-\S+)", depends.stdout)[1]
-        subprocess.run(["apt-get", "-q", "download", package], cwd=folder, check=True, capture_output=True)
+        if options:
+            tried("apt-get", *options, "-q", "update")
+        depends = tried("apt-cache", *options, "depends", "linux-image-amd64")
+        package = re.search(r"Depends: (linux-image-\S+)", depends)[1]
+        tried("apt-get", *options, "-q", "download", package, cwd=folder)
         (archive,) = [name for name in os.listdir(folder) if name.endswith(".deb")]
         archive = os.path.join(folder, archive)
         subprocess.run(["dpkg-deb", "-x", archive, root], check=True)
         os.remove(archive)
+        if not os.path.exists(os.path.join(root, "lib")):
+            os.symlink("usr/lib", os.path.join(root, "lib"))
         # The package leaves its modules' dependencies to be worked out where it is installed.
         (version,) = os.listdir(os.path.join(root, "lib", "modules"))
         subprocess.run(["/usr/sbin/depmod", "-b", root, version], check=True, capture_output=True)
@@ -61,36 +118,85 @@ def unpacked_kernel(folder):
     return root
 
 
-def build(tree, kernel_root, version, initramfs):
+def release_of_its_own(folder, release):
+    """apt's options for a release that this machine does not install from: lists and cache of its own, nothing of the
+    machine's is touched. The index names the newest kernel, so no version is written down that vanishes some day."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for sub in ("lists/partial", "cache/archives/partial", "parts"):
+        os.makedirs(os.path.join(folder, sub))
+    sources, status = os.path.join(folder, "sources.list"), os.path.join(folder, "status")
+    with open(sources, "w") as file:
+        file.write(f"deb [arch=amd64 signed-by={KEYS}] {own_mirror()} {release} main\n")
+    open(status, "w").close()
+    settings = {
+        "Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": os.path.join(folder, "parts"),
+        "Dir::Etc::Preferences": "/dev/null", "Dir::Etc::PreferencesParts": os.path.join(folder, "parts"),
+        "Dir::State::Lists": os.path.join(folder, "lists"), "Dir::State::Status": status,
+        "Dir::Cache": os.path.join(folder, "cache"), "APT::Architecture": "amd64", "APT::Architectures": "amd64",
+        "Acquire::Languages": "none", "Acquire::Retries": "3",
+        # A user without rights reads below no home.
+        "APT::Sandbox::User": "root",
+    }
+    return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+
+
+def own_mirror():
+    """Where this machine gets Debian from."""
+    shown = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(COMPONENT) $(SUITE)",
+                            "Created-By: Packages"], capture_output=True, text=True)
+    for line in shown.stdout.splitlines():
+        address, *words = line.split()
+        if words[:2] == ["Debian", "main"] and "security" not in line and "backports" not in line:
+            return address
+    return MIRROR
+
+
+def tried(*command, cwd=None):
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} {command[-1]}: {' '.join(done.stderr.split())[-400:]}")
+    return done.stdout
+
+
+def build(tree, kernel_root, programs, modules):
     shutil.rmtree(tree, ignore_errors=True)
     for folder in FOLDERS:
         os.makedirs(os.path.join(tree, folder))
     os.symlink("/run", os.path.join(tree, "var/run"))
-    add_busybox(tree)
-    for program in PROGRAMS:
+    add_busybox(tree, programs)
+    for program in programs:
         add_program(tree, program)
     os.symlink("mke2fs", os.path.join(tree, "usr/sbin/mkfs.ext4"))
     shutil.copy("/etc/mke2fs.conf", os.path.join(tree, "etc"))
-    add_modules(tree, kernel_root, version)
+    (version,) = os.listdir(os.path.join(kernel_root, "lib", "modules"))
+    add_modules(tree, kernel_root, version, modules)
     for name, text in FILES.items():
         with open(os.path.join(tree, name), "w") as file:
             file.write(text)
+    for script in ("init", "writer"):
+        shutil.copy(os.path.join(FOLDER, script), tree)
+
+
+def add_open_iscsi(tree):
     with open("/etc/iscsi/iscsid.conf") as debian, open(os.path.join(tree, "etc/iscsi/iscsid.conf"), "w") as ours:
         # Debian's start-up line asks systemd, which the guest does not have.
         ours.writelines(line for line in debian if not line.startswith("iscsid.startup"))
-    for script in ("init", "writer"):
-        shutil.copy(os.path.join(FOLDER, script), tree)
+
+
+def pack(tree, create, initramfs):
     names = subprocess.run(["find", ".", "-print0"], cwd=tree, capture_output=True, check=True).stdout
     packed = subprocess.run(["cpio", "--null", "--create", "--format=newc", "--owner=0:0", "--quiet"], cwd=tree,
                             input=names, capture_output=True, check=True).stdout
-    with gzip.open(initramfs, "wb", compresslevel=1) as file:
+    # A guest that starts meanwhile finds a whole file.
+    with create(initramfs + ".new") as file:
         file.write(packed)
+    os.replace(initramfs + ".new", initramfs)
 
 
-def add_busybox(tree):
+def add_busybox(tree, programs):
     shutil.copy("/bin/busybox", os.path.join(tree, "bin/busybox"))
     applets = subprocess.run(["/bin/busybox", "--list"], capture_output=True, text=True, check=True).stdout.split()
-    ours = {os.path.basename(program) for program in PROGRAMS}
+    ours = {os.path.basename(program) for program in programs}
     for applet in applets:
         # It lists itself; a link onto itself is a loop.
         if applet != "busybox" and applet not in ours:
@@ -105,10 +211,10 @@ def add_program(tree, program):
         copy_into(tree, library)
 
 
-def add_modules(tree, kernel_root, version):
+def add_modules(tree, kernel_root, version, modules):
     source = os.path.join(kernel_root, "lib", "modules", version)
     wanted = set()
-    for module in MODULES:
+    for module in modules:
         plan = subprocess.run(["/usr/sbin/modprobe", "-d", kernel_root, "-S", version, "--show-depends", module],
                               capture_output=True, text=True, check=True).stdout
         wanted.update(re.findall(r"^insmod (\S+)", plan, re.MULTILINE))
@@ -120,7 +226,12 @@ def add_modules(tree, kernel_root, version):
 
 
 def copy_into(tree, path, below="/"):
-    target = os.path.join(tree, os.path.relpath(path, below))
+    """Copies a file to the same place in the tree; a compressed module is unpacked, which busybox leaves to others."""
+    target = os.path.join(tree, os.path.relpath(path, below)).removesuffix(".xz")
     if not os.path.exists(target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        shutil.copy(path, target)
+        if path.endswith(".xz"):
+            with lzma.open(path) as packed, open(target, "wb") as plain:
+                shutil.copyfileobj(packed, plain)
+        else:
+            shutil.copy(path, target)

@@ -63,7 +63,7 @@ class Host:
 
     def socket(self, *arguments):
         """A socket in the namespace, for this process."""
-        with open("/proc/self/ns/net") as ours, open(f"/proc/{self.holder.pid}/ns/net") as theirs:
+        with open("/proc/thread-self/ns/net") as ours, open(f"/proc/{self.holder.pid}/ns/net") as theirs:
             enter(theirs)
             try:
                 return socket.socket(*arguments)

@@ -33,6 +33,8 @@ class Disks:
 
     def __init__(self, guest, server):
         self.guest, self.server = guest, server
+        # How many attaches there were. Each leaves its exit code in a file of its own: one that was killed may end after the next began.
+        self.attaches = 0
         for command in ("ifconfig lo 127.0.0.1 up", "modprobe virtio_pci || true", "modprobe virtio_net", "modprobe ext4",
                         "until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done",
                         "ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up", "route add default gw 10.0.2.2"):
@@ -63,12 +65,17 @@ class Disks:
     def attach(self, *units, port=None, query="", options=""):
         urls = " ".join(f"'{self.url(unit, port, query)}'" for unit in units or (PLAIN,))
         self.guest.run("modprobe ublk_drv && rm -f /tmp/path")
-        self.guest.run(f"{{ targe attach {urls} --ublk {options} > /tmp/path 2>> /tmp/said; echo $? > /tmp/code; }} & "
-                       "rm -f /tmp/code")
-        self.guest.run(f"for i in $(seq {DEVICE_MAX_S * 10}); do [ -s /tmp/path ] && break; [ -e /tmp/code ] && break; sleep 0.1; done")
+        self.attaches += 1
+        code = self.code_path()
+        self.guest.run(f"{{ targe attach {urls} --ublk {options} > /tmp/path 2>> /tmp/said; echo $? > {code}; }} &")
+        self.guest.run(f"for i in $(seq {DEVICE_MAX_S * 10}); do [ -s /tmp/path ] && break; [ -e {code} ] && break; sleep 0.1; done")
         path = self.guest.run("cat /tmp/path").strip()
         expect(re.fullmatch(r"/dev/ublkb\d+", path), f"no device: {self.said()}")
         return path
+
+    def code_path(self):
+        """Where the last attach leaves its exit code."""
+        return f"/tmp/code.{self.attaches}"
 
     def process(self):
         return self.guest.run("pidof targe").strip()
@@ -78,8 +85,8 @@ class Disks:
 
     def ended(self):
         """The exit code, once there is one."""
-        self.guest.run(f"for i in $(seq {DEVICE_MAX_S * 10}); do [ -s /tmp/code ] && break; sleep 0.1; done")
-        return self.guest.run("cat /tmp/code").strip()
+        self.guest.run(f"for i in $(seq {DEVICE_MAX_S * 10}); do [ -s {self.code_path()} ] && break; sleep 0.1; done")
+        return self.guest.run(f"cat {self.code_path()}").strip()
 
     def detach(self):
         self.signal()
@@ -95,7 +102,7 @@ class Disks:
     def clear(self):
         """Ends what an earlier case left behind."""
         self.guest.run("umount /mnt 2> /dev/null; for i in 1 2 3; do killall targe 2> /dev/null && sleep 1; done", check=False)
-        self.guest.run("dmesg -c > /dev/null; rm -f /tmp/said /tmp/code")
+        self.guest.run("dmesg -c > /dev/null; rm -f /tmp/said /tmp/code.*")
 
     def attribute(self, path, name):
         return self.guest.run(f"cat /sys/block/{path.removeprefix('/dev/')}/{name}").strip()

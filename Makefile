@@ -11,7 +11,7 @@ ARGS ?=
 SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package targe-sim
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile test-hyperscsi test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
+.PHONY: help demo test package sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile test-hyperscsi test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ bench-hyperscsi: build packages  ## HyperSCSI beside bare frames, iSCSI and ATA 
 conform: build  ## RFC 7143 and 7144, case by case, against our own target and initiator
 	tests/conform/run --server $(SERVER)
 	tests/conform/initiator
+
+package: build  ## the library as a registry would take it, built from its archives and used from outside
+	tests/package/run --verify
 
 doc:  ## the documentation of every room, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

@@ -8,6 +8,7 @@ mod facts;
 mod layers;
 mod leftovers;
 mod planted;
+mod published;
 mod shape;
 mod sizes;
 mod tree;
@@ -28,6 +29,7 @@ const RULES: &[Rule] = &[
     ("facts", facts::check),
     ("abuse", abuse::check),
     ("planted", planted::check),
+    ("published", published::check),
 ];
 
 /// Runs every rule on the repository around the current directory. Exits 0 when nothing was found, 1 when

@@ -11,15 +11,15 @@
 use std::error::Error;
 use std::time::Duration;
 
-use drivers::config::Config;
-use initiator::answer::block_on;
-use initiator::client::{Client, Session};
-use initiator::command::Command;
-use initiator::open::open_session;
-use initiator::url::{OfProcess, Url};
-use iscsi::pdu::tmf_request::TmfFunction;
-use scsi::cdb::Cdb;
-use scsi::lun::Lun;
+use targe_initiator::answer::block_on;
+use targe_initiator::client::{Client, Session};
+use targe_initiator::command::Command;
+use targe_initiator::drivers::config::Config;
+use targe_initiator::iscsi::pdu::tmf_request::TmfFunction;
+use targe_initiator::open::open_session;
+use targe_initiator::scsi::cdb::Cdb;
+use targe_initiator::scsi::lun::Lun;
+use targe_initiator::url::{OfProcess, Url};
 
 const USAGE: &str =
     "usage: manage URL abort-task|abort-task-set|logical-unit-reset|negotiate KEY=VALUE|idle SECONDS";

@@ -65,7 +65,7 @@ impl<T, E> Answer<T, E> {
     /// Blocks until the answer is there. Not from a callback of the client: its thread would wait for itself.
     ///
     /// # Errors
-    /// What went wrong.
+    /// What was asked for failed.
     pub fn wait(self) -> Result<T, E> {
         let mut state = self.slot.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

@@ -99,7 +99,7 @@ impl Client {
     /// Starts a thread.
     ///
     /// # Errors
-    /// What the system says.
+    /// [`StartError`]: what the system says of a thread, an event loop or its memory.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let config = config.clone();
         let (report, started) = std::sync::mpsc::channel();
@@ -135,7 +135,8 @@ impl Client {
         Ok(Self { shared })
     }
 
-    /// Logs in. The session is up once the answer is there.
+    /// Logs in. The session is up once the answer is there. How long connecting and logging in may take together is the
+    /// plan's business: 30 seconds if it does not say otherwise.
     pub fn log_in(&self, plan: impl Into<Plan>) -> Answer<Session, SessionDown> {
         self.log_in_watched(plan, Vec::new())
     }
@@ -153,12 +154,13 @@ impl Client {
 }
 
 impl Session {
-    /// Has a command carried out, and `done` called with what came of it.
+    /// Has a command carried out, and `done` called with what came of it, exactly once, on the client's thread. Commands may
+    /// be given while the session is being built anew: they wait. [`crate::sessions::WAITING_MAX`] may wait.
     pub fn submit(&self, command: Command, done: Done) {
         self.seat.shared.order(Order::Submit(self.seat.id, None, command, done));
     }
 
-    /// Has a command carried out.
+    /// Has a command carried out. Dropping the answer does not end it.
     pub fn run(&self, command: Command) -> Answer<Reply, CommandError> {
         let (teller, answer) = answer();
         self.submit(command, Box::new(move |result| teller.tell(result)));
@@ -225,7 +227,7 @@ impl Session {
         &self.seat.up
     }
 
-    /// Returns the connections that there are.
+    /// Returns the connections that there are; none for a session of HyperSCSI.
     pub fn connections(&self) -> Answer<Vec<ConnectionView>, CommandError> {
         let (teller, answer) = answer();
         self.seat.shared.order(Order::Connections(self.seat.id, teller));

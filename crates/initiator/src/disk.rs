@@ -92,22 +92,24 @@ impl RemoteDisk {
     }
 
     /// Starts an operation and calls `done` with what came of it. Like [`SharedStore::submit`], with errors that say
-    /// what the target said.
+    /// what the target said. `done` is called exactly once: on the client's thread, which it must not block, or, for what
+    /// goes to no target, before this returns.
     pub fn start(&self, action: OpAction, done: impl FnOnce(Result<Outcome, DiskError>) + Send + 'static) {
         perform::start(&self.inner, action, Box::new(done));
     }
 
-    /// Starts an operation.
+    /// Starts an operation. Dropping the answer does not end it.
     pub fn perform(&self, action: OpAction) -> Answer<Outcome, DiskError> {
         let (teller, answer) = answer();
         self.start(action, move |result| teller.tell(result));
         answer
     }
 
-    /// Reads `len` bytes at `at`, both multiples of the block size.
+    /// Reads `len` bytes at the byte offset `at`, both multiples of the block size. All of them are in memory at the end:
+    /// read much in pieces; of [`Profile::io_len_max`] bytes, say.
     ///
     /// # Errors
-    /// Why there are none.
+    /// [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent, else [`DiskError::Command`].
     pub async fn read(&self, at: u64, len: usize) -> Result<DataList, DiskError> {
         match self.perform(OpAction::Read { at, len }).await? {
             Outcome::Data(data) => Ok(data),
@@ -115,10 +117,12 @@ impl RemoteDisk {
         }
     }
 
-    /// Writes `data` at `at`; offset and length are multiples of the block size.
+    /// Writes `data` at the byte offset `at`; offset and length are multiples of the block size. What is more than one
+    /// command takes is written in pieces, in any order. If the session is lost meanwhile, it may be written twice.
     ///
     /// # Errors
-    /// Why it was not written, or not all of it.
+    /// [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent, else [`DiskError::Command`]; then
+    /// any part of the range may have been written.
     pub async fn write(
         &self,
         at: u64,
@@ -128,20 +132,21 @@ impl RemoteDisk {
         self.perform(OpAction::Write { at, data, durability }).await.map(drop)
     }
 
-    /// Makes durable what was acknowledged.
+    /// Makes durable what was acknowledged: SYNCHRONIZE CACHE, or nothing if the unit says that it has no volatile cache.
     ///
     /// # Errors
-    /// Why it may not be.
+    /// [`DiskError::Command`]; then what was written since the last flush may not be durable.
     pub async fn flush(&self) -> Result<(), DiskError> {
         self.perform(OpAction::Flush).await.map(drop)
     }
 
     /// COMPARE AND WRITE: writes the second half of `data` at `at` if the first half is found there, in one indivisible
-    /// step. Both halves are whole blocks. Never carried out twice: if the session is lost meanwhile, the error is
-    /// [`CommandError::Lost`], and the caller has to look.
+    /// step. Both halves are whole blocks, at most [`Geometry::compare_and_write_max`] of them. Never carried out twice: if the
+    /// session is lost meanwhile, the error is [`CommandError::Lost`], and the caller has to look.
     ///
     /// # Errors
-    /// [`CommandError::Sense`] with MISCOMPARE when something else is found; why it was not carried out.
+    /// [`CommandError::Sense`] with MISCOMPARE when something else is found; [`DiskError::Unsupported`] for more blocks than
+    /// the unit takes, [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent.
     pub async fn compare_and_write(&self, at: u64, data: DataList) -> Result<(), DiskError> {
         let command = self.comparison(at, data)?;
         self.inner.session.run(command).await.map(drop).map_err(DiskError::Command)

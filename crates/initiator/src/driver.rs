@@ -81,7 +81,9 @@ impl Driver {
         self.sessions.open(self.reactor.now(), plan.into())
     }
 
-    /// Has a command carried out; [`Event::Finished`] with this `token` tells what came of it.
+    /// Has a command carried out; [`Event::Finished`] with this `token` tells what came of it, whatever happens. Tokens are
+    /// the caller's to choose; [`Self::abort`] finds a command by its. A command waits until the session is up and has room;
+    /// [`crate::sessions::WAITING_MAX`] may wait, more are refused.
     pub fn submit(&mut self, session: SessionId, token: u64, command: Command) {
         let now = self.reactor.now();
         self.sessions.submit(now, session, token, command);
@@ -124,7 +126,8 @@ impl Driver {
     /// MaxRecvDataSegmentLength, for that connection and as long as it lives, our alias, and keys that no standard knows.
     ///
     /// # Errors
-    /// Why the session does not take them.
+    /// [`Refusal`]: a conversation is under way, the session is down or not up, a key has no place there, or it is no
+    /// session of iSCSI.
     pub fn negotiate(
         &mut self,
         session: SessionId,
@@ -142,7 +145,7 @@ impl Driver {
     /// Asks for all targets (in a discovery session), or for what the target says of this one.
     ///
     /// # Errors
-    /// Why the session does not take the question.
+    /// [`Refusal`], as [`Self::negotiate`].
     pub fn send_targets(&mut self, session: SessionId, only: Option<&IscsiName>) -> Result<(), Refusal> {
         let now = self.reactor.now();
         self.sessions.iscsi(session)?.send_targets(now, only)
@@ -153,7 +156,7 @@ impl Driver {
     /// [`News::PathLost`] tell of both.
     ///
     /// # Errors
-    /// There is no such session, or it is not one of iSCSI.
+    /// [`Refusal::Down`] if there is no such session, [`Refusal::NotPossible`] if it is not one of iSCSI.
     pub fn set_connections(&mut self, session: SessionId, count: u16) -> Result<(), Refusal> {
         let now = self.reactor.now();
         self.sessions.iscsi(session)?.set_connections(now, count);
@@ -176,17 +179,17 @@ impl Driver {
         }
     }
 
-    /// Forgets a session that is down.
+    /// Forgets a session that is down, with its memory and its statistics. One that is not down stays.
     pub fn forget(&mut self, session: SessionId) {
         self.sessions.forget(session);
     }
 
-    /// Returns the connections of a session.
+    /// Returns the connections of a session, none for one of HyperSCSI; `None` if it was forgotten.
     pub fn connections(&self, session: SessionId) -> Option<Vec<ConnectionView>> {
         self.sessions.connections(session)
     }
 
-    /// Returns what a session did so far.
+    /// Returns what a session did so far; `None` if it was forgotten.
     pub fn stats(&self, session: SessionId) -> Option<Stats> {
         self.sessions.stats(session)
     }

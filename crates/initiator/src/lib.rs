@@ -1,47 +1,18 @@
-//! An iSCSI initiator as a library: discover targets, log in, and use their logical units.
+#![doc = include_str!("../README.md")]
 //!
-//! The protocol is [`iscsi`]'s machine, sockets and timers are [`drivers`]' reactor; this room joins the two and adds
-//! what a user of disks wants: URLs, block I/O and any CDB, attentions handled, large I/O cut into what the device
-//! takes, lost sessions built anew within limits that the caller sets.
+//! # Map
 //!
-//! ```
-//! # fn target() -> String { // A target of ours, which ends with this example.
-//! #     let (tell, told) = std::sync::mpsc::channel();
-//! #     let folder = std::env::temp_dir().join(format!("targe-initiator-{}", std::process::id()));
-//! #     let flags = daemon::config::Flags {
-//! #         listen: vec!["127.0.0.1:0".into()], luns: vec!["ram:1M".into()], log: Some("error".into()),
-//! #         target: Some("iqn.2001-04.com.example:x".into()), state_dir: Some(folder), ..Default::default()
-//! #     };
-//! #     std::thread::spawn(move || {
-//! #         let around = daemon::config::Surroundings::of_process().unwrap();
-//! #         daemon::serve::serve(flags, around, |started| tell.send(started.listening[0]).unwrap()).unwrap();
-//! #     });
-//! #     told.recv().unwrap().to_string()
-//! # }
-//! use base::buffer::Bytes;
-//! use initiator::answer::block_on;
-//! use initiator::client::Client;
-//! use initiator::open::open_disk;
-//! use initiator::url::{OfProcess, Url};
-//! use store::contract::Durability;
+//! * [`url`] is what is to be reached, [`login`] makes a plan of a session from it, [`open`] does all of that in one call.
+//! * [`discover`] asks a portal, [`neighbours`] an Ethernet, for what is there.
+//! * [`client`] has sessions on a thread of its own; [`answer`] and [`running`] are its futures. [`driver`] has them in a loop of
+//!   yours; [`sessions`] is what it tells.
+//! * [`command`] is any CDB and what comes of it, [`mod@unit`] what a logical unit says of itself, [`disk`] reads and writes
+//!   bytes, [`identity`] tells one device from another, [`down`] says why there is no session.
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let portal = target();
-//! let url: Url = format!("iscsi://{portal}/iqn.2001-04.com.example:x/0?timeout=30").parse()?;
-//! let client = Client::start(&drivers::config::Config::default())?;
-//! // Any executor will do; `block_on` is one for programs without.
-//! let data = block_on(async {
-//!     let disk = open_disk(&client, &url, &OfProcess).await?;
-//!     disk.write(4096, Bytes::copied_from(&[7; 512]).into(), Durability::Stable).await?;
-//!     Ok::<_, Box<dyn std::error::Error>>(disk.read(4096, 512).await?)
-//! })?;
-//! assert_eq!(&*data.parts()[0], [7; 512]);
-//! # std::fs::remove_dir_all(std::env::temp_dir().join(format!("targe-initiator-{}", std::process::id())))?;
-//! # Ok(())
-//! # }
-//! ```
+//! Sizes and offsets are bytes unless a type says otherwise ([`base::units`]); times are [`std::time::Duration`].
 //!
-//! [`driver::Driver`] does the same in a loop of the caller's: a descriptor to wait for, and `advance`.
+//! The protocols are the machines of [`iscsi`] and [`hyperscsi`], sockets and timers are the reactor of [`drivers`]; this room
+//! joins them and adds what a user of disks wants.
 //!
 //! **Invariant:** knows nothing of the kernel's block layer, of command lines, and of how to print.
 #![forbid(unsafe_code)]
@@ -64,3 +35,16 @@ pub mod url;
 
 mod care;
 mod carrier;
+
+/// Units, buffers ([`base::buffer::DataList`]) and the time.
+pub use base;
+/// How a reactor is set up ([`drivers::config::Config`]), and what it counts.
+pub use drivers;
+/// What a session of HyperSCSI is planned with and tells.
+pub use hyperscsi;
+/// What a session of iSCSI is planned with ([`iscsi::initiator::contract::SessionPlan`]) and tells; names, task management.
+pub use iscsi;
+/// CDBs, LUNs, sense data and what units say of themselves.
+pub use scsi;
+/// The operations of a disk ([`store::contract::OpAction`]), and the contract that it keeps.
+pub use store;

@@ -22,7 +22,7 @@ pub(crate) struct Ticket(pub(crate) u64);
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # use initiator::{client::Session, command::{Command, CommandError, Reply}};
+/// # use targe_initiator::{client::Session, command::{Command, CommandError, Reply}};
 /// /// Gives a command a time.
 /// fn run_for(session: &Session, command: Command, patience: Duration) -> Result<Reply, CommandError> {
 ///     let running = session.begin(command);
@@ -70,7 +70,7 @@ impl Running {
     /// Blocks until the command has ended. Not from a callback of the client: its thread would wait for itself.
     ///
     /// # Errors
-    /// Why it was not carried out; [`CommandError::Aborted`] if it was ended before.
+    /// [`CommandError`]; [`CommandError::Aborted`] if it was ended before.
     pub fn wait(self) -> Result<Reply, CommandError> {
         self.answer.wait()
     }

@@ -61,10 +61,10 @@ impl LogicalUnit {
         self.lun
     }
 
-    /// Has any command carried out.
+    /// Has any command carried out: one for the unit that it names, which need not be this one.
     ///
     /// # Errors
-    /// Why it was not.
+    /// [`CommandError`]
     pub async fn run(&self, command: Command) -> Result<Reply, CommandError> {
         self.session.run(command).await
     }
@@ -77,7 +77,8 @@ impl LogicalUnit {
     /// TEST UNIT READY.
     ///
     /// # Errors
-    /// Why it is not ready.
+    /// [`CommandError::Sense`] with NOT READY if it is not and does not become so within a minute, or another
+    /// [`CommandError`].
     pub async fn test_ready(&self) -> Result<(), CommandError> {
         self.run(Command::new(self.lun, Cdb::from_16([0; 16])).repeatable()).await.map(drop)
     }
@@ -85,17 +86,18 @@ impl LogicalUnit {
     /// Reads the standard INQUIRY data.
     ///
     /// # Errors
-    /// Why there is none.
+    /// [`CommandError`]; [`CommandError::Nonsense`] for an answer of less than 36 bytes.
     pub async fn inquiry(&self) -> Result<StandardInquiry, CommandError> {
         let reply = self.read(inquiry(None, 255), 255).await?;
         StandardInquiry::parse(reply.bytes())
             .map_err(|_| CommandError::Nonsense("INQUIRY data of less than 36 bytes"))
     }
 
-    /// Reads a page of vital product data, its header included; `None` if the unit has no such page.
+    /// Reads a page of vital product data, its header included, at most 65,535 bytes; `None` if the unit has no such
+    /// page.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// [`CommandError`]; [`CommandError::Nonsense`] for an answer that is another page or none.
     pub async fn vpd(&self, page: u8) -> Result<Option<Vec<u8>>, CommandError> {
         let mut len = INQUIRY_LEN;
         loop {
@@ -124,7 +126,7 @@ impl LogicalUnit {
     /// Asks which device this is; `None` if it does not say.
     ///
     /// # Errors
-    /// Why it cannot be asked.
+    /// [`CommandError`]
     pub async fn identity(&self) -> Result<Option<Identity>, CommandError> {
         let listed = self.vpd(vpd::page::SUPPORTED_PAGES).await?.unwrap_or_default();
         let listed = vpd::Page::parse(&listed).map(|page| page.body).unwrap_or_default();
@@ -146,7 +148,7 @@ impl LogicalUnit {
     /// bytes are known.
     ///
     /// # Errors
-    /// Why it cannot be read, or is of no use.
+    /// [`UnitError::Command`], or [`UnitError::Capacity`] if what it says is of no use.
     pub async fn capacity(&self) -> Result<(Capacity, bool), UnitError> {
         let long = block::read_capacity_16(Capacity::LEN_16);
         match self.read(long, Capacity::LEN_16).await {
@@ -163,7 +165,7 @@ impl LogicalUnit {
     /// Reads what MODE SENSE says of cache and access; `None` if the unit does not say.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// [`CommandError`]
     pub async fn caching(&self) -> Result<Option<Caching>, CommandError> {
         let page = mode::page::CACHING;
         let six = Cdb::from_16([opcode::MODE_SENSE_6, 8, page, 0, 192, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -178,10 +180,10 @@ impl LogicalUnit {
         Ok(None)
     }
 
-    /// Lists the LUNs of the target: REPORT LUNS.
+    /// Lists the LUNs of the target, whichever this one is: REPORT LUNS. At most 32,767 of them.
     ///
     /// # Errors
-    /// Why it cannot be read.
+    /// [`CommandError`]; [`CommandError::Nonsense`] for a list without a header.
     pub async fn report_luns(&self) -> Result<Vec<Lun>, CommandError> {
         let mut len = LUNS_LEN;
         loop {
@@ -203,7 +205,7 @@ impl LogicalUnit {
     /// before it was answered.
     ///
     /// # Errors
-    /// Why it was not sent.
+    /// [`CommandError::Stopped`]; what the target makes of it is the answer.
     pub async fn manage(&self, function: TmfFunction) -> Result<Option<TmfResult>, CommandError> {
         self.session.manage(function, self.lun).await
     }

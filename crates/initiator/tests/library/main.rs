@@ -9,6 +9,13 @@
 
 mod target;
 
+#[path = "../../examples/poll_loop.rs"]
+#[allow(dead_code, reason = "its main is that of a program")]
+mod poll_loop;
+#[path = "../../examples/read_block.rs"]
+#[allow(dead_code, reason = "its main is that of a program")]
+mod read_block;
+
 use std::collections::BTreeSet;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -16,16 +23,6 @@ use std::time::{Duration, Instant};
 use base::buffer::{Bytes, DataList};
 use base::units::Lba;
 use drivers::config::{Config, EngineChoice};
-use initiator::answer::block_on;
-use initiator::client::Client;
-use initiator::command::{Command, CommandError};
-use initiator::disk::{DiskError, RemoteDisk};
-use initiator::driver::Driver;
-use initiator::login::{Plan, plan};
-use initiator::open::open_disk;
-use initiator::running::Running;
-use initiator::sessions::{Event, News};
-use initiator::url::{OfProcess, Url};
 use iscsi::initiator::contract::{Refusal, Slot};
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
@@ -35,6 +32,16 @@ use scsi::lun::Lun;
 use scsi::sense::SenseKey;
 use store::contract::{Durability, ExtentState, OpAction, Outcome};
 use store::shared::SharedStore;
+use targe_initiator::answer::block_on;
+use targe_initiator::client::Client;
+use targe_initiator::command::{Command, CommandError};
+use targe_initiator::disk::{DiskError, RemoteDisk};
+use targe_initiator::driver::Driver;
+use targe_initiator::login::{Plan, plan};
+use targe_initiator::open::open_disk;
+use targe_initiator::running::Running;
+use targe_initiator::sessions::{Event, News};
+use targe_initiator::url::{OfProcess, Url};
 
 /// Nothing here takes a second; what takes this long hangs.
 const HANG: Duration = Duration::from_secs(60);
@@ -282,6 +289,16 @@ fn a_session_that_ends_as_it_begins_is_told_though_nothing_else_happens() {
         let downs = told.filter(|event| matches!(event, Event::Session { news: News::Down(_), .. }));
         assert_eq!(downs.count(), 1);
     }
+}
+
+#[test]
+fn the_examples_read_what_was_written() {
+    let disk = disk(7);
+    let (first, last) = (pattern(8, 512), pattern(9, 512));
+    block_on(disk.write(0, list(&first), Durability::Cached)).unwrap();
+    block_on(disk.write((8 << 20) - 512, list(&last), Durability::Cached)).unwrap();
+    assert_eq!(block_on(read_block::first_block(&url(7))).unwrap(), first);
+    assert_eq!(poll_loop::last_block(&url(7)).unwrap(), last);
 }
 
 #[test]

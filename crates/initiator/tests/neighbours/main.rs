@@ -22,11 +22,11 @@ use hyperscsi::login::directory::{Directory, Entrance, Export};
 use hyperscsi::pdu::discovery::ExportedLun;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::seal::Level;
-use initiator::answer::block_on;
-use initiator::client::Client;
-use initiator::neighbours::{Neighbourhood, Wait, search};
-use initiator::open::open_disk;
-use initiator::url::{OfProcess, Place, Url};
+use targe_initiator::answer::block_on;
+use targe_initiator::client::Client;
+use targe_initiator::neighbours::{Neighbourhood, Wait, search};
+use targe_initiator::open::open_disk;
+use targe_initiator::url::{OfProcess, Place, Url};
 
 /// Tells the test that it is in a namespace of its own.
 const INSIDE: &str = "TARGE_TEST_IN_NAMESPACE";

@@ -1,0 +1,68 @@
+//! Reads the last block of a disk in an event loop of its own: no thread but this one, one descriptor among those that it
+//! waits for.
+//!
+//! ```text
+//! cargo run --package targe-initiator --example poll_loop -- iscsi://127.0.0.1/iqn.2026-11.example.targe:disk/0
+//! ```
+
+use std::error::Error;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use targe_initiator::base::units::Lba;
+use targe_initiator::command::Command;
+use targe_initiator::driver::Driver;
+use targe_initiator::drivers::config::Config;
+use targe_initiator::login::plan;
+use targe_initiator::scsi::block::{self, Capacity};
+use targe_initiator::scsi::lun::Lun;
+use targe_initiator::sessions::{Event, News};
+use targe_initiator::url::{OfProcess, Url};
+
+/// What the caller of [`Driver::submit`] names its commands.
+const CAPACITY: u64 = 0;
+const BLOCK: u64 = 1;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let url = std::env::args().nth(1).ok_or("usage: poll_loop URL")?;
+    let block = last_block(&url.parse()?)?;
+    println!("{} bytes, {} of them zero", block.len(), block.iter().filter(|byte| **byte == 0).count());
+    Ok(())
+}
+
+/// Reads the last block.
+pub(crate) fn last_block(url: &Url) -> Result<Vec<u8>, Box<dyn Error>> {
+    let mut driver = Driver::new(&Config::default())?;
+    let session = driver.open(plan(url, &OfProcess)?);
+    let lun = Lun::from_number(url.lun).ok_or("no such LUN")?;
+    // It waits until the session is up.
+    let question = Command::new(lun, block::read_capacity_16(Capacity::LEN_16)).reading(Capacity::LEN_16);
+    driver.submit(session, CAPACITY, question.repeatable());
+    let mut block = Vec::new();
+    loop {
+        let sleep = driver.advance()?;
+        let mut idle = true;
+        while let Some(event) = driver.poll_event() {
+            idle = false;
+            match event {
+                Event::Finished { token: CAPACITY, result, .. } => {
+                    let capacity = Capacity::parse_16(result?.bytes())?;
+                    let last = capacity.blocks.0.checked_sub(1).ok_or("the disk is empty")?;
+                    let read = Command::new(lun, block::read_16(Lba(last), 1, false));
+                    driver.submit(session, BLOCK, read.reading(capacity.block_size.bytes()).repeatable());
+                }
+                Event::Finished { result, .. } => {
+                    block = result?.bytes().to_vec();
+                    driver.log_out(session);
+                }
+                Event::Session { news: News::Down(why), .. } if why.is_given_up() => return Err(why.into()),
+                Event::Session { news: News::Down(_), .. } => return Ok(block),
+                Event::Session { .. } | Event::Managed { .. } => {}
+            }
+        }
+        if idle {
+            // The other descriptors of a program stand beside this one.
+            let sleep = sleep.map(Timespec::try_from).transpose()?;
+            poll(&mut [PollFd::new(&driver, PollFlags::IN)], sleep.as_ref())?;
+        }
+    }
+}

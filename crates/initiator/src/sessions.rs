@@ -37,7 +37,8 @@ pub use news::{Event, News, Up};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u32);
 
-/// The most commands that wait because their session has as many under way as it may.
+/// The most commands of a session that wait: because it has as many under way as it may, or because their unit is busy.
+/// A program that gives more has lost count of them.
 pub const WAITING_MAX: usize = 1 << 16;
 
 /// Sessions, by their numbers.
@@ -403,10 +404,16 @@ impl Seat {
             let result = Err(why);
             return events.push_back(Event::Finished { session: id, token: pending.token, result });
         }
-        if self.waiting.is_empty() || pending.is_again() || pending.is_probe {
+        // What was taken once keeps its place.
+        let is_new = !pending.is_again() && !pending.is_probe;
+        if is_new && self.waiting.len() + self.delayed.len() >= WAITING_MAX {
+            let result = Err(CommandError::Refused(Refusal::Full));
+            return events.push_back(Event::Finished { session: id, token: pending.token, result });
+        }
+        if self.waiting.is_empty() || !is_new {
             match self.session.submit(now, &pending) {
                 Ok(task) => return self.carried_by(task, pending),
-                Err(Refusal::Full) if self.waiting.len() < WAITING_MAX && !pending.is_probe => {}
+                Err(Refusal::Full) if !pending.is_probe => {}
                 Err(why) if pending.is_probe => {
                     return self.probed(now, id, pending, Err(CommandError::Refused(why)), events);
                 }

@@ -17,6 +17,7 @@ mod poll_loop;
 mod read_block;
 
 use std::collections::BTreeSet;
+use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,7 @@ use targe_initiator::driver::Driver;
 use targe_initiator::login::{Plan, plan};
 use targe_initiator::open::open_disk;
 use targe_initiator::running::Running;
-use targe_initiator::sessions::{Event, News};
+use targe_initiator::sessions::{Event, News, WAITING_MAX};
 use targe_initiator::url::{OfProcess, Url};
 
 /// Nothing here takes a second; what takes this long hangs.
@@ -299,6 +300,37 @@ fn the_examples_read_what_was_written() {
     block_on(disk.write((8 << 20) - 512, list(&last), Durability::Cached)).unwrap();
     assert_eq!(block_on(read_block::first_block(&url(7))).unwrap(), first);
     assert_eq!(poll_loop::last_block(&url(7)).unwrap(), last);
+}
+
+#[test]
+fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
+    // Nobody answers there: every command waits.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("iscsi://{}/iqn.2001-04.com.example:silent/0", silent.local_addr().unwrap());
+    let mut plan = plan(&url.parse().unwrap(), &OfProcess).unwrap();
+    let Plan::Iscsi(wanted) = &mut plan else { panic!("a plan of iSCSI") };
+    wanted.limits.tasks_max = 8;
+    let mut driver = Driver::new(&Config::default()).unwrap();
+    let session = driver.open(plan);
+    let total = u64::try_from(8 + WAITING_MAX + 3).unwrap();
+    for token in 0..total {
+        driver.submit(session, token, Command::new(Lun(0), block::read_16(Lba(0), 1, false)).reading(512));
+    }
+    let finished = |driver: &mut Driver| -> Vec<(u64, CommandError)> {
+        let told = std::iter::from_fn(|| driver.poll_event());
+        told.filter_map(|event| match event {
+            Event::Finished { token, result, .. } => Some((token, result.unwrap_err())),
+            _ => None,
+        })
+        .collect()
+    };
+    let refused: Vec<_> =
+        (total - 3..total).map(|token| (token, CommandError::Refused(Refusal::Full))).collect();
+    assert_eq!(finished(&mut driver), refused);
+    driver.close(session);
+    driver.turn(Some(Duration::ZERO)).unwrap();
+    let tokens: BTreeSet<u64> = finished(&mut driver).into_iter().map(|(token, _)| token).collect();
+    assert_eq!(tokens, (0..total - 3).collect());
 }
 
 #[test]

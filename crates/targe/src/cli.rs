@@ -255,6 +255,9 @@ pub(crate) struct VerifyArgs {
     /// Without --full, write for so many seconds
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     pub(crate) time: std::time::Duration,
+    /// Do so many random operations instead of a time; at --depth 1, the seed repeats such a run exactly
+    #[arg(long, value_name = "N", conflicts_with_all = ["full", "time"])]
+    pub(crate) count: Option<u64>,
     /// Fill blocks with this pattern: fixed, walking-one, walking-zero, long-runs, checksum-neutral, random, counting
     /// [default: each in turn]
     #[arg(long, value_name = "PATTERN")]

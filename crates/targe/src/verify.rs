@@ -10,7 +10,7 @@ use initiator::answer::block_on;
 use initiator::disk::RemoteDisk;
 use initiator::url::Url;
 use lab::verify::journal::{BadJournal, Journal};
-use lab::verify::plan::{Plan, Refused, Work};
+use lab::verify::plan::{Plan, Refused, Until, Work};
 use lab::verify::report::{Progress, Report, Stage};
 use lab::verify::{Go, check, run as verify};
 use oracle::pattern::Pattern;
@@ -88,7 +88,11 @@ fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<Plan, Failure> {
         unit,
         io_max: usize::try_from(args.bs).unwrap_or(usize::MAX).max(unit),
         depth: usize::try_from(args.depth).unwrap_or(1),
-        work: if args.full { Work::Whole } else { Work::For(args.time) },
+        work: match args.count {
+            _ if args.full => Work::Whole,
+            Some(count) => Work::Random(Until::Drawn(count)),
+            None => Work::Random(Until::Passed(args.time)),
+        },
         pattern: pattern.transpose()?,
         stop_on_corruption: args.stop_on_corruption,
         zeroes: !args.no_zeroes,

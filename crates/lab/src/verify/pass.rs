@@ -19,7 +19,7 @@ use store::shared::{Compared, SharedStore};
 
 use self::clear::Clear;
 use super::journal::{Head, Journal};
-use super::plan::{Plan, Refused, Span, Work, wide};
+use super::plan::{Plan, Refused, Span, Until, Work, wide};
 use super::report::{Progress, Report, Stage};
 use super::{Go, Stopwatch, TELL, low_half};
 
@@ -30,11 +30,11 @@ const AGAIN_EVERY: u64 = 16;
 const STABLE_EVERY: u64 = 8;
 const FLUSH_EVERY: u64 = 64;
 
-/// One change in so many of a run by time makes zeros or frees storage; in a pass over the whole range, one such change
+/// One change in so many of random work makes zeros or frees storage; in a pass over the whole range, one such change
 /// comes after so many writes, where nothing was written yet.
 const CLEAR_EVERY: u64 = 8;
 
-/// One change in so many of a run by time depends on what is there.
+/// One change in so many of random work depends on what is there.
 const COMPARE_EVERY: u64 = 8;
 
 /// What an operation under way is.
@@ -168,7 +168,7 @@ impl<'a> Pass<'a> {
         }
         match self.plan.work {
             Work::Whole => self.write_whole()?,
-            Work::For(time) => self.write_for(time)?,
+            Work::Random(until) => self.write_random(until)?,
         }
         self.drain(Stage::Writing, None)?;
         if !self.stopped {
@@ -213,12 +213,12 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn write_for(&mut self, time: Duration) -> Result<(), Refused> {
+    fn write_random(&mut self, until: Until) -> Result<(), Refused> {
         let chunk = self.chunk_max();
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        while self.clock.elapsed() < time {
-            self.room(Stage::Writing, Some((millis(self.clock.elapsed()).min(millis(time)), millis(time))))?;
-            if self.stopped {
+        for drawn in 0.. {
+            let (done, all) = until.progress(self.clock.elapsed(), drawn);
+            self.room(Stage::Writing, Some((done, all)))?;
+            if self.stopped || done >= all {
                 break;
             }
             // As often a few units as many.

@@ -39,8 +39,28 @@ pub struct Plan {
 pub enum Work {
     /// Every block of the range at least once, in random order, and some of them again.
     Whole,
-    /// Random blocks, for a time.
-    For(Duration),
+    /// Random operations on random blocks.
+    Random(Until),
+}
+
+/// When random work ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// After a time.
+    Passed(Duration),
+    /// After so many operations were drawn. One on blocks that are busy is not carried out.
+    Drawn(u64),
+}
+
+impl Until {
+    /// Returns how much is done, and of how much.
+    pub(crate) fn progress(self, elapsed: Duration, drawn: u64) -> (u64, u64) {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        match self {
+            Self::Passed(time) => (millis(elapsed).min(millis(time)), millis(time)),
+            Self::Drawn(count) => (drawn, count),
+        }
+    }
 }
 
 impl Default for Plan {
@@ -51,7 +71,7 @@ impl Default for Plan {
             unit: 4096,
             io_max: 256 << 10,
             depth: 16,
-            work: Work::For(Duration::from_secs(10)),
+            work: Work::Random(Until::Passed(Duration::from_secs(10))),
             pattern: None,
             stop_on_corruption: false,
             zeroes: true,

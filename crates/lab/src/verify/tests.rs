@@ -4,7 +4,7 @@ use base::buffer::{Bytes, DataList};
 use store::contract::{Failure, Fault, OpAction, Outcome, Profile};
 use store::shared::{Compared, ComparedDone, Done};
 
-use super::plan::Work;
+use super::plan::{Until, Work};
 use super::*;
 
 const LEN: u64 = 4 << 20;
@@ -175,7 +175,7 @@ impl SharedStore for Medium {
     }
 
     fn compare_and_write(&self, at: u64, data: DataList, done: ComparedDone) {
-        assert!(data.len() / 2 <= self.compare_and_write_max() && data.len().is_multiple_of(8192));
+        assert!(data.len() / 2 <= self.compare_and_write_max() && data.len().is_multiple_of(2 * 512));
         let at = usize::try_from(at).unwrap();
         let result = self.state.lock().unwrap().compare_and_write(self.lie, at, &data);
         done(result);
@@ -190,17 +190,19 @@ fn judge(lie: Lie, plan: &Plan) -> Report {
     run(&Medium::new(lie), plan, None, &mut |_| Go::On).unwrap()
 }
 
-/// Judges a run by time that is long enough for some of everything, however busy the machine is.
-fn judge_by_time(lie: Lie, plan: &Plan) -> Report {
-    let mut time = Duration::from_millis(100);
-    loop {
-        let report = judge(lie, &Plan { work: Work::For(time), ..plan.clone() });
-        if report.writes >= 80 {
-            return report;
-        }
-        time *= 2;
-    }
+/// Random work by count: the medium answers at once, so a seed makes one run and no other, on any machine. On a range of 64
+/// units, each of which is changed many times, no seed spares a lie.
+fn random(seed: u64) -> Plan {
+    let work = Work::Random(Until::Drawn(1000));
+    Plan { work, unit: 512, io_max: 8 << 10, len: Some(32 << 10), seed, ..whole() }
 }
+
+/// Judges random work by several seeds, each by itself.
+fn judge_random(lie: Lie, compare: bool) -> impl Iterator<Item = Report> {
+    SEEDS.into_iter().map(move |seed| judge(lie, &Plan { compare, ..random(seed) }))
+}
+
+const SEEDS: [u64; 3] = [1, 2, 3];
 
 #[test]
 fn a_sound_medium_is_found_sound() {
@@ -214,14 +216,14 @@ fn a_sound_medium_is_found_sound() {
 fn zeros_and_freed_storage_are_part_of_the_mix_and_judged() {
     let sound = judge(Lie::Nothing, &whole());
     assert!(sound.zeroed > 0 && sound.freed > 0 && sound.is_sound(), "{sound:?}");
-    let sound = judge_by_time(Lie::Nothing, &whole());
-    assert!(sound.zeroed > 0 && sound.freed > 0 && sound.is_sound(), "{sound:?}");
+    for sound in judge_random(Lie::Nothing, false) {
+        assert!(sound.zeroed > 0 && sound.freed > 0 && sound.is_sound(), "{sound:?}");
+    }
     // What keeps its old content although it is zeros, and what goes although nobody asked for that.
     for lie in [Lie::KeepZeroed, Lie::ZeroBeyond, Lie::FreeBeyond] {
-        // Now and then nothing lay where it did harm: not every time.
-        let reports: Vec<Report> = (0..4).map(|_| judge_by_time(lie, &whole())).collect();
-        assert!(reports.iter().any(|report| report.wrong.total() > 0), "{lie:?}: {reports:?}");
-        assert!(reports.iter().all(|report| report.errors == 0), "{lie:?}: {reports:?}");
+        for report in judge_random(lie, false) {
+            assert!(report.wrong.total() > 0 && report.errors == 0, "{lie:?}: {report:?}");
+        }
     }
     // A device that cannot do it is not at fault, and who does not want it does not get it.
     for (lie, plan) in [(Lie::ClearNothing, whole()), (Lie::Nothing, Plan { zeroes: false, ..whole() })] {
@@ -232,28 +234,32 @@ fn zeros_and_freed_storage_are_part_of_the_mix_and_judged() {
 
 #[test]
 fn writes_on_a_condition_are_part_of_the_mix_and_judged() {
-    let plan = Plan { compare: true, ..whole() };
-    let sound = judge_by_time(Lie::Nothing, &plan);
-    assert!(sound.compared > 0 && sound.differed > 0 && sound.is_sound(), "{sound:?}");
-    let sound = judge(Lie::Nothing, &plan);
+    let sound = judge(Lie::Nothing, &Plan { compare: true, ..whole() });
     assert!(sound.compared > 0 && sound.is_sound(), "{sound:?}");
-    let told = |lie| judge_by_time(lie, &plan);
+    for sound in judge_random(Lie::Nothing, true) {
+        assert!(sound.compared > 0 && sound.differed > 0 && sound.is_sound(), "{sound:?}");
+    }
     // Told by the answer, and by the block that nobody may have written.
-    let report = told(Lie::WriteAnyway);
-    assert!(report.errors > 0 && report.wrong.unsubmitted > 0, "{report:?}");
-    assert!(report.error_texts[0].contains("carried out although"), "{:?}", report.error_texts);
-    let report = told(Lie::DifferAlways);
-    assert!(report.errors > 0 && report.differed > 0 && report.wrong.total() == 0, "{report:?}");
+    for report in judge_random(Lie::WriteAnyway, true) {
+        assert!(report.errors > 0 && report.wrong.unsubmitted > 0, "{report:?}");
+        assert!(report.error_texts[0].contains("carried out although"), "{:?}", report.error_texts);
+    }
+    for report in judge_random(Lie::DifferAlways, true) {
+        assert!(report.errors > 0 && report.differed > 0 && report.wrong.total() == 0, "{report:?}");
+    }
     // What was acknowledged is missing.
-    let report = told(Lie::CompareOnly);
-    assert!(report.errors == 0 && report.wrong.total() > 0, "{report:?}");
+    for report in judge_random(Lie::CompareOnly, true) {
+        assert!(report.errors == 0 && report.wrong.total() > 0, "{report:?}");
+    }
     // Who can tell nothing is believed whatever it did: errors, and no corruption.
     for carries_out in [false, true] {
-        let report = told(Lie::LoseAnswer { carries_out });
-        assert!(report.errors > 0 && report.wrong.total() == 0, "{report:?}");
+        for report in judge_random(Lie::LoseAnswer { carries_out }, true) {
+            assert!(report.errors > 0 && report.wrong.total() == 0, "{report:?}");
+        }
     }
-    let report = told(Lie::CompareNothing);
-    assert!(report.is_sound() && report.compared + report.differed == 0, "{report:?}");
+    for report in judge_random(Lie::CompareNothing, true) {
+        assert!(report.is_sound() && report.compared + report.differed == 0, "{report:?}");
+    }
 }
 
 #[test]
@@ -297,9 +303,17 @@ fn stops_at_the_first_wrong_block_if_asked_to() {
 }
 
 #[test]
-fn a_run_by_time_ends_and_verifies_the_whole_range() {
-    let plan =
-        Plan { work: Work::For(Duration::from_millis(50)), from: 1 << 20, len: Some(1 << 20), ..whole() };
+fn a_run_by_time_ends() {
+    let report = judge(
+        Lie::Nothing,
+        &Plan { work: Work::Random(Until::Passed(Duration::from_millis(50))), ..whole() },
+    );
+    assert!(report.is_sound() && report.verified_bytes == LEN, "{report:?}");
+}
+
+#[test]
+fn random_work_verifies_all_of_its_range_and_touches_nothing_else() {
+    let plan = Plan { from: 1 << 20, len: Some(1 << 20), ..random(SEEDS[0]) };
     let medium = Medium::new(Lie::Nothing);
     let report = run(&medium, &plan, None, &mut |_| Go::On).unwrap();
     assert!(report.is_sound() && report.writes > 0, "{report:?}");
@@ -312,16 +326,16 @@ fn a_run_by_time_ends_and_verifies_the_whole_range() {
 #[test]
 fn one_seed_writes_the_same_blocks() {
     let (first, second) = (Medium::new(Lie::Nothing), Medium::new(Lie::Nothing));
-    let mut plan = whole();
-    plan.depth = 1;
-    for medium in [&first, &second] {
-        run(medium, &plan, None, &mut |_| Go::On).unwrap();
-    }
-    let (first, second) = (first.state.lock().unwrap(), second.state.lock().unwrap());
-    // Blocks carry the time of their writing; where they are and whose is the same.
-    assert_eq!(first.writes, second.writes);
-    for (one, other) in first.bytes.chunks(512).zip(second.bytes.chunks(512)) {
-        assert_eq!((&one[..40], &one[48..56]), (&other[..40], &other[48..56]));
+    for plan in [whole(), Plan { compare: true, ..random(SEEDS[0]) }] {
+        for medium in [&first, &second] {
+            run(medium, &plan, None, &mut |_| Go::On).unwrap();
+        }
+        let (first, second) = (first.state.lock().unwrap(), second.state.lock().unwrap());
+        // Blocks carry the time of their writing; where they are and whose is the same.
+        assert_eq!(first.writes, second.writes);
+        for (one, other) in first.bytes.chunks(512).zip(second.bytes.chunks(512)) {
+            assert_eq!((&one[..40], &one[48..56]), (&other[..40], &other[48..56]));
+        }
     }
 }
 

@@ -22,11 +22,8 @@ fn world() -> (World, Keeper, Witness) {
 
 fn login(world: &mut World) -> Peer {
     let keys = format!("{DIGESTS}InitialR2T=No\0MaxBurstLength=65536\0FirstBurstLength=65536\0");
-    let mut peer = Peer::login(world, MALLORY, 1, &keys);
+    let peer = Peer::settle(world, MALLORY, &keys);
     assert!(peer.digests);
-    let command = peer.command(0, &[0; 6]);
-    peer.send(world, command.encode(), &[]);
-    assert_eq!(peer.hear(world).len(), 1, "the unit attention");
     peer
 }
 

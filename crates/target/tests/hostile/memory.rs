@@ -10,7 +10,7 @@ use iscsi::target::engine::Limits;
 use store::Store;
 use store::ram::Ram;
 
-use crate::pair::{World, config};
+use crate::pair::{World, config, login_request};
 use crate::peer::{NO_DIGESTS, Peer, Witness};
 
 const LIMITS: fn() -> Limits =
@@ -25,11 +25,7 @@ fn world() -> (World, Witness) {
 
 fn mallory(world: &mut World, number: u8) -> Peer {
     let name = format!("iqn.2026-11.org.example:mallory{number}");
-    let mut peer = Peer::login(world, &name, 1, &format!("{NO_DIGESTS}InitialR2T=No\0"));
-    let command = peer.command(0, &[0; 6]);
-    peer.send(world, command.encode(), &[]);
-    assert_eq!(peer.hear(world).len(), 1, "the unit attention");
-    peer
+    Peer::settle(world, &name, &format!("{NO_DIGESTS}InitialR2T=No\0"))
 }
 
 /// Answers the target's pings and says nothing else.
@@ -139,7 +135,7 @@ fn small_things_of_many_are_bounded_in_sum_and_the_greediest_go_first() {
                 let ping = peer.ping();
                 peer.send(&mut world, ping.encode(), &[0x55; 8192]);
             } else {
-                let login = LoginRequest { transit: false, continues: true, ..peer.login_request(1) };
+                let login = LoginRequest { transit: false, continues: true, ..login_request(1) };
                 peer.send(&mut world, login.encode(), &[b'a'; 8192]);
             }
         }

@@ -5,7 +5,6 @@ use std::cell::Cell;
 use base::machine::ConnId;
 use iscsi::digest::Crc32c;
 use iscsi::pdu::data_out::DataOut;
-use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::login_response::LoginResponse;
 use iscsi::pdu::nop_out::NopOut;
 use iscsi::pdu::r2t::R2t;
@@ -15,7 +14,7 @@ use iscsi::pdu::tmf_request::{TmfFunction, TmfRequest};
 use iscsi::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
 
-use crate::pair::{BLOCK, Initiator, TARGET, World};
+use crate::pair::{BLOCK, Initiator, TARGET, World, login_request, pattern};
 
 /// An initiator that obeys nothing. It counts its numbers so that a test can be wrong in one thing at a time.
 pub(crate) struct Peer {
@@ -67,6 +66,15 @@ impl Peer {
         Self::enter(world, isid, &format!("InitiatorName={name}\0TargetName={TARGET}\0{keys}"))
     }
 
+    /// The same, and hears that its nexus is new: from now on commands are carried out.
+    pub(crate) fn settle(world: &mut World, name: &str, keys: &str) -> Self {
+        let mut peer = Self::login(world, name, 1, keys);
+        let command = peer.command(0, &[0; 6]);
+        peer.send(world, command.encode(), &[]);
+        assert_eq!(peer.hear(world).len(), 1, "the unit attention");
+        peer
+    }
+
     /// Logs in to a discovery session.
     pub(crate) fn discover(world: &mut World, name: &str, isid: u8) -> Self {
         Self::enter(world, isid, &format!("InitiatorName={name}\0SessionType=Discovery\0{NO_DIGESTS}"))
@@ -74,31 +82,13 @@ impl Peer {
 
     fn enter(world: &mut World, isid: u8, text: &str) -> Self {
         let mut peer = Self::connect(world);
-        let request = peer.login_request(isid);
-        peer.send(world, request.encode(), text.as_bytes());
+        peer.send(world, login_request(isid).encode(), text.as_bytes());
         let (bhs, answer) = peer.receive(world).expect("a login response");
         let response = LoginResponse::decode(&bhs).unwrap();
         assert_eq!((response.status, response.nsg), (0, 3), "{response:?}");
         peer.digests = String::from_utf8_lossy(&answer).contains("DataDigest=CRC32C");
         peer.exp_stat_sn = response.sn.stat_sn.0.wrapping_add(1);
         peer
-    }
-
-    pub(crate) fn login_request(&self, isid: u8) -> LoginRequest {
-        LoginRequest {
-            transit: true,
-            continues: false,
-            csg: 1,
-            nsg: 3,
-            version_max: 0,
-            version_min: 0,
-            isid: [0x80, 0, 0, 0, 0, isid],
-            tsih: 0,
-            itt: Itt(1),
-            cid: 0,
-            cmd_sn: CmdSn(1),
-            exp_stat_sn: StatSn(0),
-        }
     }
 
     /// Returns a PDU as it goes on the wire, with `damage`.
@@ -337,7 +327,7 @@ impl Witness {
         self.round += 1;
         for blocks in [1, 140] {
             let lba = Self::FIRST + (self.round * 37 + u32::from(blocks)) % (Self::AREA - 256);
-            let data = pattern(usize::from(blocks) * BLOCK, self.round);
+            let data = pattern(usize::from(blocks) * BLOCK, self.round.into());
             let answer = self.initiator.write(world, self.lun, lba, &data, false);
             assert_eq!((answer.status, answer.code()), (0, (0, 0)), "write of the witness, {blocks} blocks");
             let answer = self.initiator.read(world, self.lun, lba, blocks);
@@ -358,11 +348,4 @@ impl Witness {
     pub(crate) fn hears_of_a_reset(&mut self, world: &mut World) {
         self.initiator.clear_attentions(world, self.lun);
     }
-}
-
-/// Bytes that differ between offsets and between seeds.
-pub(crate) fn pattern(len: usize, seed: u32) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    base::rng::Rng::from_seed(seed.into()).fill(&mut bytes);
-    bytes
 }

@@ -4,32 +4,25 @@ use base::rng::Rng;
 use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::{Bhs, Itt, Message, Opcode};
-use store::Store;
-use store::ram::Ram;
 
 use base::units::BlockSize;
 use device::contract::Access;
 use target::config::{InitiatorEntry, LunEntry, UnitId};
 
-use crate::pair::{BLOCK, Initiator, World, config, unit_config};
+use crate::pair::{BLOCK, Initiator, World, config, login_request, ram, unit_config};
 use crate::peer::{MALLORY, NO_DIGESTS, Peer, Witness};
 
 /// What the witness's neighbour wrote; it must never be seen by anybody who did not read it.
 const SECRET: u8 = 0x5a;
 
 fn world() -> (World, Witness) {
-    let media: Vec<Box<dyn Store>> = vec![Box::new(Ram::new(8 << 20))];
-    let mut world = World::new(config(&[(0, 0)], vec![]), media);
+    let mut world = World::new(config(&[(0, 0)], vec![]), vec![ram()]);
     let witness = Witness::login(&mut world, 0);
     (world, witness)
 }
 
 fn login(world: &mut World) -> Peer {
-    let mut peer = Peer::login(world, MALLORY, 1, NO_DIGESTS);
-    let command = peer.command(0, &[0; 6]);
-    peer.send(world, command.encode(), &[]);
-    assert_eq!(peer.hear(world).len(), 1, "the unit attention");
-    peer
+    Peer::settle(world, MALLORY, NO_DIGESTS)
 }
 
 /// CVE-2026-53176, SPDK 2019 and the wrong-state PDUs of nvmet-tcp: a header that announces more or less than follows,
@@ -44,7 +37,7 @@ fn any_opcode_with_any_lengths_in_any_state_harms_nobody() {
             let request = iscsi::pdu::login_request::LoginRequest {
                 transit: false,
                 continues: true,
-                ..peer.login_request(1)
+                ..login_request(1)
             };
             peer.send(world, request.encode(), b"InitiatorName=iqn.2026-11.org.example:half");
             peer
@@ -162,10 +155,8 @@ fn buffers_with_any_fields_hold_what_was_put_in_and_nothing_else() {
     witness.works(&mut world);
 }
 
-/// CVE-2020-28374 and CVE-2021-3139, through the whole target: an EXTENDED COPY (LID1) that names the unit of somebody else by
-/// its world-wide name, as the source and as the destination.
-#[test]
-fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
+/// A target of which the owner sees one unit, and everybody else the other.
+fn world_with_owner() -> (World, Initiator) {
     let lun = |unit| LunEntry::new(0, UnitId(unit), Access::ReadWrite);
     let sees = |pattern: &str, unit| InitiatorEntry {
         pattern: pattern.into(),
@@ -173,10 +164,17 @@ fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
         auth: None,
     };
     let owner = "iqn.2026-11.org.example:owner";
-    let media = || -> Box<dyn Store> { Box::new(Ram::new(8 << 20)) };
-    let mut world = World::new(config(&[], vec![sees(owner, 1), sees("*", 0)]), vec![media(), media()]);
+    let mut world = World::new(config(&[], vec![sees(owner, 1), sees("*", 0)]), vec![ram(), ram()]);
     let mut owner = Initiator::login(&mut world, owner, 1);
     owner.clear_attentions(&mut world, 0);
+    (world, owner)
+}
+
+/// CVE-2020-28374 and CVE-2021-3139, through the whole target: an EXTENDED COPY (LID1) that names the unit of somebody else by
+/// its world-wide name, as the source and as the destination.
+#[test]
+fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
+    let (mut world, mut owner) = world_with_owner();
     let mut mallory = Initiator::login(&mut world, MALLORY, 1);
     mallory.clear_attentions(&mut world, 0);
     assert_eq!(owner.write(&mut world, 0, 0, &[SECRET; 8 * BLOCK], false).status, 0);
@@ -202,17 +200,7 @@ fn a_copy_reaches_no_unit_that_its_session_does_not_see() {
 /// Resets of the target reach the units that their session sees, and the sessions that share one of them.
 #[test]
 fn a_reset_of_the_target_reaches_nothing_that_its_session_does_not_see() {
-    let lun = |unit| LunEntry::new(0, UnitId(unit), Access::ReadWrite);
-    let sees = |pattern: &str, unit| InitiatorEntry {
-        pattern: pattern.into(),
-        luns: Some(vec![lun(unit)]),
-        auth: None,
-    };
-    let owner = "iqn.2026-11.org.example:owner";
-    let media = || -> Box<dyn Store> { Box::new(Ram::new(8 << 20)) };
-    let mut world = World::new(config(&[], vec![sees(owner, 1), sees("*", 0)]), vec![media(), media()]);
-    let mut owner = Initiator::login(&mut world, owner, 1);
-    owner.clear_attentions(&mut world, 0);
+    let (mut world, mut owner) = world_with_owner();
     let mut partner = Initiator::login(&mut world, "iqn.2026-11.org.example:partner", 1);
     partner.clear_attentions(&mut world, 0);
     let mut mallory = login(&mut world);
@@ -257,7 +245,7 @@ fn copy_list(from: u32, to: u32) -> Vec<u8> {
 fn a_report_of_many_sessions_with_the_longest_names_is_whole() {
     let mut config = config(&[(0, 0)], vec![]);
     config.targets[0].sessions_max = 5000;
-    let mut world = World::new(config, vec![Box::new(Ram::new(8 << 20))]);
+    let mut world = World::new(config, vec![ram()]);
     let name = |number: u32| format!("iqn.2026-11.org.example:{number:0>199}");
     for number in 0..300 {
         Peer::login(&mut world, &name(number), 1, NO_DIGESTS);

@@ -9,8 +9,8 @@ use iscsi::serial::{CmdSn, StatSn};
 use iscsi::target::engine::Limits;
 
 use crate::medium::{Keeper, held};
-use crate::pair::{BLOCK, World, config};
-use crate::peer::{MALLORY, NO_DIGESTS, Peer, Witness, pattern};
+use crate::pair::{BLOCK, World, config, pattern};
+use crate::peer::{MALLORY, NO_DIGESTS, Peer, Witness};
 
 /// So little room for data that a few hundred bytes forgotten with each connection would end it soon.
 const LIMITS: fn() -> Limits = || Limits { data_out_bytes_max: 1 << 20, ..Limits::default() };
@@ -24,11 +24,7 @@ fn world() -> (World, Keeper, Witness) {
 
 fn login(world: &mut World) -> Peer {
     let keys = format!("{NO_DIGESTS}InitialR2T=No\0MaxBurstLength=65536\0FirstBurstLength=65536\0");
-    let mut peer = Peer::login(world, MALLORY, 1, &keys);
-    let command = peer.command(0, &[0; 6]);
-    peer.send(world, command.encode(), &[]);
-    assert_eq!(peer.hear(world).len(), 1, "the unit attention");
-    peer
+    Peer::settle(world, MALLORY, &keys)
 }
 
 /// CVE-2026-23216: the medium still has a write of a session that is gone when its successor writes the same blocks.
@@ -146,6 +142,14 @@ const EXCHANGES: [(&str, Exchange); 6] = [
     }),
 ];
 
+/// Returns how many bytes an initiator sends in an exchange.
+fn total(world: &mut World, exchange: Exchange) -> usize {
+    let mut peer = login(world);
+    exchange(world, &mut peer);
+    end(world, &peer, End::Cut);
+    usize::MAX - peer.fuse.get()
+}
+
 /// Where to break an exchange of `total` bytes: everywhere in the first PDUs, then now and then.
 fn cuts(total: usize) -> impl Iterator<Item = usize> {
     (1..total.min(100)).chain((100..total).step_by(2777)).chain([total - 1])
@@ -157,10 +161,7 @@ fn cuts(total: usize) -> impl Iterator<Item = usize> {
 fn a_connection_may_end_at_any_byte_of_any_exchange() {
     for (name, exchange) in EXCHANGES {
         let (mut world, keeper, mut witness) = world();
-        let mut peer = login(&mut world);
-        exchange(&mut world, &mut peer);
-        let total = usize::MAX - peer.fuse.get();
-        end(&mut world, &peer, End::Cut);
+        let total = total(&mut world, exchange);
         for (round, cut) in cuts(total).enumerate() {
             let mut peer = login(&mut world);
             peer.fuse.set(cut);
@@ -186,10 +187,7 @@ fn a_connection_may_end_at_any_byte_of_any_exchange() {
 fn a_session_may_be_replaced_or_given_up_at_any_pdu_of_any_exchange() {
     for (name, exchange) in EXCHANGES {
         let (mut world, keeper, mut witness) = world();
-        let mut peer = login(&mut world);
-        exchange(&mut world, &mut peer);
-        let total = usize::MAX - peer.fuse.get();
-        end(&mut world, &peer, End::Cut);
+        let total = total(&mut world, exchange);
         for (round, cut) in cuts(total).step_by(5).enumerate() {
             let mut peer = login(&mut world);
             keeper.hold(round % 2 == 0);

@@ -27,6 +27,7 @@ use iscsi::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Ttt};
 use iscsi::serial::{CmdSn, DataSn, StatSn};
 use iscsi::target::engine::Limits;
 use store::Store;
+use store::ram::Ram;
 use target::config::{
     DiscoveryConfig, FramesConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId,
 };
@@ -34,6 +35,10 @@ use target::shard::Shard;
 
 pub(crate) const TARGET: &str = "iqn.2026-11.org.targe:disk";
 pub(crate) const BLOCK: usize = 512;
+
+pub(crate) fn ram() -> Box<dyn Store> {
+    Box::new(Ram::new(8 << 20))
+}
 
 /// A target with its drivers' part played by the test.
 pub(crate) struct World {
@@ -235,6 +240,31 @@ pub(crate) fn pdu(bhs: Bhs, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// A login by one request, straight to the full feature phase.
+pub(crate) const fn login_request(isid_qualifier: u8) -> LoginRequest {
+    LoginRequest {
+        transit: true,
+        continues: false,
+        csg: 1,
+        nsg: 3,
+        version_max: 0,
+        version_min: 0,
+        isid: [0x80, 0, 0, 0, 0, isid_qualifier],
+        tsih: 0,
+        itt: Itt(1),
+        cid: 0,
+        cmd_sn: CmdSn(1),
+        exp_stat_sn: StatSn(0),
+    }
+}
+
+/// Bytes that differ between offsets and between seeds.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    base::rng::Rng::from_seed(seed).fill(&mut bytes);
+    bytes
+}
+
 /// What came of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
@@ -276,21 +306,7 @@ impl Initiator {
             "InitiatorName={name}\0TargetName={TARGET}\0SessionType=Normal\0HeaderDigest=None\0DataDigest=None\0\
              InitialR2T=No\0ImmediateData=Yes\0FirstBurstLength=65536\0MaxBurstLength=262144\0"
         );
-        let request = LoginRequest {
-            transit: true,
-            continues: false,
-            csg: 1,
-            nsg: 3,
-            version_max: 0,
-            version_min: 0,
-            isid: [0x80, 0, 0, 0, 0, isid_qualifier],
-            tsih: 0,
-            itt: Itt(1),
-            cid: 0,
-            cmd_sn: CmdSn(1),
-            exp_stat_sn: StatSn(0),
-        };
-        world.send(conn, &pdu(request.encode(), text.as_bytes()));
+        world.send(conn, &pdu(login_request(isid_qualifier).encode(), text.as_bytes()));
         let (bhs, _) = world.receive(conn).expect("a login response");
         let response = LoginResponse::decode(&bhs).unwrap();
         if response.status != 0 {

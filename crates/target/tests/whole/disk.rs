@@ -1,16 +1,4 @@
-//! A whole target in memory: what initiators get, and what they must never get.
-
-#![allow(clippy::cast_possible_truncation, reason = "patterns of test data")]
-
-#[allow(
-    dead_code,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a vocabulary of tests, of which each test file uses a part"
-)]
-mod pair;
+//! What initiators of iSCSI get, and what they must never get.
 
 use base::time::Duration;
 use device::contract::Access;
@@ -19,23 +7,11 @@ use iscsi::pdu::scsi_command::{ScsiCommand, TaskAttribute};
 use iscsi::pdu::scsi_response::ScsiResponse;
 use iscsi::pdu::{Itt, Message as _, Opcode};
 use iscsi::serial::{CmdSn, StatSn};
-use pair::{Answer, Initiator, World, config, pdu};
-use store::Store;
 use store::ram::Ram;
 use target::config::{InitiatorEntry, LunEntry, UnitId};
 
-const ALICE: &str = "iqn.2026-11.org.example:alice";
-const BOB: &str = "iqn.2026-11.org.example:bob";
-const GOOD: u8 = 0;
-const CHECK: u8 = 2;
-
-fn ram() -> Box<dyn Store> {
-    Box::new(Ram::new(8 << 20))
-}
-
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 9) as u8).wrapping_add(seed)).collect()
-}
+use crate::pair::{Answer, BLOCK, Initiator, World, config, pattern, pdu, ram};
+use crate::{ALICE, BOB, CHECK, GOOD};
 
 #[test]
 fn what_was_written_is_read_back_whatever_its_length() {
@@ -43,11 +19,11 @@ fn what_was_written_is_read_back_whatever_its_length() {
     let mut alice = Initiator::login(&mut world, ALICE, 1);
     alice.clear_attentions(&mut world, 0);
     for (blocks, lba) in
-        [(1, 0), (8, 8), (16, 17), (17, 100), (128, 1000), (129, 2000), (1024, 4000), (2048, 6000)]
+        [(1_u16, 0), (8, 8), (16, 17), (17, 100), (128, 1000), (129, 2000), (1024, 4000), (2048, 6000)]
     {
-        let data = pattern(blocks * pair::BLOCK, lba as u8);
+        let data = pattern(usize::from(blocks) * BLOCK, lba.into());
         assert_eq!(alice.write(&mut world, 0, lba, &data, false).status, GOOD, "{blocks} blocks");
-        let answer = alice.read(&mut world, 0, lba, blocks as u16);
+        let answer = alice.read(&mut world, 0, lba, blocks);
         assert_eq!((answer.status, answer.data == data), (GOOD, true), "{blocks} blocks");
     }
     assert!(alice.read(&mut world, 0, 15000, 8).data.iter().all(|byte| *byte == 0));
@@ -149,7 +125,6 @@ fn a_reservation_keeps_the_other_initiator_out_and_falls_with_its_session() {
 }
 
 #[test]
-#[allow(clippy::indexing_slicing, reason = "one target")]
 fn a_full_target_refuses_others_and_lets_its_own_come_back() {
     let mut full = config(&[(0, 0)], vec![]);
     full.targets[0].sessions_max = 2;
@@ -234,7 +209,7 @@ fn a_bad_block_is_told_with_its_address_and_nothing_beside_it_is_lost() {
     let mut bob = Initiator::login(&mut world, BOB, 2);
     alice.clear_attentions(&mut world, 0);
     bob.clear_attentions(&mut world, 0);
-    let data = pattern(64 * pair::BLOCK, 7);
+    let data = pattern(64 * BLOCK, 7);
     assert_eq!(alice.write(&mut world, 0, 1000, &data, true).status, GOOD);
     faults.add(Rule::always(Kind::Read, 1040 * 512, 512, Fault::Medium));
     faults.add(Rule::always(Kind::Write, 1050 * 512, 512, Fault::Medium));
@@ -246,10 +221,10 @@ fn a_bad_block_is_told_with_its_address_and_nothing_beside_it_is_lost() {
     let answer = alice.write(&mut world, 0, 1048, &data[..8 * 512], true);
     assert_eq!((answer.status, answer.code()), (CHECK, (3, 0x0c00)));
     assert_eq!((answer.sense[0], &answer.sense[3..7]), (0xf0, &1050_u32.to_be_bytes()[..]));
-    for (lba, blocks) in [(1000, 40), (1041, 7)] {
-        let from = (lba - 1000) * pair::BLOCK;
-        let answer = bob.read(&mut world, 0, lba as u32, blocks as u16);
-        assert_eq!((answer.status, &answer.data[..]), (GOOD, &data[from..from + blocks * pair::BLOCK]));
+    for (offset, blocks) in [(0_u16, 40_u16), (41, 7)] {
+        let answer = bob.read(&mut world, 0, 1000 + u32::from(offset), blocks);
+        let [from, len] = [offset, blocks].map(|count| usize::from(count) * BLOCK);
+        assert_eq!((answer.status, &answer.data[..]), (GOOD, &data[from..from + len]));
     }
     assert_eq!(bob.write(&mut world, 0, 1051, &data[..512], true).status, GOOD);
 }

@@ -1,0 +1,151 @@
+//! Hosts that speak HyperSCSI, on one Ethernet with the target.
+
+use base::buffer::{Bytes, Pool};
+use base::ether::{EtherPort, FrameBatch, FrameMachine as _, Mac, PortState, Received};
+use base::time::Instant;
+use hyperscsi::initiator::contract::{End, Event, Request, SessionPlan, TaskId};
+use hyperscsi::initiator::session::Session;
+use hyperscsi::login::directory::Access;
+use hyperscsi::pdu::command::Cdb;
+use hyperscsi::pdu::name::GroupName;
+use hyperscsi::seal::Level;
+use target::config::GroupConfig;
+
+use crate::pair::{Answer, World};
+
+/// The target's port, as everybody names his own.
+const PORT: EtherPort = EtherPort(0);
+const TARGET: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+/// A frame on its way.
+pub(crate) struct Frame {
+    source: Mac,
+    to: Mac,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// A session, with the Ethernet port that it has for itself.
+pub(crate) struct Host {
+    pub(crate) session: Session,
+    pub(crate) events: Vec<Event>,
+    mac: Mac,
+    pool: Pool,
+}
+
+pub(crate) fn group(text: &str) -> GroupName {
+    GroupName::new(text).unwrap()
+}
+
+/// Somebody may be in a group, over every port.
+pub(crate) fn group_config(name: &str, access: Access, least: Level) -> GroupConfig {
+    GroupConfig { name: group(name), access, least, ports: None }
+}
+
+fn state(mac: Mac) -> PortState {
+    PortState { mac, mtu: 9000, receive_slots: 1000 }
+}
+
+fn sent(batch: &FrameBatch, source: Mac) -> impl Iterator<Item = Frame> {
+    let frames = batch.frames();
+    frames.map(move |(to, _, pieces)| Frame { source, to, payload: pieces.flatten().copied().collect() })
+}
+
+impl Frame {
+    /// Hands it over to who is meant, if that is the owner of this address.
+    fn deliver(&self, to: Mac, take: impl FnOnce(Received<'_>)) {
+        let group = self.to.is_group();
+        if group || self.to == to {
+            let payload = &mut self.payload.clone();
+            take(Received { port: PORT, source: self.source, group, payload });
+        }
+    }
+}
+
+impl Host {
+    /// The host with this number, plugged in.
+    pub(crate) fn new(now: Instant, number: usize, plan: SessionPlan) -> Self {
+        let number = u8::try_from(number).unwrap();
+        let (mac, pool) = (Mac([2, 0, 0, 0, 1, number]), Pool::new(16 << 20));
+        let mut session = Session::new(now, plan, pool.clone());
+        session.port_up(now, PORT, &state(mac), [number + 10; 32]);
+        Self { session, events: vec![], mac, pool }
+    }
+
+    /// Hears what the session tells. Returns whether there was anything.
+    pub(crate) fn hear(&mut self) -> bool {
+        let before = self.events.len();
+        self.events.extend(std::iter::from_fn(|| self.session.poll_event()));
+        self.events.len() > before
+    }
+
+    pub(crate) fn frames(&mut self, now: Instant) -> Vec<Frame> {
+        let (mut frames, mut batch) = (vec![], FrameBatch::new());
+        while let Some(port) = self.session.poll_port() {
+            self.session.transmit_frames(now, port, &mut batch);
+            frames.extend(sent(&batch, self.mac));
+            batch.clear(&self.pool);
+        }
+        frames
+    }
+
+    pub(crate) fn take(&mut self, now: Instant, frame: &Frame) {
+        frame.deliver(self.mac, |received| self.session.frame(now, received));
+    }
+
+    pub(crate) fn begin(
+        &mut self,
+        now: Instant,
+        lun: u64,
+        cdb: &[u8],
+        out: &[u8],
+        expect_in: usize,
+    ) -> TaskId {
+        let mut request = Request::new(lun, Cdb::new(cdb).unwrap());
+        request.data_in_len = u32::try_from(expect_in).unwrap();
+        if !out.is_empty() {
+            request.data_out = Bytes::copied_from(out).into();
+        }
+        self.session.submit(now, request).unwrap()
+    }
+
+    pub(crate) fn has_ended(&self, task: TaskId) -> bool {
+        self.place_of(task).is_some()
+    }
+
+    /// Takes what was heard of a task that has ended.
+    pub(crate) fn answer(&mut self, task: TaskId) -> Answer {
+        let at = self.place_of(task).expect("it has ended");
+        let Event::Done { outcome, .. } = self.events.remove(at) else { panic!("it was one") };
+        let End::Status(ending) = outcome.end else { panic!("no status: {:?}", outcome.end) };
+        Answer {
+            status: ending.status,
+            sense: ending.sense.map(Vec::from).unwrap_or_default(),
+            data: outcome.data_in.map(|bytes| bytes.to_vec()).unwrap_or_default(),
+        }
+    }
+
+    fn place_of(&self, task: TaskId) -> Option<usize> {
+        self.events.iter().position(|event| matches!(event, Event::Done { task: done, .. } if *done == task))
+    }
+}
+
+impl World {
+    /// Plugs the target in.
+    pub(crate) fn plug_in(&mut self, entropy: [u8; 32]) {
+        self.shard.port_up(self.now, PORT, &state(TARGET), entropy);
+    }
+
+    pub(crate) fn frames(&mut self, now: Instant) -> Vec<Frame> {
+        let (mut frames, mut batch) = (vec![], FrameBatch::new());
+        while let Some(port) = self.shard.poll_port() {
+            self.shard.transmit_frames(now, port, &mut batch);
+            frames.extend(sent(&batch, TARGET));
+            batch.clear(&self.pool);
+        }
+        frames
+    }
+
+    pub(crate) fn take(&mut self, now: Instant, frame: &Frame) {
+        frame.deliver(TARGET, |received| self.shard.frame(now, received));
+    }
+}

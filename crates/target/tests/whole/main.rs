@@ -1,0 +1,23 @@
+//! A whole target in memory: what initiators of either protocol get, and what they must never get.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "all of this is test code, where a panic is the verdict"
+)]
+
+#[allow(dead_code, reason = "a vocabulary of tests, of which each test binary uses a part")]
+#[path = "../pair/mod.rs"]
+mod pair;
+
+mod disk;
+mod ether;
+mod frames;
+mod steering;
+
+const ALICE: &str = "iqn.2026-11.org.example:alice";
+const BOB: &str = "iqn.2026-11.org.example:bob";
+const GOOD: u8 = 0;
+const CHECK: u8 = 2;

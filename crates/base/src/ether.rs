@@ -4,7 +4,7 @@
 //! with [`FrameMachine::port_up`], again whenever the port's MTU or address changes, and with [`FrameMachine::port_down`]
 //! when the link is gone; frames may be lost at any time and without word. In each wake-up it hands over every frame that
 //! came, then asks [`FrameMachine::poll_port`] which ports have something to send, and calls
-//! [`FrameMachine::transmit_frames`] for each until it leaves the batch empty.
+//! [`FrameMachine::transmit_frames`] for each until it adds nothing to a batch.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -86,7 +86,7 @@ pub trait FrameMachine {
         None
     }
 
-    /// Appends the frames that the port has to send until `out` is full or nothing is left.
+    /// Appends the frames that the port has to send until `out`, which may hold some already, is full or nothing is left.
     fn transmit_frames(&mut self, _now: Instant, _port: EtherPort, _out: &mut FrameBatch) {}
 
     /// Takes note that `count` frames of the last batch could not be sent because they were longer than the port

@@ -6,10 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use base::ether::FrameBatch;
 use base::machine::Loan;
 use base::transmit::Transmit;
 
 use crate::config::EngineKind;
+use crate::ether::Taken;
 use crate::files::Errno;
 use crate::stats::Stats;
 
@@ -51,6 +53,30 @@ pub(crate) trait Engine {
 
     /// Reports it no more. The number is not used again.
     fn unwatch(&mut self, watch: u32);
+
+    /// Reports from now on that a packet socket has frames: with the first of them, or by being readable.
+    fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>) -> io::Result<()> {
+        self.watch(watch, socket)
+    }
+
+    /// Expects frames of up to `len` bytes.
+    fn fit_frames(&mut self, _watch: u32, _len: usize) {}
+
+    /// Reports frames no more. The number is not used again.
+    fn unwatch_frames(&mut self, watch: u32) {
+        self.unwatch(watch);
+    }
+
+    /// Returns whether [`Self::send_frame`] does anything.
+    fn sends_frames(&self) -> bool {
+        false
+    }
+
+    /// Sends the only frame of a batch with the next wait, from an interface's number and with an EtherType. An event tells
+    /// what became of it, as late as with the next other event. The batch comes back if that cannot be done now.
+    fn send_frame(&mut self, _watch: u32, _from: (i32, u16), batch: FrameBatch) -> Result<(), FrameBatch> {
+        Err(batch)
+    }
 
     /// Takes note of a new connection.
     fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
@@ -99,6 +125,12 @@ pub(crate) enum Event<'a> {
     Dialled { dial: u32 },
     /// What is watched is readable.
     Readable { watch: u32 },
+    /// A frame came. There may be more.
+    Frame { watch: u32, taken: Taken<'a> },
+    /// Frames cannot be received: the interface went down or vanished. Told once.
+    FramesFailed,
+    /// A frame was sent, or was not.
+    FrameSent { watch: u32, batch: FrameBatch, result: Result<(), Errno> },
     /// A receive ended. The loan holds what was received into it; `bytes` followed.
     Received { conn: u32, loan: Option<Loan>, bytes: &'a [u8], receipt: Receipt },
     /// A send ended, with the batch empty if it ended well.

@@ -27,7 +27,9 @@ mod links;
 mod ports;
 mod socket;
 
+pub(crate) use batch::Taken;
 pub(crate) use ports::Ports;
+pub(crate) use socket::address;
 
 /// How many bytes wait to be received, if the configuration does not say: as the kernel counts, some 16,000 short frames, or
 /// 3,500 of 9000 bytes, or 500 of 65,535.

@@ -298,6 +298,11 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                 Event::Dialled { dial } => dialled.push(dial),
                 Event::Nothing => {}
                 Event::Readable { watch } => self.ports.note(watch),
+                Event::Frame { watch, taken } => self.ports.frame(machine, now, watch, taken),
+                Event::FramesFailed => self.ports.failed(),
+                Event::FrameSent { watch, batch, result } => {
+                    self.ports.frame_sent(self.engine.stats(), watch, batch, result);
+                }
                 Event::Accepted { listener, socket, peer } => accepted.push((listener, socket, peer)),
                 Event::AcceptFailed { listener } => {
                     Stats::bump(&mut self.engine.stats().accept_failures, 1);
@@ -401,13 +406,13 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
 
     /// Does what the machine asks until only deadlines are left, and starts the receives that are due.
     fn drain(&mut self, machine: &mut M, now: Instant) {
-        self.eventful |= self.ports.look(self.engine.stats(), machine, now);
+        self.eventful |= self.ports.look(&mut *self.engine, machine, now);
         loop {
             while let Some(action) = machine.poll_action() {
                 self.connections.act(now, action);
             }
             let mut more = self.connections.send_all(&mut *self.engine, machine, now);
-            more |= self.ports.send_all(self.engine.stats(), machine);
+            more |= self.ports.send_all(&mut *self.engine, machine);
             while let Some(medium) = self.files.next_ready() {
                 machine.medium_ready(now, medium);
                 more = true;
@@ -417,6 +422,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             }
             self.eventful = true;
         }
+        self.ports.flush(&mut *self.engine, machine);
         self.eventful |= self.connections.receive_all(&mut *self.engine, machine);
         self.quiet = machine.is_quiet();
     }

@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code, reason = "promises about memory that the kernel is pointed to")]
 
+mod frames;
+mod listening;
 mod message;
 mod provided;
 mod ring;
@@ -20,17 +22,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::buffer::{Buf, Pool};
+use base::ether::FrameBatch;
 use base::machine::Loan;
 use base::transmit::Transmit;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::EngineKind;
-use crate::engine::{ACCEPTS_PER_TURN, BEHIND_LOAN, Engine, Event, Receipt, Sending};
+use crate::engine::{BEHIND_LOAN, Engine, Event, Receipt, Sending};
 use crate::files::{Errno, Files, Work};
-use crate::listener::{self, Accepted};
 use crate::slab::{Slab, index, put_at};
 use crate::stats::Stats;
 use crate::waker::Waker;
+use listening::Listening;
 use message::Message;
 use ring::{Completion, Ring, Tag};
 
@@ -46,6 +49,7 @@ pub(crate) struct UringEngine {
     conns: Vec<Option<Conn>>,
     dials: BTreeMap<u32, Rc<OwnedFd>>,
     watches: watches::Watches,
+    frames: frames::Frames,
     works: Slab<FileWork>,
     files: Files,
     completions: VecDeque<Completion>,
@@ -74,13 +78,6 @@ pub(crate) struct UringEngine {
     bell_rings: bool,
     pool: Pool,
     stats: Stats,
-}
-
-struct Listening {
-    socket: Rc<OwnedFd>,
-    armed: bool,
-    paused: bool,
-    budget: usize,
 }
 
 struct Conn {
@@ -135,6 +132,7 @@ impl UringEngine {
             conns: Vec::new(),
             dials: BTreeMap::new(),
             watches: watches::Watches::default(),
+            frames: frames::Frames::default(),
             works: Slab::new(),
             files,
             completions: VecDeque::new(),
@@ -177,49 +175,6 @@ impl UringEngine {
         self.keep(message);
         if let Some(work) = self.files.ring_finished(work, result) {
             self.start_work(work);
-        }
-    }
-
-    /// Asks to hear of connections that wait at a listener.
-    fn arm_listener(&mut self, number: u32) {
-        if let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut)
-            && !listening.armed
-            && !listening.paused
-        {
-            listening.armed = true;
-            // SAFETY: a poll points to nothing; the listener is open until `retired` is cleared, after the next wait.
-            unsafe {
-                self.ring.push(message::poll_entry(listening.socket.as_raw_fd()), Tag::Listener(number))
-            };
-        }
-    }
-
-    fn listener_ready(&mut self, number: u32) {
-        if let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut) {
-            listening.armed = false;
-            if !listening.paused {
-                listening.budget = ACCEPTS_PER_TURN;
-                self.accepting.push_back(number);
-            }
-        }
-    }
-
-    fn accept(&mut self, number: u32) -> Event<'static> {
-        let Some(listening) = self.listeners.get_mut(index(number)).and_then(Option::as_mut) else {
-            return Event::Nothing;
-        };
-        let accepted = listener::accept(&listening.socket);
-        listening.budget -= 1;
-        match accepted {
-            Accepted::Failed => return Event::AcceptFailed { listener: number },
-            Accepted::Connection(..) | Accepted::Void if listening.budget > 0 => {
-                self.accepting.push_back(number);
-            }
-            _ => self.arm_listener(number),
-        }
-        match accepted {
-            Accepted::Connection(socket, peer) => Event::Accepted { listener: number, socket, peer },
-            _ => Event::Nothing,
         }
     }
 
@@ -389,6 +344,8 @@ impl UringEngine {
                 None => Event::Nothing,
             },
             Tag::Watch(watch) => self.watches.reported(watch),
+            Tag::Frame(watch) => self.frames.came(watch, completion.result),
+            Tag::FrameSent(watch) => self.frames.gone(watch, completion.result),
             Tag::Waker => {
                 self.waker_armed = false;
                 self.waker.reset();
@@ -406,8 +363,7 @@ impl Engine for UringEngine {
 
     fn listen(&mut self, listener: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        let listening = Listening { socket, armed: false, paused: false, budget: 0 };
-        put_at(&mut self.listeners, listener, listening);
+        put_at(&mut self.listeners, listener, Listening::new(socket));
         self.arm_listener(listener);
         Ok(())
     }
@@ -457,6 +413,27 @@ impl Engine for UringEngine {
 
     fn unwatch(&mut self, watch: u32) {
         self.retired.extend(self.watches.remove(&mut self.ring, watch));
+    }
+
+    fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>) -> io::Result<()> {
+        self.frames.add(watch, socket);
+        Ok(())
+    }
+
+    fn fit_frames(&mut self, watch: u32, len: usize) {
+        self.frames.fit(&mut self.ring, watch, len);
+    }
+
+    fn unwatch_frames(&mut self, watch: u32) {
+        self.frames.remove(&mut self.ring, watch);
+    }
+
+    fn sends_frames(&self) -> bool {
+        self.ring.sends_silently()
+    }
+
+    fn send_frame(&mut self, watch: u32, from: (i32, u16), batch: FrameBatch) -> Result<(), FrameBatch> {
+        self.frames.send(&mut self.ring, watch, from, batch)
     }
 
     fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
@@ -549,6 +526,7 @@ impl Engine for UringEngine {
             self.start_receive(number);
         }
         self.watches.arm(&mut self.ring);
+        self.frames.arm(&mut self.ring);
         if !self.waker_armed {
             self.waker_armed = true;
             // SAFETY: a poll points to nothing; the waker is open as long as the engine lives.
@@ -563,6 +541,7 @@ impl Engine for UringEngine {
             self.round += 1;
             self.retired.clear();
             self.conclude_silent_sends();
+            self.frames.conclude(&mut self.ring, &mut self.completions);
         }
         Stats::bump(&mut self.stats.enters, self.ring.take_enters());
         Ok(())
@@ -590,11 +569,16 @@ impl Conn {
 
 impl Drop for UringEngine {
     fn drop(&mut self) {
-        let silent = self.conns.iter().flatten().filter(|conn| conn.silent).count();
-        if !self.ring.let_go(silent, LETTING_GO) {
+        let is_silent = |(number, conn): (u32, &Option<Conn>)| {
+            conn.as_ref().is_some_and(|conn| conn.silent).then_some(Tag::Send(number))
+        };
+        let conns = (0..).zip(&self.conns).filter_map(is_silent);
+        let silent: Vec<_> = conns.chain(self.frames.silent()).collect();
+        if !self.ring.let_go(&silent, LETTING_GO) {
             // The kernel still works on some of it: leak what it may write to.
             std::mem::forget(std::mem::take(&mut self.conns));
             std::mem::forget(std::mem::replace(&mut self.works, Slab::new()));
+            self.frames.leak();
         }
     }
 }

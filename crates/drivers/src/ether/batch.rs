@@ -32,11 +32,11 @@ pub(super) struct Intake {
 }
 
 /// A frame that was received.
-pub(super) struct Taken<'a> {
-    pub(super) source: Mac,
+pub(crate) struct Taken<'a> {
+    pub(crate) source: Mac,
     /// One of the `PACKET_` kinds.
-    pub(super) kind: u8,
-    pub(super) bytes: &'a mut [u8],
+    pub(crate) kind: u8,
+    pub(crate) bytes: &'a mut [u8],
 }
 
 impl Intake {

@@ -8,7 +8,7 @@ use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
 use base::time::Instant;
 
-use super::batch::{Intake, Outtake};
+use super::batch::{Intake, Outtake, Taken};
 use super::{PortSocket, REFUSALS_MAX, entropy, links, socket};
 use crate::clock::Clock;
 use crate::engine::Engine;
@@ -19,7 +19,11 @@ use crate::stats::Stats;
 const RECEIVES_PER_TURN: usize = 8;
 const BATCHES_PER_TURN: usize = 8;
 
-/// How long a port rests whose buffer is full, or whose link or receiver is.
+/// So many times in a row a frame came alone: then the kernel is asked for more only every so often.
+const ALONE: u8 = 16;
+
+/// How long a port rests whose buffer is full, or whose link or receiver is: twice as long with each time in a row that the
+/// latter refuse the same frame, so that slow links have the time of a frame.
 const REST: Duration = Duration::from_micros(100);
 
 /// How often it is asked how many frames were lost, at most.
@@ -45,6 +49,8 @@ pub(crate) struct Ports {
     changed: bool,
     /// Ports that have frames, or may have.
     readable: Vec<u32>,
+    /// What came through the engine since it was counted, in frames and bytes.
+    came: (usize, usize),
     intake: Intake,
     outtake: Outtake,
     clock: Clock,
@@ -58,8 +64,15 @@ struct Port {
     bound: Option<i32>,
     /// What the machine was told, if the port is up.
     state: Option<PortState>,
+    /// How many times in a row nothing was found behind a frame that the engine brought, and how many such were not looked behind.
+    alone: u8,
+    trusted: u8,
     /// The machine has something to send.
     wants: bool,
+    /// The batch is one frame, which goes with the next wait unless more joins it.
+    held: bool,
+    /// The batch was with the engine, which could not send it.
+    refused: bool,
     /// What is being sent, and how many frames of it are done with.
     batch: FrameBatch,
     done: usize,
@@ -72,6 +85,7 @@ struct Port {
 }
 
 /// What became of a batch.
+#[derive(PartialEq, Eq)]
 enum Outcome {
     Gone,
     Rests,
@@ -87,6 +101,7 @@ impl Ports {
             look_at: None,
             changed: false,
             readable: Vec::new(),
+            came: (0, 0),
             intake: Intake::new(),
             outtake: Outtake::new(),
             clock,
@@ -122,13 +137,17 @@ impl Ports {
         }
         let number = u32::try_from(self.ports.len()).unwrap_or(LINKS);
         let socket = Rc::new(socket);
-        engine.watch(number, socket.clone())?;
+        engine.watch_frames(number, socket.clone())?;
         self.ports.push(Some(Port {
             port,
             socket,
             bound: None,
             state: None,
+            alone: 0,
+            trusted: 0,
             wants: false,
+            held: false,
+            refused: false,
             batch: FrameBatch::new(),
             done: 0,
             budget: 0,
@@ -151,7 +170,7 @@ impl Ports {
     ) {
         for (number, place) in (0..).zip(&mut self.ports) {
             if let Some(gone) = place.take_if(|it| it.port == port) {
-                engine.unwatch(number);
+                engine.unwatch_frames(number);
                 self.open -= 1;
                 if gone.state.is_some() {
                     machine.port_down(now, port);
@@ -170,8 +189,38 @@ impl Ports {
         }
     }
 
+    /// Takes a frame that the engine received.
+    pub(crate) fn frame(
+        &mut self,
+        machine: &mut dyn FrameMachine,
+        now: Instant,
+        number: u32,
+        taken: Taken<'_>,
+    ) {
+        let Some(port) = self.ports.get_mut(crate::slab::index(number)).and_then(Option::as_mut) else {
+            return;
+        };
+        self.came = (self.came.0 + 1, self.came.1 + taken.bytes.len());
+        if port.alone < ALONE || port.trusted >= ALONE {
+            port.trusted = 0;
+            self.readable.push(number);
+        } else {
+            port.trusted += 1;
+        }
+        port.hand_over(machine, now, taken);
+    }
+
+    /// Takes note that a port cannot receive.
+    pub(crate) const fn failed(&mut self) {
+        // The interface went down or vanished: the error is told once.
+        self.changed = true;
+    }
+
     /// Receives what came. Returns whether there was anything.
     pub(crate) fn receive_all(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine) -> bool {
+        let (frames, bytes) = std::mem::take(&mut self.came);
+        Stats::bump(&mut stats.frames_in, frames);
+        Stats::bump(&mut stats.bytes_in, bytes);
         let mut readable = std::mem::take(&mut self.readable);
         let mut any = false;
         for number in readable.drain(..) {
@@ -182,22 +231,15 @@ impl Ports {
     }
 
     fn receive(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, number: u32) -> bool {
-        let Some(port) = self.ports.get(crate::slab::index(number)).and_then(Option::as_ref) else {
+        let Some(port) = self.ports.get_mut(crate::slab::index(number)).and_then(Option::as_mut) else {
             return false;
         };
-        let (name, is_up) = (port.port, port.state.is_some());
         let mut any = false;
         for _ in 0..RECEIVES_PER_TURN {
             let now = self.clock.now();
             let result = self.intake.receive(&port.socket.socket, |taken| {
-                // The filter has seen to it; kernels differ in what they do to tags.
-                if !is_up || taken.kind > libc::PACKET_MULTICAST {
-                    return;
-                }
                 Stats::bump(&mut stats.bytes_in, taken.bytes.len());
-                let group = taken.kind != libc::PACKET_HOST;
-                machine
-                    .frame(now, Received { port: name, source: taken.source, group, payload: taken.bytes });
+                port.hand_over(machine, now, taken);
             });
             match result {
                 Ok((count, more)) => {
@@ -214,11 +256,17 @@ impl Ports {
                 }
             }
         }
+        port.alone = if any { 0 } else { port.alone.saturating_add(1) };
         any
     }
 
     /// Tells the machine what changed about the interfaces, and gives it entropy. Returns whether there was anything.
-    pub(crate) fn look(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, now: Instant) -> bool {
+    pub(crate) fn look(
+        &mut self,
+        engine: &mut dyn Engine,
+        machine: &mut dyn FrameMachine,
+        now: Instant,
+    ) -> bool {
         if self.is_empty() {
             return false;
         }
@@ -227,16 +275,19 @@ impl Ports {
             self.look_at = Some(now.after(LOOK_EVERY));
         }
         let changed = std::mem::take(&mut self.changed);
-        for port in self.ports.iter_mut().flatten() {
+        for (number, place) in (0..).zip(&mut self.ports) {
+            let Some(port) = place else { continue };
             if changed {
                 port.look(machine, now, &self.pool);
                 if let Some(state) = port.state {
                     self.intake.fit(state.mtu);
+                    engine.fit_frames(number, state.mtu);
                 }
             }
             if port.count_at <= now {
                 port.count_at = now.after(COUNT_EVERY);
                 let dropped = socket::take_drops(&port.socket.socket);
+                let stats = engine.stats();
                 stats.frames_dropped = stats.frames_dropped.wrapping_add(u64::from(dropped));
                 if dropped > 0 && port.state.is_some() {
                     machine.frames_overrun(now, port.port, dropped);
@@ -272,11 +323,14 @@ impl Ports {
         rests.chain(self.look_at).min()
     }
 
-    /// Sends what the machine has to send. Returns whether there was anything.
-    pub(crate) fn send_all(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine) -> bool {
+    /// Sends what the machine has to send, but a frame that is alone: that is for [`Self::flush`], if the engine sends such.
+    /// Returns whether there was anything.
+    pub(crate) fn send_all(&mut self, engine: &mut dyn Engine, machine: &mut dyn FrameMachine) -> bool {
         if self.is_empty() {
             return false;
         }
+        let holds = engine.sends_frames();
+        let stats = engine.stats();
         while let Some(name) = machine.poll_port() {
             match self.ports.iter_mut().flatten().find(|port| port.port == name && port.state.is_some()) {
                 Some(port) => port.wants = true,
@@ -288,23 +342,66 @@ impl Ports {
             while port.has_more() && port.budget > 0 && port.rest_until.is_none() {
                 any = true;
                 port.budget -= 1;
-                if port.batch.is_empty() {
+                port.held = false;
+                let is_fresh = port.done == 0 && !port.refused;
+                if is_fresh && port.wants && !port.batch.is_full() {
+                    let before = port.batch.len();
                     machine.transmit_frames(self.clock.now(), port.port, &mut port.batch);
-                    port.wants = !port.batch.is_empty();
+                    port.wants = port.batch.len() > before;
                 }
-                match port.send(&mut self.outtake, stats, machine, self.clock) {
-                    Outcome::Gone => port.forget(&self.pool),
-                    Outcome::Rests => port.rest_until = Some(self.clock.now().after(REST)),
-                    Outcome::Down => {
-                        port.forget(&self.pool);
-                        self.changed = true;
-                        // Should the interface be up after all, it goes on.
-                        port.rest_until = Some(self.clock.now().after(REST));
-                    }
+                if holds && is_fresh && port.batch.len() == 1 {
+                    // Asked once more, the machine may have others.
+                    port.held = !port.wants;
+                    continue;
                 }
+                self.changed |= port.send(&mut self.outtake, stats, machine, (self.clock, &self.pool));
             }
         }
         any
+    }
+
+    /// Hands frames that are alone to the engine, which sends them with the next wait.
+    pub(crate) fn flush(&mut self, engine: &mut dyn Engine, machine: &mut dyn FrameMachine) {
+        for (number, place) in (0..).zip(&mut self.ports) {
+            let Some(port) = place.as_mut().filter(|port| port.held) else { continue };
+            port.held = false;
+            let from = port.origin();
+            if let Err(batch) = engine.send_frame(number, from, std::mem::take(&mut port.batch)) {
+                port.batch = batch;
+                self.changed |=
+                    port.send(&mut self.outtake, engine.stats(), machine, (self.clock, &self.pool));
+            }
+        }
+    }
+
+    /// Takes note of what became of a frame that the engine sent.
+    pub(crate) fn frame_sent(
+        &mut self,
+        stats: &mut Stats,
+        number: u32,
+        mut batch: FrameBatch,
+        result: Result<(), Errno>,
+    ) {
+        let port = self.ports.get_mut(crate::slab::index(number)).and_then(Option::as_mut);
+        match (port.filter(|port| port.batch.is_empty()), result) {
+            (port, Ok(())) => {
+                let sent = batch.frames().map(|(_, len, _)| len).sum();
+                Stats::bump(&mut stats.frames_out, batch.len());
+                Stats::bump(&mut stats.bytes_out, sent);
+                batch.clear(&self.pool);
+                if let Some(port) = port {
+                    port.batch = batch;
+                }
+            }
+            // The same call without the engine says what is to be done about it.
+            (Some(port), Err(_)) if port.state.is_some() => {
+                (port.batch, port.refused) = (batch, true);
+            }
+            (_, Err(_)) => {
+                Stats::bump(&mut stats.frames_unsent, batch.len());
+                batch.clear(&self.pool);
+            }
+        }
     }
 
     /// Takes what the machine has for a port that is down, so that it asks no more.
@@ -323,13 +420,28 @@ impl Ports {
 
 impl Port {
     const fn has_more(&self) -> bool {
-        self.state.is_some() && (self.wants || self.done < self.batch.len())
+        self.state.is_some() && (self.wants || (self.done < self.batch.len() && !self.held))
+    }
+
+    /// The interface's number and the EtherType that frames are sent with.
+    fn origin(&self) -> (i32, u16) {
+        (self.bound.unwrap_or(0), self.socket.config.ether_type)
+    }
+
+    /// Hands a frame to the machine.
+    fn hand_over(&self, machine: &mut dyn FrameMachine, now: Instant, taken: Taken<'_>) {
+        // The filter has seen to it; kernels differ in what they do to tags.
+        if self.state.is_some() && taken.kind <= libc::PACKET_MULTICAST {
+            let group = taken.kind != libc::PACKET_HOST;
+            machine
+                .frame(now, Received { port: self.port, source: taken.source, group, payload: taken.bytes });
+        }
     }
 
     /// Lets go of the batch.
     fn forget(&mut self, pool: &Pool) {
         self.batch.clear(pool);
-        self.done = 0;
+        (self.done, self.held, self.refused) = (0, false, false);
     }
 
     /// Finds out how the interface is, and tells what changed.
@@ -362,15 +474,34 @@ impl Port {
         self.state = state;
     }
 
-    /// Sends what is left of the batch.
+    /// Sends what is left of the batch. Returns whether something may have changed about the interface.
     fn send(
+        &mut self,
+        outtake: &mut Outtake,
+        stats: &mut Stats,
+        machine: &mut dyn FrameMachine,
+        (clock, pool): (Clock, &Pool),
+    ) -> bool {
+        let outcome = self.try_send(outtake, stats, machine, clock);
+        if outcome != Outcome::Rests {
+            self.forget(pool);
+        }
+        if outcome != Outcome::Gone {
+            // Should the interface be up after all, it goes on.
+            let refusals = u32::from(self.refusals.saturating_sub(1));
+            self.rest_until = Some(clock.now().after(REST * (1 << refusals)));
+        }
+        outcome == Outcome::Down
+    }
+
+    fn try_send(
         &mut self,
         outtake: &mut Outtake,
         stats: &mut Stats,
         machine: &mut dyn FrameMachine,
         clock: Clock,
     ) -> Outcome {
-        let from = (self.bound.unwrap_or(0), self.socket.config.ether_type);
+        let from = self.origin();
         let (mut too_long, mut outcome) = (0, Outcome::Gone);
         while self.done < self.batch.len() {
             let left = self.batch.frames().skip(self.done).map(|(to, _, pieces)| (Some(to), pieces));

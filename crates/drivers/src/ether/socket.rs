@@ -97,7 +97,7 @@ pub(super) fn sleep_exactly() {
 }
 
 /// Returns an address on an interface, for frames of a type.
-pub(super) fn address(index: i32, ether_type: u16) -> libc::sockaddr_ll {
+pub(crate) fn address(index: i32, ether_type: u16) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: u16::try_from(libc::AF_PACKET).unwrap_or(0),
         sll_protocol: ether_type.to_be(),

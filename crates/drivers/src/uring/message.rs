@@ -3,11 +3,13 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use base::buffer::Buf;
+use base::ether::{FrameBatch, Mac};
 use base::machine::Loan;
 use base::transmit::Transmit;
 use io_uring::{opcode, squeue, types};
 
 use super::provided;
+use crate::ether::address;
 use crate::files::{FileOpKind, Work, rest, room};
 
 /// The most pieces one call takes (`UIO_MAXIOV`).
@@ -23,11 +25,13 @@ pub(super) struct Message {
     pieces: Vec<libc::iovec>,
     /// The bytes of all pieces of a send.
     len: usize,
+    /// Who sent a frame, or shall have it.
+    station: libc::sockaddr_ll,
 }
 
 impl Default for Message {
     fn default() -> Self {
-        Self { header: empty_header(), pieces: Vec::new(), len: 0 }
+        Self { header: empty_header(), pieces: Vec::new(), len: 0, station: address(0, 0) }
     }
 }
 
@@ -76,6 +80,43 @@ impl Message {
         self.point();
         let priority = if poll_first { POLL_FIRST } else { 0 };
         opcode::RecvMsg::new(types::Fd(socket), &raw mut self.header).ioprio(priority).build()
+    }
+
+    /// Receives a frame, and who sent it, once one comes.
+    pub(super) fn receive_frame_entry(&mut self, socket: RawFd, room: &mut [u8]) -> squeue::Entry {
+        self.pieces.clear();
+        self.pieces.push(writable(room));
+        self.point();
+        self.point_at_station();
+        opcode::RecvMsg::new(types::Fd(socket), &raw mut self.header).ioprio(POLL_FIRST).build()
+    }
+
+    /// Returns who sent the frame that was received, and which of the `PACKET_` kinds it is; nothing if it was longer than the room.
+    pub(super) fn frame_source(&self) -> Option<(Mac, u8)> {
+        let [a, b, c, d, e, f, ..] = self.station.sll_addr;
+        let whole = self.header.msg_flags & libc::MSG_TRUNC == 0;
+        whole.then_some((Mac([a, b, c, d, e, f]), self.station.sll_pkttype))
+    }
+
+    /// Sends the only frame of `batch` silently, see [`super::silent`]; nothing if it holds another number of them.
+    pub(super) fn send_frame_entry(
+        &mut self,
+        socket: RawFd,
+        (index, ether_type): (i32, u16),
+        batch: &FrameBatch,
+    ) -> Option<squeue::Entry> {
+        let mut frames = batch.frames();
+        let (Some((Mac(to), _, pieces)), None) = (frames.next(), frames.next()) else { return None };
+        self.station = address(index, ether_type);
+        let (own, _) = self.station.sll_addr.split_at_mut(to.len());
+        own.copy_from_slice(&to);
+        self.pieces.clear();
+        self.pieces.extend(pieces.map(readable));
+        self.point();
+        self.point_at_station();
+        let flags = libc::MSG_DONTWAIT.cast_unsigned();
+        let entry = opcode::SendMsg::new(types::Fd(socket), &raw const self.header).flags(flags).build();
+        Some(entry.flags(squeue::Flags::SKIP_SUCCESS))
     }
 
     /// Does the next part of a file operation.
@@ -130,6 +171,11 @@ impl Message {
         self.header = empty_header();
         self.header.msg_iov = self.pieces.as_mut_ptr();
         self.header.msg_iovlen = self.pieces.len();
+    }
+
+    fn point_at_station(&mut self) {
+        self.header.msg_namelen = u32::try_from(size_of_val(&self.station)).unwrap_or(0);
+        self.header.msg_name = (&raw mut self.station).cast();
     }
 
     fn count(&self) -> u32 {

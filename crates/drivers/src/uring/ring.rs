@@ -29,6 +29,8 @@ pub(super) enum Tag {
     Listener(u32),
     Dial(u32),
     Watch(u32),
+    Frame(u32),
+    FrameSent(u32),
     Waker,
     Cancel,
 }
@@ -176,22 +178,23 @@ impl Ring {
         std::mem::take(&mut self.enters)
     }
 
-    /// Cancels everything and waits until the kernel is done with it; of `silent` operations it says nothing. Returns
-    /// whether it is; if not, memory that operations point to must never be freed.
-    pub(super) fn let_go(&mut self, silent: usize, patience: Duration) -> bool {
+    /// Cancels everything and waits until the kernel is done with it; of `silent` operations it says nothing unless they fail.
+    /// Returns whether it is; if not, memory that operations point to must never be freed.
+    pub(super) fn let_go(&mut self, silent: &[Tag], patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let everything = opcode::AsyncCancel2::new(CancelBuilder::any().all()).build();
         // SAFETY: it points to nothing and names no descriptor.
         unsafe { self.push(everything, Tag::Cancel) };
-        self.settled(silent);
+        let mut unsaid = silent.len();
         let mut ended = VecDeque::new();
         while Instant::now() < deadline {
             let submitted = self.submit_and_wait(Some(Duration::from_millis(100)));
             if !matches!(submitted, Ok(true)) || self.completed(&mut ended).is_err() {
                 break;
             }
-            ended.clear();
-            if self.in_flight == 0 {
+            unsaid -=
+                ended.drain(..).filter(|completion| silent.contains(&completion.tag)).count().min(unsaid);
+            if self.in_flight == unsaid {
                 return true;
             }
         }
@@ -228,6 +231,11 @@ impl Completion {
         Self { tag: Tag::Send(number), result: Ok(len), buffer: None, more_in_socket: false }
     }
 
+    /// The same for a frame.
+    pub(super) fn of_silent_frame(watch: u32) -> Self {
+        Self { tag: Tag::FrameSent(watch), result: Ok(0), buffer: None, more_in_socket: false }
+    }
+
     fn from_entry(entry: &cqueue::Entry) -> Option<Self> {
         let result = entry.result();
         Some(Self {
@@ -257,6 +265,8 @@ impl Tag {
             Self::Cancel => (5, 0),
             Self::Dial(number) => (6, number),
             Self::Watch(number) => (7, number),
+            Self::Frame(number) => (8, number),
+            Self::FrameSent(number) => (9, number),
         };
         kind << 32 | u64::from(number)
     }
@@ -272,6 +282,8 @@ impl Tag {
             5 => Some(Self::Cancel),
             6 => Some(Self::Dial(number)),
             7 => Some(Self::Watch(number)),
+            8 => Some(Self::Frame(number)),
+            9 => Some(Self::FrameSent(number)),
             _ => None,
         }
     }
@@ -313,6 +325,8 @@ mod tests {
             Tag::Listener(1),
             Tag::Dial(2),
             Tag::Watch(u32::MAX),
+            Tag::Frame(3),
+            Tag::FrameSent(4),
             Tag::Waker,
             Tag::Cancel,
         ];

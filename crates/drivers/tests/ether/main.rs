@@ -119,6 +119,60 @@ on_a_cable! {
         a.until(&mut b, |_, b| b.frames() == 1);
         assert_eq!(b.take_frames()[0].payload, [2; 1500]);
         assert_eq!(a.stats().frames_unsent, 1);
+        // And alone, which is another way through the system.
+        a.send(0, cable.beta, &[3; 9000]);
+        a.alone_until(|a| a.stats().frames_unsent == 2);
+        a.send(0, cable.beta, &[4; 1500]);
+        a.until(&mut b, |_, b| b.frames() == 1);
+        assert_eq!(b.take_frames()[0].payload, [4; 1500]);
+    }
+
+    frames_that_come_one_by_one_and_then_many_at_once_are_all_heard(cable, engine) {
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        b.machine.echoes = true;
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        let mut sent = Vec::new();
+        // Long enough that neither end looks for more behind each frame, then bursts, and that again.
+        for (round, count) in [(0, 1); 50].into_iter().chain([(1, 200)]).chain([(2, 1); 50]).chain([(3, 3); 20]) {
+            for _ in 0..count {
+                let frame = pattern(sent.len() as u64, 46 + (sent.len() + round) % 1400);
+                a.send(0, cable.beta, &frame);
+                sent.push(frame);
+            }
+            a.until(&mut b, |a, _| a.frames() == sent.len());
+        }
+        for heard in [b.take_frames(), a.take_frames()] {
+            assert!(heard.iter().map(|frame| &frame.payload).eq(&sent), "each came once, in order");
+        }
+        let all = sent.len() as u64;
+        let bytes = sent.iter().map(|frame| frame.len() as u64).sum();
+        for stats in [a.stats(), b.stats()] {
+            assert_eq!((stats.frames_in, stats.frames_out, stats.bytes_in, stats.bytes_out), (all, all, bytes, bytes));
+        }
+    }
+
+    a_port_that_closes_or_a_reactor_that_ends_with_a_frame_on_its_way_lets_go_of_the_interface(cable, engine) {
+        for closes in [true, false] {
+            let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+            let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+            b.machine.echoes = true;
+            a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+            let here = rig::packet_sockets();
+            a.send(0, cable.beta, &[7; 100]);
+            a.turn();
+            // It hears the frame and has its answer ready, which leaves with the next turn.
+            while b.frames() == 0 {
+                b.turn();
+            }
+            if closes {
+                b.close(0);
+                b.rest(&mut a);
+                assert_eq!(rig::packet_sockets(), here - 1);
+            }
+            drop(b);
+            assert_eq!(rig::packet_sockets(), here - 1, "{engine:?}");
+        }
     }
 
     a_cable_that_is_pulled_and_an_interface_that_vanishes_come_back(cable, engine) {

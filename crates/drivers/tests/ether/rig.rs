@@ -73,6 +73,11 @@ pub(crate) fn run(program: &str, arguments: &str) {
     assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Returns how many packet sockets there are in the namespace.
+pub(crate) fn packet_sockets() -> usize {
+    std::fs::read_to_string("/proc/self/net/packet").unwrap().lines().count() - 1
+}
+
 /// A virtual cable with the ends alpha and beta.
 pub(crate) struct Cable {
     pub(crate) alpha: Mac,
@@ -132,6 +137,8 @@ pub(crate) struct Machine {
     pub(crate) out: VecDeque<(EtherPort, Mac, Vec<u8>)>,
     pub(crate) blocks: Vec<[u8; 32]>,
     pub(crate) thirst: usize,
+    /// Sends back what it hears.
+    pub(crate) echoes: bool,
     asked: bool,
 }
 
@@ -146,7 +153,11 @@ impl FrameMachine for Machine {
     }
 
     fn frame(&mut self, _: Instant, frame: Received<'_>) {
-        self.heard.push(Heard { source: frame.source, group: frame.group, payload: frame.payload.to_vec() });
+        let payload = frame.payload.to_vec();
+        if self.echoes {
+            self.out.push_back((frame.port, frame.source, payload.clone()));
+        }
+        self.heard.push(Heard { source: frame.source, group: frame.group, payload });
     }
 
     fn poll_port(&mut self) -> Option<EtherPort> {
@@ -159,7 +170,7 @@ impl FrameMachine for Machine {
     }
 
     fn transmit_frames(&mut self, _: Instant, port: EtherPort, out: &mut FrameBatch) {
-        self.asked = false;
+        let before = out.len();
         while !out.is_full() && self.out.front().is_some_and(|(to, ..)| *to == port) {
             let (_, to, frame) = self.out.pop_front().unwrap();
             out.begin(to);
@@ -168,8 +179,8 @@ impl FrameMachine for Machine {
             out.share(base::buffer::Bytes::copied_from(rest));
             out.end();
         }
-        // Being asked again until the batch stays empty is the driver's business.
-        self.asked = !out.is_empty();
+        // Being asked again until nothing is added is the driver's business.
+        self.asked = out.len() > before;
     }
 
     fn frames_too_long(&mut self, _: Instant, _: EtherPort, count: usize) {
@@ -268,6 +279,11 @@ impl Station {
                 station.reactor.turn(&mut station.machine, Some(Duration::from_millis(1))).unwrap();
             }
         }
+    }
+
+    /// Lets this one handle what happens next.
+    pub(crate) fn turn(&mut self) {
+        self.reactor.turn(&mut self.machine, Some(Duration::from_millis(1))).unwrap();
     }
 
     pub(crate) fn send(&mut self, port: u32, to: Mac, frame: &[u8]) {

@@ -1,0 +1,188 @@
+//! Frames of ports, one at a time: the call that waits also sends a frame before it and receives one after it.
+//!
+//! Where frames come and go one by one, as with one command after another, that is one system call for each turn instead of
+//! three. Where many come or go at once the port moves them by itself, many in a call: it hears of the first frame from
+//! here, and then looks for more.
+//!
+//! A frame is sent silently, see [`super::silent`]: it has gone, or was refused, when the submission returns.
+
+#![allow(unsafe_code, reason = "promises about memory that the kernel is pointed to")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::mem::take;
+use std::os::fd::{AsFd, AsRawFd};
+use std::rc::Rc;
+
+use base::ether::FrameBatch;
+
+use super::message::Message;
+use super::ring::{Completion, Ring, Tag};
+use crate::engine::Event;
+use crate::ether::Taken;
+use crate::files::Errno;
+
+#[derive(Default)]
+pub(super) struct Frames {
+    table: BTreeMap<u32, Port>,
+    /// The kernel was not asked for the next frame of these.
+    unarmed: Vec<u32>,
+    /// What was sent since the last wait.
+    leaving: Vec<u32>,
+}
+
+struct Port {
+    socket: Rc<dyn AsFd>,
+    arrival: Box<Message>,
+    room: Vec<u8>,
+    /// How long the room should be.
+    room_wanted: usize,
+    /// The kernel may write to the room.
+    armed: bool,
+    departure: Box<Message>,
+    /// What the kernel may read.
+    leaving: Option<FrameBatch>,
+    /// Nobody wants to hear of it any more.
+    closed: bool,
+}
+
+impl Frames {
+    pub(super) fn add(&mut self, watch: u32, socket: Rc<dyn AsFd>) {
+        let port = Port {
+            socket,
+            arrival: Box::default(),
+            room: Vec::new(),
+            room_wanted: 0,
+            armed: false,
+            departure: Box::default(),
+            leaving: None,
+            closed: false,
+        };
+        self.table.insert(watch, port);
+    }
+
+    /// Expects frames of up to `len` bytes. Nothing is received before this was said once.
+    pub(super) fn fit(&mut self, ring: &mut Ring, watch: u32, len: usize) {
+        if let Some(port) = self.table.get_mut(&watch).filter(|port| port.room_wanted < len) {
+            port.room_wanted = len;
+            if port.armed {
+                // It is asked again with more room.
+                ring.cancel(Tag::Frame(watch));
+            } else {
+                self.unarmed.push(watch);
+            }
+        }
+    }
+
+    /// Forgets a port as soon as the kernel has.
+    pub(super) fn remove(&mut self, ring: &mut Ring, watch: u32) {
+        if let Some(port) = self.table.get_mut(&watch) {
+            port.closed = true;
+            if port.armed {
+                ring.cancel(Tag::Frame(watch));
+            }
+        }
+        self.forget(watch);
+    }
+
+    /// Closes what is closed and not in use.
+    fn forget(&mut self, watch: u32) {
+        let is_over = |port: &Port| port.closed && !port.armed && port.leaving.is_none();
+        if self.table.get(&watch).is_some_and(is_over) {
+            self.table.remove(&watch);
+        }
+    }
+
+    /// Asks the kernel for frames.
+    pub(super) fn arm(&mut self, ring: &mut Ring) {
+        for watch in self.unarmed.drain(..) {
+            let Some(port) = self.table.get_mut(&watch).filter(|port| !port.closed && !port.armed) else {
+                continue;
+            };
+            if port.room.len() < port.room_wanted {
+                port.room = vec![0; port.room_wanted];
+            }
+            port.armed = true;
+            let socket = port.socket.as_fd().as_raw_fd();
+            let entry = port.arrival.receive_frame_entry(socket, &mut port.room);
+            // SAFETY: message, room and socket are in `table` until `came` takes the completion: `forget` and `arm` leave alone what is armed.
+            unsafe { ring.push(entry, Tag::Frame(watch)) };
+        }
+    }
+
+    /// Takes what became of a receive.
+    pub(super) fn came(&mut self, watch: u32, result: Result<usize, Errno>) -> Event<'_> {
+        self.unarmed.push(watch);
+        match self.table.get_mut(&watch) {
+            Some(port) => port.armed = false,
+            None => return Event::Nothing,
+        }
+        self.forget(watch);
+        let Some(port) = self.table.get_mut(&watch).filter(|port| !port.closed) else {
+            return Event::Nothing;
+        };
+        match result {
+            Ok(len) => match (port.arrival.frame_source(), port.room.get_mut(..len)) {
+                (Some((source, kind)), Some(bytes)) => {
+                    Event::Frame { watch, taken: Taken { source, kind, bytes } }
+                }
+                // It was longer than the room for it.
+                _ => Event::Readable { watch },
+            },
+            Err(Errno::INTR | Errno::AGAIN | Errno::CANCELED) => Event::Nothing,
+            Err(_) => Event::FramesFailed,
+        }
+    }
+
+    /// Sends the only frame of a batch with the next wait. Gives the batch back if it cannot.
+    pub(super) fn send(
+        &mut self,
+        ring: &mut Ring,
+        watch: u32,
+        from: (i32, u16),
+        batch: FrameBatch,
+    ) -> Result<(), FrameBatch> {
+        let able = ring.sends_silently();
+        let Some(port) = self.table.get_mut(&watch).filter(|port| able && port.leaving.is_none()) else {
+            return Err(batch);
+        };
+        let socket = port.socket.as_fd().as_raw_fd();
+        let Some(entry) = port.departure.send_frame_entry(socket, from, port.leaving.insert(batch)) else {
+            return port.leaving.take().map_or(Ok(()), Err);
+        };
+        self.leaving.push(watch);
+        // SAFETY: batch, message and socket are in `table` until `gone` takes the completion, or the place of one: `forget`
+        // leaves alone what is leaving.
+        unsafe { ring.push(entry, Tag::FrameSent(watch)) };
+        Ok(())
+    }
+
+    /// Concludes what was sent and submitted: of which the kernel said nothing, that has gone.
+    pub(super) fn conclude(&mut self, ring: &mut Ring, completions: &mut VecDeque<Completion>) {
+        for watch in self.leaving.drain(..) {
+            if !completions.iter().any(|completion| completion.tag == Tag::FrameSent(watch)) {
+                ring.settled(1);
+                completions.push_back(Completion::of_silent_frame(watch));
+            }
+        }
+    }
+
+    /// Takes what became of a frame that was sent.
+    pub(super) fn gone(&mut self, watch: u32, result: Result<usize, Errno>) -> Event<'static> {
+        let batch = self.table.get_mut(&watch).and_then(|port| port.leaving.take());
+        self.forget(watch);
+        match batch {
+            Some(batch) => Event::FrameSent { watch, batch, result: result.map(|_| ()) },
+            None => Event::Nothing,
+        }
+    }
+
+    /// Returns the operations that are under way of which the kernel says nothing if they succeed.
+    pub(super) fn silent(&self) -> impl Iterator<Item = Tag> {
+        self.leaving.iter().map(|watch| Tag::FrameSent(*watch))
+    }
+
+    /// Never frees what the kernel may still use.
+    pub(super) fn leak(&mut self) {
+        std::mem::forget(take(&mut self.table));
+    }
+}

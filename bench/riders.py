@@ -12,6 +12,8 @@ import process
 from beds import BESIDE_FRAME, BLAST, CRC, DISK, ETHERNET, HEADER, LOAD, SHELF, SLOT, TARGE
 
 GB = 1_000_000_000
+# Bare frames: one again and again, which a core's cache holds, and as many as a disk has room for.
+FRAMES, DISK_FRAMES = "frames", "frames of a disk"
 # Longer than any run is meant to take.
 RUN_MAX_S = 120
 
@@ -20,7 +22,7 @@ def ride(rider, net, row, seconds):
     """A sample of one rider."""
     if "iSCSI" in rider:
         net.offloads(not row.bed.rate and not row.bed.loss and "no offload" not in rider)
-    how = {"frames": frames, "AoE": aoe}.get(rider, targe_bench)
+    how = {FRAMES: frames, DISK_FRAMES: frames, "AoE": aoe}.get(rider, targe_bench)
     before = counts(net, rider)
     sample = how(net, rider, row, seconds)
     after = counts(net, rider)
@@ -119,7 +121,7 @@ def frames(net, rider, row, seconds):
         if receiver.stdout.readline() != "ready\n":
             raise RuntimeError(f"ether_blast: {receiver.communicate()[1][-600:]}")
         mac = net.net.initiator.mac().hex(":")
-        net.net.target.run(BLAST, "send", "eth0", mac, seconds + 0.4)
+        net.net.target.run(BLAST, "send", "eth0", mac, seconds + 0.4, DISK if "disk" in rider else 0)
         told = json.loads(receiver.communicate(timeout=RUN_MAX_S)[0])
     finally:
         receiver.kill()

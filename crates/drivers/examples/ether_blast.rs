@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! ether_blast receive IFACE SECONDS         prints {"frames": N, "bytes": N, "seconds": S}, from the first frame on
-//! ether_blast send IFACE MAC SECONDS        frames as long as the interface's MTU
+//! ether_blast send IFACE MAC SECONDS BYTES  frames as long as the interface's MTU, one after another out of so many bytes of
+//!                                           memory, as a disk's are; 0 sends one frame again and again
 //! ```
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a measurement that cannot be made has nothing to say")]
 
@@ -29,8 +30,10 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["receive", interface, seconds] => receive(interface, span(seconds)),
-        ["send", interface, mac, seconds] => send(interface, mac, span(seconds)),
-        _ => panic!("ether_blast receive IFACE SECONDS | ether_blast send IFACE MAC SECONDS"),
+        ["send", interface, mac, seconds, bytes] => {
+            send(interface, mac, span(seconds), bytes.parse().unwrap())
+        }
+        _ => panic!("ether_blast receive IFACE SECONDS | ether_blast send IFACE MAC SECONDS BYTES"),
     }
 }
 
@@ -78,17 +81,25 @@ fn touch(frame: &[u8]) -> u64 {
         .fold(0, |sum: u64, word| sum.wrapping_add(u64::from_ne_bytes(word.try_into().unwrap_or_default())))
 }
 
-fn send(interface: &str, mac: &str, span: Duration) {
+fn send(interface: &str, mac: &str, span: Duration, bytes: usize) {
     let mut port = RawPort::open(interface, Some(ETHER_TYPE), 1 << 20).unwrap();
-    let mut frame: Vec<u8> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
-    assert_eq!(frame.len(), 6, "{mac} is no address");
-    frame.extend([2, 0, 0, 0, 0, 9]);
-    frame.extend(ETHER_TYPE.to_be_bytes());
-    frame.resize(frame.len() + port.mtu(), 7);
+    let mut header: Vec<u8> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    assert_eq!(header.len(), 6, "{mac} is no address");
+    header.extend([2, 0, 0, 0, 0, 9]);
+    header.extend(ETHER_TYPE.to_be_bytes());
+    let len = header.len() + port.mtu();
+    let count = (bytes / len).max(1);
+    let mut frames = vec![7; count * len];
+    for frame in frames.chunks_exact_mut(len) {
+        frame.iter_mut().zip(&header).for_each(|(byte, own)| *byte = *own);
+    }
+    let mut next = 0;
     let began = Instant::now();
     while began.elapsed() < span {
-        let sent = port.send(std::iter::repeat_n(frame.as_slice(), 64));
+        let turn = frames.chunks_exact(len).cycle().skip(next).take(64);
+        let sent = port.send(turn);
         assert_eq!((sent.too_long, sent.failed), (0, 0), "frames do not go");
+        next = (next + sent.done) % count;
         if sent.done < 64 {
             wait(&port, PollFlags::OUT);
         }

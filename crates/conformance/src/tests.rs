@@ -297,6 +297,12 @@ fn each_fault_of_a_target_is_found_by_its_case() {
                 }
             }),
             ("login-numbers", |header, _| add(header, 0x23, 28, 1)),
+            // A target without TSIHs is one to be judged, not one to give up.
+            ("login-numbers", |header, _| {
+                if header[0] & 0x3f == 0x23 {
+                    header[14..16].fill(0);
+                }
+            }),
         ],
     );
 }

@@ -7,6 +7,7 @@ configuration of one product. Rigs never name a product themselves, so that a ri
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ OUT = os.path.join(ROOT, "out")
 IQN = "iqn.2026-11.org.targe:rig"
 # Loaded here: in a child nothing may be loaded, as another thread may hold what that needs.
 LIBC = ctypes.CDLL(None)
+CLONE_NEWNET = 0x40000000
 # Longest a target may take from its start to an open port, seconds.
 START_MAX_S = 20
 # Longest it may take from SIGTERM to its end, seconds.
@@ -142,9 +144,15 @@ class Server:
         finally:
             self.process = None
 
+    def version(self):
+        """Which one it is, if its name does not say."""
+        return ""
+
     def cause_of_death(self):
-        """What a server that died by itself said last, in one line."""
-        return "its log ends: " + " / ".join(self.log_tail(4).splitlines()[1:])
+        """What a server that died by itself died of, and what it said last, in one line."""
+        code = self.process.poll() if self.process else None
+        how = f"it died of {signal.Signals(-code).name}; " if code is not None and code < 0 else ""
+        return how + "its log ends: " + " / ".join(self.log_tail(4).splitlines()[1:])
 
     def kill(self):
         """SIGKILL, as a crash would have it."""
@@ -374,6 +382,135 @@ class Lio(Server):
             self.guest = None
 
 
+class Spdk(Server):
+    """SPDK's iscsi_tgt, which whoever has it names with the variable SPDK: `SPDK=.../build/bin/iscsi_tgt`. It needs neither huge
+    pages nor devices here; its one reactor polls, and so takes the whole processor that it is given."""
+
+    every_medium_is_a_file = False
+    binary = os.environ.get("SPDK")
+    processor = 0
+    # Memory, MiB: its pools, and beside them what its RAM disks take.
+    pools_mib = 2048
+
+    def command(self):
+        if not self.binary:
+            raise RuntimeError("the variable SPDK must name SPDK's iscsi_tgt")
+        ram_mib = sum(lun.size for lun in self.export.luns if lun.medium == "ram") // MIB
+        with open(os.open(self.config_path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump({"subsystems": [{"subsystem": name, "config": list(calls)} for name, calls in self.config()]}, file, indent=1)
+        return [self.binary, "--no-huge", "-s", str(self.pools_mib + ram_mib), "--no-pci", "--disable-cpumask-locks",
+                "--limit-coredump", "-m", hex(1 << self.processor), "-r", "admin.sock", "-c", self.config_path()]
+
+    def config_path(self):
+        return os.path.join(self.folder, "spdk.json")
+
+    def config(self):
+        yield "bdev", (self.disk(unit, lun) for unit, lun in enumerate(self.export.luns))
+        yield "iscsi", self.iscsi()
+
+    def disk(self, unit, lun):
+        if lun.medium == "ram":
+            return call("bdev_malloc_create", name=f"d{unit}", num_blocks=lun.size // lun.block, block_size=lun.block,
+                        physical_block_size=lun.physical)
+        return call("bdev_aio_create", name=f"d{unit}", filename=self.medium_path(unit), block_size=lun.block,
+                    readonly=lun.readonly)
+
+    def iscsi(self):
+        yield call("iscsi_set_options", error_recovery_level=self.export.level,
+                   max_connections_per_session=self.export.connections)
+        chap = {"disable_chap": True}
+        if self.export.incoming:
+            secret = dict(zip(("user", "secret", "muser", "msecret"), self.export.incoming + (self.export.outgoing or ())))
+            yield call("iscsi_create_auth_group", tag=1, secrets=[secret])
+            yield call("iscsi_set_discovery_auth", chap_group=1, require_chap=True, mutual_chap=bool(self.export.outgoing))
+            chap = {"chap_group": 1, "require_chap": True, "mutual_chap": bool(self.export.outgoing)}
+        yield call("iscsi_create_portal_group", tag=1,
+                   portals=[{"host": host, "port": str(self.port)} for host in ("127.0.0.1", "127.0.0.2")])
+        yield call("iscsi_create_initiator_group", tag=1, initiators=["ANY"], netmasks=["127.0.0.0/8"])
+        header, data = (policy == "require" for policy in DIGEST_POLICIES[self.export.digests])
+        yield call("iscsi_create_target_node", name=self.iqn, alias_name="rig", pg_ig_maps=[{"pg_tag": 1, "ig_tag": 1}],
+                   luns=[{"bdev_name": f"d{unit}", "lun_id": unit} for unit in range(len(self.export.luns))],
+                   queue_depth=64, header_digest=header, data_digest=data, **chap)
+
+    def set_up(self):
+        # Its port is open before its targets are there.
+        deadline = time.monotonic() + START_MAX_S
+        while not self.ask("iscsi_get_target_nodes"):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"SPDK has no target; {self.log_tail()}")
+            time.sleep(0.01)
+
+    def version(self):
+        told = subprocess.run([self.binary, "--version"], capture_output=True, text=True, timeout=START_MAX_S).stdout
+        return "".join(f" ({word})" for word in told.split()[1:2])
+
+    def ask(self, method, **parameters):
+        """The answer to one call at its admin socket."""
+        request = {"jsonrpc": "2.0", "id": 1, "method": method} | ({"params": parameters} if parameters else {})
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(START_MAX_S)
+            # By way of /proc, since a socket path has room for 107 bytes only.
+            connection.connect(f"/proc/{self.process.pid}/cwd/admin.sock")
+            connection.sendall(json.dumps(request).encode())
+            text = b""
+            while True:
+                text += connection.recv(1 << 16)
+                with contextlib.suppress(ValueError):
+                    answer = json.loads(text)
+                    break
+        if "error" in answer:
+            raise RuntimeError(f"SPDK's {method}: {answer['error']}")
+        return answer["result"]
+
+
+class Gotgt(Server):
+    """gotgt, in Go, which whoever has it names with the variable GOTGT. It listens on every address, so that the rig first
+    goes into a network namespace of its own, which is without neighbours. It has no memory backend, no CHAP and no digests."""
+
+    every_medium_is_a_file = True
+    binary = os.environ.get("GOTGT")
+
+    def command(self):
+        if not self.binary:
+            raise RuntimeError("the variable GOTGT must name the program gotgt")
+        leave_the_network()
+        disks = [{"deviceID": 1000 + unit, "path": f"file:{self.medium_path(unit)}", "online": True, "thinProvisioning": lun.thin,
+                  "blockShift": lun.block.bit_length() - 1} for unit, lun in enumerate(self.export.luns)]
+        portals = [{"id": number, "portal": f"{host}:{self.port}"} for number, host in enumerate(("127.0.0.1", "127.0.0.2"))]
+        target = {"tpgts": {"1": [0, 1]}, "luns": {str(unit): disk["deviceID"] for unit, disk in enumerate(disks)}}
+        with open(os.path.join(self.folder, "config.json"), "w") as file:
+            json.dump({"storages": disks, "iscsiportals": portals, "iscsitargets": {self.iqn: target}}, file, indent=1)
+        return [self.binary, "daemon", "--log", "warn", "--port", str(self.port)]
+
+    def environment(self):
+        return dict(os.environ, GOSTOR_CONFIG=self.folder)
+
+    def cause_of_death(self):
+        with open(os.path.join(self.folder, "server.log"), errors="replace") as log:
+            return next((line.strip() for line in reversed(log.readlines()) if line.startswith("panic:")), super().cause_of_death())
+
+    def stop(self):
+        self.kill()
+        return 0
+
+
+def call(method, **parameters):
+    return {"method": method, "params": parameters}
+
+
+def leave_the_network():
+    """Puts this process, and all that it starts from now on, into a network namespace with loopback and nothing else."""
+    if leave_the_network.left:
+        return
+    if LIBC.unshare(CLONE_NEWNET) != 0:
+        raise RuntimeError("no network namespace can be had: run this as root, or with `unshare --map-root-user`")
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    leave_the_network.left = True
+
+
+leave_the_network.left = False
+
+
 def toml(value):
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
 
@@ -414,4 +551,6 @@ def die_with_parent():
     LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
-KINDS = {"targe": Targe, "tgt": Tgt, "istgt": Istgt, "lio": Lio}
+# What a rig can be tried on. Those of the second line are in no distribution, and only judged when somebody names them.
+COMMON = {"targe": Targe, "tgt": Tgt, "istgt": Istgt, "lio": Lio}
+KINDS = COMMON | {"spdk": Spdk, "gotgt": Gotgt}

@@ -1,0 +1,126 @@
+//! The command line: instead of a file, and over one.
+
+use super::*;
+
+#[test]
+fn no_flag_at_all_serves_a_default_disk() {
+    let scratch = Scratch::new();
+    let config = scratch.flags(&Flags::default()).unwrap().config;
+    assert_eq!(config.portals[0].listen.to_string(), "127.0.0.1:3260");
+    assert_eq!(config.targets[0].name.as_str(), DEFAULT_TARGET);
+    let Medium::File { path, size, direct: false } = &config.units[0].medium else { panic!("a file") };
+    assert_eq!((path, size.unwrap().0), (&scratch.path().join("disk.img"), 1 << 30));
+    // Two hosts that serve a default disk must not be taken for two paths to one.
+    let other = Surroundings { host: "other".to_owned(), ..scratch.around() };
+    let other = Config::load(&Flags::default(), &other).unwrap().config;
+    assert_ne!(other.units[0].identity.naa, config.units[0].identity.naa);
+    let named = Flags { target: Some(DEFAULT_TARGET.to_owned()), ..Flags::default() };
+    assert_eq!(
+        scratch.flags(&named).unwrap().config.units[0].identity,
+        Config::load(&named, &Surroundings { host: "other".to_owned(), ..scratch.around() })
+            .unwrap()
+            .config
+            .units[0]
+            .identity
+    );
+}
+
+#[test]
+fn flags_build_what_a_file_builds() {
+    let scratch = Scratch::new();
+    let flags = Flags {
+        listen: vec!["[::1]:0".to_owned(), "127.0.0.1:0".to_owned(), "127.0.0.1:0".to_owned()],
+        target: Some("iqn.2001-04.com.example:a".to_owned()),
+        luns: vec![
+            "file:a\\,b.img,size=10M,bs=4096,direct,lun=5".to_owned(),
+            "ram:4M,ro".to_owned(),
+            "null:1T,write_cache=off,serial=X1".to_owned(),
+        ],
+        reactor: Some("epoll".to_owned()),
+        poll: true,
+        cores: Some("1".to_owned()),
+        log: Some("debug".to_owned()),
+        ..Flags::default()
+    };
+    let by_flags = scratch.flags(&flags).map_err(|report| report.to_string()).unwrap().config;
+    let by_file = scratch.config(
+        "reactor = 'epoll'\npoll = true\ncores = '1'\nlog = 'debug'\n\
+         [[portal]]\nlisten = '[::1]:0'\n[[portal]]\nlisten = '127.0.0.1:0'\n[[portal]]\nlisten = '127.0.0.1:0'\n\
+         [[target]]\nname = 'iqn.2001-04.com.example:a'\n\
+         [[target.lun]]\ntype = 'file'\npath = 'a,b.img'\nsize = '10M'\nbs = 4096\ndirect = true\nlun = 5\n\
+         [[target.lun]]\ntype = 'ram'\nsize = '4M'\nro = true\n\
+         [[target.lun]]\ntype = 'null'\nsize = '1T'\nwrite_cache = false\nserial = 'X1'\n",
+    );
+    assert_eq!(by_flags, by_file);
+    assert_eq!(by_flags.targets[0].luns.iter().map(|lun| lun.lun).collect::<Vec<_>>(), [0, 1, 5]);
+}
+
+/// CVE-2017-1000198: a backend's description that makes no sense.
+#[test]
+fn wrong_specs_say_what_is_wrong() {
+    let scratch = Scratch::new();
+    scratch.file("open", [7; 32], 0o640);
+    scratch.file("short", [7; 31], 0o600);
+    scratch.file("good", [7; 32], 0o600);
+    for (spec, expected) in [
+        ("disk.img", "a LUN begins with file:, block:, ram: or null:, not \"disk.img\""),
+        ("fill:/x", "a LUN begins with file:, block:, ram: or null:, not \"fill\" (did you mean \"file\"?)"),
+        ("tape:/x", "media of type \"tape\" are not in this build"),
+        ("file:", "\"file\" has no path (such as file:/srv/disk.img)"),
+        ("ram:", "\"ram\" has no size (such as ram:512M)"),
+        ("ram:lots", "\"lots\" is not a size (such as 512M or 10G)"),
+        ("ram:1M,sise=5", "unknown key \"sise\" in lun (did you mean \"size\"?)"),
+        ("ram:1M,size=5M", "\"size\" is given twice"),
+        ("ram:1M,bs", "\"bs\" needs a value (bs=…)"),
+        ("ram:1M,bs=1024", "\"bs\" must be one of 512, 4096, not \"1024\""),
+        ("ram:1M,ro=maybe", "\"ro\" must be true or false, not \"maybe\""),
+        ("ram:1M,lun=16384", "\"lun\" must be 0 to 16383"),
+        ("ram:1M,lun=x", "\"lun\" must be a whole number, not \"x\""),
+        ("ram:1M,encrypt=none", "cannot read secret file DIR/none: no such file or directory"),
+        (
+            "ram:1M,encrypt=open",
+            "secret file DIR/open can be read by others (mode 640); run: chmod 600 DIR/open",
+        ),
+        (
+            "ram:1M,encrypt=short",
+            "secret file DIR/short has 31 bytes where 32 to 4096 random ones are needed; run: head -c 32 /dev/urandom > \
+             DIR/short",
+        ),
+        ("null:1M,encrypt=good", "a lun of type null takes no \"encrypt\""),
+        ("file:none.img,atomic_bs=4096", "a lun of type file takes no \"atomic_bs\""),
+        ("ram:1M,bs=4096,atomic_bs=512", "\"atomic_bs\" is less than \"bs\" (4096)"),
+        ("ram:1M,spc=2", "\"spc\" must be one of 3, 4, 5, not \"2\" (did you mean \"3\"?)"),
+        ("ram:1M,compare_and_write_max=256", "\"compare_and_write_max\" must be 1 to 255"),
+        ("ram:1M,direct", "a lun of type ram takes no \"direct\""),
+        ("ram:1M,", "unknown key \"\" in lun"),
+        ("file:none.img", "DIR/none.img does not exist; give \"size\" to create it"),
+    ] {
+        let flags = Flags { luns: vec![spec.to_owned()], ..Flags::default() };
+        let told = scratch.told(&scratch.flags(&flags).expect_err(spec));
+        assert!(told.lines().any(|line| line == format!("--lun {spec}: {expected}")), "{spec}: {told}");
+    }
+}
+
+#[test]
+fn flags_go_over_the_file() {
+    let scratch = Scratch::new();
+    let file = scratch.file("targe.toml", SHARED.replace("portals = [\"front\"]", ""), 0o600);
+    let flags = Flags {
+        config: Some(file),
+        listen: vec!["127.0.0.1:0".to_owned()],
+        cores: Some("7".to_owned()),
+        ..Flags::default()
+    };
+    let config = scratch.flags(&flags).unwrap().config;
+    assert_eq!((config.portals.len(), config.portals[0].listen.port(), &config.cores[..]), (1, 0, &[7][..]));
+    let both = Flags {
+        luns: vec!["ram:1M".to_owned()],
+        target: Some("iqn.2001-04.com.example:b".to_owned()),
+        ..flags
+    };
+    check(
+        &scratch.told(&scratch.flags(&both).unwrap_err()),
+        "--lun ram:1M: the LUNs are those of the --config file\n\
+         --target iqn.2001-04.com.example:b: the targets are those of the --config file",
+    );
+}

@@ -9,7 +9,7 @@ use base::machine::{ConnId, Gone};
 use base::rng::Rng;
 use base::time::Duration;
 
-use super::world::{LUN, TARGET, World, keys, pattern};
+use super::world::{LUN, TARGET, World, data_out, keys, pattern};
 use crate::negotiate::KeyPolicy;
 use crate::pdu::data_out::DataOut;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
@@ -281,15 +281,7 @@ impl Chaos {
             let most = 2000u32.min(command.expected_data_transfer_length).saturating_sub(sent);
             let len = most.min(u32::try_from(self.rng.below(2000)).unwrap());
             let is_final = len == most || self.rng.chance(1, 10);
-            let data = DataOut {
-                is_final,
-                lun: 0,
-                itt: command.itt,
-                ttt: Ttt::NONE,
-                exp_stat_sn: StatSn(0),
-                data_sn: DataSn(sn),
-                buffer_offset: sent,
-            };
+            let data = DataOut { lun: 0, ..data_out(&command, Ttt::NONE, sn, sent, is_final) };
             self.send_data_out(conn, data, len);
             self.bursts[at] = (conn, command, sent + len, sn + 1);
             if is_final {

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use base::machine::ConnId;
 
-use super::world::{World, keys, pattern};
+use super::world::{World, data_out, keys, pattern};
 use crate::pdu::data_out::DataOut;
 use crate::pdu::r2t::R2t;
 use crate::pdu::reject::{Reject, RejectReason};
@@ -25,15 +25,7 @@ const KEYS: [&str; 5] = [
 ];
 
 fn unsolicited(command: &ScsiCommand, sn: u32, offset: u32, is_final: bool) -> DataOut {
-    DataOut {
-        is_final,
-        lun: 0,
-        itt: command.itt,
-        ttt: Ttt::NONE,
-        exp_stat_sn: StatSn(0),
-        data_sn: DataSn(sn),
-        buffer_offset: offset,
-    }
+    DataOut { lun: 0, ..data_out(command, Ttt::NONE, sn, offset, is_final) }
 }
 
 fn answer(r2t: &R2t, sn: u32, offset: u32, is_final: bool) -> DataOut {

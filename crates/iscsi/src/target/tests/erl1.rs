@@ -9,16 +9,14 @@ use alloc::vec::Vec;
 
 use base::machine::ConnId;
 
-use super::world::{Got, LUN, World, keys, pattern};
+use super::world::{Got, World, keys, pattern};
 use crate::negotiate::KeyPolicy;
 use crate::pdu::data_in::DataIn;
-use crate::pdu::data_out::DataOut;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
-use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::{Itt, Message, TargetSn, Ttt};
-use crate::serial::{DataSn, StatSn};
+use crate::serial::StatSn;
 use crate::target::contract::Finish;
 use crate::target::engine::Limits;
 
@@ -92,18 +90,6 @@ pub(super) fn ack(world: &mut World, conn: ConnId, exp: StatSn) {
     let (_, cmd_sn) = world.numbers(conn);
     let ping = NopOut { immediate: true, lun: 0, itt: Itt::NONE, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: exp };
     world.send(conn, &ping, &[]);
-}
-
-fn data_out(write: &ScsiCommand, ttt: Ttt, sn: u32, offset: u32, is_final: bool) -> DataOut {
-    DataOut {
-        is_final,
-        lun: LUN,
-        itt: write.itt,
-        ttt,
-        exp_stat_sn: StatSn(0),
-        data_sn: DataSn(sn),
-        buffer_offset: offset,
-    }
 }
 
 /// Sends a PDU one bit of which is wrong.

@@ -7,9 +7,8 @@ use base::time::Duration;
 
 use super::erl1::ack;
 use super::mcs::{issue, session};
-use super::world::{LUN, World, pattern};
+use super::world::{World, data_out, pattern};
 use crate::pdu::data_in::DataIn;
-use crate::pdu::data_out::DataOut;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 use crate::pdu::r2t::R2t;
@@ -18,7 +17,7 @@ use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::pdu::{Itt, Message, Opcode};
-use crate::serial::{CmdSn, DataSn, R2tSn, StatSn};
+use crate::serial::{DataSn, R2tSn, StatSn};
 use crate::target::contract::{Down, Event, Finish, TaskRef};
 
 /// Logs a connection out for recovery.
@@ -32,21 +31,14 @@ fn release(world: &mut World, on: ConnId, cid: u16) -> LogoutResponse {
 
 /// Asks for a task to be taken over by a connection.
 fn reassign(world: &mut World, on: ConnId, task: Itt, exp_data_sn: u32) -> TmfResult {
-    let (itt, cmd_sn) = world.numbers(on);
     let request = TmfRequest {
-        immediate: true,
-        function: TmfFunction::TASK_REASSIGN,
-        lun: LUN,
-        itt,
         referenced_task_tag: task,
-        cmd_sn,
-        exp_stat_sn: StatSn(0),
-        ref_cmd_sn: CmdSn(0),
         exp_data_sn: DataSn(exp_data_sn),
+        ..world.manage(on, TmfFunction::TASK_REASSIGN)
     };
     world.send(on, &request, &[]);
     let response: TmfResponse = world.expect(on);
-    assert_eq!(response.itt, itt, "the answer comes before anything of the task");
+    assert_eq!(response.itt, request.itt, "the answer comes before anything of the task");
     response.response
 }
 
@@ -194,15 +186,7 @@ fn a_write_asks_on_the_new_connection_for_what_is_missing() {
     let task = start(&mut world, &conns, conns[0], &write);
     world.fetch(task, 0, 4000);
     let r2t: R2t = world.expect(conns[0]);
-    let data = |ttt, sn, offset, is_final| DataOut {
-        is_final,
-        lun: LUN,
-        itt: write.itt,
-        ttt,
-        exp_stat_sn: StatSn(0),
-        data_sn: DataSn(sn),
-        buffer_offset: offset,
-    };
+    let data = |ttt, sn, offset, is_final| data_out(&write, ttt, sn, offset, is_final);
     world.send(conns[0], &data(r2t.ttt, 0, 0, false), &pattern(0, 1000));
     world.hang_up(conns[0], Gone::Failed);
     release(&mut world, conns[1], 0);
@@ -226,15 +210,7 @@ fn a_write_whose_data_was_cut_off_amid_a_pdu_loses_no_byte() {
         let task = start(&mut world, &conns, conns[0], &write);
         world.fetch(task, 0, 3000);
         let r2t: R2t = world.expect(conns[0]);
-        let data = |ttt, sn, offset, is_final| DataOut {
-            is_final,
-            lun: LUN,
-            itt: write.itt,
-            ttt,
-            exp_stat_sn: StatSn(0),
-            data_sn: DataSn(sn),
-            buffer_offset: offset,
-        };
+        let data = |ttt, sn, offset, is_final| data_out(&write, ttt, sn, offset, is_final);
         world.send(conns[0], &data(r2t.ttt, 0, 0, false), &pattern(0, 1000));
         let bytes = world.frame(conns[0], data(r2t.ttt, 1, 1000, false).encode(), &[], &pattern(1000, 1000));
         world.feed(conns[0], &bytes[..cut]);
@@ -265,15 +241,7 @@ fn unsolicited_data_and_r2ts_that_never_left_are_asked_for_on_the_new_connection
     while let Some(got) = world.receive(new) {
         let r2t: R2t = got.read();
         asked.push((r2t.r2t_sn.0, r2t.buffer_offset, r2t.desired_data_transfer_length));
-        let data = DataOut {
-            is_final: true,
-            lun: LUN,
-            itt: write.itt,
-            ttt: r2t.ttt,
-            exp_stat_sn: StatSn(0),
-            data_sn: DataSn(0),
-            buffer_offset: r2t.buffer_offset,
-        };
+        let data = data_out(&write, r2t.ttt, 0, r2t.buffer_offset, true);
         let bytes = pattern(r2t.buffer_offset, r2t.desired_data_transfer_length as usize);
         world.send(new, &data, &bytes);
     }
@@ -413,18 +381,7 @@ fn tasks_without_a_connection_can_be_aborted_and_reset() {
     let task = start(&mut world, &conns, conns[0], &write);
     world.fetch(task, 0, 100);
     world.hang_up(conns[0], Gone::Failed);
-    let (itt, cmd_sn) = world.numbers(conns[1]);
-    let reset = TmfRequest {
-        immediate: true,
-        function: TmfFunction::LOGICAL_UNIT_RESET,
-        lun: LUN,
-        itt,
-        referenced_task_tag: Itt::NONE,
-        cmd_sn,
-        exp_stat_sn: StatSn(0),
-        ref_cmd_sn: cmd_sn,
-        exp_data_sn: DataSn(0),
-    };
+    let reset = world.manage(conns[1], TmfFunction::LOGICAL_UNIT_RESET);
     world.send(conns[1], &reset, &[]);
     let Some(Event::Manage(manage)) = world.next_event() else { panic!("it waits for nobody") };
     world.engine.abort(task);

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use base::machine::{Action, ConnId};
 use base::time::Duration;
 
-use super::world::{LUN, World, keys, pattern};
+use super::world::{LUN, World, data_out, keys, pattern};
 use crate::negotiate::KeyPolicy;
 use crate::pdu::Itt;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
@@ -16,30 +16,15 @@ use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
-use crate::serial::{CmdSn, DataSn, StatSn};
+use crate::serial::CmdSn;
 use crate::target::contract::{Event, Finish, Manage};
 use crate::target::engine::Limits;
-
-fn request(world: &mut World, conn: ConnId, function: TmfFunction) -> TmfRequest {
-    let (itt, cmd_sn) = world.numbers(conn);
-    TmfRequest {
-        immediate: true,
-        function,
-        lun: LUN,
-        itt,
-        referenced_task_tag: Itt::NONE,
-        cmd_sn,
-        exp_stat_sn: StatSn(0),
-        ref_cmd_sn: CmdSn(0),
-        exp_data_sn: DataSn(0),
-    }
-}
 
 fn abort_task(world: &mut World, conn: ConnId, task: &ScsiCommand) -> TmfRequest {
     TmfRequest {
         referenced_task_tag: task.itt,
         ref_cmd_sn: task.cmd_sn,
-        ..request(world, conn, TmfFunction::ABORT_TASK)
+        ..world.manage(conn, TmfFunction::ABORT_TASK)
     }
 }
 
@@ -158,7 +143,7 @@ fn requests_that_concern_many_tasks_go_up_when_all_their_commands_are_there() {
         let first = world.command(conn);
         let second = ScsiCommand { cmd_sn: CmdSn(101), itt: Itt(71), ..first };
         world.send(conn, &second, &[]);
-        let reset = TmfRequest { cmd_sn: CmdSn(102), ..request(&mut world, conn, function) };
+        let reset = TmfRequest { cmd_sn: CmdSn(102), ..world.manage(conn, function) };
         world.send(conn, &reset, &[]);
         if plugs {
             assert_eq!(world.expect_command().lun, LUN, "what came early is there");
@@ -188,21 +173,13 @@ fn a_reset_waits_for_the_data_of_the_tasks_that_it_ends() {
     world.fetch(task, 0, 4096);
     world.fetch(task, 4096, 4096);
     let r2t: R2t = world.expect(conn);
-    let reset = request(&mut world, conn, TmfFunction::LOGICAL_UNIT_RESET);
+    let reset = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
     world.send(conn, &reset, &[]);
     // Later commands wait behind it, whatever their unit.
     let other = ScsiCommand { lun: 0, ..world.command(conn) };
     world.issue(conn, &other, &[]);
     world.expect_silence(conn);
-    let data = DataOut {
-        is_final: true,
-        lun: LUN,
-        itt: command.itt,
-        ttt: r2t.ttt,
-        exp_stat_sn: StatSn(0),
-        data_sn: DataSn(0),
-        buffer_offset: 0,
-    };
+    let data = data_out(&command, r2t.ttt, 0, 0, true);
     world.send(conn, &data, &pattern(0, 4096));
     assert_eq!(world.expect_data(task, 0), pattern(0, 4096));
     let manage = expect_manage(&mut world);
@@ -226,7 +203,7 @@ fn a_reset_waits_no_longer_than_it_must_for_a_peer_that_stopped_sending() {
         let task = world.start(conn, &command, &[]).task;
         world.fetch(task, 0, 8192);
         world.expect::<R2t>(conn);
-        let reset = request(&mut world, conn, TmfFunction::LOGICAL_UNIT_RESET);
+        let reset = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
         world.send(conn, &reset, &[]);
         if !fast {
             world.expect_silence(conn);
@@ -250,7 +227,7 @@ fn other_units_go_on_once_a_reset_has_passed() {
     }
     world.fetch(tasks[0].1, 0, 8192);
     world.expect::<R2t>(conn);
-    let reset = request(&mut world, conn, TmfFunction::ABORT_TASK_SET);
+    let reset = world.manage(conn, TmfFunction::ABORT_TASK_SET);
     world.send(conn, &reset, &[]);
     world.fetch(tasks[1].1, 0, 8192);
     world.expect_silence(conn);
@@ -267,7 +244,7 @@ fn tasks_go_on_that_a_refused_reset_leaves_alone() {
     let task = world.start(conn, &command, &[]).task;
     world.fetch(task, 0, 4096);
     world.expect::<R2t>(conn);
-    let reset = request(&mut world, conn, TmfFunction::LOGICAL_UNIT_RESET);
+    let reset = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
     world.send(conn, &reset, &[]);
     world.fetch(task, 4096, 4096);
     world.pass(Duration::from_secs(1));
@@ -309,7 +286,7 @@ fn functions_are_refused_that_were_not_agreed_on_or_do_not_exist() {
         let mut world = World::new();
         let keys: &[&str] = if level == 2 { &["iSCSIProtocolLevel=2"] } else { &[] };
         let (conn, _) = world.login(keys);
-        let tmf = request(&mut world, conn, function);
+        let tmf = world.manage(conn, function);
         world.send(conn, &tmf, &[]);
         expect_result(&mut world, conn, result);
         world.expect_silence(conn);
@@ -329,7 +306,7 @@ fn the_functions_of_rfc_7144_go_up_if_agreed_on() {
         TmfFunction::QUERY_ASYNCHRONOUS_EVENT,
         TmfFunction::CLEAR_ACA,
     ] {
-        let tmf = TmfRequest { referenced_task_tag: command.itt, ..request(&mut world, conn, function) };
+        let tmf = TmfRequest { referenced_task_tag: command.itt, ..world.manage(conn, function) };
         world.send(conn, &tmf, &[]);
         let manage = expect_manage(&mut world);
         assert_eq!(manage.function, function);
@@ -345,7 +322,7 @@ fn requests_keep_to_tags_numbers_and_limits() {
     let (conn, _) = world.login(&[]);
     let command = world.command(conn);
     world.start(conn, &command, &[]);
-    let tmf = request(&mut world, conn, TmfFunction::CLEAR_ACA);
+    let tmf = world.manage(conn, TmfFunction::CLEAR_ACA);
     for (bad, reason) in [
         (TmfRequest { itt: Itt::NONE, ..tmf }, RejectReason::INVALID_PDU_FIELD),
         (TmfRequest { itt: command.itt, ..tmf }, RejectReason::TASK_IN_PROGRESS),
@@ -386,7 +363,7 @@ fn sessions_with_fast_abort_are_told_of_tasks_that_others_ended() {
         let command = ScsiCommand { lun, ..world.command(victim) };
         tasks.push(world.start(victim, &command, &[]).task);
     }
-    let reset = request(&mut world, other, TmfFunction::LOGICAL_UNIT_RESET);
+    let reset = world.manage(other, TmfFunction::LOGICAL_UNIT_RESET);
     world.send(other, &reset, &[]);
     let manage = expect_manage(&mut world);
     for task in &tasks[..2] {
@@ -398,7 +375,7 @@ fn sessions_with_fast_abort_are_told_of_tasks_that_others_ended() {
     world.expect_silence(victim);
     expect_result(&mut world, other, TmfResult::COMPLETE);
     // What it ends itself it knows.
-    let own = TmfRequest { lun: 0, ..request(&mut world, victim, TmfFunction::ABORT_TASK_SET) };
+    let own = TmfRequest { lun: 0, ..world.manage(victim, TmfFunction::ABORT_TASK_SET) };
     world.send(victim, &own, &[]);
     let manage = expect_manage(&mut world);
     world.engine.abort(tasks[2]);

@@ -7,13 +7,12 @@ use base::machine::{Action, ConnId, Gone};
 use base::time::Duration;
 
 use super::erl1::{ack, policy, snack};
-use super::world::{LUN, World, pattern};
+use super::world::{World, data_out, pattern};
 use crate::login::Status;
 use crate::name::Tsih;
 use crate::negotiate::KeyPolicy;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
 use crate::pdu::data_in::DataIn;
-use crate::pdu::data_out::DataOut;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
 use crate::pdu::nop_in::NopIn;
@@ -26,7 +25,7 @@ use crate::pdu::snack::SnackKind;
 use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::pdu::{Itt, Opcode, Ttt};
-use crate::serial::{DataSn, StatSn};
+use crate::serial::StatSn;
 use crate::target::contract::{Down, Event, Finish, TaskRef};
 use crate::target::engine::Limits;
 
@@ -119,15 +118,7 @@ fn data_is_taken_only_on_the_connection_of_its_command() {
     let up = world.expect_command();
     world.fetch(up.task, 0, 512);
     let r2t: R2t = world.expect(conns[0]);
-    let data = DataOut {
-        is_final: true,
-        lun: LUN,
-        itt: write.itt,
-        ttt: r2t.ttt,
-        exp_stat_sn: StatSn(0),
-        data_sn: DataSn(0),
-        buffer_offset: 0,
-    };
+    let data = data_out(&write, r2t.ttt, 0, 0, true);
     world.send(conns[1], &data, &[0xee; 512]);
     assert_eq!(world.expect::<Reject>(conns[1]).reason, RejectReason::PROTOCOL_ERROR);
     assert!(world.events.is_empty());
@@ -275,21 +266,6 @@ fn the_others_are_told_when_a_connection_is_dropped() {
     assert_eq!((told.parameter2, told.parameter3), (2, 20));
 }
 
-fn reset(world: &mut World, on: ConnId) -> TmfRequest {
-    let (itt, cmd_sn) = world.numbers(on);
-    TmfRequest {
-        immediate: true,
-        function: TmfFunction::LOGICAL_UNIT_RESET,
-        lun: LUN,
-        itt,
-        referenced_task_tag: Itt::NONE,
-        cmd_sn,
-        exp_stat_sn: StatSn(0),
-        ref_cmd_sn: cmd_sn,
-        exp_data_sn: DataSn(0),
-    }
-}
-
 #[test]
 fn tasks_of_all_connections_end_behind_one_fence() {
     for level in [0, 1] {
@@ -305,7 +281,7 @@ fn tasks_of_all_connections_end_behind_one_fence() {
         // One answer is given before; the other task is ended by the function.
         world.finish(commands[1], Finish::good(0));
         let before: ScsiResponse = world.expect(conns[1]);
-        let reset = reset(&mut world, conns[0]);
+        let reset = world.manage(conns[0], TmfFunction::LOGICAL_UNIT_RESET);
         world.send(conns[0], &reset, &[]);
         let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
         world.engine.abort(commands[0]);
@@ -345,7 +321,7 @@ fn a_fence_falls_with_the_connection_that_it_waits_for_and_in_time() {
         for conn in [conns[0], conns[2]] {
             ack(&mut world, conn, StatSn(2));
         }
-        let reset = reset(&mut world, conns[0]);
+        let reset = world.manage(conns[0], TmfFunction::LOGICAL_UNIT_RESET);
         world.send(conns[0], &reset, &[]);
         let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
         world.engine.managed(manage.tmf, TmfResult::COMPLETE);
@@ -389,7 +365,7 @@ fn a_session_learns_behind_a_fence_that_another_ended_its_tasks() {
         let (_, answered) = start(&mut world, &conns, conns[1]);
         world.finish(answered, Finish::good(0));
         let before: ScsiResponse = world.expect(conns[1]);
-        let reset = reset(&mut world, other);
+        let reset = world.manage(other, TmfFunction::LOGICAL_UNIT_RESET);
         world.send(other, &reset, &[]);
         let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };
         world.engine.abort(ended);
@@ -501,7 +477,7 @@ fn a_task_is_aborted_from_any_connection() {
         function: TmfFunction::ABORT_TASK,
         referenced_task_tag: command.itt,
         ref_cmd_sn: command.cmd_sn,
-        ..reset(&mut world, conns[1])
+        ..world.manage(conns[1], TmfFunction::LOGICAL_UNIT_RESET)
     };
     world.send(conns[1], &abort, &[]);
     let Some(Event::Manage(manage)) = world.next_event() else { panic!("no function") };

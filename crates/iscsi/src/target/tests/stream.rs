@@ -8,7 +8,7 @@ use base::buffer::Bytes;
 use base::machine::{Action, ConnId, Gone, Loan};
 use base::time::Duration;
 
-use super::world::{LUN, World, keys, pattern};
+use super::world::{LUN, World, data_out, keys, pattern};
 use crate::pdu::data_out::DataOut;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
@@ -218,15 +218,7 @@ fn with_a_loan_out() -> (World, ConnId, crate::target::contract::TaskRef, Loan) 
     let task = world.start(conn, &command, &[]).task;
     world.fetch(task, 0, 100_000);
     let r2t: R2t = world.expect(conn);
-    let data = DataOut {
-        is_final: true,
-        lun: LUN,
-        itt: command.itt,
-        ttt: r2t.ttt,
-        exp_stat_sn: StatSn(0),
-        data_sn: DataSn(0),
-        buffer_offset: 0,
-    };
+    let data = data_out(&command, r2t.ttt, 0, 0, true);
     let bytes = world.frame(conn, data.encode(), &[], &pattern(0, 100_000));
     world.feed(conn, &bytes[..48]);
     let loan = world.engine.lend(conn).unwrap();

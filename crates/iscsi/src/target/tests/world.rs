@@ -19,17 +19,32 @@ use crate::login::directory::{
 };
 use crate::name::{IscsiName, PortalGroupTag, Tsih};
 use crate::negotiate::KeyPolicy;
+use crate::pdu::data_out::DataOut;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::login_response::LoginResponse;
 use crate::pdu::scsi_command::{ScsiCommand, TaskAttribute};
-use crate::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode};
-use crate::serial::{CmdSn, StatSn};
+use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
+use crate::pdu::{BHS_LEN, Bhs, Itt, Message, Opcode, Ttt};
+use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::target::contract::{Command, Event, Finish, SessionUp, TaskRef};
 use crate::target::engine::{Engine, Limits};
 
 pub(super) const INITIATOR: &str = "iqn.2026-01.test:initiator";
 pub(super) const TARGET: &str = "iqn.2026-01.test:target";
 pub(super) const LUN: u64 = 1 << 48;
+
+/// The header of a Data-Out PDU for a write.
+pub(super) fn data_out(write: &ScsiCommand, ttt: Ttt, sn: u32, offset: u32, is_final: bool) -> DataOut {
+    DataOut {
+        is_final,
+        lun: LUN,
+        itt: write.itt,
+        ttt,
+        exp_stat_sn: StatSn(0),
+        data_sn: DataSn(sn),
+        buffer_offset: offset,
+    }
+}
 
 /// A directory with targets that anybody may log in to.
 pub(super) struct Names {
@@ -286,6 +301,22 @@ impl World {
             cmd_sn,
             exp_stat_sn: StatSn(0),
             cdb: [0; 16],
+        }
+    }
+
+    /// A request for a function on a whole unit, immediate, with the next tag and number.
+    pub(super) fn manage(&mut self, conn: ConnId, function: TmfFunction) -> TmfRequest {
+        let (itt, cmd_sn) = self.numbers(conn);
+        TmfRequest {
+            immediate: true,
+            function,
+            lun: LUN,
+            itt,
+            referenced_task_tag: Itt::NONE,
+            cmd_sn,
+            exp_stat_sn: StatSn(0),
+            ref_cmd_sn: CmdSn(0),
+            exp_data_sn: DataSn(0),
         }
     }
 

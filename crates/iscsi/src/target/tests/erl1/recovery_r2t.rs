@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use base::machine::{Action, ConnId};
 use base::time::Duration;
 
-use super::super::world::{World, pattern};
-use super::{LEVEL, data_out, login, policy, rejected, send_hurt, snack, world};
+use super::super::world::{World, data_out, pattern};
+use super::{LEVEL, login, policy, rejected, send_hurt, snack, world};
 use crate::negotiate::KeyPolicy;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;

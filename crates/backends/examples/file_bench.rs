@@ -17,10 +17,8 @@ use backends::open::{Allocation, FileSpec};
 use backends::store::FileStore;
 use base::buffer::DataList;
 use base::ether::FrameMachine;
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::machine::{MediumId, Streamless};
 use base::rng::Rng;
-use base::time::Instant;
-use base::transmit::Transmit;
 use drivers::config::{Config, EngineChoice};
 use drivers::reactor::Reactor;
 use store::Store;
@@ -133,21 +131,4 @@ struct Nobody;
 
 impl FrameMachine for Nobody {}
 
-impl StreamMachine for Nobody {
-    fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}
-    fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
-    fn lend(&mut self, _: ConnId) -> Option<Loan> {
-        None
-    }
-    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
-    fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
-    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
-    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
-    fn poll_action(&mut self) -> Option<Action> {
-        None
-    }
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-    fn handle_timeout(&mut self, _: Instant) {}
-}
+impl Streamless for Nobody {}

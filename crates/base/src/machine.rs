@@ -122,3 +122,49 @@ pub trait StreamMachine {
     /// Takes note that the deadline passed.
     fn handle_timeout(&mut self, now: Instant);
 }
+
+/// A machine without connections, on a driver that knows machines with: it has frames, media or a clock only.
+pub trait Streamless {
+    /// As [`StreamMachine::medium_ready`].
+    fn medium_ready(&mut self, _now: Instant, _medium: MediumId) {}
+
+    /// As [`StreamMachine::poll_timeout`].
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// As [`StreamMachine::handle_timeout`].
+    fn handle_timeout(&mut self, _now: Instant) {}
+}
+
+impl<M: Streamless> StreamMachine for M {
+    fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}
+
+    fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
+
+    fn lend(&mut self, _: ConnId) -> Option<Loan> {
+        None
+    }
+
+    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
+
+    fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
+
+    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
+
+    fn medium_ready(&mut self, now: Instant, medium: MediumId) {
+        Streamless::medium_ready(self, now, medium);
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        Streamless::poll_timeout(self)
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        Streamless::handle_timeout(self, now);
+    }
+}

@@ -7,9 +7,8 @@ use std::io;
 use std::time::Duration;
 
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::machine::Streamless;
 use base::time::Instant;
-use base::transmit::Transmit;
 use drivers::config::Config;
 use drivers::ether::{PortConfig, PortError, PortSocket};
 use drivers::reactor::{Reactor, StartError};
@@ -213,27 +212,7 @@ impl FrameMachine for Search {
     }
 }
 
-impl StreamMachine for Search {
-    fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}
-
-    fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
-
-    fn lend(&mut self, _: ConnId) -> Option<Loan> {
-        None
-    }
-
-    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
-
-    fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
-
-    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
-
-    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
-
-    fn poll_action(&mut self) -> Option<Action> {
-        None
-    }
-
+impl Streamless for Search {
     fn poll_timeout(&self) -> Option<Instant> {
         Some(self.finder.poll_timeout())
     }

@@ -10,9 +10,8 @@ use backends::open::{Allocation, FileSpec, OpenError, Opened};
 use backends::store::FileStore;
 use base::buffer::{Bytes, DataList};
 use base::ether::FrameMachine;
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::machine::{MediumId, Streamless};
 use base::time::Instant;
-use base::transmit::Transmit;
 use drivers::config::{Config, EngineChoice};
 use drivers::reactor::{Reactor, StartError};
 use store::Store;
@@ -31,26 +30,11 @@ pub(crate) struct Listener {
 
 impl FrameMachine for Listener {}
 
-impl StreamMachine for Listener {
-    fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}
-    fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
-    fn lend(&mut self, _: ConnId) -> Option<Loan> {
-        None
-    }
-    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
-    fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
-    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
+impl Streamless for Listener {
     fn medium_ready(&mut self, _: Instant, medium: MediumId) {
         assert_eq!(medium, MEDIUM);
         self.told += 1;
     }
-    fn poll_action(&mut self) -> Option<Action> {
-        None
-    }
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-    fn handle_timeout(&mut self, _: Instant) {}
 }
 
 pub(crate) struct Rig {

@@ -5,9 +5,8 @@ use std::process::Command;
 use std::time::{Duration, Instant as WallClock};
 
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::machine::Streamless;
 use base::time::Instant;
-use base::transmit::Transmit;
 use drivers::config::{Config, EngineChoice};
 use drivers::ether::{PortConfig, PortSocket};
 use drivers::reactor::{Reactor, StartError};
@@ -201,24 +200,7 @@ impl FrameMachine for Machine {
     }
 }
 
-impl StreamMachine for Machine {
-    fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}
-    fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
-    fn lend(&mut self, _: ConnId) -> Option<Loan> {
-        None
-    }
-    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
-    fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
-    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
-    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
-    fn poll_action(&mut self) -> Option<Action> {
-        None
-    }
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-    fn handle_timeout(&mut self, _: Instant) {}
-}
+impl Streamless for Machine {}
 
 /// A machine on a reactor.
 pub(crate) struct Station {

@@ -9,9 +9,8 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::machine::Streamless;
 use base::time::Instant;
-use base::transmit::Transmit;
 use drivers::config::Config;
 use drivers::ether::{PortConfig, PortSocket};
 use drivers::reactor::Reactor;
@@ -186,30 +185,4 @@ impl FrameMachine for Server {
     }
 }
 
-impl StreamMachine for Server {
-    fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}
-
-    fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
-
-    fn lend(&mut self, _: ConnId) -> Option<Loan> {
-        None
-    }
-
-    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
-
-    fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
-
-    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
-
-    fn medium_ready(&mut self, _: Instant, _: MediumId) {}
-
-    fn poll_action(&mut self) -> Option<Action> {
-        None
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    fn handle_timeout(&mut self, _: Instant) {}
-}
+impl Streamless for Server {}

@@ -52,8 +52,6 @@ pub struct PortConfig {
     pub interface: String,
     /// The EtherType of the frames.
     pub ether_type: u16,
-    /// Frames are wanted only with this byte at this place of the payload.
-    pub signature: Option<(u8, u8)>,
     /// Which frames are wanted when several reactors share the interface.
     pub steering: Option<Steering>,
     /// For how many bytes there should be room until they are received, as the kernel counts. It may allow less.
@@ -72,13 +70,7 @@ pub struct Steering {
 impl PortConfig {
     /// Returns the settings of a port that takes all frames of a type.
     pub fn new(interface: &str, ether_type: u16) -> Self {
-        Self {
-            interface: interface.to_owned(),
-            ether_type,
-            signature: None,
-            steering: None,
-            receive_bytes: RECEIVE_BYTES,
-        }
+        Self { interface: interface.to_owned(), ether_type, steering: None, receive_bytes: RECEIVE_BYTES }
     }
 }
 

@@ -9,7 +9,6 @@ use crate::ether::PortConfig;
 pub(super) type Instruction = (u16, u8, u8, u32);
 
 const LOAD_WORD: u16 = 0x20;
-const LOAD_BYTE: u16 = 0x30;
 const SHIFT_RIGHT: u16 = 0x74;
 const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GREATER: u16 = 0x25;
@@ -38,9 +37,6 @@ pub(super) fn program(config: &PortConfig) -> Vec<Instruction> {
         (LOAD_WORD, 0, 0, VLAN_TAG_PRESENT),
         (JUMP_EQUAL, 0, NO, 0),
     ];
-    if let Some((at, value)) = config.signature {
-        program.extend([(LOAD_BYTE, 0, 0, u32::from(at)), (JUMP_EQUAL, 0, NO, u32::from(value))]);
-    }
     if let Some(steering) = &config.steering {
         let (first, last) = (u32::from(*steering.mine.start()), u32::from(*steering.mine.end()));
         program.extend([
@@ -87,10 +83,6 @@ mod tests {
                     Some(word) => value = u32::from_be_bytes(word.try_into().unwrap()),
                     None => return false,
                 },
-                LOAD_BYTE => match frame.get(offset) {
-                    Some(byte) => value = u32::from(*byte),
-                    None => return false,
-                },
                 SHIFT_RIGHT => value >>= operand,
                 JUMP_EQUAL => at += jump(value == operand),
                 JUMP_GREATER => at += jump(value > operand),
@@ -102,11 +94,11 @@ mod tests {
     }
 
     fn config(steering: Option<Steering>) -> PortConfig {
-        PortConfig { signature: Some((3, 0x20)), steering, ..PortConfig::new("eth0", 0x889a) }
+        PortConfig { steering, ..PortConfig::new("eth0", 0x889a) }
     }
 
     #[test]
-    fn only_frames_for_us_without_a_tag_and_with_the_signature_pass() {
+    fn only_frames_for_us_without_a_tag_pass() {
         let program = program(&config(None));
         let frame = [0, 0, 0, 0x20, 1, 2, 3, 4];
         for (kind, tagged, want) in [
@@ -119,10 +111,7 @@ mod tests {
         ] {
             assert_eq!(accepts(&program, &frame, kind, tagged), want, "kind {kind}, tagged {tagged}");
         }
-        assert!(!accepts(&program, &[0, 0, 0, 0x21], 0, false));
-        assert!(!accepts(&program, &[0, 0, 0], 0, false), "too short for its signature");
-        let any = super::program(&PortConfig::new("eth0", 0x889a));
-        assert!(accepts(&any, &[], 0, false));
+        assert!(accepts(&program, &[], 0, false));
     }
 
     #[test]

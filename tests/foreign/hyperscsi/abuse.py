@@ -19,7 +19,8 @@ KEPT = 1000
 
 def answers_only_frames(options):
     """A question is answered when it is one, and to the port that it was sent to."""
-    with network.Network(wired=False) as net, serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:16M") as folder:
+    mtu = 65535
+    with network.Network(mtu, wired=False) as net, serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:16M") as folder:
         # Else the interface itself would drop what is sent to others.
         net.target.run("ip", "link", "set", "eth0", "promisc", "on")
         ours, theirs = net.initiator.mac(), net.target.mac()
@@ -44,6 +45,7 @@ def answers_only_frames(options):
         source = random.Random(options.seed)
         expect(heard() and heard(to=theirs), "a question is not answered")
         expect(heard(lambda question: question + source.randbytes(900)), "a padded question is not answered")
+        expect(heard(lambda question: question + source.randbytes(mtu - len(question))), "a question in the longest frame is not answered")
         expect(heard(vlan=0), "a question with a priority is not answered")
         expect(not heard(vlan=5), "a question out of another VLAN is answered")
         expect(not heard(to=raw.station(1)), "a question to another station is answered")
@@ -67,14 +69,16 @@ def answers_only_frames(options):
 class Disturber:
     """A station between the ends of a session: it hears what they say, and says it again, differently and to the wrong ones."""
 
-    WAYS = ("again", "flipped", "cut", "padded", "other VLAN", "other station", "other source", "other session", "other length")
+    WAYS = ("again", "flipped", "cut", "padded", "oversized", "other VLAN", "other station", "other source", "other session", "other length")
 
-    def __init__(self, host, seed):
+    def __init__(self, host, seed, keyed):
         self.dice = random.Random(seed)
+        # In a session without keys whoever hears it can speak in it: there a forged command is one.
+        self.ways = (*self.WAYS, "forged") if keyed else self.WAYS
         # What comes in on one side goes out on the other: as the wire between has it, and once more.
         self.sides = [(host.frames("a0"), host.frames("b0")), (host.frames("b0"), host.frames("a0"))]
         self.kept = [[], []]
-        self.sent = dict.fromkeys(self.WAYS, 0)
+        self.sent = dict.fromkeys(self.ways, 0)
         self.stop = threading.Event()
         self.threads = [threading.Thread(target=self.run, args=(side,)) for side in (0, 1)]
 
@@ -108,7 +112,7 @@ class Disturber:
             else:
                 kept[self.dice.randrange(KEPT)] = heard
             if self.dice.random() < 0.2:
-                self.say(mouth, self.dice.choice(kept), self.dice.choice(self.WAYS))
+                self.say(mouth, self.dice.choice(kept), self.dice.choice(self.ways))
 
     def say(self, mouth, heard, way):
         dice, payload = self.dice, heard[14:]
@@ -121,6 +125,12 @@ class Disturber:
             payload = payload[:dice.randrange(len(payload))]
         elif way == "padded":
             payload += dice.randbytes(min(dice.randrange(1, 400), 9000 - len(payload)) if len(payload) < 8999 else 0)
+        elif way == "oversized":
+            # Longer than any that is sent here, and it says to be longer still.
+            payload = payload[:6] + dice.randbytes(2) + (payload[8:] + dice.randbytes(9000))[:9000 - 8]
+        elif way == "forged":
+            sid, pn = struct.unpack_from(">IQ", payload, 8)
+            payload = raw.write_of_one_block(sid, pn + dice.randrange(64), dice.randrange(1, 1 << 16), dice.randrange(1 << 16))
         elif way == "other VLAN":
             vlan = 7
             payload = payload[:9000 - 4]
@@ -160,7 +170,7 @@ def disturbed(options, level):
         with serving(net.target, "--iface=eth0", "--group=backup", f"--lun=ram:32M,protection={level}", *flags) as folder:
             url = discovered(net, "backup")[0]["url"] + query
             accounts = Accounts(net.target, folder)
-            with Disturber(net.between, options.seed) as disturber:
+            with Disturber(net.between, options.seed, keyed=level != "none") as disturber:
                 report = verify(net, url, process=start_verify(net, url, "--full"))
                 disturber.end()
                 account = accounts.since()
@@ -176,6 +186,8 @@ def disturbed(options, level):
                 await_that(lambda: heard() > count / 4, "old frames being heard")
                 after = accounts.since()
                 expect((after["executed"], after["written"]) == (account["executed"], account["written"]), f"old frames had an effect: {after}")
+            if "forged" in disturber.sent:
+                expect(account["refused_frames"] >= disturber.sent["forged"] / 4, f"{account} after {disturber.sent}")
             print(f"  {level}: {sum(disturber.sent.values())} frames disturbed, {account['replayed_frames']} replayed, "
                   f"{account['damaged_frames']} damaged, {account['refused_frames']} refused, {count} old ones", flush=True)
             verify(net, url, "--full", "--range=1M")

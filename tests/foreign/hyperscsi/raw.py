@@ -5,7 +5,7 @@ import struct
 
 import network
 
-DISCOVERY, NEGOTIATE, NEGOTIATED = 0x10, 0x11, 0x12
+REQUEST, DISCOVERY, NEGOTIATE, NEGOTIATED = 0x00, 0x10, 0x11, 0x12
 HEADER_LEN = 28
 GROUP, TARGET, INITIATOR, ISID, COOKIE, SID, PARAMETERS, KE1 = 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88
 # A valid encoding of a point of ristretto255, its generator (RFC 9496 §A.1): good for both points of KE1.
@@ -30,10 +30,10 @@ def crc32c(data):
     return crc ^ 0xFFFFFFFF
 
 
-def frame(cmd, payload, version=0x20, flags=0, sid=0, pn=0, res=0, length=None):
+def frame(cmd, payload, version=0x20, flags=0, sid=0, pn=0, res=0, xid=0, length=None):
     """The Ethernet payload of a frame at level `none`, by section 3."""
     head = (res << 20 | 1 << 10).to_bytes(3, "big") + bytes((version, cmd, flags))
-    head += struct.pack(">HIQII", len(payload) if length is None else length, sid, pn, 0, 0)
+    head += struct.pack(">HIQII", len(payload) if length is None else length, sid, pn, xid, 0)
     return head + payload + struct.pack(">I", crc32c(head + payload))
 
 
@@ -58,6 +58,13 @@ def items_of(payload, start=20):
 
 def question(group, nonce):
     return frame(DISCOVERY, block(1, nonce, item(GROUP, group.encode())))
+
+
+def write_of_one_block(sid, pn, xid, lba, block_len=512):
+    """A WRITE(10) with its data, for a session that is somebody else's, as whoever has no keys would put it."""
+    cdb = struct.pack(">BBIBHB", 0x2A, 0, lba, 0, 1, 0)
+    command = struct.pack(">BBHIQIIIHH", 1, 1, 32 + len(cdb), 0, 0, 0, block_len, block_len, len(cdb), 0) + cdb
+    return frame(REQUEST, command + b"\x66" * block_len, flags=0x80, sid=sid, pn=pn, xid=xid)
 
 
 def parameters():

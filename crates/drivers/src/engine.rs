@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::ether::FrameBatch;
 use base::machine::Loan;
+use base::time::Instant;
 use base::transmit::Transmit;
 
 use crate::config::EngineKind;
@@ -103,8 +104,8 @@ pub(crate) trait Engine {
     /// Takes note that somebody waits for the descriptor.
     fn use_descriptor(&mut self) -> io::Result<()>;
 
-    /// Submits what was started and waits until something happened, or for `timeout`.
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    /// Submits what was started and waits until something happened, or from `now` on for `timeout`. It may end earlier for no reason.
+    fn wait(&mut self, now: Instant, timeout: Option<Duration>) -> io::Result<()>;
 
     /// Returns the next of the events that the last wait brought.
     fn next_event(&mut self) -> Option<Event<'_>>;

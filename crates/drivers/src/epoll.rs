@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base::buffer::Pool;
 use base::machine::Loan;
+use base::time::Instant;
 use base::transmit::Transmit;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -327,7 +328,7 @@ impl Engine for EpollEngine {
         Ok(())
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, _: Instant, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = if self.ready.is_empty() { timeout } else { Some(Duration::ZERO) };
         let timeout = timeout.map(timespec);
         Stats::bump(&mut self.stats.enters, 1);

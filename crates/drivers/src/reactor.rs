@@ -252,7 +252,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Sleeps, and handles what woke it. Returns when that was; the clock is read once.
     fn step(&mut self, machine: &mut M, slept: Instant, wait_max: Option<Duration>) -> io::Result<Instant> {
         let timeout = self.timeout(machine, slept, wait_max);
-        self.engine.wait(timeout)?;
+        self.engine.wait(slept, timeout)?;
         let now = self.clock.now();
         Stats::bump(&mut self.engine.stats().wakeups, 1);
         self.connections.next_turn();

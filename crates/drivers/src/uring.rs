@@ -12,6 +12,7 @@ mod message;
 mod provided;
 mod ring;
 mod silent;
+mod timer;
 mod watches;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,6 +25,7 @@ use std::time::Duration;
 use base::buffer::{Buf, Pool};
 use base::ether::FrameBatch;
 use base::machine::Loan;
+use base::time::Instant;
 use base::transmit::Transmit;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -50,6 +52,7 @@ pub(crate) struct UringEngine {
     dials: BTreeMap<u32, Rc<OwnedFd>>,
     watches: watches::Watches,
     frames: frames::Frames,
+    timer: timer::Timer,
     works: Slab<FileWork>,
     files: Files,
     completions: VecDeque<Completion>,
@@ -133,6 +136,7 @@ impl UringEngine {
             dials: BTreeMap::new(),
             watches: watches::Watches::default(),
             frames: frames::Frames::default(),
+            timer: timer::Timer::default(),
             works: Slab::new(),
             files,
             completions: VecDeque::new(),
@@ -351,7 +355,11 @@ impl UringEngine {
                 self.waker.reset();
                 Event::Nothing
             }
-            Tag::Cancel => Event::Nothing,
+            Tag::Timer => {
+                self.timer.went_off(completion.result);
+                Event::Nothing
+            }
+            Tag::TimerChange | Tag::Cancel => Event::Nothing,
         }
     }
 }
@@ -516,7 +524,7 @@ impl Engine for UringEngine {
         Ok(())
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    fn wait(&mut self, now: Instant, timeout: Option<Duration>) -> io::Result<()> {
         self.hide();
         if self.bell_rings {
             // It fails when there is nothing to read, which is what we want.
@@ -535,12 +543,14 @@ impl Engine for UringEngine {
         self.start_file_work();
         let hurried = std::mem::take(&mut self.hurried) || !self.accepting.is_empty();
         let timeout = if hurried { Some(Duration::ZERO) } else { timeout };
+        let timeout = self.timer.set(&mut self.ring, now, timeout);
         let all_taken = self.ring.submit_and_wait(timeout)?;
         self.ring.completed(&mut self.completions)?;
         if all_taken {
             self.round += 1;
             self.retired.clear();
             self.conclude_silent_sends();
+            self.timer.conclude(&mut self.ring, &self.completions);
             self.frames.conclude(&mut self.ring, &mut self.completions);
         }
         Stats::bump(&mut self.stats.enters, self.ring.take_enters());
@@ -573,7 +583,7 @@ impl Drop for UringEngine {
             conn.as_ref().is_some_and(|conn| conn.silent).then_some(Tag::Send(number))
         };
         let conns = (0..).zip(&self.conns).filter_map(is_silent);
-        let silent: Vec<_> = conns.chain(self.frames.silent()).collect();
+        let silent: Vec<_> = conns.chain(self.frames.silent()).chain(self.timer.silent()).collect();
         if !self.ring.let_go(&silent, LETTING_GO) {
             // The kernel still works on some of it: leak what it may write to.
             std::mem::forget(std::mem::take(&mut self.conns));

@@ -31,6 +31,8 @@ pub(super) enum Tag {
     Watch(u32),
     Frame(u32),
     FrameSent(u32),
+    Timer,
+    TimerChange,
     Waker,
     Cancel,
 }
@@ -80,6 +82,8 @@ impl Ring {
             opcode::Writev::CODE,
             opcode::Fsync::CODE,
             opcode::Fallocate::CODE,
+            opcode::Timeout::CODE,
+            opcode::TimeoutUpdate::CODE,
         ];
         if let Some(missing) = needed.into_iter().find(|code| !probe.is_supported(*code)) {
             return Err(format!("the kernel lacks operation {missing}"));
@@ -255,7 +259,7 @@ impl Drop for Ring {
 }
 
 impl Tag {
-    fn pack(self) -> u64 {
+    pub(super) fn pack(self) -> u64 {
         let (kind, number) = match self {
             Self::Receive(number) => (0, number),
             Self::Send(number) => (1, number),
@@ -267,6 +271,8 @@ impl Tag {
             Self::Watch(number) => (7, number),
             Self::Frame(number) => (8, number),
             Self::FrameSent(number) => (9, number),
+            Self::Timer => (10, 0),
+            Self::TimerChange => (11, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -284,6 +290,8 @@ impl Tag {
             7 => Some(Self::Watch(number)),
             8 => Some(Self::Frame(number)),
             9 => Some(Self::FrameSent(number)),
+            10 => Some(Self::Timer),
+            11 => Some(Self::TimerChange),
             _ => None,
         }
     }
@@ -327,6 +335,8 @@ mod tests {
             Tag::Watch(u32::MAX),
             Tag::Frame(3),
             Tag::FrameSent(4),
+            Tag::Timer,
+            Tag::TimerChange,
             Tag::Waker,
             Tag::Cancel,
         ];

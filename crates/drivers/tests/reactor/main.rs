@@ -20,7 +20,7 @@ use base::time::Instant;
 use drivers::config::{Config, EngineChoice, Limits};
 use drivers::mailbox::Stopped;
 
-use parrot::{ABORT, BABBLE, CLOSE, ECHO, babble_byte, frame};
+use parrot::{ABORT, BABBLE, CLOSE, ECHO, Parrot, babble_byte, frame};
 use rig::{HANG, PORTAL, Rig, pattern, receive, send};
 
 /// Makes a test of each function for each engine.
@@ -51,6 +51,7 @@ with_both_engines! {
     runs_what_is_posted,
     adopts_a_connection_with_its_bytes,
     calls_the_machine_when_its_time_comes,
+    calls_the_machine_when_its_time_comes_however_often_that_moves,
     turns_away_what_is_over_a_limit,
     keeps_to_a_limit_that_changes,
     ends_a_peer_that_takes_nothing_when_that_is_forbidden_later,
@@ -334,6 +335,40 @@ fn calls_the_machine_when_its_time_comes(engine: EngineChoice) {
     assert!(rung[0].since(start) >= span && rung[1].since(start) >= span * 2, "{rung:?} after {start:?}");
 }
 
+fn calls_the_machine_when_its_time_comes_however_often_that_moves(engine: EngineChoice) {
+    let Some(rig) = Rig::start(engine) else { return };
+    for seed in 0..10 {
+        let mut rng = base::rng::Rng::from_seed(seed);
+        for _ in 0..40 {
+            // Sooner than it was, later, or not at all.
+            let span = (rng.below(5) > 0).then(|| Duration::from_micros(rng.below(3000)));
+            let set = move |parrot: &mut Parrot, now: Instant| {
+                parrot.alarms.clear();
+                span.into_iter().for_each(|span| parrot.ring_in(now, span));
+            };
+            rig.handle.post(set).unwrap();
+            std::thread::sleep(Duration::from_micros(rng.below(800)));
+        }
+        let (ask, asked) = std::sync::mpsc::channel();
+        let span = Duration::from_micros(500 + rng.below(5000));
+        rig.handle
+            .post(move |parrot, now: Instant| {
+                parrot.alarms.clear();
+                parrot.rung.clear();
+                parrot.ring_in(now, span);
+                ask.send(now).unwrap();
+            })
+            .unwrap();
+        let start = asked.recv_timeout(HANG).unwrap();
+        rig.await_that("the alarm", |parrot| !parrot.rung.is_empty());
+        let rung = rig.ask(|parrot| parrot.rung.clone());
+        assert!(
+            rung.len() == 1 && rung[0].since(start) >= span,
+            "seed {seed}: {rung:?} after {start:?} + {span:?}"
+        );
+    }
+}
+
 fn turns_away_what_is_over_a_limit(engine: EngineChoice) {
     let Some(rig) = Rig::start_with(Config { engine, connections_per_peer_max: 2, ..Config::default() })
     else {
@@ -482,7 +517,7 @@ fn finishes_file_work_before_it_stops(engine: EngineChoice) {
         queue.submit(FileOp { token, file: file.clone(), kind });
     }
     reactor.handle().stop(HANG).unwrap();
-    reactor.run(&mut parrot::Parrot::default()).unwrap();
+    reactor.run(&mut Parrot::default()).unwrap();
     let mut tokens = Vec::new();
     while let Some(done) = queue.poll() {
         assert!(matches!(done.result, Ok(FileOutcome::Wrote(_))), "{:?}", done.result);

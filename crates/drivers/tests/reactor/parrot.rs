@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use base::buffer::{Buf, Bytes};
@@ -39,6 +40,8 @@ pub(crate) struct Parrot {
     pub(crate) received_calls: usize,
     pub(crate) media_ready: Vec<MediumId>,
     pub(crate) alarms: VecDeque<Instant>,
+    /// Is told of every alarm.
+    pub(crate) bell: Option<Sender<Instant>>,
     pub(crate) rung: Vec<Instant>,
     /// Whether it has more to say to those who say no more.
     pub(crate) stays: bool,
@@ -233,6 +236,7 @@ impl StreamMachine for Parrot {
         while self.alarms.front().is_some_and(|at| *at <= now) {
             self.alarms.pop_front();
             self.rung.push(now);
+            self.bell.iter().for_each(|bell| _ = bell.send(now));
         }
     }
 }

@@ -95,6 +95,8 @@ pub(crate) struct Path {
     pub(crate) backoff: u32,
     loss_at: Option<Instant>,
     data_at: Instant,
+    /// When the newest frame that arrived had been sent, of either space.
+    arrived_at: Instant,
     /// Frames that our port lost for want of room, and what the peer last said of its own.
     pub(crate) overruns: u32,
     peer_overruns: Option<u32>,
@@ -159,6 +161,7 @@ impl Path {
             backoff: 0,
             loss_at: None,
             data_at: now,
+            arrived_at: now,
             overruns: 0,
             peer_overruns: None,
             told_width: None,
@@ -266,6 +269,7 @@ impl Path {
         if ack.sealed && newest.0 > 0 {
             outcome.sealed_at = Some(newest.1);
         }
+        self.arrived_at = self.arrived_at.max(newest.1);
         if frames > 0 {
             let is_sample = rose && newest.0 == ack.largest & PN_COUNT_MASK;
             let delay = Duration::from_micros(u64::from(ack.delay_us));
@@ -308,9 +312,10 @@ impl Path {
             outbox,
         };
         self.loss_at = None;
+        let overtaken = Instant(self.arrived_at.0.saturating_sub(nanos(span)));
         for space in &mut self.spaces {
             let mut first = None;
-            let due = space.out.detect(now, &self.order, round_trip, |pn, sent| {
+            let due = space.out.detect(now, &self.order, round_trip, overtaken, |pn, sent| {
                 first.get_or_insert(pn);
                 lost.lost(sent);
             });

@@ -186,24 +186,32 @@ impl Outgoing {
         Ok(rose)
     }
 
-    /// Gives up what must be lost by now; `lost` is given each such frame. Returns when the next one is due.
+    /// Gives up what must be lost by now, and what was sent before `overtaken`; `lost` is given each such frame. Returns when the next
+    /// one is due.
     pub(crate) fn detect(
         &mut self,
         now: Instant,
         order: &Order,
         round_trip: Duration,
+        overtaken: Instant,
         mut lost: impl FnMut(u64, &Sent),
     ) -> Option<Instant> {
         let patience = order.patience(round_trip);
         let mut due: Option<Instant> = None;
         self.rise();
-        let (from, to) = (self.index(self.low), self.index(self.largest_acked));
-        for (pn, sent) in (self.low..).zip(self.ring.range_mut(from.min(to)..to)) {
+        let from = self.index(self.low);
+        for (pn, sent) in (self.low..).zip(self.ring.range_mut(from..)) {
+            if pn >= self.largest_acked && sent.at >= overtaken {
+                break;
+            }
             if sent.state != State::UnderWay {
                 continue;
             }
             let until = sent.at.after(patience);
-            if (order.counts_frames() && self.largest_acked >= pn + LATER_FRAMES) || until <= now {
+            if sent.at < overtaken
+                || (order.counts_frames() && self.largest_acked >= pn + LATER_FRAMES)
+                || until <= now
+            {
                 sent.state = State::Lost;
                 self.under_way -= 1;
                 lost(pn, sent);

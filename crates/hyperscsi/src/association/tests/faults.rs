@@ -343,3 +343,19 @@ fn nothing_is_sent_into_a_path_that_does_not_answer_while_another_does() {
     assert!(after.frames_sent - before.frames_sent < 40, "{before:?} {after:?}");
     pair.run_until_done(Duration::from_millis(100));
 }
+
+#[test]
+fn once_everything_arrived_no_path_is_probed_for_ever() {
+    for seed in 0..100 {
+        let plan = FramePlan { loss: Odds::one_in(15), ..wire(TEN_GBIT) };
+        let plans = [plan.clone(), plan];
+        let mut pair = Pair::new(&Config { keyed: true, seed, ports: 2, plans, ..Config::lan() });
+        let address = PathAddress { port: EtherPort(1), mac: mac(1, 1) };
+        pair.sides[0].association.add_path(at(0), address, &state(0, 1, 9000));
+        pair.offer(150, 10_000, 20);
+        pair.run_until_done(Duration::from_secs(10));
+        let before = pair.frames;
+        pair.run_for(Duration::from_secs(1));
+        assert!(pair.frames - before < 60, "seed {seed}: {} frames, {:?}", pair.frames - before, pair.sides);
+    }
+}

@@ -45,7 +45,7 @@ fn acknowledge(out: &mut Outgoing, runs: &[(u64, u64)]) -> Result<Vec<u64>, BadA
 
 fn lost(out: &mut Outgoing, now: u64, order: &Order) -> (Vec<u64>, Option<u64>) {
     let mut lost = Vec::new();
-    let due = out.detect(Instant(now), order, RTT, |pn, _| lost.push(pn));
+    let due = out.detect(Instant(now), order, RTT, Instant(0), |pn, _| lost.push(pn));
     (lost, due.map(|due| due.0))
 }
 
@@ -98,6 +98,17 @@ fn on_a_path_that_reorders_only_time_proves_a_loss() {
     order.mistaken(Instant(0), RTT);
     acknowledge(&mut out, &[(10, 11)]).unwrap();
     assert_eq!(lost(&mut out, 50_000, &order), (alloc::vec![], Some(112_500)));
+}
+
+#[test]
+fn what_the_other_space_overtook_is_lost_though_nothing_later_of_its_own_came() {
+    let mut out = sent(10);
+    acknowledge(&mut out, &[(3, 4)]).unwrap();
+    let mut lost = Vec::new();
+    let overtaken = Instant(6_500);
+    out.detect(Instant(10_000), &Order::default(), RTT, overtaken, |pn, _| lost.push(pn));
+    assert_eq!(lost, [1, 2, 4, 5, 6, 7]);
+    assert!(out.is_waiting());
 }
 
 #[test]

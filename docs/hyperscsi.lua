@@ -53,6 +53,7 @@ field("bool", "flags.encrypted", "Encrypted", 8, nil, 0x20)
 field("bool", "flags.data", "Data", 8, nil, 0x10)
 field("bool", "flags.good", "GOOD status", 8, nil, 0x08)
 field("bool", "flags.acks", "Acknowledgement in front", 8, nil, 0x04)
+field("bool", "flags.parts", "Several parts", 8, nil, 0x02)
 field("uint16", "len", "Payload length")
 field("uint32", "sid", "Session", base.HEX)
 field("uint64", "pn", "Packet number", base.HEX)
@@ -75,6 +76,16 @@ field("uint16", "block.len", "Length")
 field("bytes", "item", "Item")
 field("uint8", "item.type", "Type", base.HEX)
 field("uint16", "item.len", "Length")
+
+field("bytes", "part", "Part")
+field("uint16", "part.tag", "Slot", base.DEC, nil, 0x0ff8)
+field("bool", "part.last", "Last", 16, nil, 0x0004)
+field("uint16", "part.fragment", "Fragment", base.DEC, nil, 0x03ff)
+field("bool", "part.data", "Data", 8, nil, 0x10)
+field("bool", "part.good", "GOOD status", 8, nil, 0x08)
+field("uint16", "part.len", "Length")
+field("uint32", "part.xid", "Exchange")
+field("uint32", "part.off", "Offset")
 
 field("uint64", "ack.largest", "Largest packet number", base.HEX)
 field("uint32", "ack.delay", "Delay, us")
@@ -368,19 +379,62 @@ local function block(tree, from, blocks)
   return what[1]
 end
 
-local function payload(tree, from, command, flags)
-  local names = {}
-  if bit.band(flags, 0x04) ~= 0 then names[#names + 1] = block(tree, from, ACKS) end
-  if bit.band(flags, 0x10) ~= 0 then
+-- What one part holds: data, or a block with data or padding behind it.
+local function proper(tree, from, command, is_data, names)
+  if is_data then
     add(tree, "data", from:rest())
     names[#names + 1] = "data"
-    return names
+    return
   end
   names[#names + 1] = block(tree, from, BLOCKS[command])
   while command == 0x21 and from.left > 0 do names[#names + 1] = block(tree, from, ACKS) end
   -- Data behind a command, else padding.
   if command == 0x00 and from.left > 0 then names[#names + 1] = "data" end
   add(tree, command == 0x00 and "data" or "padding", from:rest())
+end
+
+-- The Parts block [4.11]: an entry for each further part. Returns a list of them.
+local function entries(tree, from)
+  local list, about = {}, nil
+  block(tree, from, { { "PARTS", function(branch, body, info)
+    about = branch
+    if info:uint() < 1 or info:uint() > 63 then error("a number of parts that cannot be", 0) end
+    for _ = 1, info:uint() do list[#list + 1] = body:take(14) end
+  end } })
+  for at, entry in ipairs(list) do
+    local place, flags = entry(0, 3):uint(), entry(3, 1):uint()
+    if place >= 0x100000 or bit.band(flags, 0xe7) ~= 0 then error("a reserved bit of a part is set", 0) end
+    local line = about:add(f["part"], entry)
+    line:set_text("further part " .. at)
+    line:add(f["part.tag"], entry(0, 2))
+    line:add(f["part.last"], entry(1, 2))
+    line:add(f["part.fragment"], entry(1, 2))
+    line:add(f["part.data"], entry(3, 1))
+    line:add(f["part.good"], entry(3, 1))
+    line:add(f["part.len"], entry(4, 2))
+    line:add(f["part.xid"], entry(6, 4))
+    line:add(f["part.off"], entry(10, 4))
+  end
+  return list
+end
+
+local function payload(tree, from, command, flags)
+  local names, further = {}, {}
+  if bit.band(flags, 0x04) ~= 0 then names[#names + 1] = block(tree, from, ACKS) end
+  if bit.band(flags, 0x02) ~= 0 then
+    if command > 0x01 then error("parts in a frame that has none", 0) end
+    further = entries(tree, from)
+  end
+  local len = from.left
+  for _, entry in ipairs(further) do len = len - entry(4, 2):uint() end
+  if len < 0 then error("parts longer than the payload", 0) end
+  proper(tree, reader(from:take(len)), command, bit.band(flags, 0x10) ~= 0, names)
+  for at, entry in ipairs(further) do
+    local part = from:take(entry(4, 2):uint())
+    local branch = part and tree:add(f["part"], part) or tree
+    if part then branch:set_text(string.format("Part %d: exchange %u", at + 1, entry(6, 4):uint())) end
+    proper(branch, reader(part), command, bit.band(entry(3, 1):uint(), 0x10) ~= 0, names)
+  end
   return names
 end
 
@@ -391,7 +445,7 @@ local function frame(tree, from, info)
   local protected, encrypted = code:uint() >= 0x80, bit.band(bits, 0x20) ~= 0
   add(tree, "protected", code)
   local branch = add(tree, "flags", flags)
-  for _, name in ipairs({ "elicits", "phase", "encrypted", "data", "good", "acks" }) do
+  for _, name in ipairs({ "elicits", "phase", "encrypted", "data", "good", "acks", "parts" }) do
     add(branch, "flags." .. name, flags)
   end
   local len = from:take(2)

@@ -51,7 +51,7 @@ impl World {
         let opened = self.opener.open(self.now, &header, &mut frame);
         assert!(opened.is_err() || !header.protected, "somebody made a tag without the key");
         if let Ok(payload) = opened {
-            hyper::read(header.cmd, header.flags, payload);
+            hyper::read(&header, payload);
         }
     }
 
@@ -62,7 +62,7 @@ impl World {
         // So that the header is legal: no reserved bit, this version, and a trailer behind no payload.
         head[0] &= 0x0f;
         head[3] = hyperscsi::frame::VERSION;
-        head[5] &= !0x03;
+        head[5] &= !0x01;
         head[6..8].fill(0);
         head[4] |= 0x80;
         head.resize(HEADER_LEN + 16, 0);
@@ -91,7 +91,7 @@ impl World {
         let (parsed, _) = Header::parse(&frame).unwrap();
         assert_eq!(parsed, header);
         assert_eq!(self.opener.open(self.now, &parsed, &mut frame).as_deref(), Ok(payload));
-        hyper::read(header.cmd, header.flags, payload);
+        hyper::read(&header, payload);
     }
 }
 

@@ -143,9 +143,12 @@ impl World {
                 self.give(end, frame);
             }
         }
-        if self.session.is_up() && self.session.open() < 4 {
-            let request = Request { data_in_len: 36, ..Request::new(0, Cdb::new(&CDB).unwrap()) };
-            _ = self.session.submit(self.now, request);
+        // Several at once, so that they share frames.
+        for _ in self.session.open()..4 {
+            if self.session.is_up() {
+                let request = Request { data_in_len: 36, ..Request::new(0, Cdb::new(&CDB).unwrap()) };
+                _ = self.session.submit(self.now, request);
+            }
         }
     }
 

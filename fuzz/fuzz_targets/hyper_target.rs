@@ -167,7 +167,7 @@ impl World {
         head[0] &= 0x0f;
         head[3] = VERSION;
         head[4] &= 0x7f;
-        head[5] &= !(0x03 | Flags::PHASE.0 | Flags::ENCRYPTED.0);
+        head[5] &= !(0x01 | Flags::PHASE.0 | Flags::ENCRYPTED.0);
         head[6..8].fill(0);
         head.resize(HEADER_LEN + 16, 0);
         let Ok((mut header, _)) = Header::parse(&head) else { return };

@@ -82,7 +82,7 @@ impl World {
         head[0] &= 0x0f;
         head[3] = VERSION;
         head[4] |= 0x80;
-        head[5] &= !0x03;
+        head[5] &= !0x01;
         head[6..8].fill(0);
         head.resize(HEADER_LEN + 16, 0);
         let Ok((mut header, _)) = Header::parse(&head) else { return };

@@ -1,6 +1,6 @@
 //! HyperSCSI: every payload parser, and whether what they take is what the encoders would write.
 
-use hyperscsi::frame::{Cmd, Flags};
+use hyperscsi::frame::{Cmd, Flags, Header};
 use hyperscsi::pdu::Malformed;
 use hyperscsi::pdu::abort::Abort;
 use hyperscsi::pdu::ack::{Ack, RANGES_MAX, Ranges};
@@ -9,20 +9,48 @@ use hyperscsi::pdu::command::Request;
 use hyperscsi::pdu::disconnect::Disconnect;
 use hyperscsi::pdu::discovery::Discovery;
 use hyperscsi::pdu::negotiate::{Negotiate, Negotiated};
+use hyperscsi::pdu::parts::{self, PARTS_MAX, Parts};
 use hyperscsi::pdu::reply::Reply;
 
-/// Reads a payload as a frame with this command and these flags has it.
-pub fn read(cmd: Cmd, flags: Flags, mut payload: &[u8]) {
-    if flags.has(Flags::ACKS) {
+/// Reads a payload as a frame with this header has it.
+pub fn read(header: &Header, mut payload: &[u8]) {
+    if header.flags.has(Flags::ACKS) {
         match ack(payload) {
             Ok(rest) => payload = rest,
             Err(_) => return,
         }
     }
-    if flags.has(Flags::DATA) {
+    if header.flags.has(Flags::PARTS) {
+        parts(header, payload);
+    } else {
+        proper(header, payload);
+    }
+}
+
+/// Reads parts: none overlaps another, nothing is left over, and written again they are the same.
+fn parts(header: &Header, payload: &[u8]) {
+    let Ok(parts) = Parts::parse(payload) else { return };
+    let (mut headers, mut behind) = (Vec::new(), Vec::new());
+    parts.each(header, &mut |part, bytes| {
+        assert!(part.cmd == header.cmd && part.pn == header.pn && usize::from(part.len) == bytes.len());
+        proper(part, bytes);
+        headers.push(*part);
+        behind.extend_from_slice(bytes);
+    });
+    assert!(payload.ends_with(&behind) && headers.len() == parts.count() && headers.len() <= PARTS_MAX);
+    let mut written = written(|out| parts::encode(headers[1..].iter().copied(), out));
+    written.extend_from_slice(&behind);
+    let mut again = Vec::new();
+    Parts::parse(&written).unwrap().each(header, &mut |part, _| again.push(*part));
+    assert_eq!(again, headers);
+}
+
+/// Reads what a frame carries, or one of its parts.
+fn proper(header: &Header, payload: &[u8]) {
+    if header.flags.has(Flags::DATA) {
         return;
     }
-    match cmd {
+    match header.cmd {
         Cmd::Request => {
             if let Ok((request, data)) = Request::parse(payload) {
                 let written = written(|out| request.encode(out));

@@ -34,6 +34,8 @@ pub enum Bug {
     FramesAckUnkept,
     /// HyperSCSI: what was lost of a message is not sent again.
     FramesForgetRange,
+    /// HyperSCSI: of a frame that was lost, only the first part is sent again.
+    FramesForgetParts,
     /// HyperSCSI: late data of an exchange that is over goes to the one that has its slot.
     FramesTakeLate,
     /// HyperSCSI: keys are kept for ever.
@@ -46,7 +48,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every bug.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::SkipHeaderDigest,
         Self::SkipDataDigest,
         Self::ExecuteTwice,
@@ -61,6 +63,7 @@ impl Bug {
         Self::FramesForgetReplays,
         Self::FramesAckUnkept,
         Self::FramesForgetRange,
+        Self::FramesForgetParts,
         Self::FramesTakeLate,
         Self::FramesKeepKeys,
         Self::FramesReuseNumber,

@@ -22,6 +22,7 @@ use hyperscsi::pdu::negotiate::{
     Accept, Answer, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start, StretchCost,
 };
 use hyperscsi::pdu::parameters::Parameters;
+use hyperscsi::pdu::parts;
 use hyperscsi::pdu::reply::{ManageResult, Reply, Response, TransferReady};
 use hyperscsi::seal::{Level, Sealer, SessionKeys};
 use hyperscsi::{ETHERTYPE, Role};
@@ -161,6 +162,7 @@ impl Capture {
             let data: &[u8] = if payload.1 == "COMMAND, data" { &[0x5a; 512] } else { &[] };
             self.frame(header, level, payload, data);
         }
+        self.several(level);
         let acked = payload("ACK of protected frames, data", |out| ack().encode(ranges().into_iter(), out));
         let flags = Flags::ELICITS.with(Flags::DATA).with(Flags::GOOD).with(Flags::ACKS);
         let data = [0xa5; 8000];
@@ -173,7 +175,41 @@ impl Capture {
         }
     }
 
-    fn frame(&mut self, mut header: Header, level: Level, (payload, name): Payload, data: &[u8]) {
+    /// Frames of several parts, requests and replies.
+    fn several(&mut self, level: Level) {
+        let of = |cmd| blocks().into_iter().filter(move |(own, _)| *own == cmd).map(|(_, payload)| payload);
+        for cmd in [Cmd::Request, Cmd::Reply] {
+            let mut parts: Vec<(Header, Payload)> = Vec::new();
+            for (at, block) in (7..).zip(of(cmd).chain([(vec![0xa5; 600], "data"), (Vec::new(), "data")])) {
+                let is_data = block.1 == "data";
+                let flags = if is_data { Flags::DATA.with(Flags::GOOD) } else { Flags::default() };
+                let len = u16::try_from(block.0.len()).unwrap_or_default();
+                let off = if is_data { 4096 } else { 0 };
+                let (tag, xid) = (at, u32::from(at) * 100);
+                // The data of a write stands behind its block; here there is none.
+                let name = if block.1 == "COMMAND, data" { "COMMAND" } else { block.1 };
+                parts.push((
+                    Header { cmd, tag, fragment: at, flags, len, xid, off, ..header() },
+                    (block.0, name),
+                ));
+            }
+            let (first, further) = match parts.split_first() {
+                Some(((first, _), further)) => (*first, further),
+                None => return,
+            };
+            let mut whole = Vec::new();
+            ack().encode(ranges().into_iter(), &mut whole);
+            parts::encode(further.iter().map(|(header, _)| *header), &mut whole);
+            parts.iter().for_each(|(_, (bytes, _))| whole.extend_from_slice(bytes));
+            let mut names = vec!["ACK of protected frames"];
+            names.extend(parts.iter().map(|(_, (_, name))| *name));
+            let flags = first.flags.with(Flags::ELICITS).with(Flags::ACKS).with(Flags::PARTS);
+            let header = Header { flags, sid: 0x0a0b_0c0d, ..first };
+            self.frame(header, level, (whole, &names.join(", ")), &[]);
+        }
+    }
+
+    fn frame(&mut self, mut header: Header, level: Level, (payload, name): (Vec<u8>, &str), data: &[u8]) {
         self.count += 1;
         let reply = matches!(header.cmd, Cmd::Reply | Cmd::Negotiated);
         header.protected = level != Level::None;

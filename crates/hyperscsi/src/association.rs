@@ -27,7 +27,7 @@ use base::time::{Duration, Instant};
 
 pub use self::account::{PathWidth, Stats};
 pub use self::drops::{Dropped, Drops};
-use crate::outbox::{Done, Outbox};
+use crate::outbox::{Chunk, Done, Outbox};
 pub use crate::outbox::{HEAD_LEN_MAX, Message, MessageId};
 use crate::path::space::PATH_SHIFT;
 use crate::path::{Outcome, Path};
@@ -203,6 +203,8 @@ pub struct Association {
     exhausted: bool,
     dice: Rng,
     scratch: Vec<u8>,
+    /// The parts behind the first of the frame that is made, kept so that no frame allocates.
+    further: Vec<Chunk>,
     drops: Drops,
     /// What paths did that are gone.
     past: PathTotals,
@@ -252,6 +254,7 @@ impl Association {
             exhausted: false,
             dice,
             scratch: Vec::new(),
+            further: Vec::new(),
             drops: Drops::default(),
             past: PathTotals::default(),
             key_updates: 0,

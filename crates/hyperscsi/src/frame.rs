@@ -67,6 +67,11 @@ impl Cmd {
             _ => return None,
         })
     }
+
+    /// Returns whether its frames may be of several parts: those that carry what commands are made of.
+    pub const fn has_parts(self) -> bool {
+        matches!(self, Self::Request | Self::Reply)
+    }
 }
 
 /// The bits of the FLAGS byte.
@@ -86,6 +91,8 @@ impl Flags {
     pub const GOOD: Self = Self(0x08);
     /// An acknowledgement stands before the payload proper.
     pub const ACKS: Self = Self(0x04);
+    /// The payload proper is of several parts: a block that tells of the further ones stands before it.
+    pub const PARTS: Self = Self(0x02);
 
     /// Returns whether all bits of `other` are set.
     pub const fn has(self, other: Self) -> bool {
@@ -96,6 +103,36 @@ impl Flags {
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+}
+
+/// Where a payload belongs, as the historical protocol has it: the front of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) tag: u16,
+    pub(crate) last: bool,
+    pub(crate) fragment: u16,
+}
+
+impl Place {
+    pub(crate) fn to_bytes(self) -> [u8; 3] {
+        let word = (u32::from(self.tag & 0x1ff) << 11)
+            | (u32::from(self.last) << 10)
+            | u32::from(self.fragment & 0x3ff);
+        let [_, bytes @ ..] = word.to_be_bytes();
+        bytes
+    }
+
+    /// Returns what 24 bits say; `None` if a reserved one is set.
+    pub(crate) fn from_word(word: u32) -> Option<Self> {
+        let [.., tag_high, tag_low] = (word >> 11).to_be_bytes();
+        let [.., fragment_high, fragment_low] = (word & 0x3ff).to_be_bytes();
+        let place = Self {
+            tag: u16::from_be_bytes([tag_high, tag_low]),
+            last: word & 0x400 != 0,
+            fragment: u16::from_be_bytes([fragment_high, fragment_low]),
+        };
+        (word >> 20 == 0).then_some(place)
     }
 }
 
@@ -152,10 +189,8 @@ impl From<PastEnd> for BadFrame {
 impl Header {
     /// Returns the header as bytes.
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
-        let word = (u32::from(self.tag & 0x1ff) << 11)
-            | (u32::from(self.last) << 10)
-            | u32::from(self.fragment & 0x3ff);
-        let [_, w0, w1, w2] = word.to_be_bytes();
+        let place = Place { tag: self.tag, last: self.last, fragment: self.fragment };
+        let [w0, w1, w2] = place.to_bytes();
         let mut out = [0; HEADER_LEN];
         let fixed = [w0, w1, w2, VERSION, (u8::from(self.protected) << 7) | self.cmd as u8, self.flags.0];
         let (head, rest) = out.split_at_mut(fixed.len());
@@ -184,19 +219,23 @@ impl Header {
         if version != VERSION {
             return Err(BadFrame::Version);
         }
-        let [_, head, _, _] = word.to_be_bytes();
+        let Place { tag, last, fragment } = Place::from_word(word).ok_or(BadFrame::Reserved)?;
         let keyed = Flags(flags & (Flags::PHASE.0 | Flags::ENCRYPTED.0));
-        if head >> 4 != 0 || flags & 0x03 != 0 || (code & 0x80 == 0 && keyed != Flags::default()) {
+        if flags & 0x01 != 0 || (code & 0x80 == 0 && keyed != Flags::default()) {
             return Err(BadFrame::Reserved);
         }
-        let [.., tag_high, tag_low] = (word >> 11).to_be_bytes();
-        let [.., fragment_high, fragment_low] = (word & 0x3ff).to_be_bytes();
+        let cmd = Cmd::from_code(code & 0x7f).ok_or(BadFrame::Command)?;
+        //= hyperscsi#section-4.11
+        //# A frame of any other CMD with PARTS MUST be dropped
+        if Flags(flags).has(Flags::PARTS) && !cmd.has_parts() {
+            return Err(BadFrame::Reserved);
+        }
         let header = Self {
-            tag: u16::from_be_bytes([tag_high, tag_low]),
-            last: word & 0x400 != 0,
-            fragment: u16::from_be_bytes([fragment_high, fragment_low]),
+            tag,
+            last,
+            fragment,
             protected: code & 0x80 != 0,
-            cmd: Cmd::from_code(code & 0x7f).ok_or(BadFrame::Command)?,
+            cmd,
             flags: Flags(flags),
             len: reader.u16()?,
             sid: reader.u32()?,
@@ -255,6 +294,23 @@ mod tests {
         assert_eq!(frame(4, 0x30), Err(BadFrame::Command));
         assert_eq!(frame(5, 0x01), Err(BadFrame::Reserved));
         assert_eq!(frame(0, 0x1d), Err(BadFrame::Reserved));
+        let parts = Header { flags: Flags::PARTS, ..sample() };
+        assert_eq!(frame(5, 0x02), Ok((parts, 47)));
         assert_eq!(frame(4, 0x01), Ok((Header { protected: false, ..sample() }, 35)));
+    }
+
+    //= hyperscsi#section-4.11
+    //= type=test
+    //# A frame of any other CMD with PARTS MUST be dropped
+    #[test]
+    fn only_requests_and_replies_have_parts() {
+        for code in 0..=0x7f {
+            let Some(cmd) = Cmd::from_code(code) else { continue };
+            let header = Header { cmd, flags: Flags::PARTS, ..sample() };
+            let mut frame = header.to_bytes().to_vec();
+            frame.resize(60, 0);
+            let want = if code > 1 { Err(BadFrame::Reserved) } else { Ok((header, 47)) };
+            assert_eq!(Header::parse(&frame), want);
+        }
     }
 }

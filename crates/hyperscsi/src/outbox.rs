@@ -6,6 +6,8 @@
 //! Who sends first: urgent messages, then what was lost, then the others. Among those, short and long ones take turns, a portion
 //! each, so that a command does not wait for the end of a transfer; long ones follow each other, as whole as can be, so that
 //! what they carry is complete at the other end while it is still in the cache there.
+//!
+//! What is left of a frame behind a part takes those that come next, for as long as each of them fits whole.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -220,6 +222,18 @@ impl Outbox {
         Some(chunk)
     }
 
+    /// Takes the next part of a lane for the frame in which `first` goes out: if it is as long as what is there to take, that has at most
+    /// `room` bytes, and the frame is one in which it may travel. It counts as sent.
+    pub(crate) fn take_beside(&mut self, lane: usize, room: usize, first: &Chunk) -> Option<Chunk> {
+        let Message { cmd, level, .. } = self.entries.get(first.key)?.message;
+        let (key, from, to) = self.lanes.get_mut(lane)?.front(&mut self.entries)?;
+        let next = &self.entries.get(key)?.message;
+        //= hyperscsi#section-4.11
+        //# They MUST all have the level of the frame.
+        let fits = cmd.has_parts() && next.cmd == cmd && next.level == level && index(to - from) <= room;
+        if fits { self.take(lane, room) } else { None }
+    }
+
     /// Returns the message that a part belongs to, unless it is done or was withdrawn.
     pub(crate) fn message(&self, chunk: &Chunk) -> Option<&Message> {
         self.entries.get(chunk.key).map(|entry| &entry.message)
@@ -295,6 +309,20 @@ impl Lane {
             (self.long_turn, self.spent) = (long, 0);
         }
         if long { &mut self.long } else { &mut self.short }
+    }
+
+    /// Returns what is to be taken next: of which message, from where to where.
+    fn front(&mut self, entries: &mut Arena<Entry>) -> Option<(Key, u32, u32)> {
+        self.settle(entries);
+        if self.urgent.is_empty()
+            && let Some(key) = self.lost.front().copied()
+        {
+            let (from, to) = entries.get(key)?.lost.first()?;
+            return Some((key, u32::try_from(from).ok()?, u32::try_from(to).ok()?));
+        }
+        let key = self.urgent.front().copied().or_else(|| self.whose_turn().front().copied())?;
+        let entry = entries.get(key)?;
+        Some((key, entry.next, entry.len))
     }
 
     /// Drops what is done or was withdrawn from the front of the queues.

@@ -25,9 +25,9 @@ use self::congestion::Congestion;
 use self::loss::Order;
 use self::pmtu::Pmtu;
 use self::rtt::Rtt;
-use self::space::{BadAck, Carried, Incoming, Outgoing, Sent, State};
+use self::space::{BadAck, Carried, Further, Incoming, Outgoing, Sent, State};
 use crate::association::{PathWidth, Plan};
-use crate::outbox::{Done, HEAD_LEN_MAX, Outbox};
+use crate::outbox::{Chunk, Done, HEAD_LEN_MAX, Outbox};
 use crate::pdu::ack::{Ack, PN_COUNT_MASK};
 use crate::pdu::parameters::Repair;
 
@@ -195,14 +195,22 @@ impl Path {
         micros.max(1).saturating_mul(64 + queue)
     }
 
-    /// Takes note of a frame that left. `data` says whether it carried any.
-    pub(crate) fn sent(&mut self, now: Instant, lane: usize, len: usize, elicits: bool, carried: Carried) {
+    /// Takes note of a frame that left, and of the parts behind its first.
+    pub(crate) fn sent(
+        &mut self,
+        now: Instant,
+        lane: usize,
+        len: usize,
+        elicits: bool,
+        carried: Carried,
+        further: &[Chunk],
+    ) {
         let state = if elicits { State::UnderWay } else { State::Settled };
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         self.stats.frames_sent += 1;
         self.stats.bytes_sent += u64::from(len);
         if let Some(space) = self.spaces.get_mut(lane) {
-            space.out.push(Sent { at: now, len, state, repeated: false, carried });
+            space.out.push(Sent::new(now, len, state, carried), further);
         }
         if elicits {
             self.congestion.sent(now, u64::from(len));
@@ -242,7 +250,7 @@ impl Path {
         let mut probe = None;
         let Some(space) = self.spaces.get_mut(usize::from(ack.sealed)) else { return Ok(outcome) };
         let pmtu = &mut self.pmtu;
-        let rose = space.out.acknowledge(ack, |pn, sent| {
+        let rose = space.out.acknowledge(ack, |pn, sent, further| {
             if sent.state == State::UnderWay {
                 bytes += u64::from(sent.len);
                 frames += 1;
@@ -255,8 +263,10 @@ impl Path {
             match sent.carried {
                 Carried::Chunk(chunk) => {
                     pmtu.acked(index(sent.len), sent.at);
-                    if let Some(message) = outbox.arrived(&chunk) {
-                        done(message);
+                    for chunk in core::iter::once(&chunk).chain(further) {
+                        if let Some(message) = outbox.arrived(chunk) {
+                            done(message);
+                        }
                     }
                 }
                 Carried::Mtu(len) => probe = Some(len),
@@ -315,12 +325,12 @@ impl Path {
         let overtaken = Instant(self.arrived_at.0.saturating_sub(nanos(span)));
         for space in &mut self.spaces {
             let mut first = None;
-            let due = space.out.detect(now, &self.order, round_trip, overtaken, |pn, sent| {
+            let due = space.out.detect(now, &self.order, round_trip, overtaken, |pn, sent, further| {
                 first.get_or_insert(pn);
-                lost.lost(sent);
+                lost.lost(sent, further);
             });
             if let (Repair::Window, Some(first)) = (self.repair, first) {
-                space.out.give_up(first, |_, sent| lost.again(sent));
+                space.out.give_up(first, |sent, further| lost.again(sent, further));
             }
             self.loss_at = [self.loss_at, due].into_iter().flatten().min();
             space.out.forget(Instant(now.0.saturating_sub(nanos(round_trip.saturating_mul(3)))));
@@ -363,18 +373,14 @@ impl Path {
         self.probes = PROBES;
         self.announced = false;
         self.stats.timeouts += 1;
-        let mut left = PROBES;
+        let mut left = usize::from(PROBES);
         for space in self.spaces.iter_mut().rev() {
-            while let Some(sent) = space.out.oldest().filter(|_| left > 0) {
-                sent.repeated = true;
-                left -= 1;
-                match sent.carried {
-                    Carried::Chunk(chunk) => _ = outbox.lost(&chunk),
-                    Carried::PathStep => self.step_wanted = true,
-                    Carried::Receives => self.receives_wanted = true,
-                    Carried::Mtu(_) | Carried::Nothing => {}
-                }
-            }
+            left -= space.out.repeat(left, |carried, further| match carried {
+                Carried::Chunk(chunk) => again(outbox, &chunk, further),
+                Carried::PathStep => self.step_wanted = true,
+                Carried::Receives => self.receives_wanted = true,
+                Carried::Mtu(_) | Carried::Nothing => {}
+            });
         }
         self.arm(now);
     }
@@ -382,9 +388,9 @@ impl Path {
     /// Hands everything that is under way to other paths.
     pub(crate) fn hand_over(&mut self, outbox: &mut Outbox) {
         for space in &mut self.spaces {
-            space.out.repeat_all(|carried| {
+            space.out.repeat(usize::MAX, |carried, further| {
                 if let Carried::Chunk(chunk) = carried {
-                    outbox.lost(&chunk);
+                    again(outbox, &chunk, further);
                 }
             });
         }
@@ -521,7 +527,7 @@ struct Lost<'a> {
 }
 
 impl Lost<'_> {
-    fn lost(&mut self, sent: &Sent) {
+    fn lost(&mut self, sent: &Sent, further: Further<'_>) {
         self.stats.frames_lost += 1;
         if let Carried::Mtu(len) = sent.carried {
             self.congestion.forgotten(u64::from(sent.len));
@@ -532,26 +538,34 @@ impl Lost<'_> {
             self.changed = true;
             self.congestion.set_frame_len(self.pmtu.current() as u64);
         }
-        self.repeat(sent);
+        self.repeat(sent, further);
     }
 
     /// Takes what may have arrived as lost.
-    fn again(&mut self, sent: &Sent) {
+    fn again(&mut self, sent: &Sent, further: Further<'_>) {
         self.congestion.forgotten(u64::from(sent.len));
         match sent.carried {
             Carried::Mtu(len) => self.pmtu.probe_lost(self.now, usize::from(len)),
-            _ => self.repeat(sent),
+            _ => self.repeat(sent, further),
         }
     }
 
-    fn repeat(&mut self, sent: &Sent) {
+    fn repeat(&mut self, sent: &Sent, further: Further<'_>) {
         match sent.carried {
             Carried::Chunk(chunk) if is(Bug::FramesForgetRange) && chunk.from > 0 => {}
-            Carried::Chunk(chunk) if !sent.repeated => _ = self.outbox.lost(&chunk),
+            Carried::Chunk(chunk) if !sent.repeated => again(self.outbox, &chunk, further),
             Carried::PathStep => *self.step_wanted = true,
             Carried::Receives => *self.receives_wanted = true,
             Carried::Chunk(_) | Carried::Mtu(_) | Carried::Nothing => {}
         }
+    }
+}
+
+/// Lets the outbox send again what a frame carried.
+fn again(outbox: &mut Outbox, first: &Chunk, further: Further<'_>) {
+    outbox.lost(first);
+    if !is(Bug::FramesForgetParts) {
+        further.for_each(|chunk| _ = outbox.lost(chunk));
     }
 }
 

@@ -36,6 +36,7 @@ pub mod discovery;
 pub mod name;
 pub mod negotiate;
 pub mod parameters;
+pub mod parts;
 pub mod reply;
 
 use alloc::vec::Vec;

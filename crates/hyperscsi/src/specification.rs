@@ -23,6 +23,7 @@ use crate::path::{MTU_MIN, PROBE_INTERVAL_MAX};
 use crate::pdu::ack::RANGES_MAX;
 use crate::pdu::negotiate::HELLO_PAYLOAD_MIN;
 use crate::pdu::parameters::Parameters;
+use crate::pdu::parts::PARTS_MAX;
 use crate::seal::{KEEP_MAX, UPDATE_AFTER_BYTES, UPDATE_AFTER_FRAMES, UPDATE_EVERY};
 
 const DOCUMENT: &str = include_str!("../../../docs/hyperscsi.md");
@@ -68,6 +69,7 @@ fn every_constant_of_the_specification_is_that_of_the_code() {
         ("beyond the credit", format!("{BEYOND_MAX}")),
         ("ranges in an Ack", format!("{RANGES_MAX}")),
         ("exchange window", format!("{}", numbers::WINDOW)),
+        ("parts of a frame", format!("{PARTS_MAX}")),
         ("block, at most", format!("{HEAD_LEN_MAX} bytes")),
         ("key update", format!("{} frames, {} bytes", power(UPDATE_AFTER_FRAMES), power(UPDATE_AFTER_BYTES))),
         ("key update, at most", format!("once in {}; old keys {}", span(UPDATE_EVERY), span(KEEP_MAX))),

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use base::ether::Mac;
-use hyperscsi::frame::Cmd;
+use hyperscsi::frame::{Cmd, Flags, Header};
 use hyperscsi::pdu::abort::{Abort, AbortReason, AbortResult};
 use hyperscsi::pdu::ack::{Ack, Range, Ranges};
 use hyperscsi::pdu::ask::{Ask, Path};
@@ -16,6 +16,7 @@ use hyperscsi::pdu::negotiate::{
     self, Accept, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start, StretchCost,
 };
 use hyperscsi::pdu::parameters::Parameters;
+use hyperscsi::pdu::parts::{self, Parts};
 use hyperscsi::pdu::reply::{ManageResult, Reply, Response, TransferReady};
 use hyperscsi::seal::Level;
 
@@ -30,18 +31,23 @@ impl Vectors {
     fn add(&mut self, cmd: Cmd, what: &str, encode: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = Vec::new();
         encode(&mut bytes);
+        self.print(what, &bytes);
+        self.payloads.push((cmd, bytes));
+    }
+
+    fn print(&mut self, what: &str, bytes: &[u8]) {
         writeln!(self.text, "{what} =").unwrap();
         for line in bytes.chunks(32) {
             let hex: String = line.iter().map(|byte| format!("{byte:02x}")).collect();
             writeln!(self.text, "  {hex}").unwrap();
         }
-        self.payloads.push((cmd, bytes));
     }
 
     fn made() -> Self {
         let mut vectors = Self::default();
         vectors.exchanges();
         vectors.transport();
+        vectors.parts();
         vectors.outside();
         vectors
     }
@@ -108,6 +114,37 @@ impl Vectors {
         }
     }
 
+    /// A payload proper of three parts: what the first one is says the header.
+    fn parts(&mut self) -> Vec<u8> {
+        let mut first = Vec::new();
+        Reply::Managed(ManageResult::COMPLETE).encode(&mut first);
+        let mut ready = Vec::new();
+        Reply::TransferReady(TransferReady { number: 2, offset: 65536, len: 131_072 }).encode(&mut ready);
+        let header = Header {
+            tag: 5,
+            last: true,
+            fragment: 0,
+            protected: false,
+            cmd: Cmd::Reply,
+            flags: Flags::DATA.with(Flags::GOOD),
+            len: 8,
+            sid: 0,
+            pn: 0,
+            xid: 6,
+            off: 4096,
+        };
+        let (flags, len) = (Flags::default(), u16::try_from(ready.len()).unwrap());
+        let further = [header, Header { tag: 7, flags, len, xid: 8, off: 0, ..header }];
+        let mut bytes = Vec::new();
+        parts::encode(further.into_iter(), &mut bytes);
+        bytes.extend_from_slice(&first);
+        bytes.extend_from_slice(b"the data");
+        bytes.extend_from_slice(&ready);
+        let text = "PARTS: MANAGED; 8 bytes of data from 4096 on, GOOD, slot 5, exchange 6; TRANSFER READY, slot 7, exchange 8";
+        self.print(text, &bytes);
+        bytes
+    }
+
     fn outside(&mut self) {
         let (group, target) =
             (GroupName::new("backup").unwrap(), Name::new("iqn.2026-01.org.example:disk").unwrap());
@@ -169,6 +206,41 @@ fn payloads_are_those_of_the_specification() {
     let made = Vectors::made().text;
     let document = include_str!("../../../docs/hyperscsi.md");
     assert!(document.contains(&made), "docs/hyperscsi.md prints others than are made now:\n{made}");
+}
+
+#[test]
+fn the_parts_of_the_specification_are_three_and_each_is_what_it_says() {
+    let bytes = Vectors::default().parts();
+    let frame = Header {
+        tag: 1,
+        last: true,
+        fragment: 0,
+        protected: false,
+        cmd: Cmd::Reply,
+        flags: Flags::ELICITS.with(Flags::PARTS),
+        len: u16::try_from(bytes.len()).unwrap(),
+        sid: 1,
+        pn: 1,
+        xid: 2,
+        off: 0,
+    };
+    let mut read = Vec::new();
+    Parts::parse(&bytes).unwrap().each(&frame, &mut |header, payload| {
+        let is_data = header.flags.has(Flags::DATA);
+        let what = if is_data {
+            String::from_utf8(payload.to_vec()).unwrap()
+        } else {
+            format!("{:?}", Reply::parse(payload).unwrap())
+        };
+        read.push((header.tag, header.xid, header.off, header.flags.has(Flags::GOOD), what));
+    });
+    assert_eq!(read.len(), 3);
+    assert_eq!(read[0], (1, 2, 0, false, format!("{:?}", Reply::Managed(ManageResult::COMPLETE))));
+    assert_eq!(read[1], (5, 6, 4096, true, "the data".into()));
+    assert!(
+        read[2].4.starts_with("TransferReady") && (read[2].0, read[2].1, read[2].3) == (7, 8, false),
+        "{read:?}"
+    );
 }
 
 #[test]

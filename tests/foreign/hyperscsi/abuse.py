@@ -56,7 +56,7 @@ def answers_only_frames(options):
         for bit in source.sample(range(whole * 8), 24):
             flipped = lambda question: bytes(byte ^ (1 << bit % 8 if at == bit // 8 else 0) for at, byte in enumerate(question))
             expect(not heard(flipped), f"a question with bit {bit} flipped is answered")
-        for name, changed in (("version", {"version": 0x10}), ("reserved bit", {"res": 1}), ("flag", {"flags": 1}), ("longer", {"length": 65535}),
+        for name, changed in (("version", {"version": 0x10}), ("reserved bit", {"res": 1}), ("flag", {"flags": 1}), ("parts", {"flags": 2}), ("longer", {"length": 65535}),
                               ("shorter", {"length": 3}), ("session", {"sid": 7}), ("command", {"cmd": 0x7F})):
             def otherwise(question):
                 payload = question[raw.HEADER_LEN:-4]

@@ -12,11 +12,13 @@ use crate::path::PathAddress;
 use crate::path::space::BadAck;
 use crate::pdu::ack::Ack;
 use crate::pdu::ask::{Ask, Path as Step};
+use crate::pdu::parts::Parts;
 use crate::seal::Level;
 
 impl Association {
-    /// Takes a frame whose header was parsed and names this session. `deliver` is given the header and the payload proper of
-    /// a frame that concerns an exchange or the end of the session, if it is genuine and new.
+    /// Takes a frame whose header was parsed and names this session. If it is genuine and new, and concerns exchanges or the end
+    /// of the session, `deliver` is given its payload proper with the header; of several parts, each with the header that it would have in
+    /// a frame of its own.
     ///
     /// # Errors
     /// [`Dropped`], for counting: nobody above heard of it.
@@ -60,20 +62,32 @@ impl Association {
                 self.events.push_back(Event::PathUp(path.id));
             }
         }
-        let mut rest = payload;
-        if header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS) {
-            let (ack, behind) = Ack::parse(rest).map_err(|_| Dropped::Malformed)?;
-            rest = behind;
+        let (ack, rest) = match header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS) {
+            true => {
+                Ack::parse(payload).map(|(ack, rest)| (Some(ack), rest)).map_err(|_| Dropped::Malformed)?
+            }
+            false => (None, payload),
+        };
+        //= hyperscsi#section-4.11
+        //# A receiver MUST check the whole block before it looks at any part, and drop the payload whole if something
+        //# is wrong with it
+        let parts =
+            header.flags.has(Flags::PARTS).then(|| Parts::parse(rest).map_err(|_| Dropped::Malformed));
+        let parts = parts.transpose()?;
+        if let Some(ack) = ack {
             self.acknowledged(now, &ack)?;
         }
         match header.cmd {
             Cmd::Ack => {}
             _ if is(Bug::FramesAckUnkept) && header.flags.has(Flags::DATA) && pn % 64 == 63 => {}
             Cmd::Ask => self.asked(now, index, lane, Ask::parse(rest).map_err(|_| Dropped::Malformed)?),
-            _ => {
-                header.len = u16::try_from(rest.len()).unwrap_or(header.len);
-                deliver(&header, rest);
-            }
+            _ => match parts {
+                Some(parts) => parts.each(&header, deliver),
+                None => {
+                    header.len = u16::try_from(rest.len()).unwrap_or(header.len);
+                    deliver(&header, rest);
+                }
+            },
         }
         Ok(())
     }

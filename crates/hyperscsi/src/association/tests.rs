@@ -2,6 +2,7 @@ extern crate std;
 
 mod faults;
 mod pair;
+mod parts;
 mod shares;
 mod throughput;
 

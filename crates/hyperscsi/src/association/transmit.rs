@@ -1,5 +1,7 @@
 //! Frames that go out: what each path sends next, and how a frame is put together.
 
+use alloc::vec::Vec;
+
 use base::ether::{EtherPort, FrameBatch};
 use base::planted::{Bug, is};
 use base::time::Instant;
@@ -11,6 +13,7 @@ use crate::outbox::Chunk;
 use crate::path::space::{Carried, PATH_SHIFT};
 use crate::path::{Path, SUSPECT_AFTER};
 use crate::pdu::ask::{Ask, Path as Step};
+use crate::pdu::parts::{self, PART_LEN, PARTS_HEAD_LEN};
 use crate::seal::{Level, Unsealed};
 
 /// How many frames go out on one of several paths until it is looked at anew which is the best.
@@ -21,11 +24,13 @@ const COPIED_MAX: u32 = 512;
 
 /// What a frame is, beside its payload.
 #[derive(Clone, Copy)]
-struct Shape {
+struct Shape<'a> {
     cmd: Cmd,
     flags: Flags,
     level: Level,
     carried: Carried,
+    /// The parts behind the first.
+    further: &'a [Chunk],
     elicits: bool,
 }
 
@@ -185,6 +190,7 @@ impl Association {
             flags: Flags::default(),
             level: self.control_level(),
             carried: Carried::Nothing,
+            further: &[],
             elicits: false,
         };
         let sent = self.block(now, index, shape, out);
@@ -208,11 +214,16 @@ impl Association {
             let payload = usize::from(len).saturating_sub(HEADER_LEN + level.trailer_len());
             self.scratch.resize(payload.max(self.scratch.len()), 0);
         }
-        self.block(now, index, Shape { cmd: Cmd::Ask, flags, level, carried, elicits: true }, out)
+        self.block(
+            now,
+            index,
+            Shape { cmd: Cmd::Ask, flags, level, carried, further: &[], elicits: true },
+            out,
+        )
     }
 
     /// Sends what stands in `scratch` as a frame that belongs to no exchange.
-    fn block(&mut self, now: Instant, index: usize, shape: Shape, out: &mut FrameBatch) -> bool {
+    fn block(&mut self, now: Instant, index: usize, shape: Shape<'_>, out: &mut FrameBatch) -> bool {
         let Some(path) = self.paths.get(index) else { return false };
         let Ok(len) = u16::try_from(self.scratch.len()) else { return false };
         let header = Header {
@@ -232,36 +243,78 @@ impl Association {
         self.finish(now, index, header, shape, out, |_, _| {})
     }
 
-    /// Sends a part of a message in a frame of at most `most` bytes.
+    /// Sends a part of a message in a frame of at most `most` bytes, and behind it those that come next, for as long as each fits
+    /// whole.
     fn data(&mut self, now: Instant, index: usize, lane: usize, most: usize, out: &mut FrameBatch) -> bool {
         let Some(path) = self.paths.get(index) else { return false };
         let trailer = if lane == 0 { Level::None } else { Level::Encrypt }.trailer_len();
         let room = most.saturating_sub(HEADER_LEN + trailer);
         let about = self.about(index, lane);
         let ack_len = about.and_then(|lane| path.spaces.get(lane)).map_or(0, |space| space.come.tell_len());
+        let further_max = path.spaces.get(lane).map_or(0, |space| space.out.further_max());
         let Some(chunk) = self.outbox.take(lane, room.saturating_sub(ack_len)) else { return false };
+        let left = room.saturating_sub(ack_len + PARTS_HEAD_LEN + to_usize(chunk.to - chunk.from));
+        let mut further = core::mem::take(&mut self.further);
+        self.gather(lane, &chunk, left, further_max, &mut further);
         self.scratch.clear();
         let flags = self.tell_beside(now, index, lane);
-        let Some((header, level)) = self.chunk_header(&chunk, room, flags) else { return false };
-        let shape = Shape {
-            cmd: header.cmd,
-            flags: header.flags,
-            level,
-            carried: Carried::Chunk(chunk),
-            elicits: true,
-        };
-        let Some(path) = self.paths.get(index) else { return false };
-        out.begin(path.address.mac);
-        let copied = level == Level::Encrypt || chunk.to - chunk.from <= COPIED_MAX;
-        let sent =
-            self.finish(now, index, header, shape, out, |own, out| own.outbox.write(&chunk, copied, out));
+        let sent = self.frame_of(now, index, (chunk, &further), room, flags, out);
         if !sent {
-            self.outbox.lost(&chunk);
+            core::iter::once(&chunk).chain(&further).for_each(|chunk| _ = self.outbox.lost(chunk));
         }
+        self.further = further;
         sent
     }
 
-    fn chunk_header(&self, chunk: &Chunk, room: usize, flags: Flags) -> Option<(Header, Level)> {
+    /// Takes the parts that go out behind the first one, in what is `left` of the frame.
+    fn gather(&mut self, lane: usize, first: &Chunk, mut left: usize, most: usize, further: &mut Vec<Chunk>) {
+        further.clear();
+        //= hyperscsi#section-4.11
+        //# A sender MUST NOT hold a part back because others may come
+        while left > PART_LEN && further.len() < most {
+            let Some(next) = self.outbox.take_beside(lane, left - PART_LEN, first) else { return };
+            left -= PART_LEN + to_usize(next.to - next.from);
+            further.push(next);
+        }
+    }
+
+    /// Sends a frame of one part or several, behind the acknowledgement that `scratch` may hold.
+    fn frame_of(
+        &mut self,
+        now: Instant,
+        index: usize,
+        (first, further): (Chunk, &[Chunk]),
+        room: usize,
+        flags: Flags,
+        out: &mut FrameBatch,
+    ) -> bool {
+        let Some((mut header, level)) = self.chunk_header(&first, room) else { return false };
+        header.flags = header.flags.with(flags);
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let mut len = usize::from(header.len);
+        if !further.is_empty() {
+            header.flags = header.flags.with(Flags::PARTS);
+            let headers = further.iter().filter_map(|chunk| self.chunk_header(chunk, room));
+            let headers = headers.map(|(header, _)| header).inspect(|header| len += usize::from(header.len));
+            parts::encode(headers, &mut scratch);
+        }
+        self.scratch = scratch;
+        let Ok(len) = u16::try_from(len + self.scratch.len()) else { return false };
+        header.len = len;
+        let carried = Carried::Chunk(first);
+        let shape = Shape { cmd: header.cmd, flags: header.flags, level, carried, further, elicits: true };
+        let Some(path) = self.paths.get(index) else { return false };
+        out.begin(path.address.mac);
+        self.finish(now, index, header, shape, out, |own, out| {
+            for chunk in core::iter::once(&first).chain(further) {
+                let copied = level == Level::Encrypt || chunk.to - chunk.from <= COPIED_MAX;
+                own.outbox.write(chunk, copied, out);
+            }
+        })
+    }
+
+    /// Returns the header that a part has in a frame of its own, and its level.
+    fn chunk_header(&self, chunk: &Chunk, room: usize) -> Option<(Header, Level)> {
         let message = self.outbox.message(chunk)?;
         let (is_end, head_len) =
             (self.outbox.is_end(chunk), u32::try_from(message.head.len()).unwrap_or(u32::MAX));
@@ -276,8 +329,8 @@ impl Association {
             fragment: u16::try_from(chunk.from / room % 1024).unwrap_or_default(),
             protected: message.level != Level::None,
             cmd: message.cmd,
-            flags: flags.with(flag(data, Flags::DATA)).with(flag(is_end && message.good, Flags::GOOD)),
-            len: u16::try_from(self.scratch.len() + usize::try_from(len).ok()?).ok()?,
+            flags: flag(data, Flags::DATA).with(flag(is_end && message.good, Flags::GOOD)),
+            len: u16::try_from(len).ok()?,
             sid: self.sid_out,
             pn: 0,
             xid: message.xid,
@@ -292,7 +345,7 @@ impl Association {
         now: Instant,
         index: usize,
         mut header: Header,
-        shape: Shape,
+        shape: Shape<'_>,
         out: &mut FrameBatch,
         body: impl FnOnce(&mut Self, &mut FrameBatch),
     ) -> bool {
@@ -331,7 +384,7 @@ impl Association {
         out.end();
         let len = HEADER_LEN + usize::from(header.len) + shape.level.trailer_len();
         if let Some(path) = self.paths.get_mut(index) {
-            path.sent(now, lane, len, shape.elicits, shape.carried);
+            path.sent(now, lane, len, shape.elicits, shape.carried, shape.further);
         }
         if self.sealer.wants_update(now) {
             self.update_keys(now);
@@ -400,4 +453,8 @@ fn next_ask(path: &mut Path, keyed: bool, token: [u8; 16]) -> Option<(Ask, Carri
     path.pmtu.probe_sent();
     let size = u16::try_from(size).unwrap_or(u16::MAX);
     Some((Ask::Mtu(size), Carried::Mtu(size)))
+}
+
+fn to_usize(len: u32) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
 }

@@ -61,6 +61,63 @@ fn urgent_messages_go_first_then_what_was_lost_then_the_others_in_turn() {
 }
 
 #[test]
+fn what_comes_next_travels_beside_a_part_if_it_fits_whole_and_belongs_there() {
+    let mut outbox = Outbox::default();
+    let push = |outbox: &mut Outbox, len, level| outbox.push(message(len, 0, level));
+    let a = push(&mut outbox, 100, Level::Encrypt);
+    let b = push(&mut outbox, 60, Level::Encrypt);
+    let c = outbox.push(message(10, 1000, Level::Encrypt));
+    let d = push(&mut outbox, 60, Level::Integrity);
+    let first = outbox.take(1, 500).unwrap();
+    assert_eq!(first.key, a);
+    assert_eq!(outbox.take_beside(1, 59, &first), None);
+    assert_eq!(outbox.take_beside(1, 60, &first), Some(Chunk { key: b, from: 0, to: 60 }));
+    // What does not fit whole waits for a frame of its own, and what is behind it waits as well.
+    assert_eq!(outbox.take_beside(1, 1009, &first), None);
+    assert_eq!(take_all(&mut outbox, 1, 1010)[..1], [(c, 0, 1010)]);
+    // Another level, another frame.
+    let again = push(&mut outbox, 5, Level::Integrity);
+    assert_eq!(outbox.take_beside(1, 500, &first), None);
+    let first = outbox.take(1, 500).unwrap();
+    assert_eq!((first.key, outbox.take_beside(1, 500, &first)), (again, None));
+    assert!(outbox.message(&Chunk { key: d, from: 0, to: 60 }).is_some() && !outbox.has_more(1));
+}
+
+#[test]
+fn only_what_commands_are_made_of_shares_a_frame_and_not_with_the_other_direction() {
+    for (first, next) in [
+        (Cmd::Request, Cmd::Abort),
+        (Cmd::Abort, Cmd::Abort),
+        (Cmd::Disconnect, Cmd::Reply),
+        (Cmd::Reply, Cmd::Request),
+    ] {
+        let mut outbox = Outbox::default();
+        let of = |cmd| Message { cmd, ..message(10, 0, Level::None) };
+        outbox.push(of(first));
+        outbox.push(of(next));
+        let first = outbox.take(0, 500).unwrap();
+        assert_eq!(outbox.take_beside(0, 500, &first), None);
+        assert!(outbox.take(0, 500).is_some());
+    }
+}
+
+#[test]
+fn what_was_lost_travels_beside_others_range_by_range_in_the_order_of_the_queues() {
+    let mut outbox = Outbox::default();
+    let a = outbox.push(message(10, 290, Level::None));
+    let chunks: Vec<Chunk> = core::iter::from_fn(|| outbox.take(0, 100)).collect();
+    assert_eq!(chunks.len(), 3);
+    let b = outbox.push(message(0, 0, Level::None));
+    outbox.lost(&chunks[0]);
+    outbox.lost(&chunks[2]);
+    let first = outbox.take(0, 500).unwrap();
+    assert_eq!((first.from, first.to), (0, 100));
+    let beside: Vec<_> =
+        core::iter::from_fn(|| outbox.take_beside(0, 100, &first)).map(|c| (c.key, c.from, c.to)).collect();
+    assert_eq!(beside, [(a, 200, 300), (b, 0, 1)]);
+}
+
+#[test]
 fn long_messages_follow_each_other_and_short_ones_take_turns_with_them() {
     let mut outbox = Outbox::default();
     let room = 64 << 10;

@@ -4,7 +4,7 @@
 //! Frames that were sent lie in a ring in the order of their numbers, so that an acknowledgement finds them by subtraction.
 //! Every number is used once; some are never used, so that a peer that acknowledges what it did not get is caught.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{VecDeque, vec_deque};
 use alloc::vec::Vec;
 
 use base::planted::{Bug, is};
@@ -17,6 +17,7 @@ use super::ranges::Ranges;
 use super::replay::Replay;
 use crate::outbox::Chunk;
 use crate::pdu::ack::{ACK_LEN, Ack, PN_COUNT_MASK, RANGE_LEN, RANGES_MAX, Range};
+use crate::pdu::parts::PARTS_MAX;
 
 /// Where the path stands in a packet number.
 pub(crate) const PATH_SHIFT: u32 = 56;
@@ -28,6 +29,10 @@ const _: () = assert!(RING_MAX as u64 == 2 * WINDOW_MAX);
 /// One number in so many is left out, at least; and twice so many at most.
 const SKIP_EVERY: u64 = 4096;
 
+/// How many further parts of frames are remembered at a time. Beyond, frames have one part: only a sender that has thousands
+/// of frames under way, and most of them full of parts, gets there.
+const FURTHER_MAX: usize = RING_MAX;
+
 /// A frame that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
@@ -38,6 +43,58 @@ pub(crate) struct Sent {
     /// Whether what it carried was sent again, or is about to be, before its own fate was known.
     pub(crate) repeated: bool,
     pub(crate) carried: Carried,
+    further: Span,
+}
+
+/// Where the further parts that a frame carried stand among those of all frames.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    /// Counted since the first frame; wraps.
+    from: u32,
+    count: u8,
+}
+
+impl Sent {
+    /// Makes a frame that is sent now.
+    pub(crate) fn new(at: Instant, len: u32, state: State, carried: Carried) -> Self {
+        Self { at, len, state, repeated: false, carried, further: Span::default() }
+    }
+}
+
+/// The further parts that a frame carried.
+pub(crate) type Further<'a> = vec_deque::Iter<'a, Chunk>;
+
+/// The further parts of the frames in a ring, in the order of these: so that what stands in the ring is small, and nothing is
+/// allocated for a frame.
+#[derive(Debug, Default)]
+struct Hold {
+    parts: VecDeque<Chunk>,
+    /// What was counted before the front.
+    base: u32,
+}
+
+impl Hold {
+    fn push(&mut self, parts: &[Chunk]) -> Span {
+        let from = self.base.wrapping_add(u32::try_from(self.parts.len()).unwrap_or(u32::MAX));
+        self.parts.extend(parts);
+        Span { from, count: u8::try_from(parts.len()).unwrap_or(u8::MAX) }
+    }
+
+    fn of(&self, sent: &Sent) -> Further<'_> {
+        let from = usize::try_from(sent.further.from.wrapping_sub(self.base)).unwrap_or(usize::MAX);
+        let end = self.parts.len();
+        let from = if sent.further.count == 0 { end } else { from.min(end) };
+        self.parts.range(from..(from + usize::from(sent.further.count)).min(end))
+    }
+
+    /// Forgets those of the frame at the ring's front.
+    fn pop(&mut self, sent: &Sent) {
+        let count = usize::from(sent.further.count).min(self.parts.len());
+        if count > 0 {
+            self.parts.drain(..count);
+            self.base = self.base.wrapping_add(u32::from(sent.further.count));
+        }
+    }
 }
 
 /// What became of a frame.
@@ -56,7 +113,7 @@ pub(crate) enum State {
 pub(crate) enum Carried {
     /// Nothing: an acknowledgement, a ping.
     Nothing,
-    /// A part of a message.
+    /// A part of a message, and those behind it that are held apart.
     Chunk(Chunk),
     /// A question whether so long a frame comes through.
     Mtu(u16),
@@ -77,6 +134,7 @@ pub(crate) enum BadAck {
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     ring: VecDeque<Sent>,
+    held: Hold,
     /// The number of the ring's front, and of what is sent next.
     base: u64,
     next: u64,
@@ -97,6 +155,7 @@ impl Outgoing {
         let leave_out = next + 64 + dice.below(SKIP_EVERY);
         Self {
             ring: VecDeque::new(),
+            held: Hold::default(),
             base: next,
             next,
             low: next,
@@ -132,6 +191,11 @@ impl Outgoing {
         self.ring.len() < RING_MAX
     }
 
+    /// Returns how many further parts a frame may have.
+    pub(crate) fn further_max(&self) -> usize {
+        FURTHER_MAX.saturating_sub(self.held.parts.len()).min(PARTS_MAX - 1)
+    }
+
     /// Takes note of how far the peer's credit goes. A limit that goes back is an old one.
     pub(crate) fn set_limit(&mut self, limit: u64) -> bool {
         let raised = limit > self.limit;
@@ -139,13 +203,13 @@ impl Outgoing {
         raised
     }
 
-    /// Takes note of a frame that was sent with the number [`Self::next`].
-    pub(crate) fn push(&mut self, sent: Sent) {
+    /// Takes note of a frame that was sent with the number [`Self::next`], and of the parts behind its first.
+    pub(crate) fn push(&mut self, sent: Sent, further: &[Chunk]) {
         self.under_way += u64::from(sent.state == State::UnderWay);
-        self.ring.push_back(sent);
+        self.ring.push_back(Sent { further: self.held.push(further), ..sent });
         self.next += 1;
         if self.next == self.leave_out {
-            let gap = Sent { state: State::Settled, carried: Carried::Nothing, len: 0, ..sent };
+            let gap = Sent::new(sent.at, 0, State::Settled, Carried::Nothing);
             self.left_out = self.next;
             self.leave_out = self.next + SKIP_EVERY + self.dice.below(SKIP_EVERY);
             self.ring.push_back(gap);
@@ -158,7 +222,7 @@ impl Outgoing {
     pub(crate) fn acknowledge(
         &mut self,
         ack: &Ack<'_>,
-        mut hit: impl FnMut(u64, &Sent),
+        mut hit: impl FnMut(u64, &Sent, Further<'_>),
     ) -> Result<bool, BadAck> {
         let largest = ack.largest & PN_COUNT_MASK;
         if largest >= self.next
@@ -177,7 +241,7 @@ impl Outgoing {
                     State::UnderWay => self.under_way -= 1,
                     State::Lost => {}
                 }
-                hit(pn, sent);
+                hit(pn, sent, self.held.of(sent));
                 sent.state = State::Settled;
             }
         }
@@ -194,7 +258,7 @@ impl Outgoing {
         order: &Order,
         round_trip: Duration,
         overtaken: Instant,
-        mut lost: impl FnMut(u64, &Sent),
+        mut lost: impl FnMut(u64, &Sent, Further<'_>),
     ) -> Option<Instant> {
         let patience = order.patience(round_trip);
         let mut due: Option<Instant> = None;
@@ -214,7 +278,7 @@ impl Outgoing {
             {
                 sent.state = State::Lost;
                 self.under_way -= 1;
-                lost(pn, sent);
+                lost(pn, sent, self.held.of(sent));
             } else {
                 due = Some(due.map_or(until, |due| due.min(until)));
             }
@@ -223,37 +287,33 @@ impl Outgoing {
     }
 
     /// Gives up everything that is under way from the number `from` on.
-    pub(crate) fn give_up(&mut self, from: u64, mut lost: impl FnMut(u64, &Sent)) {
+    pub(crate) fn give_up(&mut self, from: u64, mut lost: impl FnMut(&Sent, Further<'_>)) {
         let from = from.max(self.base);
         let start = self.index(from);
-        for (pn, sent) in (from..).zip(self.ring.range_mut(start..)) {
+        for sent in self.ring.range_mut(start..) {
             if sent.state == State::UnderWay {
                 sent.state = State::Lost;
                 self.under_way -= 1;
-                lost(pn, sent);
+                lost(sent, self.held.of(sent));
             }
         }
     }
 
-    /// Returns the oldest frame under way whose content was not repeated.
-    pub(crate) fn oldest(&mut self) -> Option<&mut Sent> {
+    /// Gives `repeat` the content of up to `most` frames under way that was not repeated, oldest first; it is, from now on. Returns of how
+    /// many it was.
+    pub(crate) fn repeat(&mut self, most: usize, mut repeat: impl FnMut(Carried, Further<'_>)) -> usize {
         self.rise();
         let from = self.index(self.low);
-        self.ring
-            .range_mut(from..)
-            .find(|sent| sent.state == State::UnderWay && !sent.repeated && sent.carried != Carried::Nothing)
-    }
-
-    /// Gives `repeat` the content of every frame under way that was not repeated, oldest first; it is, from now on.
-    pub(crate) fn repeat_all(&mut self, mut repeat: impl FnMut(Carried)) {
-        self.rise();
-        let from = self.index(self.low);
-        for sent in self.ring.range_mut(from..) {
-            if sent.state == State::UnderWay && !sent.repeated {
-                sent.repeated = true;
-                repeat(sent.carried);
-            }
+        let is_due = |sent: &&mut Sent| {
+            sent.state == State::UnderWay && !sent.repeated && sent.carried != Carried::Nothing
+        };
+        let mut count = 0;
+        for sent in self.ring.range_mut(from..).filter(is_due).take(most) {
+            sent.repeated = true;
+            repeat(sent.carried, self.held.of(sent));
+            count += 1;
         }
+        count
     }
 
     /// Forgets what is settled, and what was given up before `before`.
@@ -264,6 +324,7 @@ impl Outgoing {
                 State::Lost if front.at < before || self.ring.len() > RING_MAX / 2 => {}
                 State::Lost | State::UnderWay => break,
             }
+            self.held.pop(front);
             self.ring.pop_front();
             self.base += 1;
         }

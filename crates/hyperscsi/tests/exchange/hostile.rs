@@ -9,6 +9,7 @@ use hyperscsi::initiator::contract::{self as ours, Request as Ask};
 use hyperscsi::pdu::abort::{Abort, AbortReason};
 use hyperscsi::pdu::command::{Command, Request, TaskAttribute};
 use hyperscsi::pdu::name::GroupName;
+use hyperscsi::pdu::parts;
 use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
 use hyperscsi::seal::Level;
 use netem::frame::{FramePlan, lossy};
@@ -42,19 +43,8 @@ impl Raw {
         self.pn += 1;
         let sid = if self.to_target { self.sids.1 } else { self.sids.0 };
         let len = payload.len() as u16;
-        let header = Header {
-            tag,
-            last,
-            fragment: 0,
-            protected: false,
-            cmd,
-            flags: flags.with(Flags::ELICITS),
-            len,
-            sid,
-            pn: self.pn,
-            xid,
-            off,
-        };
+        let flags = flags.with(Flags::ELICITS);
+        let header = Header { tag, last, cmd, flags, len, sid, pn: self.pn, xid, off, ..HEADER };
         let frame = raw(&header, payload);
         let (target, host) = (self.world.sockets[0].state.mac, self.world.sockets[1].state.mac);
         let (to, from) = if self.to_target { (target, host) } else { (host, target) };
@@ -69,6 +59,24 @@ impl Raw {
         self.say(Cmd::Request, Flags::default(), (tag, xid, 0), true, &payload);
     }
 
+    /// Says several requests in one frame; `change` may spoil its payload.
+    fn requests(&mut self, requests: &[(u16, u32, Command)], change: impl FnOnce(&mut Vec<u8>)) {
+        let mut blocks = requests.iter().map(|(tag, xid, command)| {
+            let mut block = Vec::new();
+            Request::Command(command.clone()).encode(&mut block);
+            let len = block.len() as u16;
+            (Header { len, tag: *tag, xid: *xid, ..HEADER }, block)
+        });
+        let (first, block) = blocks.next().unwrap();
+        let further: Vec<_> = blocks.collect();
+        let mut payload = Vec::new();
+        parts::encode(further.iter().map(|(header, _)| *header), &mut payload);
+        payload.extend_from_slice(&block);
+        further.iter().for_each(|(_, block)| payload.extend_from_slice(block));
+        change(&mut payload);
+        self.say(Cmd::Request, Flags::PARTS, (first.tag, first.xid, 0), true, &payload);
+    }
+
     fn data(&mut self, tag: u16, xid: u32, off: u32, data: &[u8]) {
         self.say(Cmd::Request, Flags::DATA, (tag, xid, off), false, data);
     }
@@ -79,6 +87,20 @@ impl Raw {
         self.say(Cmd::Reply, Flags::default(), (tag, xid, 0), true, &payload);
     }
 }
+
+const HEADER: Header = Header {
+    tag: 0,
+    last: true,
+    fragment: 0,
+    protected: false,
+    cmd: Cmd::Request,
+    flags: Flags(0),
+    len: 0,
+    sid: 0,
+    pn: 0,
+    xid: 0,
+    off: 0,
+};
 
 fn command(op: u8, lba: u32, out: u32, unsolicited_len: u32) -> Command {
     Command {
@@ -104,6 +126,51 @@ fn a_request_runs_once_however_often_and_under_whichever_slot_it_comes() {
     raw.request(0, 1, &command(COUNT, 3, 0, 0), &[]);
     assert_eq!(raw.world.server.counts, [(1, 1), (2, 1)].into());
     assert_eq!(raw.world.engine.stats().duplicates, 6);
+}
+
+#[test]
+fn requests_in_one_frame_run_once_each_however_they_come_and_each_is_judged_by_itself() {
+    let mut raw = Raw::new(true);
+    let count = |tag: u16, number: u32| (tag, u32::from(tag) + 1, command(COUNT, number, 0, 0));
+    raw.requests(&[count(0, 1), count(1, 2), count(2, 3)], |_| {});
+    raw.requests(&[count(2, 3), count(3, 4), count(0, 1)], |_| {});
+    raw.request(3, 4, &command(COUNT, 4, 0, 0), &[]);
+    // Twice in one frame; in a slot that is in use; of the other class; a block that is none.
+    raw.requests(&[count(4, 5), count(4, 5), (9, 5, command(COUNT, 5, 0, 0))], |_| {});
+    raw.requests(&[(5, 1 << 31 | 6, command(COUNT, 6, 0, 0)), count(5, 7)], |_| {});
+    raw.requests(&[count(6, 8), count(7, 9)], |payload| payload[18] = 9);
+    let once = [1, 2, 3, 4, 5, 7, 9].map(|number| (number, 1));
+    assert_eq!(raw.world.server.counts, once.into());
+    let stats = raw.world.engine.stats();
+    assert_eq!(
+        (stats.duplicates, stats.unprotected, stats.malformed, stats.refused_frames),
+        (5, 1, 1, 0),
+        "{stats:?}"
+    );
+}
+
+#[test]
+fn of_a_frame_whose_parts_do_not_add_up_nothing_runs() {
+    let mut raw = Raw::new(true);
+    let count = |tag: u16| (tag, u32::from(tag) + 1, command(COUNT, 1, 0, 0));
+    let three = [count(0), count(1), count(2)];
+    let whole = |raw: &mut Raw, change: &dyn Fn(&mut Vec<u8>)| raw.requests(&three, change);
+    // The number of parts, the length of the block, reserved bits, flags and lengths in its entries.
+    for (at, value) in
+        [(1, 0), (1, 3), (1, 64), (3, 31), (0, 2), (4, 0x80), (7, 0x20), (21, 0x04), (22, 0xff)]
+    {
+        whole(&mut raw, &|payload| payload[at] = value);
+    }
+    whole(&mut raw, &|payload| payload.truncate(40));
+    assert_eq!((raw.world.server.executed, raw.world.engine.stats().refused_frames), (0, 10));
+    // What is no request cannot be said so at all.
+    for cmd in [Cmd::Ask, Cmd::Ack, Cmd::Abort, Cmd::Disconnect] {
+        raw.say(cmd, Flags::PARTS, (0, 0, 0), true, &[1, 0, 0, 4]);
+    }
+    assert_eq!(raw.world.engine.stats().bad_frames, 4);
+    assert_eq!(raw.world.engine.sessions().count(), 1);
+    whole(&mut raw, &|_| {});
+    assert_eq!(raw.world.server.counts, [(1, 3)].into());
 }
 
 #[test]

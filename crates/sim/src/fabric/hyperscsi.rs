@@ -560,6 +560,10 @@ impl Fabric for HyperScsi {
         self.nets.stats().iter().for_each(|stats| tally.wire(stats));
         self.hosts.iter().for_each(|host| tally.session(&host.session.stats()));
         tally.engine(self.shard.frame_stats());
+        let [shared, parts, unread] = self.watch.shared;
+        tally.add("frames of several parts", shared);
+        tally.add("parts in them", parts);
+        tally.add("frames whose parts cannot be read along", unread);
         tally.into_counts()
     }
 

@@ -4,13 +4,19 @@ const RTT: Duration = Duration::from_micros(100);
 
 fn frame(at: u64, elicits: bool) -> Sent {
     let state = if elicits { State::UnderWay } else { State::Settled };
-    Sent { at: Instant(at), len: 100, state, repeated: false, carried: Carried::Nothing }
+    Sent::new(Instant(at), 100, state, Carried::Nothing)
+}
+
+/// A part of a message that is known by its number.
+fn chunk(number: u64) -> Chunk {
+    let from = u32::try_from(number).unwrap();
+    Chunk { key: base::arena::Key { index: from, generation: 0 }, from, to: from + 1 }
 }
 
 /// Sends `count` frames, one each microsecond.
 fn sent(count: u64) -> Outgoing {
     let mut out = Outgoing::new(1000, 1);
-    (0..count).for_each(|number| out.push(frame(number * 1000, true)));
+    (0..count).for_each(|number| out.push(frame(number * 1000, true), &[]));
     out
 }
 
@@ -38,14 +44,14 @@ fn with_ack<T>(runs: &[(u64, u64)], check: impl FnOnce(&Ack<'_>) -> T) -> T {
 
 fn acknowledge(out: &mut Outgoing, runs: &[(u64, u64)]) -> Result<Vec<u64>, BadAck> {
     let mut hit = Vec::new();
-    with_ack(runs, |ack| out.acknowledge(ack, |pn, _| hit.push(pn)))?;
+    with_ack(runs, |ack| out.acknowledge(ack, |pn, _, _| hit.push(pn)))?;
     hit.sort_unstable();
     Ok(hit)
 }
 
 fn lost(out: &mut Outgoing, now: u64, order: &Order) -> (Vec<u64>, Option<u64>) {
     let mut lost = Vec::new();
-    let due = out.detect(Instant(now), order, RTT, Instant(0), |pn, _| lost.push(pn));
+    let due = out.detect(Instant(now), order, RTT, Instant(0), |pn, _, _| lost.push(pn));
     (lost, due.map(|due| due.0))
 }
 
@@ -72,7 +78,7 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
 fn a_number_that_was_left_out_catches_who_acknowledges_everything() {
     for seed in 0..20 {
         let mut out = Outgoing::new(10_000, seed);
-        (0..5000).for_each(|number| out.push(frame(number, true)));
+        (0..5000).for_each(|number| out.push(frame(number, true), &[]));
         let (gap, end) = (out.left_out, out.next());
         assert!((64..5000).contains(&gap), "{gap}");
         assert_eq!(acknowledge(&mut out, &[(1, end)]), Err(BadAck::NeverSent));
@@ -106,7 +112,7 @@ fn what_the_other_space_overtook_is_lost_though_nothing_later_of_its_own_came() 
     acknowledge(&mut out, &[(3, 4)]).unwrap();
     let mut lost = Vec::new();
     let overtaken = Instant(6_500);
-    out.detect(Instant(10_000), &Order::default(), RTT, overtaken, |pn, _| lost.push(pn));
+    out.detect(Instant(10_000), &Order::default(), RTT, overtaken, |pn, _, _| lost.push(pn));
     assert_eq!(lost, [1, 2, 4, 5, 6, 7]);
     assert!(out.is_waiting());
 }
@@ -115,11 +121,78 @@ fn what_the_other_space_overtook_is_lost_though_nothing_later_of_its_own_came() 
 fn bare_acknowledgements_use_numbers_and_leave_nothing_behind() {
     let mut out = Outgoing::new(10, 1);
     for number in 0..50 {
-        out.push(frame(number, false));
+        out.push(frame(number, false), &[]);
         out.forget(Instant(number));
     }
     assert_eq!((out.ring.len(), out.credit(), out.is_waiting()), (0, 0, false));
     assert!(out.set_limit(60) && !out.set_limit(55) && out.credit() == 10);
+}
+
+#[test]
+fn whatever_becomes_of_a_frame_becomes_of_all_its_parts_and_nothing_is_kept_of_them() {
+    for seed in 0..200 {
+        let mut rng = Rng::from_seed(seed);
+        let mut out = Outgoing::new(100_000, seed);
+        // Near where the count of parts wraps.
+        out.held.base = u32::MAX - 20;
+        let mut number = 0;
+        let mut carried: alloc::collections::BTreeMap<u64, Vec<Chunk>> = Default::default();
+        let mut settled: Vec<Chunk> = Vec::new();
+        let all = |carried: Carried, further: Further<'_>| -> Vec<Chunk> {
+            let Carried::Chunk(first) = carried else { panic!("seed {seed}: {carried:?}") };
+            core::iter::once(first).chain(further.copied()).collect()
+        };
+        for now in 0..300 {
+            let count = if rng.chance(1, 2) { 1 } else { 1 + rng.below(PARTS_MAX as u64) };
+            let parts: Vec<Chunk> = (number..number + count).map(chunk).collect();
+            number += count;
+            carried.insert(out.next(), parts.clone());
+            let sent = Sent::new(Instant(now), 100, State::UnderWay, Carried::Chunk(parts[0]));
+            out.push(sent, &parts[1..]);
+            let mut seen = |pn: u64, sent: &Sent, further: Further<'_>| {
+                assert_eq!(all(sent.carried, further), carried[&pn], "seed {seed}");
+                settled.extend(&carried[&pn]);
+            };
+            match rng.below(8) {
+                0 => {
+                    let to = 1 + rng.below(out.next() - 1);
+                    let from = to - rng.below(to.min(20));
+                    if out.left_out == 0 || !(from..=to).contains(&out.left_out) {
+                        with_ack(&[(from, to + 1)], |ack| out.acknowledge(ack, &mut seen)).unwrap();
+                    }
+                }
+                1 => _ = out.detect(Instant(now), &Order::default(), RTT, Instant(0), &mut seen),
+                2 => {
+                    let low = out.low;
+                    let mut pns = (low..out.next()).filter(|pn| carried.contains_key(pn));
+                    out.repeat(2, |sent, further| {
+                        let parts = all(sent, further);
+                        assert!(pns.any(|pn| carried[&pn] == parts), "seed {seed}");
+                    });
+                }
+                3 => out.forget(Instant(now.saturating_sub(50))),
+                _ => {}
+            }
+        }
+        let left = out.ring.iter().map(|sent| usize::from(sent.further.count)).sum::<usize>();
+        assert_eq!(out.held.parts.len(), left, "seed {seed}: what is forgotten is gone");
+        assert!(settled.len() > 300, "seed {seed}");
+        out.give_up(0, |_, _| {});
+        out.forget(Instant(u64::MAX));
+        assert!(out.ring.is_empty() && out.held.parts.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_frame_takes_little_room_whatever_it_carried() {
+    assert!(size_of::<Sent>() <= 48, "{} bytes, 16384 times", size_of::<Sent>());
+    let mut out = Outgoing::new(100_000, 1);
+    let parts = [chunk(1); PARTS_MAX];
+    while out.further_max() > 0 {
+        let further = &parts[..out.further_max()];
+        out.push(Sent::new(Instant(0), 100, State::UnderWay, Carried::Chunk(parts[0])), further);
+    }
+    assert_eq!(out.held.parts.len(), FURTHER_MAX);
 }
 
 fn told(come: &mut Incoming, now: u64) -> (u64, Vec<(u64, u64)>) {

@@ -1,11 +1,16 @@
 //! Somebody who reads along on all wires, and knows what no end may do: use a packet number twice, let a frame count that came
-//! before, keep keys for longer than agreed, send more than the other end has room for.
+//! before, keep keys for longer than agreed, send more than the other end has room for, put into one frame what does not
+//! belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::time::Instant;
-use hyperscsi::frame::{Cmd, Flags, Header};
+use hyperscsi::exchange::numbers::PROTECTED;
+use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::pdu::ack::Ack;
+use hyperscsi::pdu::command::Request;
+use hyperscsi::pdu::parts::Parts;
+use hyperscsi::pdu::reply::Reply;
 
 use super::net::Who;
 
@@ -28,6 +33,8 @@ pub(super) struct Watch {
     told: BTreeMap<(u32, u8), u64>,
     /// How many frames of data went beyond that in one moment.
     beyond: BTreeMap<(u32, u8), (Instant, u32)>,
+    /// How many frames had several parts, how many parts those had, and how many frames could not be read.
+    pub(super) shared: [u64; 3],
     pub(super) wrongs: Vec<String>,
 }
 
@@ -74,6 +81,7 @@ impl Watch {
         }
         *last = header.pn & COUNT;
         self.count_keys(from, &header);
+        self.read_parts(from, &header, payload);
         self.count_credit(now, from, &header, path, payload);
     }
 
@@ -88,12 +96,64 @@ impl Watch {
         }
     }
 
+    /// Looks at what a frame carries, and whether all of it may be there. What is encrypted cannot be read.
+    fn read_parts(&mut self, from: Who, header: &Header, payload: &[u8]) {
+        let [frames, count, unread] = &mut self.shared;
+        if !header.cmd.has_parts() {
+            return;
+        }
+        if header.flags.has(Flags::ENCRYPTED) {
+            *unread += 1;
+            return;
+        }
+        let end = HEADER_LEN + usize::from(header.len);
+        let mut wrong = |what: &str| self.wrongs.push(format!("{from:?} sent {what}: {header:?}"));
+        let Some(mut rest) = payload.get(HEADER_LEN..end) else { return wrong("a frame that is cut short") };
+        if header.flags.has(Flags::ACKS) {
+            let Ok((_, behind)) = Ack::parse(rest) else { return wrong("an acknowledgement that is none") };
+            rest = behind;
+        }
+        let mut parts = vec![(*header, rest)];
+        if header.flags.has(Flags::PARTS) {
+            let Ok(read) = Parts::parse(rest) else { return wrong("parts that are none") };
+            *frames += 1;
+            *count += read.count() as u64;
+            parts.clear();
+            read.each(header, &mut |header, payload| parts.push((*header, payload)));
+        }
+        // Where in which message a part stands: nothing may be there twice.
+        let mut places: Vec<_> =
+            parts.iter().map(|(part, _)| (part.xid, part.flags.has(Flags::DATA), part.off)).collect();
+        places.retain(|(_, is_data, _)| *is_data);
+        let whole = places.len();
+        places.sort_unstable();
+        places.dedup();
+        if places.len() < whole {
+            wrong("the same twice in one frame");
+        }
+        for (part, payload) in parts {
+            let reads = match part.cmd {
+                _ if part.flags.has(Flags::DATA) => true,
+                Cmd::Request => Request::parse(payload).is_ok(),
+                _ => Reply::parse(payload).is_ok(),
+            };
+            // An answer may be protected more than what it answers; never less.
+            let of_its_class = match part.cmd {
+                Cmd::Request => header.protected == (part.xid & PROTECTED != 0),
+                _ => header.protected || part.xid & PROTECTED == 0,
+            };
+            if !reads || !of_its_class || part.xid & !PROTECTED == 0 {
+                wrong("a part that cannot stand there");
+            }
+        }
+    }
+
     /// Where acknowledgements are protected, what each end allows the other cannot be read along.
     fn count_credit(&mut self, now: Instant, from: Who, header: &Header, path: u8, payload: &[u8]) {
         if self.keyed {
             return;
         }
-        let block = payload.get(hyperscsi::frame::HEADER_LEN..).unwrap_or_default();
+        let block = payload.get(HEADER_LEN..).unwrap_or_default();
         if (header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS))
             && let Ok((ack, _)) = Ack::parse(block)
         {

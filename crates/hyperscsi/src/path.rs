@@ -263,11 +263,8 @@ impl Path {
             match sent.carried {
                 Carried::Chunk(chunk) => {
                     pmtu.acked(index(sent.len), sent.at);
-                    for chunk in core::iter::once(&chunk).chain(further) {
-                        if let Some(message) = outbox.arrived(chunk) {
-                            done(message);
-                        }
-                    }
+                    outbox.arrived(&chunk).into_iter().for_each(&mut *done);
+                    further.filter_map(|chunk| outbox.arrived(chunk)).for_each(&mut *done);
                 }
                 Carried::Mtu(len) => probe = Some(len),
                 Carried::Nothing | Carried::PathStep | Carried::Receives => {}

@@ -290,15 +290,15 @@ impl Association {
     ) -> bool {
         let Some((mut header, level)) = self.chunk_header(&first, room) else { return false };
         header.flags = header.flags.with(flags);
-        let mut scratch = core::mem::take(&mut self.scratch);
         let mut len = usize::from(header.len);
         if !further.is_empty() {
+            let mut scratch = core::mem::take(&mut self.scratch);
             header.flags = header.flags.with(Flags::PARTS);
             let headers = further.iter().filter_map(|chunk| self.chunk_header(chunk, room));
             let headers = headers.map(|(header, _)| header).inspect(|header| len += usize::from(header.len));
             parts::encode(headers, &mut scratch);
+            self.scratch = scratch;
         }
-        self.scratch = scratch;
         let Ok(len) = u16::try_from(len + self.scratch.len()) else { return false };
         header.len = len;
         let carried = Carried::Chunk(first);
@@ -306,10 +306,12 @@ impl Association {
         let Some(path) = self.paths.get(index) else { return false };
         out.begin(path.address.mac);
         self.finish(now, index, header, shape, out, |own, out| {
-            for chunk in core::iter::once(&first).chain(further) {
+            let mut write = |chunk: &Chunk| {
                 let copied = level == Level::Encrypt || chunk.to - chunk.from <= COPIED_MAX;
                 own.outbox.write(chunk, copied, out);
-            }
+            };
+            write(&first);
+            further.iter().for_each(write);
         })
     }
 

@@ -43,21 +43,16 @@ pub(crate) struct Sent {
     /// Whether what it carried was sent again, or is about to be, before its own fate was known.
     pub(crate) repeated: bool,
     pub(crate) carried: Carried,
-    further: Span,
-}
-
-/// Where the further parts that a frame carried stand among those of all frames.
-#[derive(Clone, Copy, Debug, Default)]
-struct Span {
-    /// Counted since the first frame; wraps.
-    from: u32,
-    count: u8,
+    /// Where the further parts that it carried stand among those of all frames, counted since the first and wrapping, and how many
+    /// they are.
+    further_from: u32,
+    further_count: u8,
 }
 
 impl Sent {
     /// Makes a frame that is sent now.
     pub(crate) fn new(at: Instant, len: u32, state: State, carried: Carried) -> Self {
-        Self { at, len, state, repeated: false, carried, further: Span::default() }
+        Self { at, len, state, repeated: false, carried, further_from: 0, further_count: 0 }
     }
 }
 
@@ -74,25 +69,30 @@ struct Hold {
 }
 
 impl Hold {
-    fn push(&mut self, parts: &[Chunk]) -> Span {
-        let from = self.base.wrapping_add(u32::try_from(self.parts.len()).unwrap_or(u32::MAX));
+    fn push(&mut self, sent: Sent, parts: &[Chunk]) -> Sent {
+        if parts.is_empty() {
+            return sent;
+        }
+        let further_from = self.base.wrapping_add(u32::try_from(self.parts.len()).unwrap_or(u32::MAX));
         self.parts.extend(parts);
-        Span { from, count: u8::try_from(parts.len()).unwrap_or(u8::MAX) }
+        Sent { further_from, further_count: u8::try_from(parts.len()).unwrap_or(u8::MAX), ..sent }
     }
 
     fn of(&self, sent: &Sent) -> Further<'_> {
-        let from = usize::try_from(sent.further.from.wrapping_sub(self.base)).unwrap_or(usize::MAX);
+        if sent.further_count == 0 {
+            return Further::default();
+        }
         let end = self.parts.len();
-        let from = if sent.further.count == 0 { end } else { from.min(end) };
-        self.parts.range(from..(from + usize::from(sent.further.count)).min(end))
+        let from =
+            usize::try_from(sent.further_from.wrapping_sub(self.base)).map_or(end, |from| from.min(end));
+        self.parts.range(from..(from + usize::from(sent.further_count)).min(end))
     }
 
     /// Forgets those of the frame at the ring's front.
     fn pop(&mut self, sent: &Sent) {
-        let count = usize::from(sent.further.count).min(self.parts.len());
-        if count > 0 {
-            self.parts.drain(..count);
-            self.base = self.base.wrapping_add(u32::from(sent.further.count));
+        if sent.further_count > 0 {
+            self.parts.drain(..usize::from(sent.further_count).min(self.parts.len()));
+            self.base = self.base.wrapping_add(u32::from(sent.further_count));
         }
     }
 }
@@ -206,7 +206,7 @@ impl Outgoing {
     /// Takes note of a frame that was sent with the number [`Self::next`], and of the parts behind its first.
     pub(crate) fn push(&mut self, sent: Sent, further: &[Chunk]) {
         self.under_way += u64::from(sent.state == State::UnderWay);
-        self.ring.push_back(Sent { further: self.held.push(further), ..sent });
+        self.ring.push_back(self.held.push(sent, further));
         self.next += 1;
         if self.next == self.leave_out {
             let gap = Sent::new(sent.at, 0, State::Settled, Carried::Nothing);

@@ -60,6 +60,8 @@ pub struct Login {
     /// What to say at the deadline beside that nobody answered.
     hint: Option<Why>,
     deadline: Instant,
+    /// When to begin anew unless there is a session by then: the target does not know our cookie any more.
+    renewal: Option<Instant>,
     /// When the state began, when to repeat what it says, and how often that was done.
     since: Instant,
     repeat: Instant,
@@ -103,6 +105,7 @@ impl Login {
             job: None,
             doubt: None,
             hint: None,
+            renewal: None,
             since: now,
             repeat: now,
             repeats: 0,
@@ -249,7 +252,7 @@ impl Login {
             // What was heard before is not judged while an answer is being opened.
             State::Stretching(_) => Some(self.deadline),
             State::Asking if self.ports.is_empty() => Some(self.deadline),
-            _ => doubt.into_iter().chain([self.repeat, self.deadline]).min(),
+            _ => doubt.into_iter().chain(self.renewal).chain([self.repeat, self.deadline]).min(),
         }
     }
 
@@ -275,6 +278,10 @@ impl Login {
             && !finishing
         {
             self.fail(why);
+            return;
+        }
+        if self.renewal.is_some_and(|at| now >= at) {
+            self.begin(now);
             return;
         }
         if now < self.repeat {
@@ -317,6 +324,7 @@ impl Login {
         self.attempt = None;
         self.candidates.clear();
         self.job = None;
+        self.renewal = None;
         self.post.clear();
         self.state = State::Asking;
         self.speak_up(now);
@@ -339,8 +347,8 @@ impl Login {
                 for candidate in self.candidates.clone() {
                     self.start(&candidate);
                 }
-                // The real one may not have been heard yet.
-                if self.repeats % 4 == 3 {
+                // The real one may not have been heard yet. Without a password only the first one is asked.
+                if self.repeats % 4 == 3 && self.plan.password.is_some() {
                     self.hello_all();
                 }
             }
@@ -378,12 +386,18 @@ impl Login {
         }
         let same = |known: &&mut Candidate| (known.port, known.mac) == (candidate.port, candidate.mac);
         // Without a password START is the last step and every one that is answered is a session, the newest of which ends
-        // the others: so only one is asked.
+        // the others: so only one is asked, and with one cookie.
         let most = if self.plan.password.is_some() { Self::CANDIDATES_MAX } else { 1 };
         let room = self.candidates.len() < most;
         match self.candidates.iter_mut().find(same) {
             // A repeated HELLO was answered again, or the cookie that we had was no good.
             Some(known) if known.cookie == candidate.cookie => return,
+            //= hyperscsi#section-6.4
+            //# An initiator MUST NOT send a START with two cookies
+            Some(_) if self.plan.password.is_none() => {
+                self.renewal.get_or_insert(now.after(Self::GRACE));
+                return;
+            }
             Some(known) => *known = candidate,
             None if room => self.candidates.push(candidate),
             None => return,
@@ -412,7 +426,8 @@ impl Login {
         })
     }
 
-    /// Returns the START for a candidate. But for the cookie it is the same bytes each time.
+    /// Returns the START for a candidate. But for the cookie it is the same bytes each time; without a password that is the
+    /// same, too.
     fn start_bytes(&self, candidate: &Candidate) -> Option<Vec<u8>> {
         let start = Start {
             handshake: self.handshake,
@@ -531,6 +546,8 @@ impl Login {
         }
         match reason {
             RefuseReason::BUSY => {
+                // Who says so knew the cookie.
+                self.renewal = None;
                 self.hint = Some(Why::Busy);
                 let wait = Duration::from_millis(retry_after_ms.into());
                 self.repeat = self.repeat.max(now.after(wait.min(2 * Self::REPEAT_MAX)));

@@ -7,10 +7,18 @@
 //! | said HELLO | nothing: the cookie holds it all | |
 //! | sent a cookie back, and began with a password | the half-open handshake, its ANSWER to be repeated | 64, of one address 4; 10 s |
 //! | finished | the ACCEPT to be repeated | 256; 30 s |
+//! | finished without a password | that there was a session, even when it is over | all of 30 s |
 //!
 //! A handshake that nobody finishes counts as a wrong password: its initiator was told enough to try one. How many
 //! can be tried is bounded per group and altogether. A FINISH that does not fit is dropped and changes nothing, so that
 //! nobody can end a handshake of others.
+//!
+//! No handshake makes two sessions: both would send under one name, and count their frames from 1. With a password the
+//! key exchange sees to that, whose secrets are gone with the session. Without one START is all there is, so those that
+//! had their session are remembered.
+
+mod refusal;
+mod spent;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -28,7 +36,6 @@ use super::opaque::{Pending, Record};
 use super::post::{self, Post};
 use super::{Agreed, accept, choose, context};
 use crate::frame::{Cmd, Header};
-use crate::pdu::name::{GroupName, Name};
 use crate::pdu::negotiate::{
     Accept, Answer, COOKIE_LEN, Finish, HandshakeId, Hello, KE1_LEN, KE2_LEN, Negotiate, Negotiated,
     RefuseReason, Start, without_last,
@@ -36,6 +43,8 @@ use crate::pdu::negotiate::{
 use crate::pdu::parameters::Parameters;
 use crate::random::Random;
 use crate::seal::SessionKeys;
+pub use refusal::{Refusal, Refused};
+use spent::Spent;
 
 /// The target's half of all handshakes.
 #[derive(Debug)]
@@ -49,6 +58,8 @@ pub struct Reception {
     open: Allowance,
     halves: Vec<Half>,
     over: VecDeque<Over>,
+    /// What began the sessions of groups without a password.
+    spent: Spent,
     post: Post,
     /// Handshakes that were refused lately: their initiators repeat themselves, as nothing vouches for a refusal.
     refused: VecDeque<HandshakeId>,
@@ -73,62 +84,20 @@ pub struct Stats {
     pub put_off: u64,
     /// STARTs that offered no level that the target takes, or a password where there is none, or none where there is.
     pub refused: u64,
-    /// Frames that were none of a handshake, damaged, or for a group or target that is not here.
+    /// Frames that were none of a handshake, damaged, of one whose session is over, or for a group or target that is not
+    /// here.
     pub ignored: u64,
 }
 
-/// A handshake that came to nothing, for the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// Where it came in.
-    pub port: EtherPort,
-    /// Where it came from; nothing vouches for that, nor for the names.
-    pub peer: Mac,
-    /// Who the initiator says it is.
-    pub initiator: Name,
-    /// The group that it named.
-    pub group: GroupName,
-    /// Why.
-    pub why: Refused,
-}
-
-/// Why a handshake came to nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// It came with a password.
-    #[error("the group has no password, and it came with one")]
-    OpenGroup,
-    /// It came without a password.
-    #[error("the group has a password, and it came without")]
-    PasswordNeeded,
-    /// Nothing that it offered is taken.
-    #[error("it offered no protection, or no parameters, that are taken here")]
-    Parameters,
-    /// It got its answer, and said no more.
-    #[error("it did not finish: its password is wrong, or it went away")]
-    Unfinished,
-}
-
-impl Refused {
-    const fn reason(self) -> RefuseReason {
-        match self {
-            Self::OpenGroup => RefuseReason::OPEN_GROUP,
-            Self::PasswordNeeded => RefuseReason::PASSWORD_NEEDED,
-            Self::Parameters => RefuseReason::PARAMETERS,
-            Self::Unfinished => RefuseReason::NOT_AUTHORIZED,
-        }
-    }
-}
-
 /// Where a frame came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct From {
     port: EtherPort,
     source: Mac,
 }
 
 /// What the initiator began with, which its repetition must be to the letter, but for the cookie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Begun {
     from: From,
     digest: [u8; 64],
@@ -166,7 +135,8 @@ impl Reception {
     pub const HALVES_OF_ONE_MAX: usize = 4;
     /// How long one can be: many times what Argon2 takes on a slow machine.
     pub const HALF_LIFETIME: Duration = Duration::from_secs(10);
-    /// How many ACCEPTs are kept to be repeated, and how long: an initiator gives up before.
+    /// How many ACCEPTs are kept to be repeated, and how long: an initiator gives up before. It says START for some 6 s at
+    /// most, so every cookie that it says it with is too old by then.
     const OVER_MAX: usize = 256;
     const OVER_LIFETIME: Duration = Duration::from_secs(30);
     /// Answers to those who speak another version, and sessions of open groups: so many at once, and then one in each
@@ -189,6 +159,7 @@ impl Reception {
             open: Allowance::full(Self::OPEN.0, now),
             halves: Vec::new(),
             over: VecDeque::new(),
+            spent: Spent::default(),
             post: Post::default(),
             refused: VecDeque::new(),
             refusals: VecDeque::new(),
@@ -314,6 +285,13 @@ impl Reception {
         let begun = Begun { from, digest: Sha512::digest(&said).into() };
         if let Some(said) = self.said_before(&begun) {
             self.post.send(from.port, from.source, Cmd::Negotiated, said);
+            return None;
+        }
+        //= hyperscsi#section-6.4
+        //# A target MUST NOT make a second session of a
+        //# START, not even when the first is over
+        if self.spent.has(&begun) {
+            self.stats.ignored += 1;
             return None;
         }
         let mut ours = entrance.parameters;
@@ -445,6 +423,9 @@ impl Reception {
         if self.over.len() >= Self::OVER_MAX {
             self.over.pop_front();
         }
+        if secret.is_none() {
+            self.spent.add(now, begun);
+        }
         self.over.push_back(Over { begun, handshake: start.handshake, sid, since: now, accept });
         self.stats.agreed += 1;
         // The fields that each end tells for itself are those of the other end.
@@ -564,9 +545,10 @@ impl Reception {
         while self.over.front().is_some_and(|over| now >= over.since.after(Self::OVER_LIFETIME)) {
             self.over.pop_front();
         }
+        self.spent.forget(now);
     }
 
-    /// Forgets that a session began, when it ended: a repeated FINISH gets no answer any more.
+    /// Takes note that a session ended: a repeated START or FINISH of it gets no answer any more.
     pub fn session_ended(&mut self, sid: u32) {
         self.over.retain(|over| over.sid != sid);
     }

@@ -184,6 +184,62 @@ fn a_repeated_step_is_answered_with_the_same_bytes_and_makes_no_second_session()
     }
 }
 
+//= hyperscsi#section-6.4
+//= type=test
+//# A target MUST NOT make a second session of a
+//# START, not even when the first is over
+#[test]
+fn a_copy_of_what_began_a_session_begins_nothing_when_that_is_over() {
+    for (group, password) in [(GROUP, Some(PASSWORD)), (OPEN_GROUP, None)] {
+        for wait in [0, 9, 29] {
+            let mut rig = Rig::new(plan(group, password), 8);
+            rig.bring_up();
+            rig.run().unwrap();
+            rig.end_sessions();
+            rig.now = rig.now.after(Duration::from_secs(wait));
+            let said: alloc::vec::Vec<_> =
+                rig.log.iter().filter(|(to_target, _)| *to_target).map(|(_, frame)| frame.clone()).collect();
+            for frame in said.iter().chain(&said) {
+                rig.target_hears(frame);
+            }
+            assert_eq!(rig.agreed.len(), 1, "{group}, {wait} s later");
+        }
+    }
+}
+
+//= hyperscsi#section-6.4
+//= type=test
+//# An initiator MUST NOT send a START with two cookies
+#[test]
+fn no_two_sessions_have_one_name_whoever_forgets_what() {
+    // The initiator does not hear of its first session. Meanwhile the target gives it up, is started again, or both.
+    let patience = Duration::from_secs(30);
+    for (group, password) in [(GROUP, Some(PASSWORD)), (OPEN_GROUP, None)] {
+        let mut several = 0;
+        for (frames, forgets) in (1..16).flat_map(|frames| (0..3).map(move |forgets| (frames, forgets))) {
+            let mut rig = Rig::new(Plan { patience, ..plan(group, password) }, 10);
+            rig.bring_up();
+            rig.end_sessions_after = (forgets != 0).then_some(frames);
+            rig.restart_target_after = (forgets != 1).then_some(frames + forgets);
+            let mut accepts = 0;
+            rig.meddle = alloc::boxed::Box::new(move |to_target, frame| {
+                accepts += usize::from(!to_target && abuse::kind(&frame) == 6);
+                let drop = !to_target && abuse::kind(&frame) == 6 && accepts < 5;
+                if drop { alloc::vec![] } else { alloc::vec![frame] }
+            });
+            let ours = rig.run().unwrap();
+            let mut names: alloc::vec::Vec<_> = rig.agreed.iter().map(|agreed| agreed.sid_out).collect();
+            assert_eq!(names.last(), Some(&ours.sid_in), "{group}, {frames} frames, {forgets}");
+            several += usize::from(names.len() > 1);
+            let made = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), made, "{group}, {frames} frames, {forgets}: one name for two sessions");
+        }
+        assert!(several > 10, "{group}: {several}");
+    }
+}
+
 #[test]
 fn nothing_secret_is_printed() {
     let mut rig = Rig::new(plan(GROUP, Some(PASSWORD)), 9);

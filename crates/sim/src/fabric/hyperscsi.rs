@@ -523,7 +523,6 @@ impl Fabric for HyperScsi {
         self.tally.engine(&stats);
         self.tally.one("losses of the target's power");
         self.rings.forget(Who::Target);
-        self.watch.target_restarts();
         self.queue.retain(|_, step| !matches!(step, Step::Saved(..) | Step::Boot));
         // What takes its place has no port before it boots.
         self.shard = new_shard(&self.scenario, &self.plan, &self.access, &self.shard_pool);

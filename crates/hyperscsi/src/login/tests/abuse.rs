@@ -38,7 +38,7 @@ fn payload(frame: &[u8]) -> &[u8] {
     &frame[HEADER_LEN..HEADER_LEN + usize::from(header.len)]
 }
 
-fn kind(frame: &[u8]) -> u8 {
+pub(crate) fn kind(frame: &[u8]) -> u8 {
     frame[HEADER_LEN]
 }
 
@@ -119,6 +119,51 @@ fn loss_duplication_and_reordering_delay_and_nothing_else() {
         });
         assert!(only_the_truth(rig, &alloc::format!("seed {seed}")), "seed {seed}");
     }
+}
+
+#[test]
+fn on_bad_wires_and_with_targets_that_forget_each_name_is_that_of_one_session() {
+    let patience = Duration::from_secs(60);
+    let mut several = 0;
+    for seed in 0..300 {
+        let mut rng = Rng::from_seed(seed);
+        let group = if rng.chance(1, 2) { (OPEN_GROUP, None) } else { (GROUP, Some(PASSWORD)) };
+        let mut rig = Rig::new(Plan { patience, ..plan(group.0, group.1) }, seed);
+        rig.bring_up();
+        let moment = |rng: &mut Rng| rng.chance(2, 3).then(|| usize::try_from(rng.below(20)).unwrap());
+        rig.end_sessions_after = moment(&mut rng);
+        rig.restart_target_after = moment(&mut rng);
+        let (mut held, mut lost): (Vec<Vec<u8>>, u32) = (vec![], 0);
+        rig.meddle = Box::new(move |to_target, frame| {
+            // The last step gets lost more often than others, so that the target has sessions of which nobody knows.
+            if kind(&frame) == 6 && lost < 8 && rng.chance(4, 5) {
+                lost += 1;
+                return vec![];
+            }
+            let mut out = vec![];
+            if to_target {
+                if rng.chance(1, 4) {
+                    held.push(frame.clone());
+                }
+                if rng.chance(1, 4) {
+                    out.append(&mut held);
+                }
+            }
+            if !rng.chance(1, 5) {
+                out.push(frame);
+            }
+            out
+        });
+        let ours = rig.run().unwrap();
+        let mut names: Vec<_> = rig.agreed.iter().map(|agreed| agreed.sid_out).collect();
+        assert!(names.contains(&ours.sid_in), "seed {seed}");
+        several += usize::from(names.len() > 1);
+        let made = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), made, "seed {seed}: one name for two sessions");
+    }
+    assert!(several > 50, "{several}");
 }
 
 #[test]

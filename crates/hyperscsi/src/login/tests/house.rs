@@ -111,6 +111,8 @@ pub(crate) struct Rig {
     pub(crate) log: Vec<(bool, Vec<u8>)>,
     pub(crate) restart_target_after: Option<usize>,
     pub(crate) change_port_after: Option<usize>,
+    /// When the target gives up the sessions that it has.
+    pub(crate) end_sessions_after: Option<usize>,
     rng: Rng,
 }
 
@@ -130,6 +132,7 @@ impl Rig {
             log: vec![],
             restart_target_after: None,
             change_port_after: None,
+            end_sessions_after: None,
             rng,
         }
     }
@@ -213,6 +216,16 @@ impl Rig {
             self.initiator_mtu = 1600;
             self.login.port_down(self.now, PORT);
             self.bring_up_initiator();
+        }
+        if self.end_sessions_after == Some(self.log.len()) {
+            self.end_sessions_after = None;
+            self.end_sessions();
+        }
+    }
+
+    pub(crate) fn end_sessions(&mut self) {
+        for agreed in &self.agreed {
+            self.reception.session_ended(agreed.sid_in);
         }
     }
 

@@ -21,7 +21,8 @@ pub(super) struct Watch {
     keyed: bool,
     /// After how many frames the target, and initiators, are to change keys.
     key_frames: [Option<u64>; 2],
-    /// The last packet number of each sender, session and space, its path in front.
+    /// The last packet number of each sender, session and space, its path in front. A name is that of one session, even
+    /// when the target was started again.
     last: BTreeMap<(Who, u32, bool, u8), u64>,
     /// What counted as received.
     taken: BTreeSet<(Who, u32, bool, u64)>,
@@ -55,13 +56,6 @@ impl Watch {
     pub(super) fn agreed(&mut self, sids: (u32, u32)) {
         self.names.insert(sids.0, sids.1);
         self.names.insert(sids.1, sids.0);
-    }
-
-    /// The target lost its power: a handshake that was under way may end with another session of the same name, which has
-    /// numbers and keys of its own. What initiators were told stands until they hear of it.
-    pub(super) fn target_restarts(&mut self) {
-        self.last.retain(|(who, ..), _| *who != Who::Target);
-        self.phases.retain(|(who, _), _| *who != Who::Target);
     }
 
     /// Looks at a frame that somebody sends.

@@ -393,11 +393,17 @@ impl Path {
         }
     }
 
-    /// Takes note that something could not be sent for want of credit, with nothing under way that would bring more.
+    /// Returns whether nothing can be sent in a space for want of credit, and nothing is under way that would bring more, or
+    /// make it ask for some. Its own acknowledgements may have used it up.
+    pub(crate) fn must_wait(&self, lane: usize) -> bool {
+        let credit = self.spaces.get(lane).is_none_or(|space| space.out.credit() > 0);
+        let room = self.congestion.room() > 0;
+        !credit && room && self.pto_at.is_none() && self.is_usable() && !self.is_waiting()
+    }
+
+    /// Asks for credit when it does not come by itself in the time that an answer takes.
     pub(crate) fn wait_for_credit(&mut self, now: Instant) {
-        if self.pto_at.is_none() && self.port_up {
-            self.pto_at = Some(now.after(self.probe_interval()));
-        }
+        self.pto_at = Some(now.after(self.probe_interval()));
     }
 
     /// Takes note that the port is up, or of what changed about it. Returns whether the longest frame changed.

@@ -74,8 +74,9 @@ impl Association {
         if path.probes > 0 || asks || tells || measures {
             return true;
         }
-        [1, 0].into_iter().any(|lane| self.outbox.has_more(lane) && self.may_carry(index, lane))
-            || self.news(index).is_some()
+        [1, 0].into_iter().any(|lane| {
+            self.outbox.has_more(lane) && (self.may_carry(index, lane) || self.must_wait(index, lane))
+        }) || self.news(index).is_some()
     }
 
     /// Sends one frame. Returns whether there was one.
@@ -131,10 +132,9 @@ impl Association {
     /// Takes note that a path could not send what there is.
     fn held_back(&mut self, now: Instant, index: usize, lane: usize) {
         let Some(path) = self.paths.get_mut(index).filter(|path| path.is_usable()) else { return };
-        let credit = path.spaces.get(lane).is_some_and(|space| space.out.credit() > 0);
         if path.congestion.room() == 0 {
             path.congestion.limited();
-        } else if !credit && !path.is_waiting() {
+        } else if path.must_wait(lane) {
             path.wait_for_credit(now);
         }
     }
@@ -154,6 +154,11 @@ impl Association {
         let own = path.score();
         let is_better = |other: &Path| able(other) && other.is_good() == good && other.score() < own;
         !self.paths.iter().any(|other| other.id != path.id && is_better(other))
+    }
+
+    /// Returns whether a path has to begin to wait for credit.
+    fn must_wait(&self, index: usize, lane: usize) -> bool {
+        self.paths.get(index).is_some_and(|path| path.must_wait(lane))
     }
 
     /// Returns the space in which the peer is to be told that it may begin more exchanges.
@@ -206,7 +211,15 @@ impl Association {
     /// Sends a question, with an acknowledgement if one is worth it.
     fn ask(&mut self, now: Instant, index: usize, ask: Ask, carried: Carried, out: &mut FrameBatch) -> bool {
         self.scratch.clear();
-        let flags = self.tell_beside(now, index, usize::from(self.keyed));
+        //= hyperscsi#section-9.1
+        //# An acknowledgement does not go in front of an
+        //# Ask MTU
+        let may_get_lost = matches!(ask, Ask::Mtu(_));
+        let flags = if may_get_lost {
+            Flags::default()
+        } else {
+            self.tell_beside(now, index, usize::from(self.keyed))
+        };
         ask.encode(&mut self.scratch);
         let level = self.control_level();
         if let Ask::Mtu(len) = ask {

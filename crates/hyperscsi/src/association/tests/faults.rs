@@ -2,13 +2,16 @@
 
 use alloc::vec::Vec;
 
-use base::ether::EtherPort;
+use base::ether::{ETHERNET_HEADER_LEN, EtherPort};
 use base::time::{Duration, Instant};
 use netem::frame::FramePlan;
 use netem::odds::Odds;
 
 use super::pair::{Config, Pair, TEN_GBIT, mac, state, wire};
 use crate::association::{Event, PathAddress};
+use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
+use crate::pdu::ack::Ack;
+use crate::pdu::ask::Ask;
 
 const GBIT: u64 = 125_000_000;
 
@@ -263,7 +266,7 @@ fn under_keys_no_change_to_any_bit_of_a_frame_has_an_effect() {
     let protected = |frame: &[u8]| frame[14 + 4] & 0x80 != 0;
     let mut tried = 0_u64;
     for (side, port, frame) in seen.iter().filter(|(_, _, frame)| protected(frame)) {
-        let (_, len) = crate::frame::Header::parse(&frame[14..]).unwrap();
+        let (_, len) = Header::parse(&frame[14..]).unwrap();
         for bit in 14 * 8..(14 + len) * 8 {
             let mut changed = frame.clone();
             changed[bit / 8] ^= 1 << (bit % 8);
@@ -329,6 +332,49 @@ fn leave_to_begin_exchanges_reaches_the_peer_whatever_is_lost_and_costs_little()
             assert_eq!(pair.sides[0].association.peer_xid_limits()[0], want[0], "a limit never goes back");
         }
     }
+}
+
+#[test]
+fn who_used_up_its_credit_with_acknowledgements_alone_and_heard_of_no_more_asks_for_it() {
+    // With no longer frames to ask for, it has nothing under way.
+    let mut pair = Pair::new(&Config { share: 64, mtu: 1500, ..Config::lan() });
+    // What the target sends is heard, and used up, but no acknowledgement comes back.
+    pair.drops = |side, header| side == 0 && (header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS));
+    for _ in 0..100 {
+        pair.give(0, 100);
+        pair.run_until_done(Duration::from_secs(1));
+    }
+    pair.drops = |_, _| false;
+    pair.give(1, 100);
+    pair.run_until_done(Duration::from_millis(10));
+}
+
+//= hyperscsi#section-9.1
+//= type=test
+//# An acknowledgement does not go in front of an
+//# Ask MTU
+#[test]
+fn no_acknowledgement_stands_in_front_of_what_may_be_too_long() {
+    let mut pair = Pair::new(&both(FramePlan { loss: Odds::one_in(15), ..wire(GBIT) }));
+    pair.seen = Some(Vec::new());
+    pair.offer(100, 10_000, 4);
+    pair.run_until_done(Duration::from_secs(10));
+    let (mut alone, mut beside) = (0, 0);
+    for (_, _, frame) in pair.seen.take().unwrap() {
+        let payload = &frame[ETHERNET_HEADER_LEN..];
+        let (header, _) = Header::parse(payload).unwrap();
+        let block = &payload[HEADER_LEN..];
+        match Ask::parse(block) {
+            Ok(Ask::Mtu(_)) if header.cmd == Cmd::Ask => alone += 1,
+            _ => {}
+        }
+        if header.flags.has(Flags::ACKS) {
+            beside += 1;
+            let (_, behind) = Ack::parse(block).unwrap();
+            assert!(header.cmd != Cmd::Ask || !matches!(Ask::parse(behind), Ok(Ask::Mtu(_))), "{header:?}");
+        }
+    }
+    assert!(alone > 2 && beside > 20, "{alone} {beside}");
 }
 
 #[test]

@@ -101,6 +101,8 @@ pub(super) struct Pair {
     /// Every frame that was sent: from whom, over which port, as it was sent.
     pub(super) seen: Option<Vec<(usize, u32, Vec<u8>)>>,
     pub(super) frames: u64,
+    /// Whether a frame of a side is lost beside what the links lose.
+    pub(super) drops: fn(usize, &Header) -> bool,
 }
 
 pub(super) fn mac(side: usize, port: u32) -> Mac {
@@ -166,6 +168,7 @@ impl Pair {
             seed: config.seed,
             seen: None,
             frames: 0,
+            drops: |_, _| false,
         };
         for (index, side) in pair.sides.iter_mut().enumerate() {
             for port in 0..u32::try_from(config.ports).unwrap() {
@@ -338,6 +341,10 @@ impl Pair {
                 self.frames += 1;
                 if let Some(seen) = &mut self.seen {
                     seen.push((side, port.0, frame.clone()));
+                }
+                let header = Header::parse(&frame[ETHERNET_HEADER_LEN..len + ETHERNET_HEADER_LEN]);
+                if header.is_ok_and(|(header, _)| (self.drops)(side, &header)) {
+                    continue;
                 }
                 let link = usize::try_from(port.0).unwrap();
                 self.links[link][side].push(self.now, &frame);

@@ -226,6 +226,7 @@ impl Engine {
 
     fn send_status_again(&mut self, conn: ConnId, stat_sn: StatSn, out: &mut Transmit) {
         let sn = TargetSn { stat_sn, ..self.counters(conn) };
+        let most = self.conn(conn).map_or(0, |connection| connection.parameters.initiator_max_recv);
         let kept = self.conn(conn).and_then(|connection| connection.unacked.get(stat_sn));
         match kept {
             Some(Kept::Control(control)) => {
@@ -236,9 +237,10 @@ impl Engine {
                 let key = *key;
                 let Some(task) = self.tasks.get(key) else { return };
                 let rode = task.answer.is_some_and(|answer| answer.rode) && task.snack_tag == 0;
-                match task.inn.last_sent().filter(|_| rode) {
+                match task.inn.last_sent().filter(|last| rode && last.len <= most) {
                     Some(last) => self.put_data_again(conn, key, last, out),
-                    // Also where it rode on data that is acknowledged since.
+                    // Also where it rode on data that is acknowledged since, or that is longer than what the initiator receives
+                    // by now: it asks for that anew (§11.16.3).
                     None => self.put_response(conn, key, stat_sn, out),
                 }
             }

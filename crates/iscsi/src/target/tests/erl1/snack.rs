@@ -126,6 +126,11 @@ fn data_cut_anew_comes_from_the_acknowledged_point_and_ends_with_a_tagged_respon
         if size.contains("512") {
             world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (2, 1)), &[]);
             assert_eq!(rejected(&mut world, conn), RejectReason::SNACK_REJECT, "it would be too long");
+            // So would the data be that the status rode on: that comes without.
+            world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (status.0, 1)), &[]);
+            let response: ScsiResponse = world.expect(conn);
+            assert_eq!((response.sn.stat_sn, response.snack_tag, response.exp_data_sn.0), (status, 0, 5));
+            world.expect_silence(conn);
         }
     }
     let anew = Snack { tag: 9, ..snack(SnackKind::R_DATA, itt, (0, 0)) };

@@ -113,8 +113,8 @@ impl Engine {
                 continue;
             };
             let room = to_usize(landing.len());
-            if !self.asked.take(&mut session.asked, room) {
-                self.asked.wait(exchange.session, &mut session.asked);
+            if !self.asked.take(self.now, &mut session.asked, room) {
+                self.asked.wait(self.now, exchange.session, &mut session.asked);
                 exchange.out.waits = true;
                 break;
             }

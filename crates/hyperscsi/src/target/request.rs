@@ -212,7 +212,7 @@ impl Engine {
                 // Data that came before found no room.
                 None if exchange.out.waits => Some(Ending::busy()),
                 None if len == 0 => None,
-                None if self.unasked.take(&mut session.unasked, to_usize(len)) => {
+                None if self.unasked.take(self.now, &mut session.unasked, to_usize(len)) => {
                     exchange.out.reserved = to_usize(len);
                     exchange.out.early = Some(Landing::new(0, len));
                     None
@@ -279,7 +279,7 @@ impl Engine {
         let exchange = self.claim(now, key, header, slot)?;
         let Some(session) = self.sessions.get_mut(key) else { return Ok(()) };
         let Some(state) = self.exchanges.get_mut(exchange) else { return Ok(()) };
-        if self.unasked.take(&mut session.unasked, to_usize(first_burst)) {
+        if self.unasked.take(self.now, &mut session.unasked, to_usize(first_burst)) {
             state.out.reserved = to_usize(first_burst);
             state.out.early = Some(Landing::new(0, first_burst));
         } else {

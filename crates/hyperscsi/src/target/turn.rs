@@ -102,9 +102,9 @@ impl Engine {
         if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
             return false;
         }
-        let fits = self.answers.take(&mut session.answers, len);
+        let fits = self.answers.take(self.now, &mut session.answers, len);
         if !fits {
-            self.answers.wait(key, &mut session.answers);
+            self.answers.wait(self.now, key, &mut session.answers);
         }
         fits
     }
@@ -112,14 +112,14 @@ impl Engine {
     /// Looks at sessions that wait for room.
     pub(super) fn serve_lines(&mut self) {
         for _ in 0..LOOKS {
-            let Some(key) = self.answers.next_in_line() else { break };
+            let Some(key) = self.answers.next_in_line(self.now) else { break };
             if let Some(session) = self.sessions.get_mut(key) {
                 session.answers.called();
                 self.drain_ready(key);
             }
         }
         for _ in 0..LOOKS {
-            let Some(key) = self.asked.next_in_line() else { break };
+            let Some(key) = self.asked.next_in_line(self.now) else { break };
             if let Some(session) = self.sessions.get_mut(key) {
                 session.asked.called();
                 self.pump_all(key);

@@ -232,9 +232,9 @@ impl Engine {
             self.ask_session_for_ack(session);
             return false;
         }
-        let fits = self.answers.take(&mut state.answers, len);
+        let fits = self.answers.take(self.now, &mut state.answers, len);
         if !fits {
-            self.answers.wait(session, &mut state.answers);
+            self.answers.wait(self.now, session, &mut state.answers);
             self.ask_session_for_ack(session);
         }
         fits

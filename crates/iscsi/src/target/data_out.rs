@@ -81,11 +81,11 @@ impl Engine {
                 let Some(state) = self.sessions.get_mut(session) else { return false };
                 // First come, first served, within a session.
                 let is_first = state.waiting.front().is_none_or(|first| *first == key);
-                if need > 0 && !(is_first && self.asked.take(&mut state.asked, need)) {
+                if need > 0 && !(is_first && self.asked.take(self.now, &mut state.asked, need)) {
                     if !core::mem::replace(&mut task.out.waits, true) {
                         state.waiting.push_back(key);
                     }
-                    self.asked.wait(session, &mut state.asked);
+                    self.asked.wait(self.now, session, &mut state.asked);
                     return true;
                 }
                 fetch.reserved = Some(need);
@@ -148,11 +148,11 @@ impl Engine {
     /// Serves those who wait for memory, as far as some is free now.
     pub(super) fn serve_lines(&mut self) {
         for _ in 0..LOOKS {
-            let Some(session) = self.asked.next_in_line() else { break };
+            let Some(session) = self.asked.next_in_line(self.now) else { break };
             self.serve(session);
         }
         for _ in 0..LOOKS {
-            let Some(session) = self.answers.next_in_line() else { break };
+            let Some(session) = self.answers.next_in_line(self.now) else { break };
             if let Some(state) = self.sessions.get_mut(session) {
                 state.answers.called();
                 self.drain_ready(session);
@@ -285,7 +285,7 @@ impl Engine {
             // The room for solicited data was taken when it was asked for.
             if run.unsolicited {
                 let room = self.sessions.get_mut(session).map(|state| &mut state.unasked);
-                if !room.is_some_and(|share| self.unasked.take(share, whole)) {
+                if !room.is_some_and(|share| self.unasked.take(self.now, share, whole)) {
                     return (Incoming::Run(key), Landing::Discard);
                 }
                 task.out.reserved += whole;

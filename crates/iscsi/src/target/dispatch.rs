@@ -90,7 +90,7 @@ impl Engine {
     pub(super) fn room_for(&mut self, conn: ConnId, len: usize) -> Landing {
         let session = self.conn(conn).and_then(|connection| connection.session);
         let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) else { return Landing::Discard };
-        if !self.unasked.take(&mut state.unasked, len) {
+        if !self.unasked.take(self.now, &mut state.unasked, len) {
             return Landing::Discard;
         }
         let buf = self.pool.take(len);

@@ -99,6 +99,12 @@ impl Arrived {
         Self { low: class.start(), bits: Box::new([0; WORDS]), ahead: 0 }
     }
 
+    /// Has everything up to `low` have arrived.
+    #[cfg(test)]
+    pub(crate) const fn begin_behind(&mut self, low: u32) {
+        self.low = low;
+    }
+
     /// Returns the last XID up to which all arrived.
     pub const fn low(&self) -> u32 {
         self.low

@@ -141,8 +141,10 @@ impl Numbers {
             let before = out.len();
             let arrived = &self.arrived;
             self.waiting.retain(|waiting| {
-                let others = waiting.xid == first || ahead(first, waiting.after).is_some();
-                let due = arrived.reached(waiting.after) && others;
+                // Zero names nobody, and has no place among the numbers.
+                let free = waiting.after == 0;
+                let others = free || waiting.xid == first || ahead(first, waiting.after).is_some();
+                let due = others && (free || arrived.reached(waiting.after));
                 if due {
                     out.push(waiting.key);
                 }
@@ -209,5 +211,24 @@ mod tests {
         numbers.due(&mut due);
         assert_eq!(due, [2, 3, 4, 5].map(key));
         assert!(numbers.waiting.is_empty());
+    }
+
+    #[test]
+    fn what_waits_for_nobody_does_so_however_many_there_were_before_it() {
+        for class in Class::ALL {
+            for count in [0, 1 << 29, 1 << 30, (1 << 30) + 7, u32::MAX >> 2, (u32::MAX >> 1) - 9] {
+                let at = |step: u32| further(class.start() | count, step);
+                let mut numbers = Numbers::new(class);
+                numbers.arrived.begin_behind(at(0));
+                let mut due = Vec::new();
+                // 1 is late; 2 is ordered, 3 behind it, and 4 and 5 wait for nobody.
+                for (step, after) in [(2, at(1)), (3, at(2)), (5, 0), (4, 0), (1, 0)] {
+                    numbers.arrived.take(at(step));
+                    numbers.wait(Waiting { xid: at(step), after, key: key(step) });
+                    numbers.due(&mut due);
+                }
+                assert_eq!(due, [5, 4, 1, 2, 3].map(key), "{class:?} behind {count}");
+            }
+        }
     }
 }

@@ -64,6 +64,11 @@ impl Landing {
         self.received
     }
 
+    /// Returns the offset behind what is here from the start without a gap.
+    pub const fn front(&self) -> u32 {
+        self.start.saturating_add(self.received)
+    }
+
     /// Returns how far anything that is here reaches.
     pub fn reach(&self) -> u32 {
         self.spans.last().map_or(self.received, |(_, end)| *end)

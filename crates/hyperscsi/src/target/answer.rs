@@ -256,6 +256,7 @@ impl Engine {
         exchange.inn.reserved = exchange.inn.reserved.saturating_sub(bytes);
         let over = exchange.answered && exchange.messages.is_empty();
         self.give_answers(session, bytes);
+        self.ask_more(key);
         if over {
             self.retire(key);
         }

@@ -13,7 +13,6 @@ use super::exchange::{Ending, Fetch, Freed, Holder};
 use super::request::Stray;
 use crate::exchange::landing::{Landing, NotLanded, to_usize};
 use crate::pdu::abort::AbortResult;
-use crate::pdu::reply::TransferReady;
 use crate::seal::Level;
 
 impl Engine {
@@ -45,11 +44,12 @@ impl Engine {
                 None => Ok(0),
             }
         } else {
+            let end = u32::try_from(data.len()).ok().and_then(|len| offset.checked_add(len));
             let fetch = exchange.out.fetches.iter_mut().filter(|fetch| fetch.reserved.is_some());
-            let landing =
-                fetch.filter_map(|fetch| fetch.asked.as_mut()).find(|landing| landing.covers(offset));
-            match landing {
-                Some(landing) => landing.put(&self.pool, offset, data),
+            let landings = fetch.filter_map(|fetch| Some((fetch.asked_end, fetch.asked.as_mut()?)));
+            match landings.into_iter().find(|(_, landing)| landing.covers(offset)) {
+                Some((asked, _)) if end.is_none_or(|end| end > asked) => Err(NotLanded::Outside),
+                Some((_, landing)) => landing.put(&self.pool, offset, data),
                 None if offset < exchange.out.len => return Err(Stray::Over),
                 None => Err(NotLanded::Outside),
             }
@@ -62,6 +62,7 @@ impl Engine {
                 }
                 if new > 0 {
                     self.close_early(key);
+                    self.ask_more(key);
                     self.hand_up_data(key);
                 }
                 Ok(())
@@ -93,10 +94,8 @@ impl Engine {
             return;
         };
         let end = offset.saturating_add(len).min(exchange.out.len);
-        let start = offset.min(end);
-        let asked = start.max(exchange.out.early_len());
-        let asked = (asked < end).then(|| Landing::new(asked, end - asked));
-        exchange.out.fetches.push(Fetch { start, end, asked, reserved: None });
+        let fetch = Fetch::new(offset.min(end), end, exchange.out.early_len());
+        exchange.out.fetches.push(fetch);
         self.pump(key);
     }
 
@@ -105,8 +104,6 @@ impl Engine {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         let Some(session) = self.sessions.get_mut(exchange.session) else { return };
         exchange.out.waits = false;
-        let burst_max = session.parameters.burst_max.max(1);
-        let mut list = false;
         for fetch in exchange.out.fetches.iter_mut().filter(|fetch| fetch.reserved.is_none()) {
             let Some(landing) = &fetch.asked else {
                 fetch.reserved = Some(0);
@@ -119,20 +116,25 @@ impl Engine {
                 break;
             }
             fetch.reserved = Some(room);
-            let mut at = landing.end() - landing.len();
-            while at < landing.end() {
-                let len = (landing.end() - at).min(burst_max);
-                let number = exchange.out.number;
-                exchange.out.number = number.wrapping_add(1);
-                exchange.out.ready.push(TransferReady { number, offset: at, len });
-                at += len;
-                list = true;
-            }
         }
-        if list {
+        self.ask(key);
+        self.hand_up_data(key);
+    }
+
+    /// Asks for data that was held back, as far as that may be asked for now.
+    pub(super) fn ask_more(&mut self, key: Key) {
+        if self.exchanges.get(key).is_some_and(|exchange| exchange.out.more) {
+            self.ask(key);
+        }
+    }
+
+    /// Asks for data that there is room for.
+    fn ask(&mut self, key: Key) {
+        let Some(exchange) = self.exchanges.get_mut(key) else { return };
+        let Some(session) = self.sessions.get(exchange.session) else { return };
+        if exchange.out.ask(session.parameters.burst_max, exchange.messages.len()) {
             self.list(key);
         }
-        self.hand_up_data(key);
     }
 
     /// Asks for the data of every exchange of a session that waited for room.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::contract::{Finish, status};
 use crate::association::MessageId;
-use crate::exchange::landing::Landing;
+use crate::exchange::landing::{Landing, to_usize};
 use crate::exchange::numbers::Class;
 use crate::pdu::abort::AbortResult;
 use crate::pdu::command::{Command, Manage};
@@ -134,6 +134,8 @@ pub(super) struct DataOut {
     pub(super) number: u32,
     /// Whether it waits for the budget.
     pub(super) waits: bool,
+    /// Whether more is to be asked for once some of what was is here, or is known to have been asked for.
+    pub(super) more: bool,
 }
 
 /// A range of the data that the layer above asked for.
@@ -143,8 +145,23 @@ pub(super) struct Fetch {
     pub(super) end: u32,
     /// The part that does not come unasked.
     pub(super) asked: Option<Landing>,
-    /// Bytes of the budget that it takes; `None` until it got them and was asked for.
+    /// What of that part was asked for ends here.
+    pub(super) asked_end: u32,
+    /// Bytes of the budget that it takes; `None` until it got them.
     pub(super) reserved: Option<usize>,
+}
+
+/// How many requests for data of a fetch may be without an answer, and how many of an exchange unacknowledged: an initiator that takes a
+/// byte with each does not make us keep a million of them, and one that is honest always has more to send.
+pub(super) const READIES_MAX: u32 = 64;
+
+impl Fetch {
+    /// Makes a fetch, of which so much comes unasked.
+    pub(super) fn new(start: u32, end: u32, early: u32) -> Self {
+        let from = start.max(early);
+        let asked = (from < end).then(|| Landing::new(from, end - from));
+        Self { start, end, asked, asked_end: from, reserved: None }
+    }
 }
 
 /// How many bytes of each budget for Data-Out are free again.
@@ -165,6 +182,7 @@ impl DataOut {
             ready: Vec::new(),
             number: 0,
             waits: false,
+            more: false,
         }
     }
 
@@ -177,6 +195,29 @@ impl DataOut {
         }
     }
 
+    /// Makes the requests for data that may go now, of at most `burst_max` bytes each, where `under_way` messages of the exchange are not
+    /// acknowledged. Returns whether there are any.
+    pub(super) fn ask(&mut self, burst_max: u32, under_way: usize) -> bool {
+        let burst_max = burst_max.max(1);
+        self.more = false;
+        for fetch in self.fetches.iter_mut().filter(|fetch| fetch.reserved.is_some()) {
+            let Some(landing) = &fetch.asked else { continue };
+            while fetch.asked_end < landing.end() {
+                let open = fetch.asked_end.saturating_sub(landing.front()).div_ceil(burst_max);
+                if open >= READIES_MAX || self.ready.len() + under_way >= to_usize(READIES_MAX) {
+                    self.more = true;
+                    break;
+                }
+                let (offset, number) = (fetch.asked_end, self.number);
+                let len = (landing.end() - offset).min(burst_max);
+                self.ready.push(TransferReady { number, offset, len });
+                self.number = number.wrapping_add(1);
+                fetch.asked_end += len;
+            }
+        }
+        !self.ready.is_empty()
+    }
+
     /// Forgets all data, and all that was asked for.
     pub(super) fn stop(&mut self, pool: &Pool) -> Freed {
         if let Some(mut landing) = self.early.take() {
@@ -185,7 +226,7 @@ impl DataOut {
         if let Some(came) = self.came.take() {
             pool.recycle(came);
         }
-        self.ready = Vec::new();
+        (self.ready, self.more) = (Vec::new(), false);
         let mut freed = Freed { unasked: core::mem::take(&mut self.reserved), asked: 0 };
         for fetch in self.fetches.drain(..) {
             freed.asked += fetch.reserved.unwrap_or(0);
@@ -251,5 +292,35 @@ impl Exchange {
             messages: SmallVec::new(),
             listed: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_asked_for_as_far_as_answers_and_acknowledgements_keep_pace() {
+        let pool = Pool::new(1 << 20);
+        let mut out = DataOut::new();
+        out.fetches.push(Fetch::new(0, 1 << 20, 100));
+        assert!(!out.ask(1, 0) && !out.more, "there is no room for it yet");
+        out.fetches[0].reserved = Some(1 << 20);
+        assert!(out.ask(1, 0) && out.more);
+        let asked = |out: &DataOut| (out.ready.len(), out.fetches[0].asked_end);
+        assert_eq!(asked(&out), (64, 164));
+        // They are out, and none was acknowledged; then all were, and none was answered; then half were.
+        let mut ready = core::mem::take(&mut out.ready);
+        assert!(!out.ask(1, 64) && !out.ask(1, 0) && out.more);
+        out.fetches[0].asked.as_mut().unwrap().put(&pool, 100, &[1; 32]).unwrap();
+        assert!(out.ask(1, 0) && out.more);
+        assert_eq!(asked(&out), (32, 196));
+        ready.append(&mut out.ready);
+        let numbers = ready.iter().map(|ready| (ready.number, ready.offset));
+        assert!(numbers.eq((0..96).map(|number| (number, 100 + number))), "each byte once");
+        // Large ones are asked for at once.
+        let mut out = DataOut::new();
+        out.fetches.push(Fetch { reserved: Some(1 << 20), ..Fetch::new(0, 3 << 20, 0) });
+        assert!(out.ask(1 << 20, 0) && !out.more && out.ready.len() == 3);
     }
 }

@@ -27,6 +27,24 @@ fn an_open_group_is_read_and_written() {
 }
 
 #[test]
+fn data_is_asked_for_in_whatever_bursts_both_take() {
+    for (burst_max, blocks) in [(1, 4), (100, 400), (512, 2000), (65_536, 2000)] {
+        let mut limits = Limits::default();
+        (limits.parameters.burst_max, limits.parameters.first_burst) = (burst_max, 0);
+        let mut world = World::with(1, FramePlan::CLEAN, None, limits, 1500);
+        world.join(world.plan_of(1));
+        world.up();
+        let task = world.write(0, 0, 3, blocks, 5);
+        world.good(0, task);
+        let task = world.read(0, 0, 3, blocks);
+        assert!(world.good(0, task) == pattern(0, 3, blocks, 5), "{burst_max}");
+        world.rest(Duration::from_secs(1));
+        world.is_clean();
+        assert_eq!(world.initiators[0].ups, 1, "{burst_max}");
+    }
+}
+
+#[test]
 fn a_bad_wire_changes_nothing() {
     for seed in seeds(4) {
         println!("HYPER_SEED={seed}");

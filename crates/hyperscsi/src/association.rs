@@ -302,6 +302,7 @@ impl Association {
                 self.events.push_back(Event::PathMtu { path: path.id, mtu: path.pmtu.current() });
             }
         }
+        self.hand_over();
     }
 
     /// Takes note that a port carries nothing at present. Paths over it wait; data under way goes to others.
@@ -309,10 +310,7 @@ impl Association {
         for path in self.paths.iter_mut().filter(|path| path.address.port == port) {
             path.port_down();
         }
-        let others = self.paths.iter().any(Path::is_good);
-        for path in self.paths.iter_mut().filter(|path| path.address.port == port && others) {
-            path.hand_over(&mut self.outbox);
-        }
+        self.hand_over();
     }
 
     /// Takes note that frames were longer than their port allows at present.
@@ -412,7 +410,7 @@ impl Association {
             let Some(path) = self.paths.get_mut(index) else { continue };
             let outcome = path.handle_timeout(now, &mut self.outbox);
             if path.backoff == crate::path::SUSPECT_AFTER && path.probes > 0 {
-                self.hand_over(index);
+                self.hand_over();
             }
             self.settle(index, outcome);
             self.watch(now, index);
@@ -470,15 +468,18 @@ impl Association {
         }
     }
 
-    /// Lets other paths carry what is under way on one that does not answer.
-    fn hand_over(&mut self, index: usize) {
-        let others = self.paths.iter().enumerate().any(|(other, path)| other != index && path.is_good());
-        if let Some(path) = self.paths.get_mut(index).filter(|_| others) {
+    /// Lets paths that answer carry what is under way on those that do not. To be called whenever a path begins to be of the
+    /// former or of the latter: where all were silent, the first that is back carries what the others had.
+    fn hand_over(&mut self) {
+        if !self.paths.iter().any(Path::is_good) {
+            return;
+        }
+        for path in self.paths.iter_mut().filter(|path| !path.is_good() && path.is_waiting()) {
             path.hand_over(&mut self.outbox);
+            // Perhaps that was what told the peer of new exchanges.
+            self.xid_told = [0; 2];
         }
-        if others {
-            self.paths.iter_mut().for_each(|path| path.announced = false);
-        }
+        self.paths.iter_mut().for_each(|path| path.announced = false);
     }
 
     /// Tells what came of an acknowledgement or of time.

@@ -8,8 +8,8 @@ use super::{Association, Dropped, Event, collect, split};
 use crate::Role;
 use crate::exchange::numbers::ahead;
 use crate::frame::{Cmd, Flags, Header};
-use crate::path::PathAddress;
 use crate::path::space::BadAck;
+use crate::path::{Path, PathAddress};
 use crate::pdu::ack::Ack;
 use crate::pdu::ask::{Ask, Path as Step};
 use crate::pdu::parts::Parts;
@@ -159,6 +159,7 @@ impl Association {
         let (events, spent) = (&mut self.events, &mut self.spent);
         let Some(index) = self.paths.iter().position(|path| path.id == id) else { return Ok(()) };
         let path = self.paths.get_mut(index).ok_or(Dropped::NoPath)?;
+        let was_good = path.is_good();
         let outcome = path
             .acknowledge(now, ack, &mut self.outbox, &mut |done| collect(events, spent, done))
             .map_err(|BadAck::NeverSent| Dropped::FalseAck);
@@ -183,6 +184,9 @@ impl Association {
             self.events.push_back(Event::XidLimit { sealed: ack.sealed, limit: ack.xid_limit });
         }
         self.settle(index, outcome);
+        if !was_good && self.paths.get(index).is_some_and(Path::is_good) {
+            self.hand_over();
+        }
         Ok(())
     }
 
@@ -231,5 +235,6 @@ impl Association {
         if let Some(old) = old.filter(|_| self.role == Role::Initiator) {
             self.remove_path(old);
         }
+        self.hand_over();
     }
 }

@@ -334,47 +334,39 @@ fn leave_to_begin_exchanges_reaches_the_peer_whatever_is_lost_and_costs_little()
     }
 }
 
-#[test]
-fn who_used_up_its_credit_with_acknowledgements_alone_and_heard_of_no_more_asks_for_it() {
-    // With no longer frames to ask for, it has nothing under way.
-    let mut pair = Pair::new(&Config { share: 64, mtu: 1500, ..Config::lan() });
-    // What the target sends is heard, and used up, but no acknowledgement comes back.
-    pair.drops = |side, header| side == 0 && (header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS));
-    for _ in 0..100 {
-        pair.give(0, 100);
-        pair.run_until_done(Duration::from_secs(1));
+/// Has both ports of both sides go down, or the wires cut, and one of them come back.
+fn all_but_one_stay_away(keyed: bool, back: u32, cut: bool) -> Pair {
+    let mut pair = two_paths(keyed, &wire(GBIT));
+    busy(&mut pair, &[], 50);
+    if cut {
+        for (port, links) in (0..).zip(&mut pair.links) {
+            let end = if port == back { at(1050) } else { at(1_000_000) };
+            let plan = FramePlan { cuts: alloc::vec![(at(50), end)], ..wire(GBIT) };
+            links.iter_mut().for_each(|link| link.replan(plan.clone()));
+        }
+    } else {
+        for port in [0, 1] {
+            pair.sides.iter_mut().for_each(|side| side.association.port_down(at(50), EtherPort(port)));
+        }
     }
-    pair.drops = |_, _| false;
-    pair.give(1, 100);
-    pair.run_until_done(Duration::from_millis(10));
+    pair.run_for(Duration::from_secs(1));
+    for (index, side) in pair.sides.iter_mut().enumerate().filter(|_| !cut) {
+        side.association.port_up(pair.now, EtherPort(back), &state(index, back, 9000));
+    }
+    pair
 }
 
-//= hyperscsi#section-9.1
-//= type=test
-//# An acknowledgement does not go in front of an
-//# Ask MTU
 #[test]
-fn no_acknowledgement_stands_in_front_of_what_may_be_too_long() {
-    let mut pair = Pair::new(&both(FramePlan { loss: Odds::one_in(15), ..wire(GBIT) }));
-    pair.seen = Some(Vec::new());
-    pair.offer(100, 10_000, 4);
-    pair.run_until_done(Duration::from_secs(10));
-    let (mut alone, mut beside) = (0, 0);
-    for (_, _, frame) in pair.seen.take().unwrap() {
-        let payload = &frame[ETHERNET_HEADER_LEN..];
-        let (header, _) = Header::parse(payload).unwrap();
-        let block = &payload[HEADER_LEN..];
-        match Ask::parse(block) {
-            Ok(Ask::Mtu(_)) if header.cmd == Cmd::Ask => alone += 1,
-            _ => {}
-        }
-        if header.flags.has(Flags::ACKS) {
-            beside += 1;
-            let (_, behind) = Ack::parse(block).unwrap();
-            assert!(header.cmd != Cmd::Ask || !matches!(Ask::parse(behind), Ok(Ask::Mtu(_))), "{header:?}");
+fn what_was_under_way_when_all_paths_were_lost_goes_out_on_the_first_that_is_back() {
+    for keyed in [false, true] {
+        for (back, cut) in [(0, false), (1, false), (0, true), (1, true)] {
+            let mut pair = all_but_one_stay_away(keyed, back, cut);
+            let end = pair.now.after(Duration::from_millis(500));
+            pair.run_until(end, |pair| pair.sides.iter().all(|side| side.association.stats().messages == 0));
+            let left = pair.sides.each_ref().map(|side| side.association.stats().messages);
+            assert_eq!(left, [0, 0], "keyed {keyed}, {back} is back, cut {cut}: {:?}", pair.sides);
         }
     }
-    assert!(alone > 2 && beside > 20, "{alone} {beside}");
 }
 
 #[test]

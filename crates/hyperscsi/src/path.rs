@@ -223,7 +223,6 @@ impl Path {
 
     /// Takes note of a frame that came and is what it says.
     pub(crate) fn came(&mut self, now: Instant, lane: usize, pn: u64, elicits: bool, ack_delay: Duration) {
-        self.heard = now;
         self.stats.frames_received += 1;
         if self.backoff > SUSPECT_AFTER {
             // Somebody is there again: no need to wait for the end of a long interval.

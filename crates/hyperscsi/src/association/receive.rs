@@ -55,11 +55,16 @@ impl Association {
         let elicits = header.flags.has(Flags::ELICITS);
         let path = self.paths.get_mut(index).ok_or(Dropped::NoPath)?;
         path.came(now, lane, pn, elicits, self.plan.ack_delay_max);
-        if path.down {
-            path.down = false;
-            path.retry_at_once(now);
-            if path.challenge == 0 {
-                self.events.push_back(Event::PathUp(path.id));
+        // Under keys, frames without protection may be anybody's: they are no sign of life.
+        if header.protected == self.keyed {
+            path.heard = now;
+            if path.down {
+                path.down = false;
+                path.retry_at_once(now);
+                if path.challenge == 0 {
+                    self.events.push_back(Event::PathUp(path.id));
+                }
+                self.hand_over();
             }
         }
         let (ack, rest) = match header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS) {

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::ether::{ETHERNET_HEADER_LEN, EtherPort};
+use base::ether::{ETHERNET_HEADER_LEN, EtherPort, FrameBatch};
 use base::time::{Duration, Instant};
 use netem::frame::FramePlan;
 use netem::odds::Odds;
@@ -12,6 +12,7 @@ use crate::association::{Event, PathAddress};
 use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
 use crate::pdu::ack::Ack;
 use crate::pdu::ask::Ask;
+use crate::seal::put_crc;
 
 const GBIT: u64 = 125_000_000;
 
@@ -366,6 +367,48 @@ fn what_was_under_way_when_all_paths_were_lost_goes_out_on_the_first_that_is_bac
             let left = pair.sides.each_ref().map(|side| side.association.stats().messages);
             assert_eq!(left, [0, 0], "keyed {keyed}, {back} is back, cut {cut}: {:?}", pair.sides);
         }
+    }
+}
+
+/// Says something to the target without protection, as anybody can who sees the wire, and can change his address.
+fn forge(pair: &mut Pair, cmd: Cmd, pn: u64, payload: &[u8]) {
+    let header = Header {
+        tag: 0,
+        last: true,
+        fragment: 0,
+        protected: false,
+        cmd,
+        flags: Flags::ELICITS,
+        len: u16::try_from(payload.len()).unwrap(),
+        sid: 0x22,
+        pn,
+        xid: 1,
+        off: 0,
+    };
+    let mut batch = FrameBatch::new();
+    batch.begin(mac(1, 0));
+    batch.put(&header.to_bytes());
+    batch.put(payload);
+    put_crc(&mut batch);
+    batch.end();
+    let mut frame: Vec<u8> = batch.frames().flat_map(|(.., pieces)| pieces.flatten().copied()).collect();
+    let (now, target) = (pair.now, &mut pair.sides[1].association);
+    target.frame(now, EtherPort(0), mac(0, 0), header, &mut frame, &mut |_, _| {}).unwrap();
+}
+
+#[test]
+fn under_keys_what_anybody_can_say_is_no_sign_of_life() {
+    for (keyed, lost) in [(true, true), (false, false)] {
+        let cut = FramePlan { cuts: alloc::vec![(at(0), at(1_000_000))], ..wire(GBIT) };
+        let mut pair = Pair::new(&Config { keyed, ..both(cut) });
+        for pn in 1..40 {
+            pair.run_for(Duration::from_secs(1));
+            if pn <= 29 || !lost {
+                forge(&mut pair, Cmd::Request, pn, &[0; 40]);
+            }
+        }
+        let was_lost = pair.sides[1].events.iter().any(|(_, event)| *event == Event::Lost);
+        assert_eq!(was_lost, lost, "keyed {keyed}: {:?}", pair.sides[1]);
     }
 }
 

@@ -292,8 +292,13 @@ impl Path {
         if let Some(len) = probe {
             outcome.mtu_changed |= self.pmtu.probe_acked(now, usize::from(len));
         }
-        if self.peer_overruns.replace(ack.overruns).is_some_and(|before| before != ack.overruns) {
-            self.congestion.overrun();
+        // The count wraps; what is behind is an acknowledgement that was overtaken.
+        let more = self.peer_overruns.map_or(0, |before| ack.overruns.wrapping_sub(before));
+        if more <= u32::MAX / 2 {
+            self.peer_overruns = Some(ack.overruns);
+            if more > 0 {
+                self.congestion.overrun();
+            }
         }
         self.detect(now, outbox, &mut outcome);
         if frames > 0 {

@@ -413,6 +413,41 @@ fn under_keys_what_anybody_can_say_is_no_sign_of_life() {
 }
 
 #[test]
+fn frames_that_were_lost_for_want_of_room_are_heard_of_once_whatever_overtakes_what() {
+    let mut pair = Pair::new(&both(wire(GBIT)));
+    let window = |pair: &Pair| pair.sides[1].association.paths().next().unwrap().stats.window;
+    let (mut before, mut pn) = (window(&pair), 0);
+    for (overruns, shrinks) in [
+        (u32::MAX - 1, false),
+        (u32::MAX, true),
+        (u32::MAX - 1, false),
+        (u32::MAX, false),
+        (3, true),
+        (u32::MAX, false),
+        (3, false),
+        (4, true),
+    ] {
+        let mut payload = Vec::new();
+        let ack = Ack {
+            sealed: false,
+            largest: 0,
+            delay_us: 0,
+            first: 0,
+            pn_limit: 64,
+            xid_limit: 0,
+            overruns,
+            ranges: Default::default(),
+        };
+        ack.encode(core::iter::empty(), &mut payload);
+        pn += 1;
+        forge(&mut pair, Cmd::Ack, pn, &payload);
+        let after = window(&pair);
+        assert_eq!(after < before, shrinks, "at {overruns}: {before}, then {after}");
+        before = after;
+    }
+}
+
+#[test]
 fn nothing_is_sent_into_a_path_that_does_not_answer_while_another_does() {
     let mut pair = two_paths(true, &wire(GBIT));
     let cut = FramePlan { cuts: alloc::vec![(at(0), at(1_000_000))], ..wire(GBIT) };

@@ -352,7 +352,8 @@ impl Path {
         if self.pto_at.is_some_and(|at| at <= now) {
             self.probe(now, outbox);
         }
-        if self.is_in_use(now) {
+        // By the time that was asked for: who is called late must not be asked to call at the same time again.
+        if self.mtu_retry_at().is_some() {
             self.pmtu.handle_timeout(now);
         }
         outcome
@@ -364,8 +365,13 @@ impl Path {
             return None;
         }
         let [open, sealed] = &self.spaces;
-        let retry = self.pmtu.retry_at().filter(|at| self.is_in_use(*at));
+        let retry = self.mtu_retry_at();
         [open.come.due(), sealed.come.due(), self.loss_at, self.pto_at, retry].into_iter().flatten().min()
+    }
+
+    /// Returns when longer frames are to be tried again, if the path is in use then.
+    fn mtu_retry_at(&self) -> Option<Instant> {
+        self.pmtu.retry_at().filter(|at| self.is_in_use(*at))
     }
 
     /// Sends the oldest data again, before it is known to be lost: nothing was heard for too long.

@@ -448,6 +448,33 @@ fn frames_that_were_lost_for_want_of_room_are_heard_of_once_whatever_overtakes_w
 }
 
 #[test]
+fn a_timer_that_is_late_is_not_asked_for_again_at_the_same_time() {
+    let plan = FramePlan { frame_len_max: alloc::vec![(at(0), 1538)], ..wire(GBIT) };
+    let mut pair = Pair::new(&both(plan));
+    let retry_at = |pair: &Pair| pair.sides[0].association.paths[0].pmtu.retry_at();
+    // The pauses between searches grow: until one is long enough to fall silent in.
+    let mut until = at(0);
+    for _ in 0..1000 {
+        pair.give(0, 1000);
+        pair.run_for(Duration::from_millis(10));
+        if let Some(next) = retry_at(&pair).filter(|next| next.since(pair.now) > Duration::from_secs(2)) {
+            until = next;
+            break;
+        }
+    }
+    let last = Instant(until.0 - 999_000_000);
+    assert!(last > pair.now, "{until:?}");
+    pair.run_until(last, |_| false);
+    pair.give(0, 1000);
+    pair.run_until_done(Duration::from_millis(10));
+    let association = &mut pair.sides[0].association;
+    let late = until.after(Duration::from_millis(10));
+    association.handle_timeout(late);
+    while association.poll_port().is_some() {}
+    assert!(association.poll_timeout().is_none_or(|next| next > late), "{:?}", association.poll_timeout());
+}
+
+#[test]
 fn nothing_is_sent_into_a_path_that_does_not_answer_while_another_does() {
     let mut pair = two_paths(true, &wire(GBIT));
     let cut = FramePlan { cuts: alloc::vec![(at(0), at(1_000_000))], ..wire(GBIT) };

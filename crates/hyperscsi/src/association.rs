@@ -291,10 +291,19 @@ impl Association {
             }
         };
         if moved && self.role == Role::Initiator {
-            // The peer knows these paths by our old address; new ones take their places.
-            let here = self.paths.iter().map(|path| path.address).filter(|address| address.port == port);
-            for address in here.collect::<Vec<_>>() {
-                self.start_path(now, address, state);
+            // The peer knows these paths by our old address; new ones take their places, and the places of those that were to
+            // do so and have not got there.
+            let here = self.paths.iter().filter(|path| path.address.port == port);
+            let (tried, untried): (Vec<_>, Vec<_>) =
+                here.map(|path| (path.id, path.address, path.challenge == 0)).partition(|path| path.2);
+            for (_, address, _) in &tried {
+                self.start_path(now, *address, state);
+            }
+            for (id, address, _) in untried {
+                if tried.iter().all(|(_, other, _)| *other != address) {
+                    self.start_path(now, address, state);
+                }
+                self.remove_path(id);
             }
         }
         for path in self.paths.iter_mut().filter(|path| path.address.port == port) {
@@ -419,6 +428,14 @@ impl Association {
         if !self.lost && self.paths.iter().all(silent) {
             self.lost = true;
             self.events.push_back(Event::Lost);
+        }
+        let untried = |path: &&Path| path.challenge != 0 && silent(path);
+        if self.role == Role::Target {
+            // The copy of a frame begins a path too, from wherever it comes, and would hold its place for ever.
+            let untried: Vec<u8> = self.paths.iter().filter(untried).map(|path| path.id).collect();
+            for id in untried.into_iter().take(self.paths.len().saturating_sub(1)) {
+                self.drop_path(id);
+            }
         }
     }
 

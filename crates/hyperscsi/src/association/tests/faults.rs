@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::ether::{ETHERNET_HEADER_LEN, EtherPort, FrameBatch};
+use base::ether::{ETHERNET_HEADER_LEN, EtherPort, FrameBatch, PortState};
 use base::time::{Duration, Instant};
 use netem::frame::FramePlan;
 use netem::odds::Odds;
@@ -472,6 +472,85 @@ fn a_timer_that_is_late_is_not_asked_for_again_at_the_same_time() {
     association.handle_timeout(late);
     while association.poll_port().is_some() {}
     assert!(association.poll_timeout().is_none_or(|next| next > late), "{:?}", association.poll_timeout());
+}
+
+#[test]
+fn a_path_that_nobody_answers_on_holds_its_place_for_as_long_as_a_session_and_no_longer() {
+    let mut pair = two_paths(false, &wire(GBIT));
+    let mut copied = Pair::new(&Config { ports: 3, ..Config::lan() });
+    copied.seen = Some(Vec::new());
+    for port in [1, 2] {
+        let address = PathAddress { port: EtherPort(port), mac: mac(1, port) };
+        copied.sides[0].association.add_path(at(0), address, &state(0, port, 9000));
+    }
+    copied.run_for(Duration::from_millis(1));
+    for (side, port, frame) in copied.seen.take().unwrap() {
+        if side == 0 && port == 2 {
+            pair.arrive(1, 1, &frame);
+        }
+    }
+    assert_eq!(pair.sides[1].association.paths().count(), 3);
+    pair.run_for(Duration::from_secs(29));
+    assert_eq!(pair.sides[1].association.paths().count(), 3);
+    pair.run_for(Duration::from_secs(2));
+    assert_eq!(pair.sides[1].association.paths().map(|path| path.id).collect::<Vec<_>>(), [0, 1]);
+    busy(&mut pair, &[], 31_050);
+    pair.run_until_done(Duration::from_secs(1));
+}
+
+#[test]
+fn a_port_that_changes_its_address_again_and_again_adds_a_path_for_the_last_of_them() {
+    let mut pair = Pair::new(&both(wire(GBIT)));
+    pair.offer(4, 1000, 1);
+    pair.run_until_done(Duration::from_secs(1));
+    for last in 1..=20 {
+        let moved = PortState { mac: mac(0, last), ..state(0, 0, 9000) };
+        pair.sides[0].association.port_up(pair.now, EtherPort(0), &moved);
+        assert_eq!(pair.sides[0].association.paths().count(), 2);
+    }
+}
+
+#[test]
+fn who_used_up_its_credit_with_acknowledgements_alone_and_heard_of_no_more_asks_for_it() {
+    // With no longer frames to ask for, it has nothing under way.
+    let mut pair = Pair::new(&Config { share: 64, mtu: 1500, ..Config::lan() });
+    // What the target sends is heard, and used up, but no acknowledgement comes back.
+    pair.drops = |side, header| side == 0 && (header.cmd == Cmd::Ack || header.flags.has(Flags::ACKS));
+    for _ in 0..100 {
+        pair.give(0, 100);
+        pair.run_until_done(Duration::from_secs(1));
+    }
+    pair.drops = |_, _| false;
+    pair.give(1, 100);
+    pair.run_until_done(Duration::from_millis(10));
+}
+
+//= hyperscsi#section-9.1
+//= type=test
+//# An acknowledgement does not go in front of an
+//# Ask MTU
+#[test]
+fn no_acknowledgement_stands_in_front_of_what_may_be_too_long() {
+    let mut pair = Pair::new(&both(FramePlan { loss: Odds::one_in(15), ..wire(GBIT) }));
+    pair.seen = Some(Vec::new());
+    pair.offer(100, 10_000, 4);
+    pair.run_until_done(Duration::from_secs(10));
+    let (mut alone, mut beside) = (0, 0);
+    for (_, _, frame) in pair.seen.take().unwrap() {
+        let payload = &frame[ETHERNET_HEADER_LEN..];
+        let (header, _) = Header::parse(payload).unwrap();
+        let block = &payload[HEADER_LEN..];
+        match Ask::parse(block) {
+            Ok(Ask::Mtu(_)) if header.cmd == Cmd::Ask => alone += 1,
+            _ => {}
+        }
+        if header.flags.has(Flags::ACKS) {
+            beside += 1;
+            let (_, behind) = Ack::parse(block).unwrap();
+            assert!(header.cmd != Cmd::Ask || !matches!(Ask::parse(behind), Ok(Ask::Mtu(_))), "{header:?}");
+        }
+    }
+    assert!(alone > 2 && beside > 20, "{alone} {beside}");
 }
 
 #[test]

@@ -521,7 +521,7 @@ impl FrameMachine for Session {
                 return;
             }
         };
-        if header.sid == 0 {
+        if header.sid == 0 && !frame.group {
             self.outsider(now, &header, frame);
             return self.drive(now);
         }

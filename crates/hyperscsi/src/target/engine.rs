@@ -221,12 +221,19 @@ impl Engine {
                 return;
             }
         };
-        let (port, source, group) = (frame.port, frame.source, frame.group);
+        let (port, source) = (frame.port, frame.source);
+        //= hyperscsi#section-3.1
+        //# Frames to a group of stations (the I/G bit of the destination) are taken only if
+        //# they are Discovery questions, or Negotiate frames
+        if frame.group && !matches!(header.cmd, Cmd::Discovery | Cmd::Negotiate) {
+            self.stats.bad_frames += 1;
+            return;
+        }
         let Some(bytes) = frame.payload.get_mut(..len) else { return };
         if header.sid == 0 {
-            return self.outsider(now, (port, source, group), &header, bytes, directory);
+            return self.outsider(now, (port, source), &header, bytes, directory);
         }
-        let Some(key) = self.sids.get(&header.sid).copied().filter(|_| !group) else {
+        let Some(key) = self.sids.get(&header.sid).copied() else {
             self.stats.unknown_sids += 1;
             return self.hint(now, port, source, &header);
         };

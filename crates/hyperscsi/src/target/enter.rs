@@ -161,7 +161,7 @@ impl Engine {
     pub(super) fn outsider(
         &mut self,
         now: Instant,
-        (port, source, _group): (EtherPort, Mac, bool),
+        (port, source): (EtherPort, Mac),
         header: &Header,
         bytes: &mut [u8],
         directory: &dyn Directory,

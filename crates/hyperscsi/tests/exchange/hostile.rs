@@ -497,10 +497,10 @@ fn strangers_get_short_answers_and_few_of_them() {
     };
     let mut unknown = raw(&header, &[1, 0, 0, 4]);
     unknown.resize(60, 0);
-    let mut provoke = |frame: &[u8], source| {
+    let mut provoke = |frame: &[u8], source, to| {
         world.capture.clear();
         for _ in 0..1000 {
-            world.inject(target, source, frame);
+            world.inject(to, source, frame);
             world.rest(Duration::from_micros(10));
         }
         world.rest(2 * SECOND);
@@ -508,12 +508,14 @@ fn strangers_get_short_answers_and_few_of_them() {
         assert!(said.iter().all(|(to, _, payload)| *to == stranger && payload.len() <= frame.len()));
         said.len()
     };
-    assert_eq!(provoke(&other_version, stranger), 8);
-    assert_eq!(provoke(&unknown, stranger), 256);
+    assert_eq!(provoke(&other_version, stranger, target), 8);
+    assert_eq!(provoke(&unknown, stranger, target), 256);
     let everybody = base::ether::Mac([0x33, 0x33, 0, 0, 0, 1]);
-    assert_eq!(provoke(&other_version, everybody) + provoke(&unknown, everybody), 0);
+    assert_eq!(provoke(&other_version, everybody, target) + provoke(&unknown, everybody, target), 0);
+    // What is said to everybody is a question or the first of a handshake, or nothing.
+    assert_eq!(provoke(&unknown, stranger, base::ether::Mac::BROADCAST), 0);
     // What is an answer itself, of whatever version, provokes none.
     other_version[4] = Cmd::Negotiated as u8;
     (unknown[4], other_version[3]) = (Cmd::Disconnect as u8, 0x30);
-    assert_eq!(provoke(&other_version, stranger) + provoke(&unknown, stranger), 0);
+    assert_eq!(provoke(&other_version, stranger, target) + provoke(&unknown, stranger, target), 0);
 }

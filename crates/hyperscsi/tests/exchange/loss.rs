@@ -268,7 +268,13 @@ fn hints_that_are_forged_move_nothing() {
             world.inject(host, Mac([2, 9, 9, 9, 9, 9]), &hint);
             world.rest(Duration::from_millis(300));
         }
-        assert!(world.initiators[0].session.stats().hints > 5);
+        let hints = world.initiators[0].session.stats().hints;
+        assert!(hints > 5);
+        // To everybody there are no hints.
+        world.rest(2 * SECOND);
+        world.inject(Mac::BROADCAST, target, &hint(sid));
+        world.rest(SECOND);
+        assert_eq!(world.initiators[0].session.stats().hints, hints);
         assert_eq!((world.initiators[0].ups, world.engine.stats().sessions), (1, 1), "the session goes on");
         world.is_clean();
     }

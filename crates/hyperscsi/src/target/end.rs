@@ -78,9 +78,13 @@ impl Engine {
         }
     }
 
-    /// Forgets data whose request did not come for too long.
+    /// Forgets data whose request did not come for too long. Timers go off often, and this is looked after seldom.
     pub(super) fn sweep(&mut self, key: Key) {
-        let Some(session) = self.sessions.get(key) else { return };
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if self.now.since(session.swept) < self.limits.unborn_within / 8 {
+            return;
+        }
+        session.swept = self.now;
         let late = |since: Instant, now: Instant| now.since(since) >= self.limits.unborn_within;
         let (mut old, now) = (Vec::new(), self.now);
         for exchange in session.exchanges() {

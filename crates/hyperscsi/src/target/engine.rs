@@ -75,7 +75,8 @@ pub struct Limits {
     pub parameters: Parameters,
     /// How long the last words of a session may take.
     pub farewell_within: Duration,
-    /// How long data may wait for the request that it belongs to.
+    /// How long data may wait for the request that it belongs to, at least: it is forgotten an eighth later at the latest, if the
+    /// session has anything to do then.
     pub unborn_within: Duration,
     /// When the keys of what is sent are changed.
     pub key_limits: KeyLimits,

@@ -256,6 +256,7 @@ impl Engine {
             stirred: false,
             ports: Vec::new(),
             deadline: None,
+            swept: now,
             tasks: 0,
             traffic: Traffic::default(),
         });

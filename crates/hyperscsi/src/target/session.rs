@@ -51,6 +51,8 @@ pub(super) struct Session {
     pub(super) ports: Vec<EtherPort>,
     /// What stands in the engine's table of deadlines for it.
     pub(super) deadline: Option<Instant>,
+    /// When it was looked through for data without a request.
+    pub(super) swept: Instant,
     pub(super) tasks: u32,
     pub(super) traffic: Traffic,
 }

@@ -12,6 +12,7 @@ use hyperscsi::pdu::name::GroupName;
 use hyperscsi::pdu::parts;
 use hyperscsi::pdu::reply::{Reply, Response, TransferReady};
 use hyperscsi::seal::Level;
+use hyperscsi::target::engine::Limits;
 use netem::frame::{FramePlan, lossy};
 
 use crate::world::*;
@@ -28,7 +29,11 @@ struct Raw {
 
 impl Raw {
     fn new(to_target: bool) -> Self {
-        let mut world = World::new(1, FramePlan::CLEAN, None);
+        Self::within(to_target, Limits::default())
+    }
+
+    fn within(to_target: bool, limits: Limits) -> Self {
+        let mut world = World::with(1, FramePlan::CLEAN, None, limits, 1500);
         let mut plan = world.plan_of(1);
         plan.retry = ours::Retry::NONE;
         world.join(plan);
@@ -225,7 +230,7 @@ fn data_lands_within_what_was_announced_or_nowhere() {
 
 #[test]
 fn data_without_requests_takes_a_bounded_room_and_is_forgotten() {
-    let mut raw = Raw::new(true);
+    let mut raw = Raw::within(true, Limits { unborn_within: 8 * SECOND, ..Limits::default() });
     for slot in 0..600_u16 {
         raw.data(slot, 2 + u32::from(slot), 0, &[1; 100]);
     }
@@ -236,6 +241,12 @@ fn data_without_requests_takes_a_bounded_room_and_is_forgotten() {
     raw.data(0, 2, 100, &[2; 412]);
     assert_eq!(raw.world.server.executed, 1);
     assert!(raw.world.server.disk_of(0)[..512] == [vec![1; 100], vec![2; 412]].concat()[..]);
+    // The others never come.
+    raw.world.rest(6 * SECOND);
+    assert!(raw.world.engine.stats().unborn == 0 && raw.world.engine.data_bytes() > 0);
+    raw.world.rest(4 * SECOND);
+    assert_eq!((raw.world.engine.stats().unborn, raw.world.engine.data_bytes()), (127, 0));
+    assert_eq!(raw.world.engine.sessions().count(), 1);
 }
 
 #[test]

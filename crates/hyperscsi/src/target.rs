@@ -21,5 +21,3 @@ mod management;
 mod request;
 mod session;
 mod turn;
-
-pub(crate) use request::level_of;

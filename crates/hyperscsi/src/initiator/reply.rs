@@ -16,7 +16,6 @@ use crate::pdu::abort::{Abort, AbortResult};
 use crate::pdu::disconnect::Disconnect;
 use crate::pdu::reply::{Reply, Response, TransferReady};
 use crate::seal::Level;
-use crate::target::level_of;
 
 impl Session {
     /// Takes what the transport hands over: frames that are whole, of this session and not seen before.
@@ -57,7 +56,7 @@ impl Session {
         let key = slot.ok_or(Stray::Over)?;
         let wire = self.tasks.get(key).and_then(|task| task.wire).filter(|wire| wire.xid == header.xid);
         let wire = wire.ok_or(Stray::Over)?;
-        let level = level_of(header);
+        let level = Level::of(header);
         if level < wire.level || (keyed && header.cmd == Cmd::Abort && level == Level::None) {
             return Err(Stray::Unprotected);
         }

@@ -43,15 +43,6 @@ impl From<Malformed> for Stray {
     }
 }
 
-/// Returns the level of a frame.
-pub(crate) const fn level_of(header: &Header) -> Level {
-    match (header.protected, header.flags.has(Flags::ENCRYPTED)) {
-        (false, _) => Level::None,
-        (true, false) => Level::Integrity,
-        (true, true) => Level::Encrypt,
-    }
-}
-
 impl Engine {
     /// Takes what the transport of a session hands over: frames that are whole, of this session and not seen before.
     pub(super) fn deliver(
@@ -104,7 +95,7 @@ impl Engine {
     ) -> Result<(), Stray> {
         let (request, data) = Request::parse(payload)?;
         let session = self.sessions.get(key).ok_or(Stray::Over)?;
-        let (class, level) = (Class::of(header.xid), level_of(header));
+        let (class, level) = (Class::of(header.xid), Level::of(header));
         if class != Class::of_frame(header.protected) {
             return Err(Stray::Unprotected);
         }
@@ -168,7 +159,7 @@ impl Engine {
                 self.retire(old);
             }
         }
-        let level = level_of(header);
+        let level = Level::of(header);
         let session = self.sessions.get_mut(key).ok_or(Stray::Over)?;
         if header.tag >= session.parameters.exchanges {
             return Err(Stray::Misnumbered);
@@ -249,7 +240,7 @@ impl Engine {
     /// Takes data of an exchange.
     fn data(&mut self, now: Instant, key: Key, header: &Header, payload: &[u8]) -> Result<(), Stray> {
         let session = self.sessions.get(key).ok_or(Stray::Over)?;
-        let (class, level) = (Class::of(header.xid), level_of(header));
+        let (class, level) = (Class::of(header.xid), Level::of(header));
         if class == Class::Protected && !header.protected {
             return Err(Stray::Unprotected);
         }

@@ -88,7 +88,9 @@ fn a_reset_ends_the_tasks_of_everybody_on_that_unit_and_of_nobody_else() {
 
 #[test]
 fn late_data_of_an_aborted_task_never_reaches_the_medium() {
-    for seed in seeds(12) {
+    let seeds = seeds(12);
+    let mut aborted = 0;
+    for seed in seeds.iter().copied() {
         println!("HYPER_SEED={seed}");
         let mut world = World::new(seed, lossy(4, Duration::from_millis(1)), None);
         world.server.fetch_max = 8 << 10;
@@ -119,6 +121,7 @@ fn late_data_of_an_aborted_task_never_reaches_the_medium() {
         if let Some(before) = before {
             assert!(world.server.disks.get(&0).cloned() == before, "the medium changed after the abort");
             assert_eq!(world.end(0, task).end, End::Aborted);
+            aborted += 1;
         }
         // The slot is used again at once, by other data.
         let write = world.write(0, 0, 3000, 200, 1);
@@ -128,6 +131,7 @@ fn late_data_of_an_aborted_task_never_reaches_the_medium() {
         world.rest(2 * SECOND);
         world.is_clean();
     }
+    assert!(aborted > 6 || seeds.len() == 1, "{aborted} of {} came in time", seeds.len());
 }
 
 #[test]

@@ -413,6 +413,29 @@ fn under_keys_what_anybody_can_say_is_no_sign_of_life() {
 }
 
 #[test]
+fn a_peer_that_acknowledges_nothing_runs_out_of_answers_and_keeps_nobody_busy() {
+    let cut = FramePlan { cuts: alloc::vec![(at(0), at(1_000_000))], ..wire(GBIT) };
+    let mut pair = Pair::new(&both(cut));
+    pair.give(1, 100);
+    pair.run_for(Duration::from_millis(1));
+    let mut ping = Vec::new();
+    Ask::Ping.encode(&mut ping);
+    let (mut batch, mut answers, mut turns) = (FrameBatch::new(), 0, 0);
+    for pn in 1..20_000 {
+        forge(&mut pair, Cmd::Ask, pn, &ping);
+        let target = &mut pair.sides[1].association;
+        while let Some(port) = target.poll_port() {
+            target.transmit(pair.now, port, &mut batch);
+            answers += batch.len();
+            turns += 1;
+            assert!(turns < 50_000, "it is kept busy with nothing, after {answers} answers");
+            batch.clear(&base::buffer::Pool::new(0));
+        }
+    }
+    assert!((16_000..17_000).contains(&answers), "{answers}");
+}
+
+#[test]
 fn frames_that_were_lost_for_want_of_room_are_heard_of_once_whatever_overtakes_what() {
     let mut pair = Pair::new(&both(wire(GBIT)));
     let window = |pair: &Pair| pair.sides[1].association.paths().next().unwrap().stats.window;

@@ -276,7 +276,7 @@ impl UringEngine {
                 && let Some(Outgoing { message, .. }) = &conn.sending
             {
                 self.ring.settled(1);
-                self.completions.push_back(Completion::of_silent_send(number, message.len()));
+                self.completions.push_back(Completion::of_silent(Tag::Send(number), message.len()));
             }
         }
     }

@@ -159,9 +159,10 @@ impl Frames {
     /// Concludes what was sent and submitted: of which the kernel said nothing, that has gone.
     pub(super) fn conclude(&mut self, ring: &mut Ring, completions: &mut VecDeque<Completion>) {
         for watch in self.leaving.drain(..) {
-            if !completions.iter().any(|completion| completion.tag == Tag::FrameSent(watch)) {
+            let tag = Tag::FrameSent(watch);
+            if !completions.iter().any(|completion| completion.tag == tag) {
                 ring.settled(1);
-                completions.push_back(Completion::of_silent_frame(watch));
+                completions.push_back(Completion::of_silent(tag, 0));
             }
         }
     }

@@ -230,14 +230,9 @@ impl Ring {
 }
 
 impl Completion {
-    /// Stands for the completion that a silent send does not have.
-    pub(super) fn of_silent_send(number: u32, len: usize) -> Self {
-        Self { tag: Tag::Send(number), result: Ok(len), buffer: None, more_in_socket: false }
-    }
-
-    /// The same for a frame.
-    pub(super) fn of_silent_frame(watch: u32) -> Self {
-        Self { tag: Tag::FrameSent(watch), result: Ok(0), buffer: None, more_in_socket: false }
+    /// Stands for the completion that a silent send of `len` bytes does not have.
+    pub(super) fn of_silent(tag: Tag, len: usize) -> Self {
+        Self { tag, result: Ok(len), buffer: None, more_in_socket: false }
     }
 
     fn from_entry(entry: &cqueue::Entry) -> Option<Self> {

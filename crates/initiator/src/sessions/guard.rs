@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use base::time::Instant;
+use iscsi::initiator::contract::Refusal;
 use scsi::lun::Lun;
 
 use super::{Event, News, Seat, SessionId, Sessions};
@@ -72,18 +73,22 @@ impl Seat {
                 }
                 Err(other) => other,
             },
+            Err(CommandError::Refused(Refusal::Full)) => return self.ask_later(now, probe),
             // The session is gone, and asks again once it is back.
             Err(CommandError::Lost | CommandError::Refused(_) | CommandError::Down(_)) => return,
             Err(_) if ward.asked.is_some_and(|since| now.since(since) < SILENCE_MAX) => {
-                self.delays += 1;
-                self.delayed.insert((now.after(ASK_AGAIN), self.delays), Pending::probe(probe.command));
-                return;
+                return self.ask_later(now, probe);
             }
             Err(why) => OtherDevice { was: ward.identity.to_string(), is: format!("not known: {why}") },
         };
         ward.other = Some(other.clone());
         self.session.forsake(lun.0);
         events.push_back(Event::Session { session: id, news: News::OtherDevice { lun, what: other } });
+    }
+
+    fn ask_later(&mut self, now: Instant, probe: Pending) {
+        self.delays += 1;
+        self.delayed.insert((now.after(ASK_AGAIN), self.delays), Pending::probe(probe.command));
     }
 
     /// Returns why nothing may be sent to a unit.

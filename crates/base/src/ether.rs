@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::buffer::{Bytes, Pool};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// The length of an Ethernet header, in bytes: destination, source, EtherType.
 pub const ETHERNET_HEADER_LEN: usize = 14;
@@ -66,6 +66,8 @@ pub struct Received<'a> {
     pub source: Mac,
     /// Whether it was sent to a group of stations and not to this port alone.
     pub group: bool,
+    /// How long it waited at the port until it was read: as far as the system tells, else nothing.
+    pub age: Duration,
     /// What follows the Ethernet header, padding included. The machine may decrypt it in place.
     pub payload: &'a mut [u8],
 }

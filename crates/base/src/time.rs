@@ -16,6 +16,12 @@ impl Instant {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 
+    /// Returns the moment `span` earlier; the origin when that would be before it.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
     /// Returns how much later this moment is than `earlier`; zero when it is not later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

@@ -20,6 +20,7 @@ use interface::Interface;
 
 pub mod raw;
 
+mod arrival;
 mod batch;
 mod filter;
 mod interface;
@@ -27,6 +28,7 @@ mod links;
 mod ports;
 mod socket;
 
+pub(crate) use arrival::Arrival;
 pub(crate) use batch::Taken;
 pub(crate) use ports::Ports;
 pub(crate) use socket::address;
@@ -129,6 +131,7 @@ impl PortSocket {
             return Err(PortError::NotEthernet(config.interface));
         }
         socket::attach_filter(&socket, &filter::program(&config)).map_err(failed)?;
+        socket::tell_arrivals(&socket);
         let room = socket::make_room(&socket, config.receive_bytes, SEND_BYTES);
         Ok(Self { socket, config, room })
     }

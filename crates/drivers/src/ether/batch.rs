@@ -3,9 +3,11 @@
 #![allow(unsafe_code, reason = "recvmmsg and sendmmsg, which no safe interface offers")]
 
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, SystemTime};
 
 use base::ether::Mac;
 
+use super::arrival::Arrival;
 use super::interface::last_error;
 use super::socket;
 use crate::files::Errno;
@@ -25,6 +27,7 @@ pub(super) struct Intake {
     /// The room of one frame.
     stride: usize,
     names: Vec<libc::sockaddr_ll>,
+    arrivals: Vec<Arrival>,
     pieces: Vec<libc::iovec>,
     headers: Vec<libc::mmsghdr>,
     /// How many places the next receive offers.
@@ -36,6 +39,8 @@ pub(crate) struct Taken<'a> {
     pub(crate) source: Mac,
     /// One of the `PACKET_` kinds.
     pub(crate) kind: u8,
+    /// How long it waited until it was received.
+    pub(crate) age: Duration,
     pub(crate) bytes: &'a mut [u8],
 }
 
@@ -45,6 +50,7 @@ impl Intake {
             room: Vec::new(),
             stride: 0,
             names: Vec::with_capacity(FRAMES_MAX),
+            arrivals: Vec::with_capacity(FRAMES_MAX),
             pieces: Vec::with_capacity(FRAMES_MAX),
             headers: Vec::with_capacity(FRAMES_MAX),
             places: PLACES_MIN,
@@ -73,8 +79,8 @@ impl Intake {
         let offered = self.places.min(self.room.len() / self.stride);
         self.prepare(offered);
         let count = u32::try_from(offered).unwrap_or(0);
-        // SAFETY: each of the `count` headers names one address and one piece of memory of their true lengths; the vectors
-        // they are in are neither touched nor moved until the call returns.
+        // SAFETY: each of the `count` headers names one address, one arrival and one piece of memory of their true lengths; the
+        // vectors they are in are neither touched nor moved until the call returns.
         let result = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -92,13 +98,16 @@ impl Intake {
             };
         };
         self.places = if taken == offered { (offered * 2).min(FRAMES_MAX) } else { PLACES_MIN.max(taken) };
+        let now = SystemTime::now();
         let parts = self.room.chunks_exact_mut(self.stride);
-        for ((header, name), room) in self.headers.iter().zip(&self.names).zip(parts).take(taken) {
+        let told = self.names.iter().zip(&self.arrivals);
+        for ((header, (name, arrival)), room) in self.headers.iter().zip(told).zip(parts).take(taken) {
             let whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
             let len = usize::try_from(header.msg_len).unwrap_or(0);
             if let (true, Some(bytes)) = (whole, room.get_mut(..len)) {
                 let [a, b, c, d, e, f, ..] = name.sll_addr;
-                each(Taken { source: Mac([a, b, c, d, e, f]), kind: name.sll_pkttype, bytes });
+                let (source, kind) = (Mac([a, b, c, d, e, f]), name.sll_pkttype);
+                each(Taken { source, kind, age: arrival.age(now), bytes });
             }
         }
         Ok((taken, taken == offered))
@@ -108,13 +117,17 @@ impl Intake {
     fn prepare(&mut self, count: usize) {
         self.names.clear();
         self.names.resize(count, socket::address(0, 0));
+        self.arrivals.clear();
+        self.arrivals.resize(count, Arrival::default());
         self.pieces.clear();
         for room in self.room.chunks_exact_mut(self.stride).take(count) {
             self.pieces.push(libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
         }
         self.headers.clear();
-        for (name, piece) in self.names.iter_mut().zip(&mut self.pieces) {
+        let told = self.names.iter_mut().zip(&mut self.arrivals);
+        for ((name, arrival), piece) in told.zip(&mut self.pieces) {
             let mut header = empty_header();
+            arrival.point(&mut header.msg_hdr);
             header.msg_hdr.msg_namelen = socket::length_of(name);
             header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
             header.msg_hdr.msg_iov = std::ptr::from_mut(piece);

@@ -433,8 +433,8 @@ impl Port {
         // The filter has seen to it; kernels differ in what they do to tags.
         if self.state.is_some() && taken.kind <= libc::PACKET_MULTICAST {
             let group = taken.kind != libc::PACKET_HOST;
-            machine
-                .frame(now, Received { port: self.port, source: taken.source, group, payload: taken.bytes });
+            let (source, age) = (taken.source, taken.age);
+            machine.frame(now, Received { port: self.port, source, group, age, payload: taken.bytes });
         }
     }
 

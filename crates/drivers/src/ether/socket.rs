@@ -24,6 +24,11 @@ pub(super) fn open(kind: SocketType) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
+/// Has the kernel tell when each frame came. Where it cannot, frames seem to come when they are read.
+pub(super) fn tell_arrivals(socket: &OwnedFd) {
+    let _ = set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1_i32);
+}
+
 /// Wants frames of this type from the interface with this number.
 pub(super) fn bind(socket: &OwnedFd, index: i32, ether_type: u16) -> Result<(), Errno> {
     let address = address(index, ether_type);

@@ -122,8 +122,8 @@ impl Frames {
         };
         match result {
             Ok(len) => match (port.arrival.frame_source(), port.room.get_mut(..len)) {
-                (Some((source, kind)), Some(bytes)) => {
-                    Event::Frame { watch, taken: Taken { source, kind, bytes } }
+                (Some((source, kind, age)), Some(bytes)) => {
+                    Event::Frame { watch, taken: Taken { source, kind, age, bytes } }
                 }
                 // It was longer than the room for it.
                 _ => Event::Readable { watch },

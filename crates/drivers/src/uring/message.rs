@@ -1,6 +1,7 @@
 //! Entries of the submission queue, and the memory beside the payload that the kernel reads through them.
 
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, SystemTime};
 
 use base::buffer::Buf;
 use base::ether::{FrameBatch, Mac};
@@ -9,7 +10,7 @@ use base::transmit::Transmit;
 use io_uring::{opcode, squeue, types};
 
 use super::provided;
-use crate::ether::address;
+use crate::ether::{Arrival, address};
 use crate::files::{FileOpKind, Work, rest, room};
 
 /// The most pieces one call takes (`UIO_MAXIOV`).
@@ -27,11 +28,14 @@ pub(super) struct Message {
     len: usize,
     /// Who sent a frame, or shall have it.
     station: libc::sockaddr_ll,
+    /// When a frame came.
+    arrival: Arrival,
 }
 
 impl Default for Message {
     fn default() -> Self {
-        Self { header: empty_header(), pieces: Vec::new(), len: 0, station: address(0, 0) }
+        let (station, arrival) = (address(0, 0), Arrival::default());
+        Self { header: empty_header(), pieces: Vec::new(), len: 0, station, arrival }
     }
 }
 
@@ -88,14 +92,20 @@ impl Message {
         self.pieces.push(writable(room));
         self.point();
         self.point_at_station();
+        self.arrival = Arrival::default();
+        self.arrival.point(&mut self.header);
         opcode::RecvMsg::new(types::Fd(socket), &raw mut self.header).ioprio(POLL_FIRST).build()
     }
 
-    /// Returns who sent the frame that was received, and which of the `PACKET_` kinds it is; nothing if it was longer than the room.
-    pub(super) fn frame_source(&self) -> Option<(Mac, u8)> {
+    /// Returns who sent the frame that was received, which of the `PACKET_` kinds it is, and how long it waited; nothing if it was longer
+    /// than the room.
+    pub(super) fn frame_source(&self) -> Option<(Mac, u8, Duration)> {
         let [a, b, c, d, e, f, ..] = self.station.sll_addr;
         let whole = self.header.msg_flags & libc::MSG_TRUNC == 0;
-        whole.then_some((Mac([a, b, c, d, e, f]), self.station.sll_pkttype))
+        whole.then(|| {
+            let age = self.arrival.age(SystemTime::now());
+            (Mac([a, b, c, d, e, f]), self.station.sll_pkttype, age)
+        })
     }
 
     /// Sends the only frame of `batch` silently, see [`super::silent`]; nothing if it holds another number of them.

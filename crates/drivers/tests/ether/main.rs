@@ -8,6 +8,8 @@
 
 mod rig;
 
+use std::time::Duration;
+
 use base::ether::Mac;
 use drivers::config::EngineChoice;
 use drivers::ether::raw::RawPort;
@@ -83,6 +85,28 @@ on_a_cable! {
         a.rest(&mut b);
         let marks: Vec<_> = a.take_frames().iter().map(|frame| (frame.payload[4], frame.group)).collect();
         assert_eq!(marks, [(5, false), (6, true)]);
+    }
+
+    how_long_a_frame_waited_is_told(cable, engine) {
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        let mut beta = RawPort::open("beta", None, 1 << 20).unwrap();
+        let [high, low] = ETHER_TYPE.to_be_bytes();
+        let mut frame = [cable.alpha.0, cable.beta.0].concat();
+        frame.extend([high, low, 1, 2, 3, 0x20]);
+        frame.resize(60, 0);
+        // One that is alone, and several, which come another way through the system.
+        for count in [1, 5] {
+            let sent = beta.send(std::iter::repeat_n(frame.as_slice(), count));
+            assert_eq!(sent.done, count);
+            let wait = Duration::from_millis(20);
+            std::thread::sleep(wait);
+            a.until(&mut b, |a, _| a.frames() == count);
+            for heard in a.take_frames() {
+                assert!((wait..Duration::from_secs(1)).contains(&heard.age), "{engine:?}: {:?}", heard.age);
+            }
+        }
     }
 
     an_mtu_that_changes_is_told_and_longer_frames_are(cable, engine) {

@@ -125,6 +125,7 @@ pub(crate) enum Event {
 pub(crate) struct Heard {
     pub(crate) source: Mac,
     pub(crate) group: bool,
+    pub(crate) age: Duration,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -156,7 +157,7 @@ impl FrameMachine for Machine {
         if self.echoes {
             self.out.push_back((frame.port, frame.source, payload.clone()));
         }
-        self.heard.push(Heard { source: frame.source, group: frame.group, payload });
+        self.heard.push(Heard { source: frame.source, group: frame.group, age: frame.age, payload });
     }
 
     fn poll_port(&mut self) -> Option<EtherPort> {

@@ -529,7 +529,7 @@ impl World {
         }
         let (who, port) = (socket.who, socket.port);
         let payload = &mut bytes[12..];
-        let frame = Received { port, source, group: to.is_group(), payload };
+        let frame = Received { port, source, group: to.is_group(), age: Duration::ZERO, payload };
         match who {
             Who::Target => {
                 self.engine.frame(self.now, frame, &self.config);

@@ -209,14 +209,14 @@ impl FrameMachine for Sessions {
     }
 
     fn frame(&mut self, now: Instant, frame: Received<'_>) {
-        let Received { port, source, group, payload } = frame;
+        let Received { port, source, group, age, payload } = frame;
         let sid = Header::parse(payload).map_or(0, |(header, _)| header.sid);
         for ether in self.on_port(port) {
             // Whose frame it is shows by its name for the session; until that is known, each looks for itself.
             if sid != 0 && ether.sid.is_some_and(|known| known != sid) {
                 continue;
             }
-            ether.session.frame(now, Received { port, source, group, payload: &mut *payload });
+            ether.session.frame(now, Received { port, source, group, age, payload: &mut *payload });
             if sid != 0 && ether.sid == Some(sid) {
                 return;
             }

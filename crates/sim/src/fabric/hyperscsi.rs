@@ -368,8 +368,13 @@ impl HyperScsi {
         let header = hyperscsi::frame::Header::parse(&come.payload).ok().map(|(header, _)| header);
         let header = header.filter(|header| header.sid != 0 && !come.group);
         let before = self.refused(come.to);
-        let frame =
-            Received { port: come.port, source: come.source, group: come.group, payload: &mut come.payload };
+        let frame = Received {
+            port: come.port,
+            source: come.source,
+            group: come.group,
+            age: Duration::ZERO,
+            payload: &mut come.payload,
+        };
         match come.to {
             Who::Target if self.powered => self.shard.frame(now, frame),
             Who::Target => return,

@@ -2,7 +2,7 @@
 
 use base::buffer::{Bytes, Pool};
 use base::ether::{EtherPort, FrameBatch, FrameMachine as _, Mac, PortState, Received};
-use base::time::Instant;
+use base::time::{Duration, Instant};
 use hyperscsi::initiator::contract::{End, Event, Request, SessionPlan, TaskId};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::Access;
@@ -56,7 +56,7 @@ impl Frame {
         let group = self.to.is_group();
         if group || self.to == to {
             let payload = &mut self.payload.clone();
-            take(Received { port: PORT, source: self.source, group, payload });
+            take(Received { port: PORT, source: self.source, group, age: Duration::ZERO, payload });
         }
     }
 }

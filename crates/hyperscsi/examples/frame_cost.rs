@@ -61,8 +61,8 @@ fn main() {
                 let (header, _) = Header::parse(&frame).expect("a frame of ours");
                 let taken = own.association.frame(
                     now,
-                    EtherPort(0),
-                    other.mac,
+                    now,
+                    PathAddress { port: EtherPort(0), mac: other.mac },
                     header,
                     &mut frame,
                     &mut |_, data| {

@@ -10,6 +10,7 @@ mod account;
 pub(crate) mod congestion;
 pub(crate) mod credit;
 pub(crate) mod loss;
+mod lost;
 pub(crate) mod pmtu;
 pub(crate) mod ranges;
 pub(crate) mod replay;
@@ -17,15 +18,15 @@ pub(crate) mod rtt;
 pub(crate) mod space;
 
 use base::ether::{EtherPort, Mac, PortState};
-use base::planted::{Bug, is};
 use base::time::{Duration, Instant};
 
 pub use self::account::{PathStats, PathTotals};
 use self::congestion::Congestion;
 use self::loss::Order;
+use self::lost::{Lost, again};
 use self::pmtu::Pmtu;
-use self::rtt::Rtt;
-use self::space::{BadAck, Carried, Further, Incoming, Outgoing, Sent, State};
+use self::rtt::{Rtt, Trip};
+use self::space::{BadAck, Carried, Incoming, Outgoing, Sent, State};
 use crate::association::{PathWidth, Plan};
 use crate::outbox::{Chunk, Done, HEAD_LEN_MAX, Outbox};
 use crate::pdu::ack::{Ack, PN_COUNT_MASK};
@@ -221,8 +222,15 @@ impl Path {
         }
     }
 
-    /// Takes note of a frame that came and is what it says.
-    pub(crate) fn came(&mut self, now: Instant, lane: usize, pn: u64, elicits: bool, ack_delay: Duration) {
+    /// Takes note of a frame that was at our port at `came`, was read `now`, and is what it says.
+    pub(crate) fn came(
+        &mut self,
+        (now, came): (Instant, Instant),
+        lane: usize,
+        pn: u64,
+        elicits: bool,
+        ack_delay: Duration,
+    ) {
         self.stats.frames_received += 1;
         if self.backoff > SUSPECT_AFTER {
             // Somebody is there again: no need to wait for the end of a long interval.
@@ -231,14 +239,14 @@ impl Path {
         }
         let round_trip = self.rtt.smoothed();
         if let Some(space) = self.spaces.get_mut(lane) {
-            space.come.take(now, pn, elicits, ack_delay, round_trip);
+            space.come.take((now, came), pn, elicits, ack_delay, round_trip);
         }
     }
 
-    /// Takes an acknowledgement; `done` is given each message that it completes.
+    /// Takes an acknowledgement that was at our port at `came` and is read `now`; `done` is given each message that it completes.
     pub(crate) fn acknowledge(
         &mut self,
-        now: Instant,
+        (now, came): (Instant, Instant),
         ack: &Ack<'_>,
         outbox: &mut Outbox,
         done: &mut dyn FnMut(Done),
@@ -278,9 +286,10 @@ impl Path {
         self.arrived_at = self.arrived_at.max(newest.1);
         if frames > 0 {
             let is_sample = rose && newest.0 == ack.largest & PN_COUNT_MASK;
-            let delay = Duration::from_micros(u64::from(ack.delay_us));
-            let sample = is_sample.then(|| self.rtt.sample(now.since(newest.1), delay));
-            if self.congestion.acked(now, bytes, frames, newest.1, sample) {
+            let held = Duration::from_micros(u64::from(ack.delay_us));
+            let trip = Trip { sent: newest.1, came, read: now, held, held_on_purpose: self.peer_ack_delay };
+            let on_the_way = is_sample.then(|| self.rtt.sample(&trip));
+            if self.congestion.acked(now, bytes, frames, newest.1, on_the_way) {
                 self.order.round();
             }
             self.backoff = 0;
@@ -422,6 +431,8 @@ impl Path {
         if !self.port_up {
             self.port_up = true;
             self.announced = false;
+            // What was still read after the port went down.
+            self.spaces.iter_mut().for_each(|space| space.come.handle_timeout(now));
             self.retry_at_once(now);
         }
         changed
@@ -523,62 +534,6 @@ impl Path {
             peer_mtu: self.peer_mtu,
             ..self.stats
         }
-    }
-}
-
-/// What a loss means to the parts of a path.
-struct Lost<'a> {
-    now: Instant,
-    span: Duration,
-    changed: bool,
-    pmtu: &'a mut Pmtu,
-    congestion: &'a mut Congestion,
-    stats: &'a mut PathStats,
-    step_wanted: &'a mut bool,
-    receives_wanted: &'a mut bool,
-    outbox: &'a mut Outbox,
-}
-
-impl Lost<'_> {
-    fn lost(&mut self, sent: &Sent, further: Further<'_>) {
-        self.stats.frames_lost += 1;
-        if let Carried::Mtu(len) = sent.carried {
-            self.congestion.forgotten(u64::from(sent.len));
-            return self.pmtu.probe_lost(self.now, usize::from(len));
-        }
-        self.congestion.lost(u64::from(sent.len));
-        if self.pmtu.lost(self.now, index(sent.len), sent.at, self.span) {
-            self.changed = true;
-            self.congestion.set_frame_len(self.pmtu.current() as u64);
-        }
-        self.repeat(sent, further);
-    }
-
-    /// Takes what may have arrived as lost.
-    fn again(&mut self, sent: &Sent, further: Further<'_>) {
-        self.congestion.forgotten(u64::from(sent.len));
-        match sent.carried {
-            Carried::Mtu(len) => self.pmtu.probe_lost(self.now, usize::from(len)),
-            _ => self.repeat(sent, further),
-        }
-    }
-
-    fn repeat(&mut self, sent: &Sent, further: Further<'_>) {
-        match sent.carried {
-            Carried::Chunk(chunk) if is(Bug::FramesForgetRange) && chunk.from > 0 => {}
-            Carried::Chunk(chunk) if !sent.repeated => again(self.outbox, &chunk, further),
-            Carried::PathStep => *self.step_wanted = true,
-            Carried::Receives => *self.receives_wanted = true,
-            Carried::Chunk(_) | Carried::Mtu(_) | Carried::Nothing => {}
-        }
-    }
-}
-
-/// Lets the outbox send again what a frame carried.
-fn again(outbox: &mut Outbox, first: &Chunk, further: Further<'_>) {
-    outbox.lost(first);
-    if !is(Bug::FramesForgetParts) {
-        further.for_each(|chunk| _ = outbox.lost(chunk));
     }
 }
 

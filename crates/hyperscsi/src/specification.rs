@@ -14,7 +14,7 @@ use crate::login::USUAL_COST;
 use crate::login::cookie::Cookies;
 use crate::login::target::Reception;
 use crate::outbox::HEAD_LEN_MAX;
-use crate::path::congestion::{IGNORED_PERMILLE, TOLERATED_PERMILLE};
+use crate::path::congestion::{IGNORED_PERMILLE, TOLERATED_PERMILLE, WAITING_BYTES};
 use crate::path::credit::{BEYOND_MAX, SHARED_PERCENT, WINDOW_INITIAL, WINDOW_MAX, WINDOW_MIN};
 use crate::path::loss::LATER_FRAMES;
 use crate::path::pmtu::SIZES;
@@ -78,6 +78,7 @@ fn every_constant_of_the_specification_is_that_of_the_code() {
         ("order broken by", format!("{LATER_FRAMES} frames")),
         ("ACK DELAY MAX", span(Duration::from_micros(usual.ack_delay_max_us.into()))),
         ("delay allowance", span(Plan::DELAY_ALLOWANCE)),
+        ("waits at hosts", format!("{} KiB", WAITING_BYTES >> 10)),
         (
             "loss that is borne",
             format!("{} %; slower growth above {} %", TOLERATED_PERMILLE / 10, IGNORED_PERMILLE / 10),

@@ -1,6 +1,5 @@
 //! Frames that come: which path, whether they are genuine and new, what they acknowledge and ask.
 
-use base::ether::{EtherPort, Mac};
 use base::planted::{Bug, is};
 use base::time::Instant;
 
@@ -16,28 +15,28 @@ use crate::pdu::parts::Parts;
 use crate::seal::Level;
 
 impl Association {
-    /// Takes a frame whose header was parsed and names this session. If it is genuine and new, and concerns exchanges or the end
-    /// of the session, `deliver` is given its payload proper with the header; of several parts, each with the header that it would have in
-    /// a frame of its own.
+    /// Takes a frame whose header was parsed and names this session; it was at our port at `came`, and is read `now`. If it is
+    /// genuine and new, and concerns exchanges or the end of the session, `deliver` is given its payload proper with the header; of
+    /// several parts, each with the header that it would have in a frame of its own.
     ///
     /// # Errors
     /// [`Dropped`], for counting: nobody above heard of it.
     pub fn frame(
         &mut self,
         now: Instant,
-        port: EtherPort,
-        source: Mac,
+        came: Instant,
+        address: PathAddress,
         header: Header,
         frame: &mut [u8],
         deliver: &mut dyn FnMut(&Header, &[u8]),
     ) -> Result<(), Dropped> {
-        let taken = self.take_frame(now, PathAddress { port, mac: source }, header, frame, deliver);
+        let taken = self.take_frame((now, came), address, header, frame, deliver);
         taken.inspect_err(|why| self.drops.count(*why))
     }
 
     fn take_frame(
         &mut self,
-        now: Instant,
+        (now, came): (Instant, Instant),
         address: PathAddress,
         mut header: Header,
         frame: &mut [u8],
@@ -54,7 +53,7 @@ impl Association {
         let lane = usize::from(header.protected);
         let elicits = header.flags.has(Flags::ELICITS);
         let path = self.paths.get_mut(index).ok_or(Dropped::NoPath)?;
-        path.came(now, lane, pn, elicits, self.plan.ack_delay_max);
+        path.came((now, came), lane, pn, elicits, self.plan.ack_delay_max);
         // Under keys, frames without protection may be anybody's: they are no sign of life.
         if header.protected == self.keyed {
             path.heard = now;
@@ -80,7 +79,7 @@ impl Association {
             header.flags.has(Flags::PARTS).then(|| Parts::parse(rest).map_err(|_| Dropped::Malformed));
         let parts = parts.transpose()?;
         if let Some(ack) = ack {
-            self.acknowledged(now, &ack)?;
+            self.acknowledged((now, came), &ack)?;
         }
         match header.cmd {
             Cmd::Ack => {}
@@ -159,14 +158,14 @@ impl Association {
         fits.then(|| self.paths.len() - 1).ok_or(Dropped::BeyondCredit)
     }
 
-    fn acknowledged(&mut self, now: Instant, ack: &Ack<'_>) -> Result<(), Dropped> {
+    fn acknowledged(&mut self, (now, came): (Instant, Instant), ack: &Ack<'_>) -> Result<(), Dropped> {
         let (id, _) = split(ack.largest);
         let (events, spent) = (&mut self.events, &mut self.spent);
         let Some(index) = self.paths.iter().position(|path| path.id == id) else { return Ok(()) };
         let path = self.paths.get_mut(index).ok_or(Dropped::NoPath)?;
         let was_good = path.is_good();
         let outcome = path
-            .acknowledge(now, ack, &mut self.outbox, &mut |done| collect(events, spent, done))
+            .acknowledge((now, came), ack, &mut self.outbox, &mut |done| collect(events, spent, done))
             .map_err(|BadAck::NeverSent| Dropped::FalseAck);
         let Ok(outcome) = outcome else {
             if self.keyed && !ack.sealed {

@@ -525,15 +525,15 @@ impl FrameMachine for Session {
             self.outsider(now, &header, frame);
             return self.drive(now);
         }
-        let (port, source, group) = (frame.port, frame.source, frame.group);
-        let Some(bytes) = frame.payload.get_mut(..len).filter(|_| !group) else { return };
+        let (address, came) = (PathAddress { port: frame.port, mac: frame.source }, now.before(frame.age));
+        let Some(bytes) = frame.payload.get_mut(..len).filter(|_| !frame.group) else { return };
         let link = self.link.as_deref_mut().filter(|link| link.sids.1 == header.sid);
         let forgeable = link.as_ref().is_some_and(|link| link.keyed && !header.protected);
         let Some(mut transport) = link.and_then(|link| link.transport.take()) else {
             self.stats.strays += 1;
             return;
         };
-        let taken = transport.frame(now, port, source, header, bytes, &mut |header, payload| {
+        let taken = transport.frame(now, came, address, header, bytes, &mut |header, payload| {
             self.deliver(header, payload);
         });
         match taken {

@@ -3,15 +3,16 @@
 //! The window follows delay, as Swift (SIGCOMM 2020) does it, because Ethernet marks nothing: while the fastest frame
 //! of a round trip is not later than a target, the window grows; when even that one is late, a queue stands somewhere,
 //! and the window shrinks in proportion. It never holds more than twice what the path was seen to carry in the time
-//! that the target allows (the cap of IRN, SIGCOMM 2018).
+//! that the target allows (the cap of IRN, SIGCOMM 2018), and what may wait at both ends: delay is that of the way, so a
+//! process that gets its processor late closes nothing.
 //!
 //! A loss by itself says little: links that damage one frame in ten lose as many as a congested one. So losses up to 2 %
 //! change nothing; up to 13 % the window grows by no more than a frame per round trip; above that it shrinks once per round
 //! trip, until what is sent is at most 15 % more than what arrives. That holds the rate on links that lose one frame in
 //! eight, and where a queue is too short to be seen as delay it ends at what the path carries, with so many frames lost.
 //!
-//! The target is the shortest round trip seen, plus an allowance for wake-ups and small queues, or eight frames at the rate
-//! of the path if that is longer: at 100 Mbit/s one frame of 9000 bytes alone takes 0.7 ms. Who stands at a small window
+//! The target is the shortest round trip seen, plus an allowance for wake-ups and small queues, or eight frames or 128 KiB at the rate
+//! of the path if that is longer (for 128 KiB up to 1 ms): at 100 Mbit/s one frame of 9000 bytes alone takes 0.7 ms. Who stands at a small window
 //! for 20 round trips and still sees delay tries what eight times the allowance does. If the rate rises by a quarter, the
 //! delay comes from a busy host or from queues of others, and it stays so for 200 round trips; if not, the queue was its own.
 
@@ -25,6 +26,12 @@ const FRAMES_INITIAL: u64 = 32;
 const BYTES_MAX: u64 = 64 << 20;
 /// How many frames may stand in a queue, whatever the allowance.
 const QUEUE_FRAMES: u64 = 8;
+/// So many bytes as well, if the path carries them in so short a time: two bursts of a TCP that leaves segmentation to its port. At
+/// a gigabit a busy host may be late by that time, and the link does not run dry.
+const QUEUE_BYTES: u64 = 128 << 10;
+const LATENESS: Duration = Duration::from_millis(1);
+/// How many bytes may wait at both ends for a process to read them: 4 ms at a gigabit, and less than a core's cache holds.
+pub(crate) const WAITING_BYTES: u64 = 512 << 10;
 /// Up to so many frames lost of a thousand, nothing is done.
 pub(crate) const IGNORED_PERMILLE: u64 = 20;
 /// Above so many the window shrinks: 15 % more than what arrives is sent then.
@@ -37,8 +44,6 @@ const RATE_ROUNDS: usize = 8;
 const BASE_EPOCH: Duration = Duration::from_secs(10);
 /// How many round trips at a small window and late until more is tried, and how long that is judged.
 const STANDING_ROUNDS: u32 = 20;
-/// A window up to this many frames is small: the one that a queue of [`QUEUE_FRAMES`] leads to.
-const SMALL_FRAMES: u64 = 12;
 /// By how much the allowance grows then.
 const INSISTENCE: u32 = 8;
 /// How many round trips insistence lasts until it is asked anew whether it is needed.
@@ -207,11 +212,15 @@ impl Congestion {
     /// Returns the delay up to which no queue is seen.
     pub(crate) fn target(&self) -> Duration {
         let base = self.base();
-        let queue = QUEUE_FRAMES.saturating_mul(self.frame_len).saturating_mul(1_000_000_000);
-        let queue = Duration::from_nanos(queue.checked_div(self.rate()).unwrap_or(0));
+        let rate = self.rate();
+        let span_of = |bytes: u64| {
+            Duration::from_nanos(bytes.saturating_mul(1_000_000_000).checked_div(rate).unwrap_or(0))
+        };
+        let frames = span_of(QUEUE_FRAMES.saturating_mul(self.frame_len)).min(Duration::from_millis(50));
+        let queue = frames.max(span_of(QUEUE_BYTES).min(LATENESS));
         let insists = matches!(self.insistence, Insistence::Trial { .. } | Insistence::On { .. });
         let allowance = self.allowance.saturating_mul(if insists { INSISTENCE } else { 1 });
-        base.saturating_add(allowance.max(queue.min(Duration::from_millis(50))))
+        base.saturating_add(allowance.max(queue))
     }
 
     /// Returns the best rate of the last round trips, in bytes per second; 0 if none is known.
@@ -259,7 +268,9 @@ impl Congestion {
             u128::from(self.rate()).saturating_mul(target.as_nanos()).saturating_mul(2) / 1_000_000_000;
         let cap = u64::try_from(carried).unwrap_or(u64::MAX);
         if cap > 0 && !self.starting {
-            self.window = self.window.min(cap.max(self.frame_len.saturating_mul(FRAMES_INITIAL)));
+            self.window = self
+                .window
+                .min(cap.saturating_add(WAITING_BYTES).max(self.frame_len.saturating_mul(FRAMES_INITIAL)));
         }
         self.window = self.window.clamp(self.least(), BYTES_MAX);
     }
@@ -299,7 +310,9 @@ impl Congestion {
             return;
         }
         let late = least > self.base().saturating_add(self.allowance);
-        let small = self.window <= self.frame_len.saturating_mul(SMALL_FRAMES);
+        // What a queue that is always allowed leads to, and half as much again.
+        let queue = self.frame_len.saturating_mul(QUEUE_FRAMES).max(QUEUE_BYTES);
+        let small = self.window <= queue.saturating_add(queue / 2);
         self.insistence = match self.insistence {
             Insistence::None { late_rounds } if late && small && late_rounds >= STANDING_ROUNDS => {
                 Insistence::Trial { rounds: 0, rate: self.rate() }

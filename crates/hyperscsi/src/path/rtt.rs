@@ -1,12 +1,29 @@
 //! How long a round trip takes on a path (RFC 6298, RFC 9002 §5), with times of a LAN.
+//!
+//! It takes two kinds of time: frames are on the way, and they wait at both ends until a process reads them. Who waits for an
+//! acknowledgement waits for both; only the former says something of queues in the network (Swift, SIGCOMM 2020, §3.2).
 
-use base::time::Duration;
+use base::time::{Duration, Instant};
 
 /// What is taken for the round trip before the first sample: far more than a LAN needs.
 pub(crate) const RTT_INITIAL: Duration = Duration::from_millis(1);
 
 /// The least that the variance adds to a probe's time-out: a wake-up of a sleeping receiver.
 const GRANULARITY: Duration = Duration::from_micros(100);
+
+/// One frame and its acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trip {
+    /// When the frame was sent.
+    pub(crate) sent: Instant,
+    /// When the acknowledgement was at our port, and when it was read.
+    pub(crate) came: Instant,
+    pub(crate) read: Instant,
+    /// How long the frame waited at the peer until the acknowledgement left, as the peer says.
+    pub(crate) held: Duration,
+    /// How much of that the peer may have waited on purpose.
+    pub(crate) held_on_purpose: Duration,
+}
 
 /// Round trips of one path.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +46,13 @@ impl Rtt {
         }
     }
 
-    /// Takes a sample: how long the acknowledgement took, and how long of that the peer says it waited on purpose.
-    /// Returns the round trip without that wait.
-    pub(crate) fn sample(&mut self, elapsed: Duration, ack_delay: Duration) -> Duration {
-        self.least = self.least.min(elapsed);
+    /// Takes a sample. Returns for how long frame and acknowledgement were on the way.
+    pub(crate) fn sample(&mut self, trip: &Trip) -> Duration {
+        let (there, whole) = (trip.came.since(trip.sent), trip.read.since(trip.sent));
+        self.least = self.least.min(there);
         // A peer that exaggerates cannot make a round trip shorter than the shortest.
-        let net = elapsed.saturating_sub(ack_delay).max(self.least);
+        let without = |span: Duration, held: Duration| span.saturating_sub(held).max(self.least);
+        let net = without(whole, trip.held.min(trip.held_on_purpose));
         self.latest = net;
         if self.sampled {
             let off = self.smoothed.abs_diff(net);
@@ -43,7 +61,7 @@ impl Rtt {
         } else {
             (self.sampled, self.smoothed, self.variance) = (true, net, net / 2);
         }
-        net
+        without(there, trip.held)
     }
 
     pub(crate) const fn smoothed(&self) -> Duration {
@@ -70,14 +88,21 @@ mod tests {
         Duration::from_micros(count)
     }
 
+    /// A frame whose acknowledgement came after so many µs, was read so many later, and says that the peer held it.
+    fn sample(rtt: &mut Rtt, there: u64, waited: u64, held: u64) -> Duration {
+        let at = |us: u64| Instant(us * 1000);
+        let (sent, came, read) = (at(500), at(500 + there), at(500 + there + waited));
+        rtt.sample(&Trip { sent, came, read, held: us(held), held_on_purpose: us(100) })
+    }
+
     #[test]
     fn the_first_sample_replaces_the_guess_and_later_ones_are_smoothed() {
         let mut rtt = Rtt::new();
         assert_eq!(rtt.probe_timeout(us(100), us(500)), us(1000 + 2000 + 100));
-        assert_eq!(rtt.sample(us(80), us(0)), us(80));
+        assert_eq!(sample(&mut rtt, 80, 0, 0), us(80));
         assert_eq!((rtt.smoothed(), rtt.recent()), (us(80), us(80)));
         assert_eq!(rtt.probe_timeout(us(100), us(100)), us(80 + 160 + 100));
-        rtt.sample(us(160), us(0));
+        sample(&mut rtt, 160, 0, 0);
         assert_eq!((rtt.smoothed(), rtt.recent()), (us(90), us(160)));
         assert_eq!(rtt.probe_timeout(us(100), us(500)), us(500));
     }
@@ -85,8 +110,18 @@ mod tests {
     #[test]
     fn the_peers_wait_counts_only_down_to_the_shortest_round_trip() {
         let mut rtt = Rtt::new();
-        rtt.sample(us(100), us(0));
-        assert_eq!(rtt.sample(us(180), us(50)), us(130));
-        assert_eq!(rtt.sample(us(180), us(5_000_000)), us(100));
+        sample(&mut rtt, 100, 0, 0);
+        assert_eq!(sample(&mut rtt, 180, 0, 50), us(130));
+        assert_eq!(sample(&mut rtt, 180, 0, 5_000_000), us(100));
+    }
+
+    #[test]
+    fn processes_that_read_late_make_the_wait_longer_and_not_the_way() {
+        let mut rtt = Rtt::new();
+        sample(&mut rtt, 100, 0, 0);
+        // Late here, late there beyond what it may do on purpose, and both.
+        assert_eq!((sample(&mut rtt, 100, 3000, 0), rtt.recent()), (us(100), us(3100)));
+        assert_eq!((sample(&mut rtt, 2100, 0, 2000), rtt.recent()), (us(100), us(2000)));
+        assert_eq!((sample(&mut rtt, 2100, 1000, 1900), rtt.recent()), (us(200), us(3000)));
     }
 }

@@ -403,10 +403,10 @@ impl Incoming {
         self.replay.is_new(pn)
     }
 
-    /// Takes note of a frame that is what it says.
+    /// Takes note of a frame that is what it says, was at our port at `came` and is read `now`.
     pub(crate) fn take(
         &mut self,
-        now: Instant,
+        (now, came): (Instant, Instant),
         pn: u64,
         elicits: bool,
         patience: Duration,
@@ -419,7 +419,7 @@ impl Incoming {
             self.came.keep_highest(RUNS_MAX);
         }
         if pn > self.largest {
-            (self.largest, self.largest_at) = (pn, now);
+            (self.largest, self.largest_at) = (pn, came);
             self.grant.received(now, pn, round_trip);
         }
         if elicits {

@@ -22,7 +22,7 @@ use base::time::{Duration, Instant};
 use super::contract::{Directory, Event, SessionId, SessionView};
 use super::exchange::Exchange;
 use super::session::{Phase, Session};
-use crate::association::{Drops, PathTotals};
+use crate::association::{Drops, PathAddress, PathTotals};
 use crate::frame::{BadFrame, Cmd, Header};
 use crate::login::target::{Refusal, Stats as Handshakes};
 use crate::pdu::parameters::Parameters;
@@ -222,7 +222,8 @@ impl Engine {
                 return;
             }
         };
-        let (port, source) = (frame.port, frame.source);
+        let (port, source, came) = (frame.port, frame.source, now.before(frame.age));
+        let address = PathAddress { port, mac: source };
         //= hyperscsi#section-3.1
         //# Frames to a group of stations (the I/G bit of the destination) are taken only if
         //# they are Discovery questions, or Negotiate frames
@@ -243,7 +244,7 @@ impl Engine {
             self.stats.bugs += 1;
             return;
         };
-        let taken = transport.frame(now, port, source, header, bytes, &mut |header, payload| {
+        let taken = transport.frame(now, came, address, header, bytes, &mut |header, payload| {
             self.deliver(now, key, header, payload, directory);
         });
         if let Err(why) = taken {

@@ -27,6 +27,8 @@ pub(super) struct Config {
     pub(super) repair: Repair,
     pub(super) ports: usize,
     pub(super) token: [u8; 16],
+    /// How long a frame waits at a side until it is read, at most: its process looks only so often.
+    pub(super) looks_every: Duration,
     /// From initiator to target, and back.
     pub(super) plans: [FramePlan; 2],
 }
@@ -45,6 +47,7 @@ impl Config {
             repair: Repair::Selective,
             ports: 1,
             token: [5; 16],
+            looks_every: Duration::ZERO,
             plans: [wire(TEN_GBIT), wire(TEN_GBIT)],
         }
     }
@@ -92,6 +95,9 @@ pub(super) struct Pair {
     pub(super) sides: [Side; 2],
     /// By port, then direction.
     pub(super) links: Vec<[FrameLink; 2]>,
+    looks_every: Duration,
+    /// What came to a side and was not read yet: when, over which port, what.
+    unread: [VecDeque<(Instant, u32, Vec<u8>)>; 2],
     pub(super) block: Bytes,
     batch: FrameBatch,
     next_xid: u32,
@@ -160,6 +166,8 @@ impl Pair {
             now: Instant(0),
             sides,
             links,
+            looks_every: config.looks_every,
+            unread: Default::default(),
             block: Bytes::copied_from(&block),
             batch: FrameBatch::new(),
             next_xid: 1,
@@ -246,7 +254,9 @@ impl Pair {
             self.drain();
             let links = self.links.iter().flatten().filter_map(FrameLink::poll_timeout);
             let timers = self.sides.iter().filter_map(|side| side.association.poll_timeout());
-            let next = links.chain(timers).min().unwrap_or(end).min(end);
+            let unread = self.unread.iter().any(|unread| !unread.is_empty());
+            let look = unread.then(|| self.next_look());
+            let next = links.chain(timers).chain(look).min().unwrap_or(end).min(end);
             assert!(next >= self.now || self.now == Instant(0), "seed {}: the clock goes back", self.seed);
             self.now = next.max(self.now);
             for side in 0..2 {
@@ -257,15 +267,32 @@ impl Pair {
             for port in 0..self.links.len() {
                 for side in 0..2 {
                     while let Some(frame) = self.links[port][1 - side].poll(self.now) {
-                        self.arrive(side, u32::try_from(port).unwrap(), &frame);
+                        self.unread[side].push_back((self.now, u32::try_from(port).unwrap(), frame));
+                    }
+                }
+            }
+            if self.next_look() == self.now {
+                for side in 0..2 {
+                    while let Some((came, port, frame)) = self.unread[side].pop_front() {
+                        self.read(side, came, port, &frame);
                     }
                 }
             }
         }
     }
 
-    /// Hands a side what came for it.
+    /// Returns when frames are read next: now, or later.
+    fn next_look(&self) -> Instant {
+        let every = u64::try_from(self.looks_every.as_nanos()).unwrap().max(1);
+        Instant(self.now.0.next_multiple_of(every))
+    }
+
+    /// Hands a side what comes for it now.
     pub(super) fn arrive(&mut self, side: usize, port: u32, frame: &[u8]) {
+        self.read(side, self.now, port, frame);
+    }
+
+    fn read(&mut self, side: usize, came: Instant, port: u32, frame: &[u8]) {
         let source = Mac(frame[6..12].try_into().unwrap());
         let mut payload = frame[ETHERNET_HEADER_LEN..frame.len() - WIRE_LEN].to_vec();
         let Ok((header, _)) = Header::parse(&payload) else { return };
@@ -273,8 +300,8 @@ impl Pair {
         let Side { association, expected, arrived_bytes, repeated_bytes, .. } = &mut self.sides[side];
         let taken = association.frame(
             self.now,
-            EtherPort(port),
-            source,
+            came,
+            PathAddress { port: EtherPort(port), mac: source },
             header,
             &mut payload,
             &mut |header, payload| {

@@ -166,10 +166,10 @@ fn told(pair: &mut Pair, pn: u64, flags: Flags, payload: &[u8]) -> (bool, Vec<(H
     let mut frame: Vec<u8> = batch.frames().flat_map(|(.., pieces)| pieces.flatten().copied()).collect();
     let mut got = Vec::new();
     let association = &mut pair.sides[1].association;
-    let taken =
-        association.frame(pair.now, EtherPort(0), mac(0, 0), header, &mut frame, &mut |header, payload| {
-            got.push((*header, payload.to_vec()));
-        });
+    let source = PathAddress { port: EtherPort(0), mac: mac(0, 0) };
+    let taken = association.frame(pair.now, pair.now, source, header, &mut frame, &mut |header, payload| {
+        got.push((*header, payload.to_vec()));
+    });
     (taken.is_ok(), got)
 }
 

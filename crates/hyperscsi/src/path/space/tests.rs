@@ -205,7 +205,7 @@ fn told(come: &mut Incoming, now: u64) -> (u64, Vec<(u64, u64)>) {
 
 fn take(come: &mut Incoming, now: u64, pn: u64) {
     assert!(come.is_new(pn));
-    come.take(Instant(now), pn, true, RTT, RTT);
+    come.take((Instant(now), Instant(now)), pn, true, RTT, RTT);
 }
 
 #[test]

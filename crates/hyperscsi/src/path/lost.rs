@@ -1,0 +1,67 @@
+//! What follows from a frame that was given up: its content goes out again, and what measures the path takes note.
+
+use base::planted::{Bug, is};
+use base::time::{Duration, Instant};
+
+use super::account::PathStats;
+use super::congestion::Congestion;
+use super::index;
+use super::pmtu::Pmtu;
+use super::space::{Carried, Further, Sent};
+use crate::outbox::{Chunk, Outbox};
+
+/// What a loss means to the parts of a path.
+pub(super) struct Lost<'a> {
+    pub(super) now: Instant,
+    pub(super) span: Duration,
+    pub(super) changed: bool,
+    pub(super) pmtu: &'a mut Pmtu,
+    pub(super) congestion: &'a mut Congestion,
+    pub(super) stats: &'a mut PathStats,
+    pub(super) step_wanted: &'a mut bool,
+    pub(super) receives_wanted: &'a mut bool,
+    pub(super) outbox: &'a mut Outbox,
+}
+
+impl Lost<'_> {
+    pub(super) fn lost(&mut self, sent: &Sent, further: Further<'_>) {
+        self.stats.frames_lost += 1;
+        if let Carried::Mtu(len) = sent.carried {
+            self.congestion.forgotten(u64::from(sent.len));
+            return self.pmtu.probe_lost(self.now, usize::from(len));
+        }
+        self.congestion.lost(u64::from(sent.len));
+        if self.pmtu.lost(self.now, index(sent.len), sent.at, self.span) {
+            self.changed = true;
+            self.congestion.set_frame_len(self.pmtu.current() as u64);
+        }
+        self.repeat(sent, further);
+    }
+
+    /// Takes what may have arrived as lost.
+    pub(super) fn again(&mut self, sent: &Sent, further: Further<'_>) {
+        self.congestion.forgotten(u64::from(sent.len));
+        match sent.carried {
+            Carried::Mtu(len) => self.pmtu.probe_lost(self.now, usize::from(len)),
+            _ => self.repeat(sent, further),
+        }
+    }
+
+    fn repeat(&mut self, sent: &Sent, further: Further<'_>) {
+        match sent.carried {
+            Carried::Chunk(chunk) if is(Bug::FramesForgetRange) && chunk.from > 0 => {}
+            Carried::Chunk(chunk) if !sent.repeated => again(self.outbox, &chunk, further),
+            Carried::PathStep => *self.step_wanted = true,
+            Carried::Receives => *self.receives_wanted = true,
+            Carried::Chunk(_) | Carried::Mtu(_) | Carried::Nothing => {}
+        }
+    }
+}
+
+/// Lets the outbox send again what a frame carried.
+pub(super) fn again(outbox: &mut Outbox, first: &Chunk, further: Further<'_>) {
+    outbox.lost(first);
+    if !is(Bug::FramesForgetParts) {
+        further.for_each(|chunk| _ = outbox.lost(chunk));
+    }
+}

@@ -2,6 +2,10 @@
 //!
 //! A hint that the target does not know our session is nothing but a reason to ask the session for a sign of life. Only when
 //! none comes, a new handshake begins beside it; a sign of life ends that again. So who forges hints gets a few frames.
+//!
+//! Once the handshake said its last step the target may have put a new session in the place of ours, and what still comes of
+//! the old one says nothing: then it goes on to its end. That a session is replaced by what became of a handshake of ours is
+//! no reason to give up, even if that handshake is over.
 
 use alloc::vec::Vec;
 
@@ -14,8 +18,10 @@ use crate::Role;
 use crate::association::{Association, PathAddress, Plan};
 use crate::discovery::{Finder as Scout, Found};
 use crate::frame::{Cmd, Header};
+use crate::login::cookie::Cookies;
 use crate::login::initiator::{Event, Login, Plan as LoginPlan, Why};
 use crate::login::post;
+use crate::login::target::Reception;
 use crate::login::{Agreed, Done, Job};
 use crate::path::credit::SHARED_PERCENT;
 use crate::pdu::disconnect::Disconnect;
@@ -25,6 +31,8 @@ use crate::random::Random;
 /// What looks for the target.
 pub(super) struct Finder {
     login: Option<Login>,
+    /// When a handshake that came to nothing last told the target what it may make a session of.
+    claimed: Option<Instant>,
     /// What looks for more ways to the target of the session, and the server that it is on.
     scout: Option<(Scout, [u8; 16])>,
     random: Random,
@@ -43,6 +51,12 @@ pub(super) struct Finder {
 /// How long a session that the target seems not to know may take to show that it does.
 const SIGN_WITHIN: Duration = Duration::from_millis(200);
 
+/// For how long something may become of a handshake that is over: a target forgets a half-open one, and a cookie is no good
+/// any more, after 10 s; it tells the session that was replaced for 1 s.
+const CLAIM: Duration = Duration::from_secs(15);
+const _: () = assert!(CLAIM.as_millis() > Reception::HALF_LIFETIME.as_millis());
+const _: () = assert!(CLAIM.as_millis() > Cookies::LIFETIME.as_millis());
+
 /// How long more ways to the target are looked for.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
 
@@ -53,6 +67,7 @@ impl Finder {
     pub(super) fn new() -> Self {
         Self {
             login: None,
+            claimed: None,
             scout: None,
             random: Random::empty(),
             thirsty: false,
@@ -103,17 +118,28 @@ impl Finder {
     /// Looks no more.
     pub(super) fn stop(&mut self) {
         (self.login, self.scout, self.wanted) = (None, None, false);
-        (self.again, self.suspicion) = (None, None);
+        (self.claimed, self.again, self.suspicion) = (None, None, None);
     }
 
     /// Takes note that the session is alive.
     pub(super) fn sign_of_life(&mut self) {
-        (self.suspicion, self.login) = (None, None);
+        self.suspicion = None;
+        if !self.login.as_ref().is_some_and(Login::awaits_accept) {
+            self.drop_login();
+        }
     }
 
-    /// Returns whether a handshake is under way.
-    pub(super) const fn is_at_it(&self) -> bool {
-        self.login.is_some()
+    /// Returns whether a session of ours may be what took the place of the one that there is. What explains that once does
+    /// not do so again: two initiators of one name do not oust each other for ever.
+    pub(super) fn explains_replaced(&mut self, now: Instant) -> bool {
+        let claimed = self.claimed.take().is_some_and(|at| now.since(at) < CLAIM);
+        claimed || self.login.is_some()
+    }
+
+    fn drop_login(&mut self) {
+        if let Some(login) = self.login.take() {
+            self.claimed = login.claimed().or(self.claimed);
+        }
     }
 }
 
@@ -315,7 +341,7 @@ impl Session {
     /// Takes what a handshake came to.
     fn hear_login(&mut self, now: Instant) {
         let Some(event) = self.finder.login.as_mut().and_then(Login::poll_event) else { return };
-        self.finder.login = None;
+        self.finder.drop_login();
         match event {
             Event::Agreed(agreed) => self.agreed(now, &agreed),
             Event::Failed(why) => self.login_failed(now, why),

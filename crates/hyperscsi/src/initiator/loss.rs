@@ -23,8 +23,8 @@ impl Session {
             return self.end(Down::LoggedOut);
         }
         match why {
-            // We ourselves are about to.
-            Lost::Ended(DisconnectReason::REPLACED) if self.finder.is_at_it() => {}
+            // By ourselves.
+            Lost::Ended(DisconnectReason::REPLACED) if self.finder.explains_replaced(now) => {}
             // Whoever took its place would lose it again, and so on.
             Lost::Ended(DisconnectReason::REPLACED | DisconnectReason::NOT_AUTHORIZED) => {
                 return self.end(Down::Hopeless(why));

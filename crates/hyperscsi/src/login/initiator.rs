@@ -62,6 +62,8 @@ pub struct Login {
     deadline: Instant,
     /// When to begin anew unless there is a session by then: the target does not know our cookie any more.
     renewal: Option<Instant>,
+    /// When a last step was last said, in this handshake or in one before a new beginning.
+    claimed: Option<Instant>,
     /// When the state began, when to repeat what it says, and how often that was done.
     since: Instant,
     repeat: Instant,
@@ -106,6 +108,7 @@ impl Login {
             doubt: None,
             hint: None,
             renewal: None,
+            claimed: None,
             since: now,
             repeat: now,
             repeats: 0,
@@ -295,6 +298,16 @@ impl Login {
         self.speak(now);
     }
 
+    /// Returns whether all was said and only ACCEPT is waited for: the target may have made a session of it.
+    pub fn awaits_accept(&self) -> bool {
+        self.state.is_last(self.plan.password.is_some())
+    }
+
+    /// Returns when the target was last told what it may make a session of.
+    pub const fn claimed(&self) -> Option<Instant> {
+        self.claimed
+    }
+
     /// Returns how many frames came that were none of a handshake.
     pub const fn ignored(&self) -> u64 {
         self.ignored
@@ -341,6 +354,9 @@ impl Login {
         // Up to a quarter longer, so that initiators that lost one target together come back one by one.
         let [extra] = self.random.bytes();
         self.repeat = now.after(wait + wait * u32::from(extra) / 1024);
+        if self.awaits_accept() {
+            self.claimed = Some(now);
+        }
         match &self.state {
             State::Asking => self.hello_all(),
             State::Starting => {

@@ -315,7 +315,7 @@ fn a_target_hints_at_what_initiators_send_and_at_nothing_else() {
 }
 
 /// A frame that says that a session is not known.
-fn hint(sid: u32) -> Vec<u8> {
+pub(crate) fn hint(sid: u32) -> Vec<u8> {
     use hyperscsi::frame::{Cmd, Flags, Header};
     let mut payload = Vec::new();
     hyperscsi::pdu::disconnect::Disconnect::Unknown { sid }.encode(&mut payload);

@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod anew;
 mod hostile;
 mod keys;
 mod loss;

@@ -279,6 +279,9 @@ pub(crate) struct World {
     /// Every frame that was sent: destination, source, payload.
     pub(crate) capture: Vec<(Mac, Mac, Vec<u8>)>,
     pub(crate) captures: bool,
+    /// Frames under this SID stay off the wire, and are kept.
+    pub(crate) withholds: Option<u32>,
+    pub(crate) withheld: Vec<(Mac, Mac, Vec<u8>)>,
     pub(crate) steps: u64,
 }
 
@@ -316,6 +319,8 @@ impl World {
             mtu,
             capture: Vec::new(),
             captures: false,
+            withholds: None,
+            withheld: Vec::new(),
             steps: 0,
         };
         world.plug(Who::Target, EtherPort(0));
@@ -405,6 +410,11 @@ impl World {
             assert!(len <= self.sockets[from].state.mtu, "a frame of {len} bytes");
             if self.captures {
                 self.capture.push((to, source, payload.clone()));
+            }
+            let sid = Header::parse(&payload).map(|(header, _)| header.sid);
+            if self.withholds.is_some() && self.withholds == sid.ok() {
+                self.withheld.push((to, source, payload));
+                continue;
             }
             if self.sockets[from].unplugged {
                 continue;

@@ -24,6 +24,17 @@ pub(super) enum State {
     Over,
 }
 
+impl State {
+    /// Returns whether the last step was said.
+    pub(super) const fn is_last(&self, keyed: bool) -> bool {
+        match self {
+            Self::Finishing(_) => true,
+            Self::Starting => !keyed,
+            Self::Asking | Self::Stretching(_) | Self::Over => false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) port: EtherPort,

@@ -1,0 +1,130 @@
+//! A handshake beside a session that seems forgotten, and the end of that session that the handshake itself brings about.
+
+use base::ether::Mac;
+use base::time::Duration;
+use hyperscsi::frame::{Cmd, HEADER_LEN, Header};
+use hyperscsi::initiator::contract as ours;
+use hyperscsi::pdu::command::TaskAttribute;
+use hyperscsi::pdu::disconnect::DisconnectReason;
+use hyperscsi::pdu::negotiate::Negotiate;
+use hyperscsi::target::contract::Down;
+use netem::frame::FramePlan;
+
+use crate::loss::hint;
+use crate::world::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const REPLACED: ours::Lost = ours::Lost::Ended(DisconnectReason::REPLACED);
+
+/// Returns whether a frame is the last thing that an initiator has to say in a handshake.
+fn is_last_step((_, _, payload): &(Mac, Mac, Vec<u8>)) -> bool {
+    let Ok((header, len)) = Header::parse(payload) else { return false };
+    header.cmd == Cmd::Negotiate
+        && match Negotiate::parse(&payload[HEADER_LEN..len]) {
+            Ok(Negotiate::Finish(_)) => true,
+            Ok(Negotiate::Start(start)) => start.ke1.is_none(),
+            _ => false,
+        }
+}
+
+/// An initiator that was told that its session is not known, hears nothing of it, and has just sent its last step. What the
+/// target says in the old session is withheld.
+fn at_the_last_step(password: Option<&'static str>) -> World {
+    let mut world = World::new(21, FramePlan::CLEAN, password);
+    world.join(world.plan_of(1));
+    world.up();
+    world.rest(SECOND);
+    let (target, host) = (world.sockets[0].state.mac, world.sockets[1].state.mac);
+    let sids = world.engine.sessions().next().unwrap().sids;
+    (world.captures, world.withholds) = (true, Some(sids.0));
+    world.inject(host, target, &hint(sids.1));
+    assert!(world.run(2 * SECOND, |world| world.capture.iter().any(is_last_step)));
+    assert_eq!(world.engine.stats().sessions, 1, "the step is under way");
+    assert!(!world.withheld.is_empty(), "the target gave a sign of life");
+    world
+}
+
+/// Lets the initiator hear what was withheld.
+fn release(world: &mut World) {
+    world.withholds = None;
+    for (to, source, payload) in core::mem::take(&mut world.withheld) {
+        world.inject(to, source, &payload);
+    }
+}
+
+/// The user has his disk, and with one session.
+fn serves(world: &mut World) {
+    let task = world.count(0, 0, 7, TaskAttribute::SIMPLE);
+    world.good(0, task);
+    assert_eq!((world.initiators[0].down, world.engine.sessions().count()), (None, 1));
+    world.rest(2 * SECOND);
+    world.is_clean();
+}
+
+#[test]
+fn a_sign_of_life_behind_the_last_step_does_not_end_the_handshake() {
+    for password in [None, Some("sesame")] {
+        let mut world = at_the_last_step(password);
+        release(&mut world);
+        world.rest(2 * SECOND);
+        let initiator = &world.initiators[0];
+        assert_eq!((initiator.down, initiator.ups), (None, 2), "{:?}", initiator.events);
+        assert_eq!(world.engine.stats().sessions, 2, "the one that it made");
+        assert_eq!(world.server.downs, [Down::Reinstated]);
+        serves(&mut world);
+    }
+}
+
+#[test]
+fn a_session_that_a_dropped_handshake_replaced_is_built_anew() {
+    for password in [None, Some("sesame")] {
+        let mut world = at_the_last_step(password);
+        let lively = world.withheld.clone();
+        assert!(world.run(SECOND, |world| world.engine.stats().sessions == 2));
+        // ACCEPT is lost, and all else until the handshake has begun anew.
+        world.sockets[1].unplugged = true;
+        world.rest(6 * SECOND);
+        world.sockets[1].unplugged = false;
+        let ends = world.withheld.split_off(lively.len());
+        release(&mut world);
+        world.rest(Duration::from_micros(1));
+        assert_eq!(world.engine.stats().sessions, 2, "the handshake that begins anew is dropped");
+        world.withheld = ends;
+        release(&mut world);
+        world.rest(2 * SECOND);
+        let initiator = &world.initiators[0];
+        assert_eq!((initiator.down, initiator.ups), (None, 2), "{:?}", initiator.events);
+        assert!(initiator.events.iter().any(|event| matches!(event, ours::Event::Recovering(REPLACED))));
+        assert_eq!(world.engine.stats().sessions, 3, "one that nobody heard of, and one more");
+        serves(&mut world);
+    }
+}
+
+#[test]
+fn who_is_replaced_by_another_of_the_same_name_is_told_and_does_not_fight() {
+    for password in [None, Some("sesame")] {
+        // Neither a handshake that came to a session nor one of long ago explains what another one does.
+        let mut finished = at_the_last_step(password);
+        release(&mut finished);
+        finished.rest(2 * SECOND);
+        let mut dropped = at_the_last_step(password);
+        let lively = dropped.withheld.clone();
+        dropped.sockets[0].unplugged = true;
+        dropped.rest(6 * SECOND);
+        (dropped.withheld, dropped.withholds) = (lively, None);
+        release(&mut dropped);
+        dropped.rest(SECOND);
+        dropped.sockets[0].unplugged = false;
+        dropped.rest(60 * SECOND);
+        assert_eq!(dropped.engine.stats().sessions, 1, "the old session goes on");
+        for mut world in [finished, dropped] {
+            assert!(world.initiators[0].session.is_up());
+            let sessions = world.engine.stats().sessions;
+            world.join(world.plan_of(1));
+            world.rest(30 * SECOND);
+            assert_eq!(world.initiators[0].down, Some(ours::Down::Hopeless(REPLACED)));
+            assert!(world.initiators[1].session.is_up());
+            assert_eq!(world.engine.stats().sessions, sessions + 1);
+        }
+    }
+}

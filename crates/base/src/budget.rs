@@ -83,6 +83,19 @@ impl Budget {
         fits
     }
 
+    /// Returns how much one step takes that says it needs `len` bytes, where `most` is all that a session may have under way:
+    /// no more than the half that a greedy session gets, since it may say anything and then take its time. What it brings
+    /// beyond that is [charged](Self::charge) when it is there. It stays more than what passes although memory is short.
+    pub fn claim(&self, len: usize, most: usize) -> usize {
+        len.min(most.min(self.max / 2).max(FLOOR + 1))
+    }
+
+    /// Takes `len` bytes that are there already, beyond what was taken for them.
+    pub const fn charge(&mut self, share: &mut Share, len: usize) {
+        self.used = self.used.saturating_add(len);
+        share.held = share.held.saturating_add(len);
+    }
+
     /// Gives bytes back; `share` is `None` when the session that held them is gone.
     pub fn give(&mut self, share: Option<&mut Share>, len: usize) {
         if len == 0 {
@@ -286,6 +299,25 @@ mod tests {
         modest.called();
         assert!(budget.take(later, &mut modest, 20 * MIB));
         assert_eq!(budget.next_in_line(later), None);
+    }
+
+    #[test]
+    fn whoever_says_anything_gets_no_more_than_half_beforehand() {
+        for (max, most) in [(64 * MIB, 16 * MIB), (64 * MIB, 64 * MIB), (MIB, 16 * MIB), (FLOOR, FLOOR)] {
+            let mut budget = Budget::new(max);
+            let (mut greedy, mut modest) = (Share::default(), Share::default());
+            let claim = budget.claim(usize::MAX, most);
+            assert!(claim <= max / 2 || claim == FLOOR + 1, "{claim} of {max}");
+            assert!(claim <= most.max(FLOOR + 1) && claim > FLOOR, "{claim} of {max}");
+            assert_eq!(budget.claim(FLOOR, most), FLOOR);
+            assert!(budget.take(NOW, &mut greedy, claim));
+            assert!(budget.take(NOW, &mut modest, (max / 4).max(FLOOR)));
+            // What came anyway counts, and is given back like all else.
+            budget.charge(&mut greedy, 2 * max);
+            assert!(!budget.take(NOW, &mut modest, 1));
+            budget.give(Some(&mut greedy), claim + 2 * max);
+            assert_eq!((greedy.held, budget.used), (0, modest.held));
+        }
     }
 
     #[test]

@@ -37,6 +37,10 @@ impl Engine {
         for part in data.into_parts().filter(|part| !part.is_empty()) {
             exchange.inn.queued.push(part);
         }
+        let excess = exchange.inn.excess();
+        if let Some(session) = self.sessions.get_mut(exchange.session) {
+            self.answers.charge(&mut session.answers, excess);
+        }
         self.list(key);
     }
 
@@ -55,9 +59,7 @@ impl Engine {
         };
         exchange.ending = Some(Ending::of(finish));
         // What did not come will not.
-        let coming = exchange.inn.unacknowledged + exchange.inn.queued.len();
-        let spare = exchange.inn.reserved.saturating_sub(coming);
-        exchange.inn.reserved -= spare;
+        let spare = exchange.inn.close();
         let session = exchange.session;
         let freed = exchange.out.stop(&self.pool);
         self.give_data_out(session, freed);
@@ -253,9 +255,9 @@ impl Engine {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
         exchange.messages.retain(|other| *other != message);
         exchange.inn.unacknowledged = exchange.inn.unacknowledged.saturating_sub(bytes);
-        exchange.inn.reserved = exchange.inn.reserved.saturating_sub(bytes);
+        let spare = exchange.inn.spare();
         let over = exchange.answered && exchange.messages.is_empty();
-        self.give_answers(session, bytes);
+        self.give_answers(session, spare);
         self.ask_more(key);
         if over {
             self.retire(key);

@@ -69,7 +69,8 @@ pub struct Limits {
     pub data_out_bytes_max: usize,
     /// Bytes of Data-In, of all sessions, that commands under way may bring or that are not acknowledged.
     pub data_in_bytes_max: usize,
-    /// The same of one session: beyond it, its next commands are held back.
+    /// The same of one session: beyond it, its next commands are held back. Nor is more taken for one command before its data
+    /// is there, so the bounds hold if none brings more than this.
     pub unsent_bytes_max: usize,
     /// What is offered in handshakes.
     pub parameters: Parameters,

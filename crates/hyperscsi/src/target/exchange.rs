@@ -248,8 +248,11 @@ pub(super) struct DataIn {
     pub(super) sent: u32,
     /// Of that, what is not acknowledged.
     pub(super) unacknowledged: usize,
-    /// Bytes of the budget that it takes: what waits, what is not acknowledged, and what may still come.
+    /// Bytes of the budget that it takes: what waits and what is not acknowledged, and of what may still come as much as
+    /// was claimed.
     pub(super) reserved: usize,
+    /// How many bytes the command was taken to have under way at a time.
+    pub(super) claimed: usize,
 }
 
 impl DataIn {
@@ -263,9 +266,33 @@ impl DataIn {
         for part in core::mem::take(&mut self.queued).into_parts() {
             pool.recycle(part);
         }
-        let spare = self.reserved.saturating_sub(self.unacknowledged);
+        self.close()
+    }
+
+    /// Takes note that no more comes, and returns how many bytes of the budget that frees.
+    pub(super) fn close(&mut self) -> usize {
+        self.claimed = 0;
+        self.spare()
+    }
+
+    /// Returns how many bytes of the budget it needs no more.
+    pub(super) fn spare(&mut self) -> usize {
+        let spare = self.reserved.saturating_sub(self.needs());
         self.reserved -= spare;
         spare
+    }
+
+    /// Returns how many bytes of the budget it takes beyond what it took so far, as they are there.
+    pub(super) fn excess(&mut self) -> usize {
+        let excess = self.needs().saturating_sub(self.reserved);
+        self.reserved += excess;
+        excess
+    }
+
+    fn needs(&self) -> usize {
+        let here = self.unacknowledged + self.queued.len();
+        let left = (to_usize(self.len) + self.unacknowledged).saturating_sub(to_usize(self.sent));
+        here.max(left.min(self.claimed))
     }
 }
 

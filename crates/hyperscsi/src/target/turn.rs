@@ -75,7 +75,8 @@ impl Engine {
         match core::mem::replace(&mut exchange.what, What::Started) {
             What::Command(command) => {
                 exchange.holder = Holder::Above;
-                exchange.inn.reserved = to_usize(command.data_in_len);
+                let claim = self.answers.claim(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
+                (exchange.inn.reserved, exchange.inn.claimed) = (claim, claim);
                 self.events.push_back(Event::Command(Command {
                     task: TaskRef(key),
                     session: SessionId(session),
@@ -95,10 +96,12 @@ impl Engine {
         }
     }
 
-    /// Takes room for the answer to a command, or lines its session up for it.
+    /// Takes room for the answer to a command, as much of it as is under way at a time, or lines its session up for it. What the
+    /// initiator expects at most is only its word, and may be far more than the command brings.
     fn may_answer(&mut self, key: Key, len: u32) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return false };
-        let (held, len) = (session.answers.held(), to_usize(len));
+        let held = session.answers.held();
+        let len = self.answers.claim(to_usize(len), self.limits.unsent_bytes_max);
         if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
             return false;
         }

@@ -530,3 +530,67 @@ fn strangers_get_short_answers_and_few_of_them() {
     (unknown[4], other_version[3]) = (Cmd::Disconnect as u8, 0x30);
     assert_eq!(provoke(&other_version, stranger, target) + provoke(&unknown, stranger, target), 0);
 }
+
+/// Each says that it expects as much as can be said, and is not answered: it could wait for data of another command that its
+/// initiator withholds.
+#[test]
+fn a_command_that_claims_all_memory_and_does_not_end_leaves_room_for_others() {
+    let limits = Limits { data_in_bytes_max: 1 << 20, ..Limits::default() };
+    let mut world = World::with(1, FramePlan::CLEAN, None, limits, 1500);
+    for isid in 1..=2 {
+        world.join(world.plan_of(isid));
+    }
+    world.up();
+    let claim = |lun| Ask { data_in_len: u32::MAX, ..Ask::new(lun, cdb(LINGER, 0, 0)) };
+    let first = world.submit(0, claim(1));
+    world.submit(0, claim(1));
+    world.rest(SECOND);
+    assert_eq!(world.server.tasks.len(), 1);
+    // Half is left, and of that half at once, and all after a while.
+    for (lba, blocks) in [(0, 200), (300, 512), (1000, 1024), (2000, 5000)] {
+        let write = world.write(1, 0, lba, blocks, 5);
+        world.good(1, write);
+        let read = world.read(1, 0, lba, blocks);
+        assert!(world.good(1, read) == pattern(0, lba, blocks, 5), "{lba} {blocks}");
+    }
+    assert!(!world.initiators[0].ended.contains_key(&first));
+    // Nor is anything left over when they end.
+    for _ in 0..2 {
+        let (task, _) = world.server.tasks.pop_first().unwrap();
+        world.engine.abort(task);
+        world.rest(SECOND);
+    }
+    world.is_clean();
+}
+
+#[test]
+fn answers_longer_than_all_memory_come_whole_and_nothing_is_counted_twice() {
+    for seed in seeds(4) {
+        println!("HYPER_SEED={seed}");
+        let limits =
+            Limits { data_in_bytes_max: 200 << 10, unsent_bytes_max: 150 << 10, ..Limits::default() };
+        let mut world = World::with(seed, lossy(100, Duration::from_micros(100)), None, limits, 1500);
+        for isid in 1..=3 {
+            world.join(world.plan_of(isid));
+        }
+        world.up();
+        let write = world.write(0, 0, 0, 4000, seed);
+        world.good(0, write);
+        let mut rng = Rng::from_seed(seed);
+        let reads: Vec<_> = (0..30)
+            .map(|index| {
+                let (at, blocks) = (index % 3, 1 + rng.below(if index % 2 == 0 { 3000 } else { 200 }) as u32);
+                let lba = rng.below(u64::from(4000 - blocks)) as u32;
+                // Some expect more than comes.
+                let data_in_len = (blocks * BLOCK as u32).saturating_mul(1 + index as u32 % 5);
+                let ask = Ask { data_in_len, ..Ask::new(0, cdb(READ, lba, blocks)) };
+                (at, world.submit(at, ask), lba, blocks)
+            })
+            .collect();
+        for (at, task, lba, blocks) in reads {
+            assert!(world.good(at, task) == pattern(0, lba, blocks, seed), "{lba} {blocks}");
+        }
+        world.rest(SECOND);
+        world.is_clean();
+    }
+}

@@ -218,15 +218,18 @@ impl Engine {
     fn hand_up_command(&mut self, command: Command) {
         if let Some(task) = self.tasks.get_mut(command.task.0).filter(|task| task.ending.is_none()) {
             task.holder = Holder::Above;
-            task.inn.reserved = to_usize(command.data_in_len);
+            let claim = self.answers.claim(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
+            task.inn.open(claim, command.data_in_len);
             self.events.push_back(Event::Command(command));
         }
     }
 
-    /// Takes room for the answer to a command, or lines its session up for it.
+    /// Takes room for the answer to a command, as much of it as is here at a time, or lines its session up for it. What the
+    /// initiator expects at most is only its word, and may be far more than the command brings.
     fn may_answer(&mut self, session: Key, data_in_len: u32) -> bool {
         let Some(state) = self.sessions.get_mut(session) else { return false };
-        let (held, len) = (state.answers.held(), to_usize(data_in_len));
+        let held = state.answers.held();
+        let len = self.answers.claim(to_usize(data_in_len), self.limits.unsent_bytes_max);
         if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
             // Its own answers must leave first, and be acknowledged if they are kept until then.
             self.ask_session_for_ack(session);
@@ -295,8 +298,7 @@ impl Engine {
             transferable: finish.transferable,
         });
         // What did not come will not.
-        let spare = state.inn.reserved.saturating_sub(state.inn.queued + state.inn.kept);
-        state.inn.reserved -= spare;
+        let spare = state.inn.close();
         let session = state.session;
         self.give_answers(session, spare);
         self.stop_data_out(key);

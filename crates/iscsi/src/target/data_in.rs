@@ -22,8 +22,11 @@ pub(crate) struct DataIn {
     pub(crate) queued: usize,
     /// How many bytes were sent and are kept.
     pub(crate) kept: usize,
-    /// Bytes of the budget that it takes: what waits, what is kept, and what may still come.
-    pub(crate) reserved: usize,
+    /// Bytes of the budget that it takes: what waits and what is kept, and of what may still come as much as was claimed.
+    reserved: usize,
+    /// How many bytes the task was taken to have here at a time, of how many that it may bring.
+    claimed: usize,
+    expected: u32,
     /// The offset of the next byte to send.
     pub(crate) offset: u32,
     pub(crate) data_sn: DataSn,
@@ -155,8 +158,7 @@ impl DataIn {
         }
         self.part -= parts;
         self.kept = self.kept.saturating_sub(freed);
-        self.reserved = self.reserved.saturating_sub(freed);
-        freed
+        self.spare()
     }
 
     /// Takes back all that was sent and not acknowledged: it is to be sent again, cut anew.
@@ -186,7 +188,40 @@ impl DataIn {
         self.log.clear();
         (self.part, self.part_sent, self.queued, self.kept) = (0, 0, 0, 0);
         (self.acked_sn, self.acked_offset, self.parts_start) = (self.data_sn, self.offset, self.offset);
+        self.claimed = 0;
         mem::take(&mut self.reserved)
+    }
+
+    /// Takes note of what was taken of the budget for the `expected` bytes at most that are to come.
+    pub(crate) const fn open(&mut self, claim: usize, expected: u32) {
+        (self.reserved, self.claimed, self.expected) = (claim, claim, expected);
+    }
+
+    /// Takes note that no more comes, and returns how many bytes of the budget that frees.
+    pub(crate) fn close(&mut self) -> usize {
+        self.claimed = 0;
+        self.spare()
+    }
+
+    /// Returns how many bytes of the budget it needs no more.
+    pub(crate) fn spare(&mut self) -> usize {
+        let spare = self.reserved.saturating_sub(self.needs());
+        self.reserved -= spare;
+        spare
+    }
+
+    /// Returns how many bytes of the budget it takes beyond what it took so far, as they are there.
+    pub(crate) fn excess(&mut self) -> usize {
+        let excess = self.needs().saturating_sub(self.reserved);
+        self.reserved += excess;
+        excess
+    }
+
+    fn needs(&self) -> usize {
+        let here = self.queued + self.kept;
+        let to_come = u64::from(self.expected).saturating_sub(self.end());
+        let left = here.saturating_add(usize::try_from(to_come).unwrap_or(usize::MAX));
+        here.max(left.min(self.claimed))
     }
 }
 
@@ -233,6 +268,27 @@ mod tests {
         data.push(Bytes::copied_from(b"j"));
         data.reserved = 7;
         assert_eq!((data.stop(&Pool::new(0)), data.queued, data.reserved), (7, 0, 0));
+    }
+
+    #[test]
+    fn what_is_taken_of_the_budget_is_what_is_here_and_what_was_claimed_of_the_rest() {
+        for keep in [false, true] {
+            let mut data = DataIn::default();
+            data.open(4, 20);
+            data.push(Bytes::copied_from(b"abc"));
+            assert_eq!((data.excess(), data.spare(), data.reserved), (0, 0, 4));
+            data.push(Bytes::copied_from(b"defghij"));
+            assert_eq!((data.excess(), data.reserved), (6, 10));
+            // As long as more may come, as much as was claimed is kept for it.
+            data.take(10, keep, |_| {});
+            assert_eq!(data.spare(), if keep { 0 } else { 6 });
+            data.push(Bytes::copied_from(b"kl"));
+            assert_eq!((data.excess(), data.reserved), if keep { (2, 12) } else { (0, 4) });
+            assert_eq!(data.close(), if keep { 0 } else { 2 });
+            data.take(2, keep, |_| {});
+            assert_eq!(data.spare(), if keep { 0 } else { 2 });
+            assert_eq!((data.stop(&Pool::new(0)), data.reserved), (if keep { 12 } else { 0 }, 0));
+        }
     }
 
     /// Sends `len` bytes as the next PDU, and returns them.

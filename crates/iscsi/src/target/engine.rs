@@ -100,7 +100,8 @@ pub struct Limits {
     /// Bytes of control PDUs (answers to pings, Rejects, …), of all connections, that may wait to be sent, and of text
     /// that goes on in other PDUs. Beyond it the connection that has most of it is dropped.
     pub control_bytes_max: usize,
-    /// The same of one session: beyond it, its next commands are held back.
+    /// As `data_in_bytes_max`, of one session: beyond it, its next commands are held back. Nor is more taken for one command
+    /// before its data is there, so the bounds hold if none brings more than this.
     pub unsent_bytes_max: usize,
     /// How long a login may take; never more than [`crate::login::MAX_LOGIN_TIME`].
     pub login_within: Duration,

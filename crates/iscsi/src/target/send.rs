@@ -37,6 +37,10 @@ impl Engine {
         for part in data.into_parts() {
             state.inn.push(part);
         }
+        let excess = state.inn.excess();
+        if let Some(session) = self.sessions.get_mut(session) {
+            self.answers.charge(&mut session.answers, excess);
+        }
         if !state.listed && state.inn.queued > 0 {
             state.listed = true;
             let conn = state.conn;
@@ -209,8 +213,7 @@ impl Engine {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
             task.inn.note(SentData { data_sn, offset: buffer_offset, len, is_final, acknowledge });
         } else {
-            task.inn.reserved = task.inn.reserved.saturating_sub(len);
-            self.answers.give(Some(&mut state.answers), len);
+            self.answers.give(Some(&mut state.answers), task.inn.spare());
         }
         state.traffic.data_in_bytes += moved;
         let waiting = !state.ready.is_empty();

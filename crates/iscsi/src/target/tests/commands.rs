@@ -342,6 +342,30 @@ fn answers_that_are_not_read_hold_the_next_commands_back() {
     assert!(matches!(up, Event::Command(command) if command.lun == 2));
 }
 
+/// A command may wait for data of another one that its initiator withholds, so it is not answered.
+#[test]
+fn a_command_that_claims_all_memory_and_does_not_end_leaves_room_for_others() {
+    use base::buffer::Bytes;
+    let mut world = World::with(Limits { data_in_bytes_max: 1 << 20, ..Limits::default() }, keys());
+    let (greedy, _) = world.login(&[]);
+    let claim = world.read(greedy, u32::MAX);
+    let claim = world.start(greedy, &claim, &[]);
+    assert_eq!(claim.data_in_len, u32::MAX);
+    let modest = world.connect();
+    world.login_on(modest, 1, &[]);
+    for len in [200 << 10, 256 << 10] {
+        let read = world.read(modest, len);
+        let task = world.start(modest, &read, &[]).task;
+        world.engine.data_in(task, 0, Bytes::copied_from(&[1; 100]).into());
+        world.finish(task, Finish::good(100));
+    }
+    // What it brings beyond what was taken for it is counted when it is there, and once.
+    world.engine.data_in(claim.task, 0, Bytes::copied_from(&pattern(0, 3 << 20)).into());
+    assert_eq!(world.engine.data_bytes(), 3 << 20);
+    world.finish(claim.task, Finish::good(3 << 20));
+    assert_eq!(world.engine.data_bytes(), 0);
+}
+
 #[test]
 fn a_long_answer_lets_others_pass_after_each_burst() {
     let mut world = World::new();

@@ -118,22 +118,19 @@ impl Landing {
         }
         let mut new = 0;
         let mut at = from.max(self.received);
-        // The gaps within the piece, one after another.
+        // The gaps within the piece, one after another, and the spans between them.
+        let first = self.spans.partition_point(|(_, end)| *end <= at);
+        let mut spans = self.spans.iter().skip(first).copied();
         while at < to {
-            let inside = self.spans.iter().find(|(start, end)| *start <= at && at < *end);
-            if let Some((_, end)) = inside {
-                at = *end;
-                continue;
-            }
-            let next = self.spans.iter().map(|(start, _)| *start).find(|start| *start > at);
-            let end = next.unwrap_or(to).min(to);
+            let (start, next) = spans.next().unwrap_or((to, to));
+            let end = start.clamp(at, to);
             let source = piece.get(to_usize(at - from)..to_usize(end - from));
             let room = buf.filled_mut().get_mut(to_usize(at)..to_usize(end));
             if let (Some(room), Some(source)) = (room, source) {
                 room.copy_from_slice(source);
             }
             new += end - at;
-            at = end;
+            at = next;
         }
         if new > 0 {
             self.note(from, to);
@@ -142,26 +139,19 @@ impl Landing {
     }
 
     fn note(&mut self, from: u32, to: u32) {
-        let at = self.spans.partition_point(|(start, _)| *start < from);
-        self.spans.insert(at, (from, to));
-        let mut merged = 0_usize;
-        for next in 0..self.spans.len() {
-            let Some(span) = self.spans.get(next).copied() else { break };
-            if span.0 <= self.received {
-                self.received = self.received.max(span.1);
-                continue;
-            }
-            match merged.checked_sub(1).and_then(|last| self.spans.get_mut(last)) {
-                Some(last) if last.1 >= span.0 => last.1 = last.1.max(span.1),
-                _ => {
-                    if let Some(slot) = self.spans.get_mut(merged) {
-                        *slot = span;
-                    }
-                    merged += 1;
-                }
-            }
+        // The spans `begin..end` touch the new one and become one with it.
+        let begin = self.spans.partition_point(|(_, span_end)| *span_end < from);
+        let end = self.spans.partition_point(|(span_start, _)| *span_start <= to);
+        let touched = self.spans.get(begin..end).unwrap_or_default();
+        let start = touched.first().map_or(from, |(start, _)| from.min(*start));
+        let stop = touched.last().map_or(to, |(_, stop)| to.max(*stop));
+        if start <= self.received {
+            // Every span lies behind what was received.
+            self.received = stop;
+            self.spans.drain(..end);
+        } else {
+            self.spans.splice(begin..end, [(start, stop)]);
         }
-        self.spans.truncate(merged);
     }
 
     /// Takes out what came from the start without a gap.
@@ -217,6 +207,41 @@ mod tests {
             assert_eq!(new, len, "seed {seed}: every byte is new once");
             assert!(landing.spans.is_empty());
             assert_eq!(landing.take().as_deref(), Some(&want[..]), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn many_scattered_pieces_are_known_one_by_one() {
+        for seed in 0..100 {
+            let mut rng = Rng::from_seed(seed);
+            let pool = Pool::new(1 << 20);
+            let len = 300;
+            let (mut landing, mut truth) = (Landing::new(7, len), alloc::vec![0_u8; len as usize]);
+            for round in 1..=120 {
+                let from = u32::try_from(rng.below(u64::from(len))).unwrap();
+                let to = (from + 1 + u32::try_from(rng.below(1 + round / 10)).unwrap()).min(len);
+                let piece = alloc::vec![u8::try_from(round).unwrap(); (to - from) as usize];
+                let room = &mut truth[from as usize..to as usize];
+                let new = room.iter().filter(|byte| **byte == 0).count();
+                room.iter_mut()
+                    .zip(&piece)
+                    .filter(|(byte, _)| **byte == 0)
+                    .for_each(|(byte, new)| *byte = *new);
+                assert_eq!(landing.put(&pool, 7 + from, &piece), Ok(to_u32(new)), "seed {seed}");
+                let here: Vec<bool> = truth.iter().map(|byte| *byte != 0).collect();
+                let received = here.iter().take_while(|here| **here).count();
+                let runs = here.chunk_by(|one, other| one == other).filter(|run| run[0]).count();
+                assert_eq!(
+                    (to_usize(landing.received()), landing.spans.len() + usize::from(received > 0)),
+                    (received, runs),
+                    "seed {seed}"
+                );
+                let reach = here.iter().rposition(|here| *here).map_or(0, |last| last + 1);
+                assert_eq!(to_usize(landing.reach()), reach, "seed {seed}");
+            }
+            landing.put(&pool, 7, &[255; 300]).unwrap();
+            truth.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = 255);
+            assert_eq!(landing.take().as_deref(), Some(&truth[..]), "seed {seed}");
         }
     }
 

@@ -156,7 +156,8 @@ impl World {
     fn give(&mut self, end: usize, mut payload: Vec<u8>) {
         payload.resize(payload.len().clamp(46, 1500), 0);
         let source = if end == 0 { HOST } else { TARGET };
-        let frame = Received { port: PORT, source, group: false, payload: &mut payload };
+        let age = Duration::from_nanos(self.now.0 % 3_000_000);
+        let frame = Received { port: PORT, source, group: false, age, payload: &mut payload };
         if end == 0 {
             self.engine.frame(self.now, frame, &self.site);
         } else {

@@ -192,7 +192,8 @@ impl World {
     }
 
     fn feed(&mut self, payload: &mut [u8]) {
-        let frame = Received { port: PORT, source: PEER, group: false, payload };
+        let age = Duration::from_nanos(self.now.0 % 3_000_000);
+        let frame = Received { port: PORT, source: PEER, group: false, age, payload };
         self.engine.frame(self.now, frame, &Site);
         self.drain();
     }

@@ -117,11 +117,13 @@ impl World {
 
     fn deliver(&mut self, header: Header, frame: &mut [u8]) {
         let delivered = &mut self.delivered;
-        let taken = self.association.frame(self.now, PORT, PEER, header, frame, &mut |header, payload| {
+        let came = self.now.before(Duration::from_nanos(self.now.0 % 3_000_000));
+        let address = PathAddress { port: PORT, mac: PEER };
+        let taken = self.association.frame(self.now, came, address, header, frame, &mut |header, payload| {
             assert!(payload.len() == usize::from(header.len) && !matches!(header.cmd, Cmd::Ack | Cmd::Ask));
             *delivered += 1;
         });
-        let again = self.association.frame(self.now, PORT, PEER, header, frame, &mut |_, _| {
+        let again = self.association.frame(self.now, came, address, header, frame, &mut |_, _| {
             assert!(taken.is_err(), "a frame came up twice");
         });
         assert!(taken.is_err() || again.is_err(), "a frame was taken twice");

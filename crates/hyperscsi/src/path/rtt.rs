@@ -48,7 +48,9 @@ impl Rtt {
 
     /// Takes a sample. Returns for how long frame and acknowledgement were on the way.
     pub(crate) fn sample(&mut self, trip: &Trip) -> Duration {
-        let (there, whole) = (trip.came.since(trip.sent), trip.read.since(trip.sent));
+        // It came before its frame was sent: somebody set the clock by which it came.
+        let came = if trip.came > trip.sent { trip.came } else { trip.read };
+        let (there, whole) = (came.since(trip.sent), trip.read.since(trip.sent));
         self.least = self.least.min(there);
         // A peer that exaggerates cannot make a round trip shorter than the shortest.
         let without = |span: Duration, held: Duration| span.saturating_sub(held).max(self.least);
@@ -123,5 +125,15 @@ mod tests {
         assert_eq!((sample(&mut rtt, 100, 3000, 0), rtt.recent()), (us(100), us(3100)));
         assert_eq!((sample(&mut rtt, 2100, 0, 2000), rtt.recent()), (us(100), us(2000)));
         assert_eq!((sample(&mut rtt, 2100, 1000, 1900), rtt.recent()), (us(200), us(3000)));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_makes_no_round_trip_of_nothing() {
+        let mut rtt = Rtt::new();
+        let at = |us: u64| Instant(us * 1000);
+        let trip =
+            Trip { sent: at(500), came: at(100), read: at(600), held: us(0), held_on_purpose: us(100) };
+        assert_eq!((rtt.sample(&trip), rtt.recent()), (us(100), us(100)));
+        assert_eq!(sample(&mut rtt, 120, 0, 5_000_000), us(100));
     }
 }

@@ -7,12 +7,11 @@ use base::time::{Duration, Instant};
 use netem::frame::FramePlan;
 use netem::odds::Odds;
 
-use super::pair::{Config, Pair, TEN_GBIT, mac, state, wire};
+use super::pair::{Config, Pair, TEN_GBIT, in_the_clear, mac, state, wire};
 use crate::association::{Event, PathAddress};
 use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
 use crate::pdu::ack::Ack;
 use crate::pdu::ask::Ask;
-use crate::seal::put_crc;
 
 const GBIT: u64 = 125_000_000;
 
@@ -404,13 +403,7 @@ fn forge(pair: &mut Pair, cmd: Cmd, pn: u64, payload: &[u8]) {
         xid: 1,
         off: 0,
     };
-    let mut batch = FrameBatch::new();
-    batch.begin(mac(1, 0));
-    batch.put(&header.to_bytes());
-    batch.put(payload);
-    put_crc(&mut batch);
-    batch.end();
-    let mut frame: Vec<u8> = batch.frames().flat_map(|(.., pieces)| pieces.flatten().copied()).collect();
+    let mut frame = in_the_clear(&header, payload);
     let (now, target) = (pair.now, &mut pair.sides[1].association);
     let source = PathAddress { port: EtherPort(0), mac: mac(0, 0) };
     target.frame(now, now, source, header, &mut frame, &mut |_, _| {}).unwrap();

@@ -16,7 +16,7 @@ use crate::association::{Association, Event, Message, MessageId, PathAddress, Pl
 use crate::frame::{Cmd, Flags, Header};
 use crate::path::ranges::Ranges;
 use crate::pdu::parameters::{Parameters, Repair};
-use crate::seal::{Level, SessionKeys};
+use crate::seal::{Level, SessionKeys, put_crc};
 
 #[derive(Clone, Debug)]
 pub(super) struct Config {
@@ -117,6 +117,17 @@ pub(super) fn mac(side: usize, port: u32) -> Mac {
 
 pub(super) fn state(side: usize, port: u32, mtu: usize) -> PortState {
     PortState { mac: mac(side, port), mtu, receive_slots: 512 }
+}
+
+/// Returns a frame without protection, from its header on, as anybody can make it.
+pub(super) fn in_the_clear(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let mut batch = FrameBatch::new();
+    batch.begin(mac(1, 0));
+    batch.put(&header.to_bytes());
+    batch.put(payload);
+    put_crc(&mut batch);
+    batch.end();
+    batch.frames().flat_map(|(.., pieces)| pieces.flatten().copied()).collect()
 }
 
 impl Side {

@@ -8,13 +8,13 @@ use base::time::{Duration, Instant};
 use netem::frame::FramePlan;
 use netem::odds::Odds;
 
-use super::pair::{Config, Pair, TEN_GBIT, mac, state, wire};
+use super::pair::{Config, Pair, TEN_GBIT, in_the_clear, mac, state, wire};
 use crate::association::PathAddress;
 use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
 use crate::pdu::ack::Ack;
 use crate::pdu::parameters::Repair;
 use crate::pdu::parts::{PARTS_MAX, Parts};
-use crate::seal::{Level, put_crc};
+use crate::seal::Level;
 
 /// Returns how many parts each frame of a side has that carries any, where that can be read.
 fn parts(pair: &mut Pair, side: usize) -> Vec<usize> {
@@ -157,13 +157,7 @@ fn told(pair: &mut Pair, pn: u64, flags: Flags, payload: &[u8]) -> (bool, Vec<(H
         xid: 900,
         off: 0,
     };
-    let mut batch = base::ether::FrameBatch::new();
-    batch.begin(mac(1, 0));
-    batch.put(&header.to_bytes());
-    batch.put(payload);
-    put_crc(&mut batch);
-    batch.end();
-    let mut frame: Vec<u8> = batch.frames().flat_map(|(.., pieces)| pieces.flatten().copied()).collect();
+    let mut frame = in_the_clear(&header, payload);
     let mut got = Vec::new();
     let association = &mut pair.sides[1].association;
     let source = PathAddress { port: EtherPort(0), mac: mac(0, 0) };

@@ -55,12 +55,13 @@ pub(crate) trait Engine {
     /// Reports it no more. The number is not used again.
     fn unwatch(&mut self, watch: u32);
 
-    /// Reports from now on that a packet socket has frames: with the first of them, or by being readable.
-    fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>) -> io::Result<()> {
+    /// Reports from now on that a packet socket has frames: with the first of them, or, always if it is to be `told`, by being
+    /// readable.
+    fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>, _told: bool) -> io::Result<()> {
         self.watch(watch, socket)
     }
 
-    /// Expects frames of up to `len` bytes.
+    /// Expects frames of up to `len` bytes, for a socket that is not just told of.
     fn fit_frames(&mut self, _watch: u32, _len: usize) {}
 
     /// Reports frames no more. The number is not used again.

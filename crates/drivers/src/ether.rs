@@ -17,6 +17,7 @@ use rustix::net::SocketType;
 
 use crate::files::Errno;
 use interface::Interface;
+use ring::Ring;
 
 pub mod raw;
 
@@ -26,6 +27,7 @@ mod filter;
 mod interface;
 mod links;
 mod ports;
+mod ring;
 mod socket;
 
 pub(crate) use arrival::Arrival;
@@ -56,8 +58,12 @@ pub struct PortConfig {
     pub ether_type: u16,
     /// Which frames are wanted when several reactors share the interface.
     pub steering: Option<Steering>,
-    /// For how many bytes there should be room until they are received, as the kernel counts. It may allow less.
+    /// For how many bytes there should be room until they are received, as the kernel counts the frames in a socket's queue:
+    /// half of it are the frames' own. It may allow less in the queue.
     pub receive_bytes: usize,
+    /// Whether frames come into a ring of half as many bytes, which the kernel fills and we read without a call, instead of
+    /// the queue. A frame of any length takes the room of the longest there. Where there is no memory for it, it is the queue.
+    pub ring: bool,
 }
 
 /// Which frames come to one of several reactors: of sessions that have its number, and of none.
@@ -72,7 +78,13 @@ pub struct Steering {
 impl PortConfig {
     /// Returns the settings of a port that takes all frames of a type.
     pub fn new(interface: &str, ether_type: u16) -> Self {
-        Self { interface: interface.to_owned(), ether_type, steering: None, receive_bytes: RECEIVE_BYTES }
+        Self {
+            interface: interface.to_owned(),
+            ether_type,
+            steering: None,
+            receive_bytes: RECEIVE_BYTES,
+            ring: true,
+        }
     }
 }
 
@@ -116,6 +128,8 @@ pub struct PortSocket {
     config: PortConfig,
     /// For how many bytes there is room, as the kernel counts.
     room: usize,
+    /// Where frames come in, unless it is the socket's queue.
+    ring: Option<Ring>,
 }
 
 impl PortSocket {
@@ -133,12 +147,16 @@ impl PortSocket {
         socket::attach_filter(&socket, &filter::program(&config)).map_err(failed)?;
         socket::tell_arrivals(&socket);
         let room = socket::make_room(&socket, config.receive_bytes, SEND_BYTES);
-        Ok(Self { socket, config, room })
+        let mut port = Self { socket, config, room, ring: None };
+        port.ring = port.make_ring(interface.mtu);
+        Ok(port)
     }
 
     /// Returns how the interface is at present, if it is up.
     pub fn state(&self) -> Option<PortState> {
-        self.look().filter(|interface| interface.up).map(|interface| self.state_of(&interface))
+        self.look()
+            .filter(|interface| interface.up)
+            .map(|interface| self.state_of(&interface, self.ring.as_ref()))
     }
 
     /// Returns how it was set up.
@@ -150,10 +168,17 @@ impl PortSocket {
         Interface::look_up(&self.socket, &self.config.interface).ok().filter(Interface::is_ethernet)
     }
 
-    fn state_of(&self, interface: &Interface) -> PortState {
+    /// Returns a new ring for frames of the MTU, unless none is wanted or there is no memory for it.
+    fn make_ring(&self, mtu: usize) -> Option<Ring> {
+        let set_up = || Ring::set_up(&self.socket, mtu.min(MTU_MAX), self.config.receive_bytes / 2).ok();
+        self.config.ring.then(set_up).flatten()
+    }
+
+    fn state_of(&self, interface: &Interface, ring: Option<&Ring>) -> PortState {
         let mtu = interface.mtu.min(MTU_MAX);
-        // The kernel counts the memory behind a frame, which is up to twice the frame and what it keeps about it.
-        let receive_slots = (self.room / (2 * mtu + FRAME_OVERHEAD)).max(1);
+        // The kernel counts the memory behind a frame in the queue, which is up to twice the frame and what it keeps about it.
+        let queue = (self.room / (2 * mtu + FRAME_OVERHEAD)).max(1);
+        let receive_slots = ring.map_or(queue, Ring::slots);
         PortState { mac: interface.mac, mtu, receive_slots }
     }
 }

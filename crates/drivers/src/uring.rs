@@ -423,7 +423,10 @@ impl Engine for UringEngine {
         self.retired.extend(self.watches.remove(&mut self.ring, watch));
     }
 
-    fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>) -> io::Result<()> {
+    fn watch_frames(&mut self, watch: u32, socket: Rc<dyn AsFd>, told: bool) -> io::Result<()> {
+        if told {
+            self.watches.add(watch, socket.clone());
+        }
         self.frames.add(watch, socket);
         Ok(())
     }
@@ -433,6 +436,7 @@ impl Engine for UringEngine {
     }
 
     fn unwatch_frames(&mut self, watch: u32) {
+        self.unwatch(watch);
         self.frames.remove(&mut self.ring, watch);
     }
 

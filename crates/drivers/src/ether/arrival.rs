@@ -45,11 +45,15 @@ impl Arrival {
         let told = (self.head.cmsg_level, self.head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
         let since = u64::try_from(self.when.tv_sec).ok().zip(u32::try_from(self.when.tv_nsec).ok());
         let Some((seconds, nanos)) = since.filter(|_| told) else { return Duration::ZERO };
-        let came = SystemTime::UNIX_EPOCH
-            .checked_add(Duration::from_secs(seconds) + Duration::from_nanos(nanos.into()));
-        let age = came.and_then(|came| now.duration_since(came).ok()).unwrap_or_default();
-        if age > AGE_MAX { Duration::ZERO } else { age }
+        age(Duration::from_secs(seconds) + Duration::from_nanos(nanos.into()), now)
     }
+}
+
+/// Returns how long a frame waited that came at a moment since the epoch, as the wall clock counts.
+pub(super) fn age(came: Duration, now: SystemTime) -> Duration {
+    let came = SystemTime::UNIX_EPOCH.checked_add(came);
+    let age = came.and_then(|came| now.duration_since(came).ok()).unwrap_or_default();
+    if age > AGE_MAX { Duration::ZERO } else { age }
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
 use base::time::Instant;
 
 use super::batch::{Intake, Outtake, Taken};
-use super::{PortSocket, REFUSALS_MAX, entropy, links, socket};
+use super::ring::Ring;
+use super::{MTU_MAX, PortSocket, REFUSALS_MAX, entropy, links, socket};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::files::Errno;
@@ -60,6 +61,10 @@ pub(crate) struct Ports {
 struct Port {
     port: EtherPort,
     socket: Rc<PortSocket>,
+    /// Where frames come in, unless it is the socket's queue.
+    ring: Option<Ring>,
+    /// The engine tells when there is something to receive, and does not receive it.
+    told: bool,
     /// Which interface the socket is bound to.
     bound: Option<i32>,
     /// What the machine was told, if the port is up.
@@ -123,7 +128,7 @@ impl Ports {
         &mut self,
         engine: &mut dyn Engine,
         port: EtherPort,
-        socket: PortSocket,
+        mut socket: PortSocket,
     ) -> std::io::Result<()> {
         if self.links.is_none() && self.look_at.is_none() {
             socket::sleep_exactly();
@@ -136,11 +141,14 @@ impl Ports {
             }
         }
         let number = u32::try_from(self.ports.len()).unwrap_or(LINKS);
-        let socket = Rc::new(socket);
-        engine.watch_frames(number, socket.clone())?;
+        let ring = socket.ring.take();
+        let (socket, told) = (Rc::new(socket), ring.is_some());
+        engine.watch_frames(number, socket.clone(), told)?;
         self.ports.push(Some(Port {
             port,
             socket,
+            ring,
+            told,
             bound: None,
             state: None,
             alone: 0,
@@ -221,8 +229,11 @@ impl Ports {
         let (frames, bytes) = std::mem::take(&mut self.came);
         Stats::bump(&mut stats.frames_in, frames);
         Stats::bump(&mut stats.bytes_in, bytes);
-        let mut readable = std::mem::take(&mut self.readable);
         let mut any = false;
+        for port in self.ports.iter_mut().flatten() {
+            any |= port.empty_ring(stats, machine, self.clock);
+        }
+        let mut readable = std::mem::take(&mut self.readable);
         for number in readable.drain(..) {
             any |= self.receive(stats, machine, number);
         }
@@ -234,6 +245,11 @@ impl Ports {
         let Some(port) = self.ports.get_mut(crate::slab::index(number)).and_then(Option::as_mut) else {
             return false;
         };
+        if let Some(ring) = &port.ring {
+            // It has just been emptied. Was it so before, there may be an error, which makes readable until it is taken.
+            self.changed |= ring.idle && socket::take_error(&port.socket.socket).is_some();
+            return false;
+        }
         let mut any = false;
         for _ in 0..RECEIVES_PER_TURN {
             let now = self.clock.now();
@@ -278,10 +294,12 @@ impl Ports {
         for (number, place) in (0..).zip(&mut self.ports) {
             let Some(port) = place else { continue };
             if changed {
-                port.look(machine, now, &self.pool);
+                port.look(engine.stats(), machine, self.clock, &self.pool);
                 if let Some(state) = port.state {
                     self.intake.fit(state.mtu);
-                    engine.fit_frames(number, state.mtu);
+                    if !port.told {
+                        engine.fit_frames(number, state.mtu);
+                    }
                 }
             }
             if port.count_at <= now {
@@ -438,6 +456,30 @@ impl Port {
         }
     }
 
+    /// Hands over what came into the ring. Returns whether there was anything.
+    fn empty_ring(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, clock: Clock) -> bool {
+        let Some(mut ring) = self.ring.take() else { return false };
+        let (frames, bytes) = ring.receive(clock, |now, taken| self.hand_over(machine, now, taken));
+        self.ring = Some(ring);
+        Stats::bump(&mut stats.frames_in, frames);
+        Stats::bump(&mut stats.bytes_in, bytes);
+        frames > 0
+    }
+
+    /// Replaces the ring by one whose slots are long enough, if they are not. What is beyond the share of a turn, or comes
+    /// meanwhile, is lost.
+    fn fit_ring(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, clock: Clock, mtu: usize) {
+        let fits = |ring: &Ring| ring.fits(mtu.min(MTU_MAX));
+        if self.ring.as_ref().is_none_or(fits) {
+            return;
+        }
+        self.empty_ring(stats, machine, clock);
+        let socket = &self.socket.socket;
+        if let Some(Ok(())) = self.ring.take().map(|ring| ring.take_down(socket)) {
+            self.ring = self.socket.make_ring(mtu);
+        }
+    }
+
     /// Lets go of the batch.
     fn forget(&mut self, pool: &Pool) {
         self.batch.clear(pool);
@@ -445,8 +487,12 @@ impl Port {
     }
 
     /// Finds out how the interface is, and tells what changed.
-    fn look(&mut self, machine: &mut dyn FrameMachine, now: Instant, pool: &Pool) {
+    fn look(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, clock: Clock, pool: &Pool) {
+        let now = clock.now();
         let interface = self.socket.look();
+        if let Some(mtu) = interface.map(|it| it.mtu) {
+            self.fit_ring(stats, machine, clock, mtu);
+        }
         let index = interface.as_ref().map(|it| it.index);
         if let Some(index) = index.filter(|index| self.bound != Some(*index)) {
             // An interface that came back is another one to the kernel; being bound to it needs no privilege.
@@ -455,7 +501,9 @@ impl Port {
         } else if index.is_none() {
             self.bound = None;
         }
-        let state = interface.filter(|it| it.up && self.bound.is_some()).map(|it| self.socket.state_of(&it));
+        let state = interface
+            .filter(|it| it.up && self.bound.is_some())
+            .map(|it| self.socket.state_of(&it, self.ring.as_ref()));
         if state == self.state {
             return;
         }

@@ -78,6 +78,38 @@ pub(super) fn make_room(socket: &OwnedFd, receive: usize, send: usize) -> usize 
     sockopt::socket_recv_buffer_size(socket).unwrap_or(0)
 }
 
+/// Has frames come into a ring of blocks of slots, or into the socket's queue if there are none. What waits to be received is
+/// lost.
+pub(super) fn set_receive_ring(
+    socket: &OwnedFd,
+    block: usize,
+    blocks: usize,
+    slot: usize,
+    slots: usize,
+) -> Result<(), Errno> {
+    let number = |count| u32::try_from(count).map_err(|_| Errno::INVAL);
+    let request = libc::tpacket_req {
+        tp_block_size: number(block)?,
+        tp_block_nr: number(blocks)?,
+        tp_frame_size: number(slot)?,
+        tp_frame_nr: number(slots)?,
+    };
+    if slots > 0 {
+        set_option(
+            socket,
+            libc::SOL_PACKET,
+            libc::PACKET_VERSION,
+            &(libc::tpacket_versions::TPACKET_V2 as i32),
+        )?;
+    }
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+}
+
+/// Takes the error that is kept for the next call on a socket, if there is one.
+pub(super) fn take_error(socket: &OwnedFd) -> Option<Errno> {
+    sockopt::socket_error(socket).map_or_else(Some, Result::err)
+}
+
 /// Returns how many frames were lost, since this was asked last, because nobody had received those before them.
 pub(super) fn take_drops(socket: &OwnedFd) -> u32 {
     let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };

@@ -16,17 +16,19 @@ use drivers::ether::raw::RawPort;
 use drivers::ether::{PortConfig, PortError, PortSocket, Steering};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use rig::{Cable, ETHER_TYPE, Event, Station, ip, pattern};
+use rig::{Cable, ETHER_TYPE, Event, Station, Way, ip, pattern};
 
-/// Runs what follows in a namespace, once for each engine.
+/// Runs what follows in a namespace, once for each engine and for each place where frames come in.
 macro_rules! on_a_cable {
     ($($name:ident($cable:ident, $engine:ident) $body:block)*) => {$(
         #[test]
         fn $name() {
             if rig::inside_a_namespace(stringify!($name)) {
                 for engine in [EngineChoice::Epoll, EngineChoice::Uring] {
-                    let ($cable, $engine) = (Cable::lay(), engine);
-                    $body
+                    for ring in [true, false] {
+                        let ($cable, $engine) = (Cable::lay(), Way { engine, ring });
+                        $body
+                    }
                 }
             }
         }
@@ -123,6 +125,15 @@ on_a_cable! {
         a.send(0, cable.beta, &long);
         a.until(&mut b, |_, b| b.frames() == 1);
         assert!(b.take_frames()[0].payload == long);
+        let slots = b.state(0).unwrap().receive_slots;
+        for seed in 0..3 * u64::try_from(slots).unwrap() {
+            b.send(0, cable.alpha, &pattern(seed, 46));
+            if seed % 100 == 99 {
+                a.until(&mut b, |a, _| a.frames() == 100);
+                let wrong = (seed - 99..).zip(a.take_frames()).find(|(seed, it)| it.payload != pattern(*seed, 46));
+                assert!(wrong.is_none(), "{engine:?}: more than once around what was made anew");
+            }
+        }
         ip("link set alpha mtu 1500");
         a.send(0, cable.beta, &long);
         a.send(0, cable.beta, &long[..1500]);
@@ -203,6 +214,8 @@ on_a_cable! {
         a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
         ip("link set beta down");
         a.until(&mut b, |a, b| a.state(0).is_none() && b.state(0).is_none());
+        let turns = [&mut a, &mut b].map(|station| station.turns_in(Duration::from_millis(50)));
+        assert!(turns.iter().all(|turns| *turns < 20), "{engine:?}: {turns:?} turns for what was told");
         a.send(0, cable.beta, &[1; 46]);
         a.until(&mut b, |a, _| a.machine.out.is_empty());
         ip("link set beta up");
@@ -307,6 +320,11 @@ fn what_cannot_be_opened_says_why() {
     let cable = Cable::lay();
     assert!(PortSocket::open(PortConfig::new("alpha", ETHER_TYPE)).unwrap().state().is_some());
     let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::NET_ADMIN);
+    set_capabilities(None, sets).unwrap();
+    let port = PortSocket::open(PortConfig::new("alpha", ETHER_TYPE)).unwrap();
+    let room = port.state().unwrap().receive_slots * 1500;
+    assert!(room > 28 << 20, "{room} bytes: the limit of socket buffers is not the ring's");
     sets.effective.remove(CapabilitySet::NET_RAW);
     set_capabilities(None, sets).unwrap();
     let error = PortSocket::open(PortConfig::new("alpha", ETHER_TYPE)).unwrap_err();

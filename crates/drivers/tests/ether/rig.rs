@@ -203,6 +203,13 @@ impl FrameMachine for Machine {
 
 impl Streamless for Machine {}
 
+/// How frames come in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) engine: EngineChoice,
+    pub(crate) ring: bool,
+}
+
 /// A machine on a reactor.
 pub(crate) struct Station {
     pub(crate) machine: Machine,
@@ -211,7 +218,7 @@ pub(crate) struct Station {
 
 impl Station {
     /// Starts one with these ports, numbered from zero; `None` when the engine cannot be had here, which is printed.
-    pub(crate) fn start(engine: EngineChoice, ports: &[PortConfig]) -> Option<Self> {
+    pub(crate) fn start(Way { engine, ring }: Way, ports: &[PortConfig]) -> Option<Self> {
         let mut reactor = match Reactor::new(&Config { engine, ..Config::default() }) {
             Ok(reactor) => reactor,
             Err(StartError::NoUring(why)) => {
@@ -221,7 +228,8 @@ impl Station {
             Err(why) => panic!("{why}"),
         };
         for (number, config) in (0..).zip(ports) {
-            reactor.open_port(EtherPort(number), PortSocket::open(config.clone()).unwrap()).unwrap();
+            let config = PortConfig { ring, ..config.clone() };
+            reactor.open_port(EtherPort(number), PortSocket::open(config).unwrap()).unwrap();
         }
         Some(Self { machine: Machine::default(), reactor })
     }
@@ -244,6 +252,17 @@ impl Station {
             self.reactor.turn(&mut self.machine, Some(Duration::from_millis(1))).unwrap();
             assert!(start.elapsed() < HANG, "never: {:?}", self.machine.events);
         }
+    }
+
+    /// Returns how many times in a span this one woke.
+    pub(crate) fn turns_in(&mut self, span: Duration) -> usize {
+        let start = WallClock::now();
+        let mut turns = 0;
+        while let Some(left) = span.checked_sub(start.elapsed()) {
+            self.reactor.turn(&mut self.machine, Some(left)).unwrap();
+            turns += 1;
+        }
+        turns
     }
 
     /// Returns how many frames this one was told that its port lost for want of room.

@@ -28,6 +28,10 @@ use crate::sessions::{Errand, Event, SessionId, Sessions};
 #[cfg(doc)]
 use {crate::sessions::News, iscsi::pdu::tmf_response::TmfResult};
 
+/// How many bytes wait to be received at an interface, as the kernel counts. A session keeps some MiB under way at most, and a
+/// ring of that size stays in a processor's cache.
+const RECEIVE_BYTES: usize = 8 << 20;
+
 /// How long one address may take to answer a call, before the next one of its host is tried. The session's own limit
 /// (`Limits::login_within`) is usually shorter.
 const CALL_PATIENCE: Duration = Duration::from_secs(30);
@@ -271,10 +275,9 @@ impl Driver {
         for errand in std::mem::take(&mut self.errands) {
             match errand {
                 Errand::OpenPort(port, interface) => {
-                    let opened =
-                        PortSocket::open(PortConfig::new(&interface, ETHERTYPE)).and_then(|socket| {
-                            self.reactor.open_port(port, socket).map_err(|why| PortError::Io(interface, why))
-                        });
+                    let opened = PortSocket::open(port_config(&interface)).and_then(|socket| {
+                        self.reactor.open_port(port, socket).map_err(|why| PortError::Io(interface, why))
+                    });
                     if let Err(why) = opened {
                         self.sessions.port_failed(now, port, &unusable(&why));
                     }
@@ -287,6 +290,11 @@ impl Driver {
             }
         }
     }
+}
+
+/// Returns how an initiator opens an interface.
+pub(crate) fn port_config(interface: &str) -> PortConfig {
+    PortConfig { receive_bytes: RECEIVE_BYTES, ..PortConfig::new(interface, ETHERTYPE) }
 }
 
 impl AsFd for Driver {

@@ -10,9 +10,8 @@ use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received}
 use base::machine::Streamless;
 use base::time::Instant;
 use drivers::config::Config;
-use drivers::ether::{PortConfig, PortError, PortSocket};
+use drivers::ether::{PortError, PortSocket};
 use drivers::reactor::{Reactor, StartError};
-use hyperscsi::ETHERTYPE;
 use hyperscsi::discovery::{Finder, Found};
 use hyperscsi::frame::{BadFrame, Header};
 use hyperscsi::pdu::name::{GroupName, Name};
@@ -21,6 +20,7 @@ use iscsi::name::{BadName, IscsiName};
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::lun::Lun;
 
+use crate::driver::port_config;
 use crate::url::{Place, Url, Way};
 
 /// How long answers are waited for where nobody answers, if nothing else is said: a host with a slow network card has come up by
@@ -109,8 +109,7 @@ pub fn search(
     let up = vec![false; interfaces.len()];
     let mut machine = Search { finder, up, told: BTreeSet::new(), news_at: None, other_version: false };
     for (number, interface) in (0..).zip(interfaces) {
-        let config = PortConfig::new(interface, ETHERTYPE);
-        reactor.open_port(EtherPort(number), PortSocket::open(config)?)?;
+        reactor.open_port(EtherPort(number), PortSocket::open(port_config(interface))?)?;
     }
     while !machine.is_over(reactor.now(), wait) {
         let left = machine.finder.poll_timeout().since(reactor.now());

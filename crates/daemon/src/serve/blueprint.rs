@@ -46,6 +46,10 @@ const _: () = assert!(TRANSFER_BYTES_MAX >= device::contract::PEER_TRANSFER_MAX)
 /// How many tasks a unit holds: the largest command window (4096) for each of a handful of busy initiators.
 const TASK_SET_MAX: u16 = 16_384;
 
+/// How many bytes wait to be received at an interface, as the kernel counts, and for one reactor at least.
+const RECEIVE_BYTES: usize = 64 << 20;
+const RECEIVE_BYTES_MIN: usize = 8 << 20;
+
 /// Gives numbers, and the same number again to what it has met before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Numbers {
@@ -312,6 +316,11 @@ impl Blueprint {
             frames: self.frames_config(reactor),
             discovery: DiscoveryConfig { enabled: true, auth, users, keys },
         }
+    }
+
+    /// Returns for how many bytes of frames each reactor has room at an interface, as the kernel counts.
+    pub(crate) fn receive_bytes(&self) -> usize {
+        (RECEIVE_BYTES / self.reactors.max(1)).max(RECEIVE_BYTES_MIN)
     }
 
     /// Returns the first bytes of the names of a reactor's HyperSCSI sessions, by which the kernel knows their frames.

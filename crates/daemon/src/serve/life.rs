@@ -323,6 +323,7 @@ fn open_ports(
         //# was sent in a VLAN in which its port is not. It MUST NOT take a frame that was sent to another station
         let config = PortConfig {
             steering: Some(Steering { at: SID_AT, mine: blueprint.steering(reactor) }),
+            receive_bytes: blueprint.receive_bytes(),
             ..PortConfig::new(name, hyperscsi::ETHERTYPE)
         };
         Ok((*port, PortSocket::open(config)?))

@@ -326,7 +326,7 @@ impl Member {
 }
 
 /// Fewer places than this for frames that wait leave a peer a window that a fast link fills in no time.
-const FEW_SLOTS: usize = 64;
+const FEW_SLOTS: usize = 32;
 
 /// Returns bytes of the operating system's generator.
 pub(super) fn entropy() -> std::io::Result<[u8; 32]> {

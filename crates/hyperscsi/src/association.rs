@@ -198,7 +198,8 @@ pub struct Association {
     peer_xid_limits: [u32; 2],
     /// When keys were last changed, until a frame sent later was acknowledged.
     key_unconfirmed: Option<Instant>,
-    key_updated: Option<Instant>,
+    /// When the peer was first known to have the present keys, unless they are the first.
+    key_confirmed: Option<Instant>,
     lost: bool,
     exhausted: bool,
     dice: Rng,
@@ -249,7 +250,7 @@ impl Association {
             peer_xid_limits: [0; 2],
             // Nothing that was sealed with the first keys was acknowledged yet.
             key_unconfirmed: keys.map(|_| Instant::ORIGIN),
-            key_updated: None,
+            key_confirmed: None,
             lost: false,
             exhausted: false,
             dice,
@@ -381,14 +382,13 @@ impl Association {
     pub fn update_keys(&mut self, now: Instant) -> bool {
         //= hyperscsi#section-7.4
         //# A sender MUST NOT change keys before a frame that it sealed with the present
-        //# ones was acknowledged, nor within 1 second of its last change.
-        let fresh = self.key_updated.is_some_and(|at| now.since(at) < UPDATE_EVERY);
+        //# ones was acknowledged, nor, but for the first keys, within 1 second of the first such acknowledgement.
+        let fresh = self.key_confirmed.is_some_and(|at| now.since(at) < UPDATE_EVERY);
         if !self.keyed || fresh || self.key_unconfirmed.is_some() {
             return false;
         }
         self.sealer.update(now);
         self.key_unconfirmed = Some(now);
-        self.key_updated = Some(now);
         self.key_updates += 1;
         self.events.push_back(Event::KeysChanged);
         true
@@ -421,7 +421,7 @@ impl Association {
             if path.backoff == crate::path::SUSPECT_AFTER && path.probes > 0 {
                 self.hand_over();
             }
-            self.settle(index, outcome);
+            self.settle(now, index, outcome);
             self.watch(now, index);
         }
         let silent = |path: &Path| now.since(path.heard) >= self.plan.lost_after;
@@ -500,7 +500,7 @@ impl Association {
     }
 
     /// Tells what came of an acknowledgement or of time.
-    fn settle(&mut self, index: usize, outcome: Outcome) {
+    fn settle(&mut self, now: Instant, index: usize, outcome: Outcome) {
         let Some(path) = self.paths.get_mut(index) else { return };
         if outcome.mtu_changed {
             path.mtu_changed();
@@ -517,6 +517,7 @@ impl Association {
             && sent > since
         {
             self.key_unconfirmed = None;
+            self.key_confirmed = (self.key_updates > 0).then_some(now);
         }
     }
 

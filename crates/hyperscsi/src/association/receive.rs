@@ -187,7 +187,7 @@ impl Association {
             *limit = ack.xid_limit;
             self.events.push_back(Event::XidLimit { sealed: ack.sealed, limit: ack.xid_limit });
         }
-        self.settle(index, outcome);
+        self.settle(now, index, outcome);
         if !was_good && self.paths.get(index).is_some_and(Path::is_good) {
             self.hand_over();
         }

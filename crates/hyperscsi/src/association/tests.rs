@@ -1,6 +1,7 @@
 extern crate std;
 
 mod faults;
+mod keys;
 mod pair;
 mod parts;
 mod shares;

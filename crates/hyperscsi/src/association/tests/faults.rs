@@ -13,7 +13,7 @@ use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
 use crate::pdu::ack::Ack;
 use crate::pdu::ask::Ask;
 
-const GBIT: u64 = 125_000_000;
+pub(super) const GBIT: u64 = 125_000_000;
 
 const fn at(ms: u64) -> Instant {
     Instant(ms * 1_000_000)

@@ -563,7 +563,8 @@ fn introduce(candidate: &Candidate) -> Result<Arrival, Errno> {
     let mut entropy = [0; 32];
     let mut filled = 0;
     while let Some(rest) = entropy.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())?;
+        let fill = || rustix::rand::getrandom(&mut *rest, rustix::rand::GetRandomFlags::empty());
+        filled += rustix::io::retry_on_intr(fill)?;
     }
     Ok(Arrival { portal: candidate.portal, local, peer: candidate.peer, entropy })
 }

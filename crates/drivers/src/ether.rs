@@ -203,7 +203,8 @@ fn entropy() -> Result<[u8; 32], Errno> {
     let mut entropy = [0; 32];
     let mut filled = 0;
     while let Some(rest) = entropy.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())?;
+        let fill = || rustix::rand::getrandom(&mut *rest, rustix::rand::GetRandomFlags::empty());
+        filled += rustix::io::retry_on_intr(fill)?;
     }
     Ok(entropy)
 }

@@ -5,6 +5,7 @@ use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::seal::Level;
 use iscsi::initiator::contract::{Portal, Purpose, Retry, SessionPlan};
 use iscsi::name::{BadName, IscsiName, Isid};
+use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::url::{NoSecret, Options, Place, Protection, Secrets, Url, Way};
@@ -182,7 +183,7 @@ pub fn default_name() -> Result<IscsiName, BadName> {
 pub fn random_isid() -> Isid {
     let mut bytes = [0_u8; 5];
     // It fails only for kernels without the call; then the process is told apart by its number.
-    if getrandom(&mut bytes, GetRandomFlags::empty()).is_err() {
+    if retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).is_err() {
         for (to, from) in bytes.iter_mut().zip(std::process::id().to_be_bytes()) {
             *to = from;
         }

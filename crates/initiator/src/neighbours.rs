@@ -17,6 +17,7 @@ use hyperscsi::frame::{BadFrame, Header};
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::seal::Level;
 use iscsi::name::{BadName, IscsiName};
+use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::lun::Lun;
 
@@ -153,7 +154,7 @@ fn neighbour(place: &Place, interfaces: &[String], found: Found) -> Result<Neigh
 
 fn entropy() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
-    let got = getrandom(&mut bytes, GetRandomFlags::empty())?;
+    let got = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()))?;
     if got == bytes.len() { Ok(bytes) } else { Err(io::Error::other("the system has no random bytes")) }
 }
 

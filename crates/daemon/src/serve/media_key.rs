@@ -152,7 +152,8 @@ fn fresh() -> io::Result<MediaKey> {
 }
 
 fn random(bytes: &mut [u8]) -> io::Result<()> {
-    let filled = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty())?;
+    let fill = || rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty());
+    let filled = rustix::io::retry_on_intr(fill)?;
     // Requests of up to 256 bytes are filled whole (getrandom(2)).
     if filled == bytes.len() { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
 }

@@ -331,7 +331,8 @@ const FEW_SLOTS: usize = 32;
 /// Returns bytes of the operating system's generator.
 pub(super) fn entropy() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
-    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    let fill = || rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    let filled = rustix::io::retry_on_intr(fill)?;
     // Requests of up to 256 bytes are filled whole (getrandom(2)).
     if filled == bytes.len() { Ok(bytes) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
 }

@@ -61,11 +61,19 @@ impl Timer {
 
     /// Concludes a change that was submitted: of one that succeeded the kernel says nothing.
     pub(super) fn conclude(&mut self, ring: &mut Ring, completions: &VecDeque<Completion>) {
-        if std::mem::take(&mut self.changed)
-            && !completions.iter().any(|completion| completion.tag == Tag::TimerChange)
-        {
-            ring.settled(1);
+        if !std::mem::take(&mut self.changed) {
+            return;
         }
+        match completions.iter().find(|completion| completion.tag == Tag::TimerChange) {
+            Some(completion) => self.refused(completion.result),
+            None => ring.settled(1),
+        }
+    }
+
+    /// Takes note that a change was not made. If the timer has gone off or is about to, that is told by itself; else it goes off
+    /// when nobody wants it any more, and waits have time-outs of their own from now on.
+    fn refused(&mut self, result: Result<usize, Errno>) {
+        self.broken |= !matches!(result, Ok(_) | Err(Errno::NOENT | Errno::ALREADY));
     }
 
     /// Takes note that the timer went off, or that there is none.
@@ -77,5 +85,21 @@ impl Timer {
     /// Returns the operation that is under way of which the kernel says nothing if it succeeds.
     pub(super) fn silent(&self) -> Option<Tag> {
         self.changed.then_some(Tag::TimerChange)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_timer_cannot_be_changed_waits_have_time_outs_of_their_own() {
+        for (result, broken) in
+            [(Errno::NOENT, false), (Errno::ALREADY, false), (Errno::INVAL, true), (Errno::FAULT, true)]
+        {
+            let mut timer = Timer::default();
+            timer.refused(Err(result));
+            assert_eq!(timer.broken, broken, "{result:?}");
+        }
     }
 }

@@ -42,6 +42,9 @@ const PORT_GROUP: u16 = 1;
 const TRANSFER_BYTES_MAX: u32 = 8 << 20;
 // Copies between LUNs need that much.
 const _: () = assert!(TRANSFER_BYTES_MAX >= device::contract::PEER_TRANSFER_MAX);
+// The longest read is accounted for whole before it begins.
+const _: () = assert!(TRANSFER_BYTES_MAX as usize <= iscsi::target::engine::Limits::UNSENT_BYTES_MAX);
+const _: () = assert!(TRANSFER_BYTES_MAX as usize <= hyperscsi::target::engine::Limits::UNSENT_BYTES_MAX);
 
 /// How many tasks a unit holds: the largest command window (4096) for each of a handful of busy initiators.
 const TASK_SET_MAX: u16 = 16_384;

@@ -83,13 +83,18 @@ pub struct Limits {
     pub key_limits: KeyLimits,
 }
 
+impl Limits {
+    /// How many bytes of answers one session may have unacknowledged, unless told otherwise.
+    pub const UNSENT_BYTES_MAX: usize = 16 << 20;
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
             sessions_max: 1024,
             data_out_bytes_max: 256 << 20,
             data_in_bytes_max: 256 << 20,
-            unsent_bytes_max: 16 << 20,
+            unsent_bytes_max: Self::UNSENT_BYTES_MAX,
             parameters: Parameters { exchanges: 128, ..Parameters::DEFAULT },
             farewell_within: Duration::from_secs(1),
             unborn_within: Duration::from_secs(60),

@@ -130,6 +130,11 @@ pub struct Limits {
     pub tsih_step: u16,
 }
 
+impl Limits {
+    /// How many bytes of answers one session may have unsent, unless told otherwise.
+    pub const UNSENT_BYTES_MAX: usize = 16 << 20;
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -140,7 +145,7 @@ impl Default for Limits {
             data_out_bytes_max: 256 << 20,
             data_in_bytes_max: 256 << 20,
             control_bytes_max: 16 << 20,
-            unsent_bytes_max: 16 << 20,
+            unsent_bytes_max: Self::UNSENT_BYTES_MAX,
             login_within: crate::login::MAX_LOGIN_TIME,
             ping_after: Duration::from_secs(30),
             pong_within: Duration::from_secs(15),

@@ -24,7 +24,9 @@ impl Session {
         }
         match why {
             // By ourselves.
-            Lost::Ended(DisconnectReason::REPLACED) if self.finder.explains_replaced(now) => {}
+            Lost::Ended(DisconnectReason::REPLACED) if self.finder.explains_replaced(now) => {
+                self.last = Lost::Forgotten;
+            }
             // Whoever took its place would lose it again, and so on.
             Lost::Ended(DisconnectReason::REPLACED | DisconnectReason::NOT_AUTHORIZED) => {
                 return self.end(Down::Hopeless(why));
@@ -34,7 +36,7 @@ impl Session {
             _ => {}
         }
         if self.plan.retry.patience.is_zero() {
-            return self.end(Down::NoPath(why));
+            return self.end(Down::NoPath(self.last));
         }
         self.patience = Some(now.after(self.plan.retry.patience));
         self.events.push_back(Event::Recovering(why));

@@ -30,8 +30,12 @@ fn is_last_step((_, _, payload): &(Mac, Mac, Vec<u8>)) -> bool {
 /// An initiator that was told that its session is not known, hears nothing of it, and has just sent its last step. What the
 /// target says in the old session is withheld.
 fn at_the_last_step(password: Option<&'static str>) -> World {
+    at_the_last_step_with(password, ours::Retry::default())
+}
+
+fn at_the_last_step_with(password: Option<&'static str>, retry: ours::Retry) -> World {
     let mut world = World::new(21, FramePlan::CLEAN, password);
-    world.join(world.plan_of(1));
+    world.join(ours::SessionPlan { retry, ..world.plan_of(1) });
     world.up();
     world.rest(SECOND);
     let (target, host) = (world.sockets[0].state.mac, world.sockets[1].state.mac);
@@ -125,6 +129,32 @@ fn who_is_replaced_by_another_of_the_same_name_is_told_and_does_not_fight() {
             assert_eq!(world.initiators[0].down, Some(ours::Down::Hopeless(REPLACED)));
             assert!(world.initiators[1].session.is_up());
             assert_eq!(world.engine.stats().sessions, sessions + 1);
+        }
+    }
+}
+
+#[test]
+fn who_wants_no_second_session_is_told_once_that_the_first_was_forgotten() {
+    for password in [None, Some("sesame")] {
+        // The end of the old session comes before the news of the new one, or the news is lost, or comes first.
+        for (accepted, ended) in [(false, true), (false, false), (true, true)] {
+            let mut world = at_the_last_step_with(password, ours::Retry::NONE);
+            let lively = world.withheld.len();
+            assert!(world.run(SECOND, |world| world.engine.stats().sessions == 2));
+            world.sockets[1].unplugged = !accepted;
+            world.rest(Duration::from_millis(1));
+            world.sockets[1].unplugged = false;
+            let ends = world.withheld.split_off(lively);
+            assert!(!ends.is_empty(), "the target says goodbye");
+            world.withheld = if ended { ends } else { Vec::new() };
+            let task = (!accepted).then(|| world.count(0, 0, 7, TaskAttribute::SIMPLE));
+            release(&mut world);
+            world.rest(40 * SECOND);
+            let initiator = &world.initiators[0];
+            assert_eq!(initiator.down, Some(ours::Down::NoPath(ours::Lost::Forgotten)), "{accepted} {ended}");
+            assert!(task.is_none_or(|task| initiator.ended.contains_key(&task)), "a task hangs");
+            assert_eq!(initiator.session.poll_timeout(), None, "nothing is waited for");
+            assert_eq!(world.engine.sessions().count(), 0, "nothing is left of it");
         }
     }
 }

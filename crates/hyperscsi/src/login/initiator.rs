@@ -26,7 +26,7 @@ use crate::pdu::negotiate::{
 };
 use crate::pdu::parameters::{Levels, Parameters};
 use crate::random::Random;
-use crate::seal::{Level, SessionKeys};
+use crate::seal::SessionKeys;
 pub use plan::Plan;
 use state::{Candidate, Finishing, Opening, State};
 pub use why::Why;
@@ -91,9 +91,7 @@ impl Login {
     /// # Errors
     /// [`Why`], if the plan cannot be.
     pub fn new(now: Instant, plan: Plan, entropy: [u8; 32]) -> Result<Self, Why> {
-        if plan.password.is_none() && plan.protection > Level::None {
-            return Err(Why::ProtectionNeedsPassword(plan.protection));
-        }
+        plan.check()?;
         let mut login = Self {
             deadline: now.after(plan.patience),
             plan,

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use super::{Malformed, exactly, items, put_item};
 use crate::frame::TAGS;
+use crate::outbox::HEAD_LEN_MAX;
 use crate::seal::Level;
 use base::bytes::Reader;
 
@@ -33,6 +34,32 @@ pub struct Parameters {
     pub repair: Repair,
     /// After how long without a live path the session is lost, in milliseconds.
     pub lost_after_ms: u32,
+}
+
+/// Why parameters cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Illegal {
+    /// `frame_max`
+    #[error("frames of fewer than {min} bytes", min = Parameters::FRAME_MAX_LEAST)]
+    FrameMax,
+    /// `frames_initial`
+    #[error("no frame may come before an acknowledgement")]
+    FramesInitial,
+    /// `exchanges`
+    #[error("not from 1 to {TAGS} exchanges")]
+    Exchanges,
+    /// `first_burst`
+    #[error("a first burst of more than {max} bytes", max = Parameters::FIRST_BURST_MAX)]
+    FirstBurst,
+    /// `burst_max`
+    #[error("bursts without a byte")]
+    BurstMax,
+    /// `paths`
+    #[error("no path")]
+    Paths,
+    /// `lost_after_ms`
+    #[error("lost after no time")]
+    LostAfter,
 }
 
 /// How what is lost is sent again.
@@ -87,6 +114,8 @@ impl Levels {
     }
 }
 
+const _: () = assert!(Parameters::FIRST_BURST_MAX as usize + HEAD_LEN_MAX <= u32::MAX as usize);
+
 const FRAME_MAX: u8 = 1;
 const FRAMES_INITIAL: u8 = 2;
 const ACK_DELAY_MAX: u8 = 3;
@@ -115,6 +144,38 @@ impl Parameters {
 
     /// The shortest Ethernet payload that a port may take: what every Ethernet carries.
     pub const FRAME_MAX_LEAST: u16 = 1500;
+
+    /// The longest first burst: what stands in front of it and the burst are one message, whose bytes are counted in 32 bits.
+    pub const FIRST_BURST_MAX: u32 = u32::MAX - 1024;
+
+    /// Returns whether an end may say this of itself.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub const fn check(&self) -> Result<(), Illegal> {
+        if self.frame_max < Self::FRAME_MAX_LEAST {
+            return Err(Illegal::FrameMax);
+        }
+        if self.frames_initial == 0 {
+            return Err(Illegal::FramesInitial);
+        }
+        if self.exchanges == 0 || self.exchanges > TAGS {
+            return Err(Illegal::Exchanges);
+        }
+        if self.burst_max == 0 {
+            return Err(Illegal::BurstMax);
+        }
+        if self.paths == 0 {
+            return Err(Illegal::Paths);
+        }
+        if self.lost_after_ms == 0 {
+            return Err(Illegal::LostAfter);
+        }
+        if self.first_burst > Self::FIRST_BURST_MAX {
+            return Err(Illegal::FirstBurst);
+        }
+        Ok(())
+    }
 
     /// Appends the items to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -173,13 +234,11 @@ impl Parameters {
             LOST_AFTER => self.lost_after_ms = u32::from_be_bytes(exactly(value)?),
             _ => return Ok(false),
         }
-        let legal = self.frame_max >= Self::FRAME_MAX_LEAST
-            && self.frames_initial > 0
-            && (1..=TAGS).contains(&self.exchanges)
-            && self.burst_max > 0
-            && self.paths > 0
-            && self.lost_after_ms > 0;
-        if legal { Ok(true) } else { Err(Malformed::Value) }
+        // Any length of a first burst may be said, as the smaller one of both counts.
+        match self.check() {
+            Ok(()) | Err(Illegal::FirstBurst) => Ok(true),
+            Err(_) => Err(Malformed::Value),
+        }
     }
 }
 

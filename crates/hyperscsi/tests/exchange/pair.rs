@@ -2,8 +2,10 @@
 
 use base::rng::Rng;
 use base::time::Duration;
-use hyperscsi::initiator::contract::SessionPlan;
+use hyperscsi::initiator::contract::{Down, Lost, SessionPlan};
+use hyperscsi::login::initiator::Why;
 use hyperscsi::pdu::command::TaskAttribute;
+use hyperscsi::pdu::parameters::{Illegal, Parameters};
 use hyperscsi::seal::Level;
 use hyperscsi::target::engine::Limits;
 use netem::frame::{FramePlan, lossy};
@@ -208,5 +210,22 @@ fn short_memory_costs_time_and_busy_answers_and_nothing_hangs() {
         assert_eq!(world.engine.stats().busy, busy);
         world.rest(Duration::from_secs(2));
         world.is_clean();
+    }
+}
+
+#[test]
+fn what_cannot_be_offered_is_said_and_nothing_else_happens() {
+    for (first_burst, is_legal) in
+        [(u32::MAX, false), (Parameters::FIRST_BURST_MAX + 1, false), (Parameters::FIRST_BURST_MAX, true)]
+    {
+        let mut world = World::new(16, FramePlan::CLEAN, None);
+        world.config.parameters.first_burst = u32::MAX;
+        let mut plan = world.plan_of(1);
+        plan.parameters.first_burst = first_burst;
+        world.join(plan);
+        world.rest(Duration::from_secs(1));
+        let illegal = Lost::Handshake(Why::BadOffer(Illegal::FirstBurst));
+        let down = (!is_legal).then_some(Down::Hopeless(illegal));
+        assert_eq!((world.initiators[0].down, world.initiators[0].session.is_up()), (down, is_legal));
     }
 }

@@ -3,6 +3,7 @@
 use base::ether::{EtherPort, Mac};
 use base::time::Duration;
 
+use super::Why;
 use crate::login::Password;
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::Parameters;
@@ -32,4 +33,14 @@ pub struct Plan {
     pub place: Option<(EtherPort, Mac)>,
     /// How long to try.
     pub patience: Duration,
+}
+
+impl Plan {
+    /// Checks whether it can be.
+    pub(super) fn check(&self) -> Result<(), Why> {
+        if self.password.is_none() && self.protection > Level::None {
+            return Err(Why::ProtectionNeedsPassword(self.protection));
+        }
+        self.offer.check().map_err(Why::BadOffer)
+    }
 }

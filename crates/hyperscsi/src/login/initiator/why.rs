@@ -1,6 +1,7 @@
 //! Why a handshake ends without a session.
 
 use crate::pdu::negotiate::RefuseReason;
+use crate::pdu::parameters::Illegal;
 use crate::seal::Level;
 
 /// Why there is no session.
@@ -9,6 +10,9 @@ pub enum Why {
     /// A level above `none` was asked for without a password.
     #[error("protection '{0}' needs a password: without one there are no keys")]
     ProtectionNeedsPassword(Level),
+    /// What is to be offered cannot be.
+    #[error("what is offered cannot be: {0}")]
+    BadOffer(Illegal),
     /// No interface was up in time.
     #[error("no interface came up in time")]
     NoPort,

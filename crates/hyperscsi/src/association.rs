@@ -13,11 +13,12 @@
 
 mod account;
 mod drops;
+mod paths;
 mod receive;
 mod share;
 mod transmit;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use base::buffer::Bytes;
@@ -30,7 +31,7 @@ pub use self::drops::{Dropped, Drops};
 use crate::outbox::{Chunk, Done, Outbox};
 pub use crate::outbox::{HEAD_LEN_MAX, Message, MessageId};
 use crate::path::space::PATH_SHIFT;
-use crate::path::{Outcome, Path};
+use crate::path::{Outcome, Path, Trail};
 pub use crate::path::{PathAddress, PathStats, PathTotals};
 use crate::pdu::ask::TOKEN_LEN;
 use crate::pdu::parameters::{Levels, Parameters, Repair};
@@ -126,6 +127,8 @@ pub enum Event {
     PathUp(u8),
     /// A path was silent for too long; it is still probed.
     PathDown(u8),
+    /// A path is gone, whether it was used or not.
+    PathGone(u8),
     /// The longest frame of a path changed.
     PathMtu {
         /// The path.
@@ -187,8 +190,8 @@ pub struct Association {
     shares: Vec<(EtherPort, u64)>,
     /// Whether a path came or went since the owner last asked.
     rewindowed: bool,
-    /// Which path numbers were ever used.
-    used_ids: [u64; 4],
+    /// The numbers of paths that are gone: since when, and how far they went.
+    trails: BTreeMap<u8, (Instant, Trail)>,
     outbox: Outbox,
     events: VecDeque<Event>,
     spent: Vec<Bytes>,
@@ -227,7 +230,7 @@ impl Association {
         port: &PortState,
     ) -> Self {
         let mut dice = Rng::from_seed(u64::from_be_bytes(plan.entropy));
-        let path = Path::new(now, 0, address, port, plan, dice.next_u64());
+        let path = Path::new(now, (0, &Trail::default()), address, port, plan, dice.next_u64());
         let mut own = Self {
             role,
             plan: plan.clone(),
@@ -241,7 +244,7 @@ impl Association {
             ports: alloc::vec![(address.port, *port)],
             shares: Vec::new(),
             rewindowed: false,
-            used_ids: [1, 0, 0, 0],
+            trails: BTreeMap::new(),
             outbox: Outbox::default(),
             events: VecDeque::new(),
             spent: Vec::new(),
@@ -280,49 +283,6 @@ impl Association {
         }
     }
 
-    /// Takes note of a port, or of what changed about it. A new association is to be told of every port that is up: the
-    /// peer may ask for a path over it.
-    pub fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState) {
-        let known = self.ports.iter_mut().find(|(known, _)| *known == port);
-        let moved = match known {
-            Some((_, known)) => core::mem::replace(known, *state).mac != state.mac,
-            None => {
-                self.ports.push((port, *state));
-                false
-            }
-        };
-        if moved && self.role == Role::Initiator {
-            // The peer knows these paths by our old address; new ones take their places, and the places of those that were to
-            // do so and have not got there.
-            let here = self.paths.iter().filter(|path| path.address.port == port);
-            let (tried, untried): (Vec<_>, Vec<_>) =
-                here.map(|path| (path.id, path.address, path.challenge == 0)).partition(|path| path.2);
-            for (_, address, _) in &tried {
-                self.start_path(now, *address, state);
-            }
-            for (id, address, _) in untried {
-                if tried.iter().all(|(_, other, _)| *other != address) {
-                    self.start_path(now, address, state);
-                }
-                self.remove_path(id);
-            }
-        }
-        for path in self.paths.iter_mut().filter(|path| path.address.port == port) {
-            if path.port_up(now, state) {
-                self.events.push_back(Event::PathMtu { path: path.id, mtu: path.pmtu.current() });
-            }
-        }
-        self.hand_over();
-    }
-
-    /// Takes note that a port carries nothing at present. Paths over it wait; data under way goes to others.
-    pub fn port_down(&mut self, _now: Instant, port: EtherPort) {
-        for path in self.paths.iter_mut().filter(|path| path.address.port == port) {
-            path.port_down();
-        }
-        self.hand_over();
-    }
-
     /// Takes note that frames were longer than their port allows at present.
     pub fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
         for path in self.paths.iter_mut().filter(|path| path.address.port == port && count > 0) {
@@ -338,34 +298,6 @@ impl Association {
             path.overruns = path.overruns.wrapping_add(count);
             path.stats.frames_overrun += u64::from(count);
             path.spaces.iter_mut().for_each(|space| space.come.grant.overflowed());
-        }
-    }
-
-    /// Adds a path. It is used once the peer has answered on it. Returns its number; `None` when there are too many, or it is
-    /// there. Initiators add paths; a target's come by themselves.
-    pub fn add_path(&mut self, now: Instant, address: PathAddress, port: &PortState) -> Option<u8> {
-        let known = self.paths.iter().any(|path| path.address == address);
-        let room = self.paths.len() < self.paths_max() && self.has_share_for_path(address.port);
-        if known || self.role == Role::Target || !room {
-            return None;
-        }
-        self.start_path(now, address, port)
-    }
-
-    fn start_path(&mut self, now: Instant, address: PathAddress, port: &PortState) -> Option<u8> {
-        let id = (0..=u8::MAX).find(|id| !self.is_used(*id))?;
-        self.insert_path(now, id, address, port).step_wanted = true;
-        Some(id)
-    }
-
-    /// Gives a path up, and tells the peer on another one. The last path stays.
-    pub fn remove_path(&mut self, id: u8) {
-        if self.paths.len() > 1 && self.paths.iter().any(|path| path.id == id) {
-            self.drop_path(id);
-            if let Some(path) = self.paths.iter_mut().find(|path| path.is_usable()) {
-                path.leave = Some(id);
-                path.announced = false;
-            }
         }
     }
 
@@ -434,7 +366,7 @@ impl Association {
             // The copy of a frame begins a path too, from wherever it comes, and would hold its place for ever.
             let untried: Vec<u8> = self.paths.iter().filter(untried).map(|path| path.id).collect();
             for id in untried.into_iter().take(self.paths.len().saturating_sub(1)) {
-                self.drop_path(id);
+                self.drop_path(now, id);
             }
         }
     }
@@ -496,6 +428,11 @@ impl Association {
             // Perhaps that was what told the peer of new exchanges.
             self.xid_told = [0; 2];
         }
+        let silent = self.paths.iter_mut().filter(|path| !path.is_good());
+        let mut leaves: Vec<u8> = silent.flat_map(|path| path.leaves.drain(..)).collect();
+        if let Some(messenger) = self.messenger() {
+            messenger.leaves.append(&mut leaves);
+        }
         self.paths.iter_mut().for_each(|path| path.announced = false);
     }
 
@@ -527,39 +464,6 @@ impl Association {
         if let Some(width) = path.measured() {
             self.events.push_back(Event::PathWidth { path: path.id, width });
         }
-    }
-
-    fn insert_path(&mut self, now: Instant, id: u8, address: PathAddress, port: &PortState) -> &mut Path {
-        if let Some(word) = self.used_ids.get_mut(usize::from(id / 64)) {
-            *word |= 1 << (id % 64);
-        }
-        let mut path = Path::new(now, id, address, port, &self.plan, self.dice.next_u64());
-        path.challenge = self.dice.next_u64().max(1);
-        let at = self.paths.len();
-        self.paths.push(path);
-        self.rewindowed = true;
-        self.share_out(address.port);
-        #[expect(clippy::indexing_slicing, reason = "it was pushed just now")]
-        &mut self.paths[at]
-    }
-
-    fn drop_path(&mut self, id: u8) {
-        if let Some(at) = self.paths.iter().position(|path| path.id == id) {
-            let mut path = self.paths.remove(at);
-            self.past.add(&path.stats);
-            path.hand_over(&mut self.outbox);
-            self.paths.iter_mut().for_each(|path| path.announced = false);
-            self.rewindowed = true;
-            self.share_out(path.address.port);
-        }
-    }
-
-    fn is_used(&self, id: u8) -> bool {
-        self.used_ids.get(usize::from(id / 64)).is_none_or(|word| word & (1 << (id % 64)) != 0)
-    }
-
-    fn paths_max(&self) -> usize {
-        usize::from(self.plan.paths).clamp(1, PATHS_MAX)
     }
 
     fn spend(&mut self, message: Message) {

@@ -16,6 +16,9 @@ pub(crate) mod ranges;
 pub(crate) mod replay;
 pub(crate) mod rtt;
 pub(crate) mod space;
+mod trail;
+
+use alloc::vec::Vec;
 
 use base::ether::{EtherPort, Mac, PortState};
 use base::time::{Duration, Instant};
@@ -27,6 +30,7 @@ use self::lost::{Lost, again};
 use self::pmtu::Pmtu;
 use self::rtt::{Rtt, Trip};
 use self::space::{BadAck, Carried, Incoming, Outgoing, Sent, State};
+pub(crate) use self::trail::Trail;
 use crate::association::{PathWidth, Plan};
 use crate::outbox::{Chunk, Done, HEAD_LEN_MAX, Outbox};
 use crate::pdu::ack::{Ack, PN_COUNT_MASK};
@@ -75,8 +79,8 @@ pub(crate) struct Path {
     pub(crate) step_wanted: bool,
     pub(crate) receives_wanted: bool,
     pub(crate) ping_wanted: bool,
-    /// A path that is left, to be told.
-    pub(crate) leave: Option<u8>,
+    /// Paths that were left, to be told.
+    pub(crate) leaves: Vec<u8>,
     /// Frames that may go out whatever the windows say.
     pub(crate) probes: u8,
     pub(crate) spaces: [Space; 2],
@@ -92,6 +96,8 @@ pub(crate) struct Path {
     /// When a frame that is surely the peer's last came.
     pub(crate) heard: Instant,
     pub(crate) down: bool,
+    /// Whether it was added, and nothing came on it yet.
+    pub(crate) unheard: bool,
     pto_at: Option<Instant>,
     pub(crate) backoff: u32,
     loss_at: Option<Instant>,
@@ -122,16 +128,21 @@ pub(crate) struct Outcome {
 impl Path {
     pub(crate) fn new(
         now: Instant,
-        id: u8,
+        (id, trail): (u8, &Trail),
         address: PathAddress,
         local: &PortState,
         plan: &Plan,
         seed: u64,
     ) -> Self {
-        let space = |sealed: bool| Space {
-            out: Outgoing::new(u64::from(plan.peer_frames_initial), seed ^ u64::from(sealed)),
-            come: Incoming::new(now, u64::from(plan.frames_initial), plan.frames_share),
+        let ([open_out, sealed_out], [open_come, sealed_come]) = (trail.out, trail.come);
+        let space = |sent: u64, came: u64, sealed: bool| Space {
+            out: Outgoing::new(sent, u64::from(plan.peer_frames_initial), seed ^ u64::from(sealed)),
+            come: Incoming::new(now, came, u64::from(plan.frames_initial), plan.frames_share),
         };
+        let mut spaces = [space(open_out, open_come, false), space(sealed_out, sealed_come, true)];
+        for (space, limit) in spaces.iter_mut().zip(trail.granted) {
+            space.come.grant.resume(limit);
+        }
         let peer_mtu = usize::from(plan.peer_frame_max);
         let pmtu = Pmtu::new(local.mtu.min(peer_mtu));
         let frame_len = pmtu.current() as u64;
@@ -144,9 +155,9 @@ impl Path {
             step_wanted: false,
             receives_wanted: false,
             ping_wanted: false,
-            leave: None,
+            leaves: Vec::new(),
             probes: 0,
-            spaces: [space(false), space(true)],
+            spaces,
             rtt: Rtt::new(),
             order: Order::default(),
             congestion: Congestion::new(now, frame_len, plan.delay_allowance),
@@ -158,6 +169,7 @@ impl Path {
             repair: plan.repair,
             heard: now,
             down: false,
+            unheard: false,
             pto_at: None,
             backoff: 0,
             loss_at: None,
@@ -274,7 +286,7 @@ impl Path {
                     further.filter_map(|chunk| outbox.arrived(chunk)).for_each(&mut *done);
                 }
                 Carried::Mtu(len) => probe = Some(len),
-                Carried::Nothing | Carried::PathStep | Carried::Receives => {}
+                Carried::Nothing | Carried::PathStep | Carried::Receives | Carried::Leave(_) => {}
             }
         })?;
         if space.out.set_limit(ack.pn_limit & PN_COUNT_MASK) {
@@ -329,6 +341,7 @@ impl Path {
             stats: &mut self.stats,
             step_wanted: &mut self.step_wanted,
             receives_wanted: &mut self.receives_wanted,
+            leaves: &mut self.leaves,
             outbox,
         };
         self.loss_at = None;
@@ -389,27 +402,22 @@ impl Path {
         self.probes = PROBES;
         self.announced = false;
         self.stats.timeouts += 1;
+        let crowded = self.spaces.iter().any(|space| space.out.is_crowded());
+        if self.down || self.backoff > SUSPECT_AFTER && (self.challenge != 0 || crowded) {
+            // Nobody acknowledges what is sent into it, perhaps for days: it must not add up.
+            self.abandon(now, outbox);
+        }
         let mut left = usize::from(PROBES);
         for space in self.spaces.iter_mut().rev() {
             left -= space.out.repeat(left, |carried, further| match carried {
                 Carried::Chunk(chunk) => again(outbox, &chunk, further),
                 Carried::PathStep => self.step_wanted = true,
                 Carried::Receives => self.receives_wanted = true,
+                Carried::Leave(id) => self.leaves.push(id),
                 Carried::Mtu(_) | Carried::Nothing => {}
             });
         }
         self.arm(now);
-    }
-
-    /// Hands everything that is under way to other paths.
-    pub(crate) fn hand_over(&mut self, outbox: &mut Outbox) {
-        for space in &mut self.spaces {
-            space.out.repeat(usize::MAX, |carried, further| {
-                if let Carried::Chunk(chunk) = carried {
-                    again(outbox, &chunk, further);
-                }
-            });
-        }
     }
 
     /// Returns whether nothing can be sent in a space for want of credit, and nothing is under way that would bring more, or

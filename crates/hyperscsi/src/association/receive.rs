@@ -42,7 +42,7 @@ impl Association {
         frame: &mut [u8],
         deliver: &mut dyn FnMut(&Header, &[u8]),
     ) -> Result<(), Dropped> {
-        let known = self.admit(address, &header)?;
+        let known = self.admit(now, address, &header)?;
         let payload = &*self.opener.open(now, &header, frame).map_err(|_| Dropped::Damaged)?;
         // From here on the frame is the peer's, or in a session without keys somebody's who knows the session.
         let index = match known {
@@ -57,6 +57,7 @@ impl Association {
         // Under keys, frames without protection may be anybody's: they are no sign of life.
         if header.protected == self.keyed {
             path.heard = now;
+            path.unheard = false;
             if path.down {
                 path.down = false;
                 path.retry_at_once(now);
@@ -97,7 +98,7 @@ impl Association {
     }
 
     /// Checks what can be checked before the frame was opened. Returns the path; `None` if the frame may begin one.
-    fn admit(&self, address: PathAddress, header: &Header) -> Result<Option<usize>, Dropped> {
+    fn admit(&self, now: Instant, address: PathAddress, header: &Header) -> Result<Option<usize>, Dropped> {
         if header.sid != self.sid_in || self.lost {
             return Err(Dropped::NotOurs);
         }
@@ -114,15 +115,16 @@ impl Association {
         }
         let (id, pn) = split(header.pn);
         let Some(index) = self.paths.iter().position(|path| path.id == id) else {
-            let may_begin = header.cmd == Cmd::Ask && self.role == Role::Target && !self.is_used(id);
+            let lane = usize::from(header.protected);
+            let may_begin = header.cmd == Cmd::Ask && self.may_begin(now, id, lane, pn);
             return if may_begin { Ok(None) } else { Err(Dropped::NoPath) };
         };
         let path = self.paths.get(index).filter(|path| path.address == address).ok_or(Dropped::NoPath)?;
         let come = &path.spaces.get(usize::from(header.protected)).ok_or(Dropped::NoPath)?.come;
-        if !come.grant.admits(pn) {
+        if !path.admits(usize::from(header.protected), pn, self.keyed) {
             return Err(Dropped::BeyondCredit);
         }
-        if pn == 0 || !(come.is_new(pn) || is(Bug::FramesForgetReplays)) {
+        if !(come.is_new(pn) || is(Bug::FramesForgetReplays)) {
             return Err(Dropped::Replayed);
         }
         Ok(Some(index))
@@ -143,19 +145,18 @@ impl Association {
         let Ok(Ask::Path(Step { challenge, token, .. })) = Ask::parse(behind) else {
             return Err(Dropped::NoPath);
         };
-        let (id, pn) = split(header.pn);
+        let (id, _) = split(header.pn);
         let port = self.ports.iter().find(|(port, _)| *port == address.port).map(|(_, state)| *state);
         //= hyperscsi#section-8.2
         //# in one without keys the first PATH MUST bring the TOKEN of
         //# ACCEPT, else it is dropped.
         let knows = self.keyed || token == Some(self.plan.token);
-        let room = self.paths.len() < self.paths_max() && self.has_share_for_path(address.port);
-        let Some(port) = port.filter(|_| challenge != 0 && knows && room) else {
+        let Some(port) = port.filter(|_| challenge != 0 && knows) else { return Err(Dropped::NoPath) };
+        if !self.make_room(now, address.port) {
             return Err(Dropped::NoPath);
-        };
-        let path = self.insert_path(now, id, address, &port);
-        let fits = path.spaces.first().is_some_and(|space| space.come.grant.admits(pn)) && pn != 0;
-        fits.then(|| self.paths.len() - 1).ok_or(Dropped::BeyondCredit)
+        }
+        self.insert_path(now, id, address, &port);
+        Ok(self.paths.len() - 1)
     }
 
     fn acknowledged(&mut self, (now, came): (Instant, Instant), ack: &Ack<'_>) -> Result<(), Dropped> {
@@ -204,7 +205,7 @@ impl Association {
             Ask::Receives(len) => self.peer_receives(index, len),
             Ask::Leave { path } => {
                 if self.paths.len() > 1 {
-                    self.drop_path(path);
+                    self.drop_path(now, path);
                 }
             }
         }
@@ -237,7 +238,7 @@ impl Association {
         // Our port got another address: this path takes the place of the one that had the old.
         let old = self.paths.iter().find(|path| path.address == address && path.id != id).map(|path| path.id);
         if let Some(old) = old.filter(|_| self.role == Role::Initiator) {
-            self.remove_path(old);
+            self.remove_path(now, old);
         }
         self.hand_over();
     }

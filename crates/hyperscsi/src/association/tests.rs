@@ -4,6 +4,7 @@ mod faults;
 mod keys;
 mod pair;
 mod parts;
+mod paths;
 mod shares;
 mod throughput;
 

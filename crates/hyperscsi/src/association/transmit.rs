@@ -68,15 +68,16 @@ impl Association {
         let Some(path) = self.paths.get(index).filter(|path| !path.announced && path.port_up) else {
             return false;
         };
-        let asks = path.step_wanted || path.receives_wanted || path.ping_wanted || path.leave.is_some();
+        let asks = path.step_wanted || path.receives_wanted || path.ping_wanted;
         let tells = path.spaces.iter().any(|space| space.come.must_tell());
-        let measures = path.is_usable() && path.pmtu.wants_probe().is_some();
-        if path.probes > 0 || asks || tells || measures {
+        let used = path.is_usable() && (path.pmtu.wants_probe().is_some() || !path.leaves.is_empty());
+        let speaks = path.may_speak(self.keyed);
+        if path.probes > 0 || speaks && (asks || tells || used) {
             return true;
         }
         [1, 0].into_iter().any(|lane| {
             self.outbox.has_more(lane) && (self.may_carry(index, lane) || self.must_wait(index, lane))
-        }) || self.news(index).is_some()
+        }) || (speaks && self.news(index).is_some())
     }
 
     /// Sends one frame. Returns whether there was one.
@@ -177,6 +178,10 @@ impl Association {
 
     /// Sends an acknowledgement by itself, if one is due.
     fn bare_ack(&mut self, now: Instant, index: usize, out: &mut FrameBatch) -> bool {
+        if !self.paths.get(index).is_some_and(|path| path.may_speak(self.keyed)) {
+            // It would be lost, with what it says.
+            return false;
+        }
         if self.news(index).is_some() {
             // What the peer must learn for sure travels in a frame that is acknowledged itself.
             return self.ask(now, index, Ask::Ping, Carried::Nothing, out);
@@ -449,6 +454,9 @@ impl Association {
 
 /// Takes what a path wants to ask next.
 fn next_ask(path: &mut Path, keyed: bool, token: [u8; 16]) -> Option<(Ask, Carried)> {
+    if !path.may_speak(keyed) {
+        return None;
+    }
     let takes = u16::try_from(path.local_mtu).unwrap_or(u16::MAX);
     if core::mem::take(&mut path.step_wanted) {
         let token = (!keyed && path.challenge != 0).then_some(token);
@@ -458,8 +466,10 @@ fn next_ask(path: &mut Path, keyed: bool, token: [u8; 16]) -> Option<(Ask, Carri
     if core::mem::take(&mut path.receives_wanted) {
         return Some((Ask::Receives(takes), Carried::Receives));
     }
-    if let Some(left) = path.leave.take() {
-        return Some((Ask::Leave { path: left }, Carried::Nothing));
+    if path.is_usable()
+        && let Some(left) = path.leaves.pop()
+    {
+        return Some((Ask::Leave { path: left }, Carried::Leave(left)));
     }
     if core::mem::take(&mut path.ping_wanted) {
         return Some((Ask::Ping, Carried::Nothing));

@@ -13,7 +13,7 @@ use base::ether::{EtherPort, FrameBatch, Mac, PortState, Received};
 use base::time::{Duration, Instant};
 
 use super::contract::{Down, Lost};
-use super::session::{Phase, Session};
+use super::session::{Link, Phase, Session};
 use crate::Role;
 use crate::association::{Association, PathAddress, Plan};
 use crate::discovery::{Finder as Scout, Found};
@@ -46,6 +46,9 @@ pub(super) struct Finder {
     suspicion: Option<Instant>,
     /// When hints were last listened to.
     hinted: Option<Instant>,
+    /// When to look for other ways, since one was given up, and how long after that again.
+    look_at: Option<Instant>,
+    look_after: Duration,
 }
 
 /// How long a session that the target seems not to know may take to show that it does.
@@ -59,6 +62,9 @@ const _: () = assert!(CLAIM.as_millis() > Cookies::LIFETIME.as_millis());
 
 /// How long more ways to the target are looked for.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
+
+/// How long after that again, while a way does not carry anything: at first, and at most.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 
 /// How often hints are listened to.
 const HINTS_EVERY: Duration = Duration::from_secs(1);
@@ -75,6 +81,8 @@ impl Finder {
             again: None,
             suspicion: None,
             hinted: None,
+            look_at: None,
+            look_after: LOOK_AGAIN.0,
         }
     }
 
@@ -95,7 +103,7 @@ impl Finder {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let login = self.login.as_ref().and_then(Login::poll_timeout);
         let scout = self.scout.as_ref().map(|(scout, _)| scout.poll_timeout());
-        [login, scout, self.again, self.suspicion].into_iter().flatten().min()
+        [login, scout, self.again, self.suspicion, self.look_at].into_iter().flatten().min()
     }
 
     /// Returns how many blocks of entropy are wanted: one behind each handshake that took secrets from the last.
@@ -119,6 +127,7 @@ impl Finder {
     pub(super) fn stop(&mut self) {
         (self.login, self.scout, self.wanted) = (None, None, false);
         (self.claimed, self.again, self.suspicion) = (None, None, None);
+        self.look_at = None;
     }
 
     /// Takes note that the session is alive.
@@ -127,6 +136,11 @@ impl Finder {
         if !self.login.as_ref().is_some_and(Login::awaits_accept) {
             self.drop_login();
         }
+    }
+
+    /// Takes note that a way to the target was given up: its port may have been replaced by another.
+    pub(super) const fn way_lost(&mut self, now: Instant) {
+        (self.look_at, self.look_after) = (Some(now), LOOK_AGAIN.0);
     }
 
     /// Returns whether a session of ours may be what took the place of the one that there is. What explains that once does
@@ -260,6 +274,20 @@ impl Session {
         if due(&mut self.finder.again) || due(&mut self.finder.suspicion) {
             self.seek(now);
         }
+        if due(&mut self.finder.look_at) {
+            self.look_again(now);
+        }
+    }
+
+    /// Looks for more ways to the server of the session while one of those that there are carries nothing.
+    fn look_again(&mut self, now: Instant) {
+        let Some(instance) = self.link.as_ref().map(|link| link.instance) else { return };
+        if self.paths().all(|path| path.is_up) {
+            return;
+        }
+        self.look_around(now, instance);
+        self.finder.look_at = Some(now.after(self.finder.look_after));
+        self.finder.look_after = (self.finder.look_after * 2).min(LOOK_AGAIN.1);
     }
 
     /// Takes a frame of no session.
@@ -401,4 +429,9 @@ impl Session {
 /// Returns how much of a port's receive ring a session may fill.
 pub(super) fn share_of(port: &PortState) -> u64 {
     u64::try_from(port.receive_slots.saturating_mul(SHARED_PERCENT) / 100).unwrap_or(u64::MAX)
+}
+
+pub(super) fn transport_path(link: &Link, id: u8) -> Option<PathAddress> {
+    let transport = link.transport.as_ref()?;
+    transport.paths().find(|path| path.id == id).map(|path| path.address)
 }

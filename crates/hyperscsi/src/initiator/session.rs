@@ -10,7 +10,7 @@ use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
 use base::time::{Duration, Instant};
 
 use super::contract::{Down, Event, Lost, MAX_TASKS, SessionPlan, Stats, Up, Why};
-use super::find::Finder;
+use super::find::{Finder, transport_path};
 use super::task::Task;
 use crate::association::{Association, Event as Transported, Message, MessageId, PathAddress, PathView};
 use crate::exchange::numbers::{Class, ahead};
@@ -424,7 +424,9 @@ impl Session {
                 if let Some(address) = address.filter(|_| link.paths_up.remove(&id)) {
                     self.events.push_back(Event::PathDown { port: address.port, peer: address.mac });
                 }
+                self.finder.way_lost(now);
             }
+            Transported::PathGone(id) => _ = link.paths_up.remove(&id),
             Transported::PathMtu { .. } => {}
             Transported::KeysChanged => self.stats.key_updates += 1,
             Transported::PathWidth { path, width } => {
@@ -483,11 +485,6 @@ impl Session {
         self.stats.bugs += 1;
         debug_assert!(false, "a state of the session that cannot be");
     }
-}
-
-fn transport_path(link: &Link, id: u8) -> Option<PathAddress> {
-    let transport = link.transport.as_ref()?;
-    transport.paths().find(|path| path.id == id).map(|path| path.address)
 }
 
 impl FrameMachine for Session {

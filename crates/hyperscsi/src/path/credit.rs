@@ -43,10 +43,22 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// `limit` is what the peer counts on before it hears from us.
-    pub(crate) fn new(now: Instant, limit: u64, share: u64) -> Self {
+    /// Begins behind the number `last`; the peer counts on `credit` frames before it hears from us.
+    pub(crate) fn new(now: Instant, last: u64, credit: u64, share: u64) -> Self {
+        let limit = last.saturating_add(credit);
         let share = share.clamp(SHARE_MIN, WINDOW_MAX);
-        Self { window: WINDOW_INITIAL.min(share), share, limit, told: limit, since: now, from: 0 }
+        Self { window: WINDOW_INITIAL.min(share), share, limit, told: limit, since: now, from: last }
+    }
+
+    /// Takes what comes as far as an older path of the same number allowed.
+    pub(crate) fn resume(&mut self, limit: u64) {
+        self.limit = self.limit.max(limit);
+        self.told = self.limit;
+    }
+
+    /// Returns the largest number that may be used.
+    pub(crate) const fn limit(&self) -> u64 {
+        self.limit
     }
 
     pub(crate) const fn window(&self) -> u64 {
@@ -110,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_window_grows_while_it_is_used_up_fast_and_not_beyond_its_share() {
-        let mut grant = Grant::new(Instant(0), 64, 300);
+        let mut grant = Grant::new(Instant(0), 0, 64, 300);
         let mut sizes = alloc::vec::Vec::new();
         for step in 1..=8_u64 {
             let largest = grant.tell() - 1;
@@ -118,7 +130,7 @@ mod tests {
             sizes.push(grant.window());
         }
         assert_eq!(sizes, [128, 256, 300, 300, 300, 300, 300, 300]);
-        let mut slow = Grant::new(Instant(0), 64, 300);
+        let mut slow = Grant::new(Instant(0), 0, 64, 300);
         for step in 1..=8_u64 {
             slow.received(Instant(step * 100_000_000), step * 60, RTT);
         }
@@ -127,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_limit_never_goes_back() {
-        let mut grant = Grant::new(Instant(0), 64, 512);
+        let mut grant = Grant::new(Instant(0), 0, 64, 512);
         grant.received(Instant(1), 60, RTT);
         let told = grant.tell();
         assert_eq!(told, 60 + 128);
@@ -141,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_receiver_speaks_up_when_half_of_what_the_sender_knows_is_used() {
-        let mut grant = Grant::new(Instant(0), 64, 64);
+        let mut grant = Grant::new(Instant(0), 0, 64, 64);
         grant.received(Instant(1), 20, RTT);
         assert!(!grant.is_news(20));
         grant.received(Instant(2), 40, RTT);
@@ -152,7 +164,7 @@ mod tests {
 
     #[test]
     fn numbers_far_beyond_the_limit_are_not_taken() {
-        let grant = Grant::new(Instant(0), 64, 64);
+        let grant = Grant::new(Instant(0), 0, 64, 64);
         assert!(grant.admits(64 + BEYOND_MAX) && !grant.admits(64 + BEYOND_MAX + 1));
     }
 }

@@ -1,14 +1,51 @@
 //! What follows from a frame that was given up: its content goes out again, and what measures the path takes note.
 
+use alloc::vec::Vec;
+
 use base::planted::{Bug, is};
 use base::time::{Duration, Instant};
 
+use super::Path;
 use super::account::PathStats;
 use super::congestion::Congestion;
 use super::index;
 use super::pmtu::Pmtu;
 use super::space::{Carried, Further, Sent};
 use crate::outbox::{Chunk, Outbox};
+
+impl Path {
+    /// Gives up all that is under way.
+    pub(super) fn abandon(&mut self, now: Instant, outbox: &mut Outbox) {
+        let span = self.probe_timeout();
+        let mut lost = Lost {
+            now,
+            span,
+            changed: false,
+            pmtu: &mut self.pmtu,
+            congestion: &mut self.congestion,
+            stats: &mut self.stats,
+            step_wanted: &mut self.step_wanted,
+            receives_wanted: &mut self.receives_wanted,
+            leaves: &mut self.leaves,
+            outbox,
+        };
+        for space in &mut self.spaces {
+            space.out.abandon(|sent, further| lost.again(sent, further));
+        }
+        self.loss_at = None;
+    }
+
+    /// Hands everything that is under way to other paths.
+    pub(crate) fn hand_over(&mut self, outbox: &mut Outbox) {
+        for space in &mut self.spaces {
+            space.out.repeat(usize::MAX, |carried, further| match carried {
+                Carried::Chunk(chunk) => again(outbox, &chunk, further),
+                Carried::Leave(id) => self.leaves.push(id),
+                Carried::Nothing | Carried::Mtu(_) | Carried::PathStep | Carried::Receives => {}
+            });
+        }
+    }
+}
 
 /// What a loss means to the parts of a path.
 pub(super) struct Lost<'a> {
@@ -20,6 +57,7 @@ pub(super) struct Lost<'a> {
     pub(super) stats: &'a mut PathStats,
     pub(super) step_wanted: &'a mut bool,
     pub(super) receives_wanted: &'a mut bool,
+    pub(super) leaves: &'a mut Vec<u8>,
     pub(super) outbox: &'a mut Outbox,
 }
 
@@ -53,7 +91,8 @@ impl Lost<'_> {
             Carried::Chunk(chunk) if !sent.repeated => again(self.outbox, &chunk, further),
             Carried::PathStep => *self.step_wanted = true,
             Carried::Receives => *self.receives_wanted = true,
-            Carried::Chunk(_) | Carried::Mtu(_) | Carried::Nothing => {}
+            Carried::Leave(id) if !sent.repeated => self.leaves.push(id),
+            Carried::Leave(_) | Carried::Chunk(_) | Carried::Mtu(_) | Carried::Nothing => {}
         }
     }
 }

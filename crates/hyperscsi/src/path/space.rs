@@ -121,6 +121,8 @@ pub(crate) enum Carried {
     PathStep,
     /// What our port takes.
     Receives,
+    /// That a path was given up.
+    Leave(u8),
 }
 
 /// What is wrong with an acknowledgement.
@@ -149,8 +151,9 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub(crate) fn new(limit: u64, seed: u64) -> Self {
-        let next = 1;
+    /// Begins behind the number `last`, with credit for so many frames.
+    pub(crate) fn new(last: u64, credit: u64, seed: u64) -> Self {
+        let next = last + 1;
         let mut dice = Rng::from_seed(seed);
         let leave_out = next + 64 + dice.below(SKIP_EVERY);
         Self {
@@ -160,8 +163,8 @@ impl Outgoing {
             next,
             low: next,
             under_way: 0,
-            largest_acked: 0,
-            limit,
+            largest_acked: last,
+            limit: last.saturating_add(credit),
             left_out: 0,
             leave_out,
             dice,
@@ -191,6 +194,11 @@ impl Outgoing {
         self.ring.len() < RING_MAX
     }
 
+    /// Returns whether more is unsettled than credit alone explains.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.ring.len() > RING_MAX / 2
+    }
+
     /// Returns how many further parts a frame may have.
     pub(crate) fn further_max(&self) -> usize {
         FURTHER_MAX.saturating_sub(self.held.parts.len()).min(PARTS_MAX - 1)
@@ -206,6 +214,10 @@ impl Outgoing {
     /// Takes note of a frame that was sent with the number [`Self::next`], and of the parts behind its first.
     pub(crate) fn push(&mut self, sent: Sent, further: &[Chunk]) {
         self.under_way += u64::from(sent.state == State::UnderWay);
+        if self.ring.len() + 1 >= RING_MAX {
+            // Where nothing is acknowledged, nobody looks at what is settled.
+            self.forget(Instant::ORIGIN);
+        }
         self.ring.push_back(self.held.push(sent, further));
         self.next += 1;
         if self.next == self.leave_out {
@@ -331,6 +343,14 @@ impl Outgoing {
         self.low = self.low.max(self.base);
     }
 
+    /// Gives up everything that is under way, and forgets all that was sent.
+    pub(crate) fn abandon(&mut self, lost: impl FnMut(&Sent, Further<'_>)) {
+        self.give_up(self.base, lost);
+        self.ring.clear();
+        self.held = Hold::default();
+        (self.base, self.low) = (self.next, self.next);
+    }
+
     fn rise(&mut self) {
         let start = self.index(self.low);
         let settled = self.ring.range(start..).take_while(|sent| sent.state != State::UnderWay).count();
@@ -383,19 +403,25 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    pub(crate) fn new(now: Instant, initial: u64, share: u64) -> Self {
+    /// Begins behind the number `last`, with credit for `initial` frames.
+    pub(crate) fn new(now: Instant, last: u64, initial: u64, share: u64) -> Self {
         Self {
-            replay: Replay::new(),
+            replay: Replay::behind(last),
             came: Ranges::new(),
-            largest: 0,
+            largest: last,
             largest_at: now,
-            grant: Grant::new(now, initial, share),
+            grant: Grant::new(now, last, initial, share),
             unacked: 0,
             every: EVERY.0,
             due: None,
             now: false,
             again: false,
         }
+    }
+
+    /// Returns the largest number that came.
+    pub(crate) const fn largest(&self) -> u64 {
+        self.largest
     }
 
     /// Returns whether a number did not come before. To be asked before the costly part.

@@ -236,6 +236,7 @@ impl Engine {
             }
             Transported::PathUp(_)
             | Transported::PathDown(_)
+            | Transported::PathGone(_)
             | Transported::PathMtu { .. }
             | Transported::XidLimit { .. } => {}
         }

@@ -16,4 +16,5 @@ mod management;
 mod pair;
 mod places;
 mod rings;
+mod ways;
 mod world;

@@ -15,7 +15,7 @@ use crate::pdu::ask::Ask;
 
 pub(super) const GBIT: u64 = 125_000_000;
 
-const fn at(ms: u64) -> Instant {
+pub(super) const fn at(ms: u64) -> Instant {
     Instant(ms * 1_000_000)
 }
 
@@ -24,7 +24,7 @@ fn both(plan: FramePlan) -> Config {
 }
 
 /// Keeps one direction busy until `end`, and returns how many bytes arrived in each of the given spans.
-fn busy(pair: &mut Pair, spans: &[(u64, u64)], end: u64) -> Vec<u64> {
+pub(super) fn busy(pair: &mut Pair, spans: &[(u64, u64)], end: u64) -> Vec<u64> {
     pair.sides[1].depth = 4;
     let mut marks: Vec<u64> = spans.iter().flat_map(|(from, to)| [*from, *to]).collect();
     marks.push(end);
@@ -129,9 +129,13 @@ fn a_port_that_goes_down_and_comes_back_is_used_again_at_once() {
 }
 
 /// Makes a session whose second path is up.
-fn two_paths(keyed: bool, plan: &FramePlan) -> Pair {
+pub(super) fn two_paths(keyed: bool, plan: &FramePlan) -> Pair {
     let plans = [plan.clone(), plan.clone()];
-    let mut pair = Pair::new(&Config { keyed, ports: 2, plans, ..Config::lan() });
+    two_paths_of(&Config { keyed, plans, ..Config::lan() })
+}
+
+pub(super) fn two_paths_of(config: &Config) -> Pair {
+    let mut pair = Pair::new(&Config { ports: 2, ..config.clone() });
     let address = PathAddress { port: EtherPort(1), mac: mac(1, 1) };
     let id = pair.sides[0].association.add_path(at(0), address, &state(0, 1, 9000));
     assert_eq!(id, Some(1));
@@ -160,8 +164,8 @@ fn two_paths_carry_twice_as_much_and_one_carries_on_when_the_other_is_cut() {
 fn a_path_that_is_removed_is_gone_at_both_ends_and_loses_nothing() {
     let mut pair = two_paths(true, &wire(GBIT));
     busy(&mut pair, &[], 50);
-    pair.sides[0].association.remove_path(0);
-    pair.sides[0].association.remove_path(1);
+    pair.sides[0].association.remove_path(at(50), 0);
+    pair.sides[0].association.remove_path(at(50), 1);
     busy(&mut pair, &[], 100);
     for side in &pair.sides {
         assert_eq!(
@@ -389,7 +393,7 @@ fn what_was_under_way_when_all_paths_were_lost_goes_out_on_the_first_that_is_bac
 }
 
 /// Says something to the target without protection, as anybody can who sees the wire, and can change his address.
-fn forge(pair: &mut Pair, cmd: Cmd, pn: u64, payload: &[u8]) {
+pub(super) fn forge(pair: &mut Pair, cmd: Cmd, pn: u64, payload: &[u8]) {
     let header = Header {
         tag: 0,
         last: true,

@@ -27,6 +27,7 @@ pub(super) struct Config {
     pub(super) repair: Repair,
     pub(super) ports: usize,
     pub(super) token: [u8; 16],
+    pub(super) lost_after_ms: u32,
     /// How long a frame waits at a side until it is read, at most: its process looks only so often.
     pub(super) looks_every: Duration,
     /// From initiator to target, and back.
@@ -47,6 +48,7 @@ impl Config {
             repair: Repair::Selective,
             ports: 1,
             token: [5; 16],
+            lost_after_ms: 30_000,
             looks_every: Duration::ZERO,
             plans: [wire(TEN_GBIT), wire(TEN_GBIT)],
         }
@@ -99,14 +101,17 @@ pub(super) struct Pair {
     /// What came to a side and was not read yet: when, over which port, what.
     unread: [VecDeque<(Instant, u32, Vec<u8>)>; 2],
     pub(super) block: Bytes,
-    batch: FrameBatch,
+    pub(super) batch: FrameBatch,
     next_xid: u32,
     dice: Rng,
     keyed: bool,
+    mtu: usize,
     pub(super) seed: u64,
     /// Every frame that was sent: from whom, over which port, as it was sent.
     pub(super) seen: Option<Vec<(usize, u32, Vec<u8>)>>,
     pub(super) frames: u64,
+    /// The addresses of ports that were replaced: of which side, which port.
+    pub(super) replaced: BTreeMap<(usize, u32), Mac>,
     /// Whether a frame of a side is lost beside what the links lose.
     pub(super) drops: fn(usize, &Header) -> bool,
 }
@@ -142,7 +147,7 @@ impl Pair {
         let parameters = Parameters {
             frame_max: u16::try_from(config.mtu).unwrap(),
             repair: config.repair,
-            lost_after_ms: 30_000,
+            lost_after_ms: config.lost_after_ms,
             ..Parameters::DEFAULT
         };
         let mut dice = Rng::from_seed(config.seed);
@@ -184,9 +189,11 @@ impl Pair {
             next_xid: 1,
             dice,
             keyed: config.keyed,
+            mtu: config.mtu,
             seed: config.seed,
             seen: None,
             frames: 0,
+            replaced: BTreeMap::new(),
             drops: |_, _| false,
         };
         for (index, side) in pair.sides.iter_mut().enumerate() {
@@ -285,6 +292,9 @@ impl Pair {
             if self.next_look() == self.now {
                 for side in 0..2 {
                     while let Some((came, port, frame)) = self.unread[side].pop_front() {
+                        if self.mac(side, port).0 != frame[..6] {
+                            continue;
+                        }
                         self.read(side, came, port, &frame);
                     }
                 }
@@ -301,6 +311,18 @@ impl Pair {
     /// Hands a side what comes for it now.
     pub(super) fn arrive(&mut self, side: usize, port: u32, frame: &[u8]) {
         self.read(side, self.now, port, frame);
+    }
+
+    /// Returns the address that a port of a side has now.
+    pub(super) fn mac(&self, side: usize, port: u32) -> Mac {
+        self.replaced.get(&(side, port)).copied().unwrap_or_else(|| mac(side, port))
+    }
+
+    /// Gives a port of a side another address.
+    pub(super) fn replace(&mut self, side: usize, port: u32, address: Mac) {
+        self.replaced.insert((side, port), address);
+        let state = PortState { mac: address, ..state(side, port, self.mtu) };
+        self.sides[side].association.port_up(self.now, EtherPort(port), &state);
     }
 
     fn read(&mut self, side: usize, came: Instant, port: u32, frame: &[u8]) {
@@ -369,9 +391,10 @@ impl Pair {
             if self.batch.is_empty() {
                 return;
             }
+            let source = self.mac(side, port.0);
             for (to, len, pieces) in self.batch.frames() {
                 let mut frame = to.0.to_vec();
-                frame.extend_from_slice(&mac(side, port.0).0);
+                frame.extend_from_slice(&source.0);
                 frame.extend_from_slice(&crate::ETHERTYPE.to_be_bytes());
                 pieces.for_each(|piece| frame.extend_from_slice(piece));
                 assert_eq!(frame.len(), len + ETHERNET_HEADER_LEN);

@@ -34,7 +34,7 @@ fn windows_of_all_spaces_and_paths_over_a_port_keep_to_its_share_together() {
         own.set_frames_share(EtherPort(0), 16);
         let more = PathAddress { port: EtherPort(0), mac: mac(1, 8) };
         assert_eq!(own.add_path(Instant(0), more, &state(0, 0, 9000)), None);
-        own.remove_path(same.unwrap());
+        own.remove_path(Instant(0), same.unwrap());
         assert!(own.take_rewindowed());
         assert_eq!(granted(own, 0, spaces), 16);
     }

@@ -15,7 +15,7 @@ fn chunk(number: u64) -> Chunk {
 
 /// Sends `count` frames, one each microsecond.
 fn sent(count: u64) -> Outgoing {
-    let mut out = Outgoing::new(1000, 1);
+    let mut out = Outgoing::new(0, 1000, 1);
     (0..count).for_each(|number| out.push(frame(number * 1000, true), &[]));
     out
 }
@@ -77,7 +77,7 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
 #[test]
 fn a_number_that_was_left_out_catches_who_acknowledges_everything() {
     for seed in 0..20 {
-        let mut out = Outgoing::new(10_000, seed);
+        let mut out = Outgoing::new(0, 10_000, seed);
         (0..5000).for_each(|number| out.push(frame(number, true), &[]));
         let (gap, end) = (out.left_out, out.next());
         assert!((64..5000).contains(&gap), "{gap}");
@@ -119,7 +119,7 @@ fn what_the_other_space_overtook_is_lost_though_nothing_later_of_its_own_came() 
 
 #[test]
 fn bare_acknowledgements_use_numbers_and_leave_nothing_behind() {
-    let mut out = Outgoing::new(10, 1);
+    let mut out = Outgoing::new(0, 10, 1);
     for number in 0..50 {
         out.push(frame(number, false), &[]);
         out.forget(Instant(number));
@@ -132,7 +132,7 @@ fn bare_acknowledgements_use_numbers_and_leave_nothing_behind() {
 fn whatever_becomes_of_a_frame_becomes_of_all_its_parts_and_nothing_is_kept_of_them() {
     for seed in 0..200 {
         let mut rng = Rng::from_seed(seed);
-        let mut out = Outgoing::new(100_000, seed);
+        let mut out = Outgoing::new(0, 100_000, seed);
         // Near where the count of parts wraps.
         out.held.base = u32::MAX - 20;
         let mut number = 0;
@@ -186,7 +186,7 @@ fn whatever_becomes_of_a_frame_becomes_of_all_its_parts_and_nothing_is_kept_of_t
 #[test]
 fn a_frame_takes_little_room_whatever_it_carried() {
     assert!(size_of::<Sent>() <= 40, "{} bytes, 16384 times", size_of::<Sent>());
-    let mut out = Outgoing::new(100_000, 1);
+    let mut out = Outgoing::new(0, 100_000, 1);
     let parts = [chunk(1); PARTS_MAX];
     while out.further_max() > 0 {
         let further = &parts[..out.further_max()];
@@ -210,7 +210,7 @@ fn take(come: &mut Incoming, now: u64, pn: u64) {
 
 #[test]
 fn acknowledgements_come_every_second_frame_at_first_then_every_sixteenth_and_at_once_for_a_gap() {
-    let mut come = Incoming::new(Instant(0), 512, 512);
+    let mut come = Incoming::new(Instant(0), 0, 512, 512);
     let (mut pn, mut counts) = (0, Vec::new());
     for _ in 0..5 {
         let before = pn;
@@ -235,7 +235,7 @@ fn acknowledgements_come_every_second_frame_at_first_then_every_sixteenth_and_at
 
 #[test]
 fn however_many_gaps_there_are_an_acknowledgement_names_the_newest_that_fit() {
-    let mut come = Incoming::new(Instant(0), 64, 4096);
+    let mut come = Incoming::new(Instant(0), 0, 64, 4096);
     (1..1000).for_each(|number| take(&mut come, 0, number * 2));
     assert!(come.came.len() <= RUNS_MAX);
     let (_, runs) = told(&mut come, 0);
@@ -245,13 +245,13 @@ fn however_many_gaps_there_are_an_acknowledgement_names_the_newest_that_fit() {
 
 #[test]
 fn nothing_received_can_be_told_too() {
-    let mut come = Incoming::new(Instant(0), 64, 512);
+    let mut come = Incoming::new(Instant(0), 0, 64, 512);
     assert_eq!(told(&mut come, 0), (0, alloc::vec![]));
 }
 
 #[test]
 fn on_a_path_with_many_gaps_an_acknowledgement_by_itself_goes_out_twice() {
-    let mut come = Incoming::new(Instant(0), 64, 4096);
+    let mut come = Incoming::new(Instant(0), 0, 64, 4096);
     let mut alone = Vec::new();
     for number in 1..12 {
         take(&mut come, 0, number * 2);

@@ -7,7 +7,8 @@
 //! is told to come again.
 //!
 //! What is free may be too little all the time for one large step, as small ones of others fit again and again. So a part
-//! is kept free while somebody waits: for who holds nothing, and has waited for a while.
+//! is kept free while somebody waits: for who holds nothing, and has waited for a while. Of those the one that has waited the longest
+//! comes first, whatever it needs: the others leave as much free until it has got it.
 
 use alloc::collections::VecDeque;
 
@@ -26,6 +27,17 @@ pub struct Budget {
     /// How many of them were not looked at since room was made, or since a while went by without any.
     unserved: usize,
     looked: Instant,
+    /// Who holds nothing and has waited the longest.
+    eldest: Option<Eldest>,
+}
+
+/// What somebody waits for that shall not be passed.
+#[derive(Clone, Copy, Debug)]
+struct Eldest {
+    since: Instant,
+    wants: usize,
+    /// When it was refused last.
+    asked: Instant,
 }
 
 /// What one session holds of a budget.
@@ -49,6 +61,9 @@ const KEPT: usize = 4;
 /// After this long, who holds nothing need not leave as much as it takes: many times what a medium takes for one step.
 const LATE: Duration = Duration::from_millis(100);
 
+/// After this long without asking again, who waited the longest does not want it any more.
+const GONE: Duration = Duration::from_secs(1);
+
 /// How many sessions in line are looked at between two other things.
 pub const LOOKS: usize = 16;
 
@@ -62,20 +77,32 @@ impl Budget {
             behind: VecDeque::new(),
             unserved: 0,
             looked: Instant::ORIGIN,
+            eldest: None,
         }
     }
 
-    /// Takes `len` bytes for a session, if it may have them. What is larger than all there is passes alone, when it is its turn.
+    /// Takes `len` bytes for a session, if it may have them. What is larger than all there is passes alone, when it is its
+    /// turn, or nearly so, when it has waited the longest.
     pub fn take(&mut self, now: Instant, share: &mut Share, len: usize) -> bool {
         let used = self.used.saturating_add(len);
         let held = share.held.saturating_add(len);
         let others_wait = !self.line.is_empty() || !self.behind.is_empty();
-        let kept = if others_wait { self.max / KEPT } else { 0 };
+        let late = share.held == 0 && share.wants_since.is_some_and(|since| now.since(since) >= LATE);
+        self.eldest = self.eldest.filter(|eldest| now.since(eldest.asked) < GONE);
+        let is_eldest = late && len > FLOOR && share.is_older(self.eldest);
+        let ahead = self.eldest.filter(|_| !is_eldest).map_or(0, |eldest| eldest.wants.min(self.max));
+        let kept = if others_wait { self.max / KEPT } else { 0 }.max(ahead);
         let leaves_as_much = (self.max - kept).checked_sub(used).is_some_and(|free| held <= free);
         let alone = self.used == 0 && (share.its_turn || !others_wait);
-        let late = share.wants_since.is_some_and(|since| now.since(since) >= LATE);
-        let first = share.held == 0 && (len <= FLOOR || late && used <= self.max);
-        let fits = len == 0 || alone || leaves_as_much || first;
+        let small = share.held == 0 && len <= FLOOR;
+        // Small steps may never leave it alone.
+        let nearly_alone = is_eldest && len > self.max && self.used <= self.max / KEPT;
+        let in_time = late && used.saturating_add(ahead) <= self.max;
+        let fits = len == 0 || alone || leaves_as_much || small || in_time || nearly_alone;
+        if is_eldest {
+            let since = share.wants_since.unwrap_or(now);
+            self.eldest = (!fits).then_some(Eldest { since, wants: len, asked: now });
+        }
         if fits {
             (self.used, share.held) = (used, held);
             (share.wants_since, share.its_turn) = (None, false);
@@ -151,6 +178,11 @@ impl Share {
         self.held
     }
 
+    /// Returns whether it has waited as long as the one that waited the longest.
+    fn is_older(&self, eldest: Option<Eldest>) -> bool {
+        eldest.is_none_or(|eldest| self.wants_since.is_some_and(|since| since <= eldest.since))
+    }
+
     /// Takes note that the session was taken out of the line: it is its turn.
     pub const fn called(&mut self) {
         (self.in_line, self.its_turn) = (false, true);
@@ -158,183 +190,4 @@ impl Share {
 }
 
 #[cfg(test)]
-mod tests {
-    use alloc::vec::Vec;
-
-    use super::*;
-
-    const MIB: usize = 1 << 20;
-    const NOW: Instant = Instant::ORIGIN;
-
-    /// Takes a mebibyte at a time until that fails.
-    fn fill(budget: &mut Budget, share: &mut Share) -> usize {
-        while budget.take(NOW, share, MIB) {}
-        share.held / MIB
-    }
-
-    #[test]
-    fn greedy_sessions_leave_as_much_as_each_of_them_holds() {
-        for count in [1, 2, 3, 7, 15] {
-            let mut budget = Budget::new(64 * MIB);
-            let mut shares: Vec<Share> = (0..count).map(|_| Share::default()).collect();
-            let first = fill(&mut budget, &mut shares[0]);
-            assert_eq!(first, 32);
-            // Whoever comes first has more; nobody gets nothing.
-            let held: Vec<_> = shares.iter_mut().map(|share| fill(&mut budget, share)).collect();
-            assert!(held.windows(2).all(|two| two[0] >= two[1]), "{held:?}");
-            let mut modest = Share::default();
-            let free = budget.max - budget.used;
-            assert!(
-                budget.take(NOW, &mut modest, (free / 2).max(FLOOR)),
-                "{count} greedy sessions, {free} free"
-            );
-        }
-    }
-
-    #[test]
-    fn a_session_that_holds_nothing_takes_a_small_step_from_an_empty_budget() {
-        let mut budget = Budget::new(MIB);
-        let (mut greedy, mut modest) = (Share::default(), Share::default());
-        assert!(budget.take(NOW, &mut greedy, 5 * MIB), "larger than all there is, and alone");
-        assert!(!budget.take(NOW, &mut modest, FLOOR + 1));
-        assert!(budget.take(NOW, &mut modest, FLOOR));
-        assert!(!budget.take(NOW, &mut modest, 1));
-        assert!(budget.is_pressed(&greedy) && !budget.is_pressed(&modest));
-        budget.give(Some(&mut greedy), 5 * MIB);
-        assert!(budget.take(NOW, &mut modest, 1) && !budget.is_pressed(&greedy));
-        budget.give(None, FLOOR + 1);
-        assert_eq!((budget.used, greedy.held), (0, 0));
-    }
-
-    #[test]
-    fn everyone_in_line_is_looked_at_once_for_each_time_that_room_was_made() {
-        use crate::arena::Arena;
-        let mut arena = Arena::new();
-        let keys: Vec<Key> = (0..3).map(|_| arena.insert_with(|_| ())).collect();
-        let mut shares: Vec<Share> = keys.iter().map(|_| Share::default()).collect();
-        let mut budget = Budget::new(MIB);
-        budget.take(NOW, &mut shares[0], 10);
-        for _ in 0..2 {
-            for (key, share) in keys.iter().zip(&mut shares) {
-                budget.wait(NOW, *key, share);
-            }
-        }
-        assert_eq!(budget.next_in_line(NOW), None, "no room was made");
-        budget.give(Some(&mut shares[0]), 5);
-        for key in &keys {
-            assert_eq!(budget.next_in_line(NOW), Some(*key));
-        }
-        assert_eq!(budget.next_in_line(NOW), None);
-        shares[1].called();
-        budget.wait(NOW, keys[1], &mut shares[1]);
-        budget.give(None, 5);
-        assert_eq!(budget.next_in_line(NOW), Some(keys[1]));
-    }
-
-    /// Sessions that want one thing again and again, each time as soon as it may, and give it back in turns.
-    fn served(max: usize, wants: &[usize], rounds: u64) -> Vec<usize> {
-        use crate::arena::Arena;
-        let mut arena = Arena::new();
-        let keys: Vec<Key> = wants.iter().map(|_| arena.insert_with(|_| ())).collect();
-        let mut shares: Vec<Share> = keys.iter().map(|_| Share::default()).collect();
-        let (mut budget, mut counts) = (Budget::new(max), alloc::vec![0; wants.len()]);
-        let want = |now, budget: &mut Budget, shares: &mut [Share], counts: &mut [usize], at: usize| {
-            while budget.take(now, &mut shares[at], wants[at]) {
-                counts[at] += 1;
-            }
-            budget.wait(now, keys[at], &mut shares[at]);
-        };
-        for round in 0..rounds {
-            let now = Instant(round * 1_000_000);
-            for at in 0..wants.len() {
-                if shares[at].held >= wants[at] {
-                    budget.give(Some(&mut shares[at]), wants[at]);
-                }
-                // Whoever gives something back looks first whether there is room now.
-                want(now, &mut budget, &mut shares, &mut counts, at);
-                for _ in 0..LOOKS {
-                    let Some(key) = budget.next_in_line(now) else { break };
-                    let at = keys.iter().position(|other| *other == key).unwrap();
-                    shares[at].called();
-                    want(now, &mut budget, &mut shares, &mut counts, at);
-                }
-                assert!(budget.used <= budget.max, "{wants:?}: {} of {}", budget.used, budget.max);
-            }
-        }
-        counts
-    }
-
-    #[test]
-    fn a_large_step_is_not_passed_by_small_ones_for_ever() {
-        // In 10 s, one that wants much beside others that leave too little of what is free.
-        for others in [1, 3, 15] {
-            let mut wants = alloc::vec![MIB; others];
-            wants.push(15 * MIB);
-            let counts = served(64 * MIB, &wants, 10_000);
-            assert!(counts.iter().all(|count| *count >= 50), "{counts:?}");
-        }
-        // Two that both want more than goes beside each other.
-        let counts = served(64 * MIB, &[40 * MIB, 41 * MIB], 1000);
-        assert!(counts.iter().all(|count| *count >= 400), "{counts:?}");
-    }
-
-    #[test]
-    fn who_is_late_is_looked_at_although_nothing_is_given_back() {
-        use crate::arena::Arena;
-        let mut arena = Arena::new();
-        let [one, other] = [0; 2].map(|_| arena.insert_with(|_| ()));
-        let mut budget = Budget::new(64 * MIB);
-        let (mut greedy, mut modest) = (Share::default(), Share::default());
-        assert_eq!(fill(&mut budget, &mut greedy), 32);
-        budget.wait(NOW, one, &mut greedy);
-        assert!(!budget.take(NOW, &mut modest, 20 * MIB));
-        budget.wait(NOW, other, &mut modest);
-        assert_eq!(budget.next_in_line(NOW), None);
-        let later = NOW.after(LATE);
-        assert_eq!(budget.next_in_line(later), Some(one));
-        greedy.called();
-        assert!(!budget.take(later, &mut greedy, MIB), "it holds something");
-        budget.wait(later, one, &mut greedy);
-        assert_eq!(budget.next_in_line(later), Some(other));
-        modest.called();
-        assert!(budget.take(later, &mut modest, 20 * MIB));
-        assert_eq!(budget.next_in_line(later), None);
-    }
-
-    #[test]
-    fn whoever_says_anything_gets_no_more_than_half_beforehand() {
-        for (max, most) in [(64 * MIB, 16 * MIB), (64 * MIB, 64 * MIB), (MIB, 16 * MIB), (FLOOR, FLOOR)] {
-            let mut budget = Budget::new(max);
-            let (mut greedy, mut modest) = (Share::default(), Share::default());
-            let claim = budget.claim(usize::MAX, most);
-            assert!(claim <= max / 2 || claim == FLOOR + 1, "{claim} of {max}");
-            assert!(claim <= most.max(FLOOR + 1) && claim > FLOOR, "{claim} of {max}");
-            assert_eq!(budget.claim(FLOOR, most), FLOOR);
-            assert!(budget.take(NOW, &mut greedy, claim));
-            assert!(budget.take(NOW, &mut modest, (max / 4).max(FLOOR)));
-            // What came anyway counts, and is given back like all else.
-            budget.charge(&mut greedy, 2 * max);
-            assert!(!budget.take(NOW, &mut modest, 1));
-            budget.give(Some(&mut greedy), claim + 2 * max);
-            assert_eq!((greedy.held, budget.used), (0, modest.held));
-        }
-    }
-
-    #[test]
-    fn nobody_waits_where_nothing_is_taken() {
-        use crate::arena::Arena;
-        let mut arena = Arena::new();
-        let [gone, other] = [0; 2].map(|_| arena.insert_with(|_| ()));
-        let mut budget = Budget::new(MIB);
-        let (mut first, mut second) = (Share::default(), Share::default());
-        budget.wait(NOW, gone, &mut first);
-        assert!(!budget.take(NOW, &mut second, 2 * MIB), "another one waits");
-        budget.wait(NOW, other, &mut second);
-        // The first one does not want anything any more.
-        assert_eq!(budget.next_in_line(NOW), Some(gone));
-        first.called();
-        assert_eq!(budget.next_in_line(NOW), Some(other));
-        second.called();
-        assert!(budget.take(NOW, &mut second, 2 * MIB));
-    }
-}
+mod tests;

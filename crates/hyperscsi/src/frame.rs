@@ -18,6 +18,10 @@ use base::bytes::{PastEnd, Reader};
 
 /// The length of the header, in bytes.
 pub const HEADER_LEN: usize = 28;
+
+/// Where the receiver's name for the session stands in a header.
+pub const SID_AT: u8 = 8;
+
 /// The length of the CRC32C behind an unprotected payload, in bytes.
 pub const CRC_LEN: usize = 4;
 /// The length of the authentication tag behind a protected payload, in bytes.

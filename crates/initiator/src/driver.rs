@@ -9,10 +9,11 @@ use base::buffer::{Bytes, Pool};
 use base::machine::PortalId;
 use base::time::Instant;
 use drivers::config::{Config, EngineKind};
-use drivers::ether::{PortConfig, PortError, PortSocket};
+use drivers::ether::{PortConfig, PortError, PortSocket, Steering};
 use drivers::mailbox::Handle;
 use drivers::reactor::{Reactor, StartError};
 use hyperscsi::ETHERTYPE;
+use hyperscsi::frame::SID_AT;
 use iscsi::initiator::contract::{ConnectionView, Refusal, Slot, Stats};
 use iscsi::name::IscsiName;
 use iscsi::pdu::tmf_request::TmfFunction;
@@ -275,7 +276,8 @@ impl Driver {
         for errand in std::mem::take(&mut self.errands) {
             match errand {
                 Errand::OpenPort(port, interface) => {
-                    let opened = PortSocket::open(port_config(&interface)).and_then(|socket| {
+                    let first = self.sessions.sid_first.get();
+                    let opened = PortSocket::open(port_config(&interface, first)).and_then(|socket| {
                         self.reactor.open_port(port, socket).map_err(|why| PortError::Io(interface, why))
                     });
                     if let Err(why) = opened {
@@ -292,9 +294,14 @@ impl Driver {
     }
 }
 
-/// Returns how an initiator opens an interface.
-pub(crate) fn port_config(interface: &str) -> PortConfig {
-    PortConfig { receive_bytes: RECEIVE_BYTES, ..PortConfig::new(interface, ETHERTYPE) }
+/// Returns how an initiator opens an interface, on which it hears what concerns nobody's session, and sessions whose names
+/// begin with a byte.
+pub(crate) fn port_config(interface: &str, sid_first: u8) -> PortConfig {
+    PortConfig {
+        steering: Some(Steering { at: SID_AT, mine: sid_first..=sid_first }),
+        receive_bytes: RECEIVE_BYTES,
+        ..PortConfig::new(interface, ETHERTYPE)
+    }
 }
 
 impl AsFd for Driver {

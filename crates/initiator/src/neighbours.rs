@@ -44,6 +44,9 @@ pub enum Wait {
     For(Duration),
 }
 
+/// Who only asks has no session, and no name of one begins so.
+const NO_SESSION: u8 = 0;
+
 /// A target that somebody exports to the group.
 #[derive(Clone, Debug)]
 pub struct Neighbour {
@@ -110,7 +113,7 @@ pub fn search(
     let up = vec![false; interfaces.len()];
     let mut machine = Search { finder, up, told: BTreeSet::new(), news_at: None, other_version: false };
     for (number, interface) in (0..).zip(interfaces) {
-        reactor.open_port(EtherPort(number), PortSocket::open(port_config(interface))?)?;
+        reactor.open_port(EtherPort(number), PortSocket::open(port_config(interface, NO_SESSION))?)?;
     }
     while !machine.is_over(reactor.now(), wait) {
         let left = machine.finder.poll_timeout().since(reactor.now());

@@ -10,6 +10,7 @@ mod stream;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU8;
 
 use base::buffer::Pool;
 use base::ether::EtherPort;
@@ -57,6 +58,8 @@ pub(crate) struct Sessions {
     /// Slow steps of handshakes that other threads have done.
     stretched: VecDeque<(SessionId, Done)>,
     pub(crate) events: VecDeque<Event>,
+    /// How the names of sessions of HyperSCSI begin, so that the kernel knows their frames.
+    pub(crate) sid_first: NonZeroU8,
 }
 
 struct Seat {
@@ -115,6 +118,7 @@ impl Sessions {
             ports: frames::Ports::default(),
             stretched: VecDeque::new(),
             events: VecDeque::new(),
+            sid_first: frames::random_byte(),
         }
     }
 
@@ -124,11 +128,14 @@ impl Sessions {
         let pool = self.pool.clone();
         let session = match plan {
             Plan::Iscsi(plan) => Carrier::Iscsi(Box::new(Session::new(now, *plan, pool))),
-            Plan::HyperScsi(plan) => Carrier::HyperScsi(Box::new(Ether {
-                session: hyperscsi::initiator::session::Session::new(now, plan.session, pool),
-                interfaces: plan.interfaces,
-                sid: None,
-            })),
+            Plan::HyperScsi(mut plan) => {
+                plan.session.sid_first = Some(self.sid_first);
+                Carrier::HyperScsi(Box::new(Ether {
+                    session: hyperscsi::initiator::session::Session::new(now, plan.session, pool),
+                    interfaces: plan.interfaces,
+                    sid: None,
+                }))
+            }
         };
         let seat = Seat {
             session,

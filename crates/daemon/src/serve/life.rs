@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use base::ether::EtherPort;
 use base::machine::PortalId;
 use drivers::ether::{PortConfig, PortSocket, Steering};
+use hyperscsi::frame::SID_AT;
 use target::config::UnitId;
 
 use super::answers::{Current, Reloaded, Shared};
@@ -330,9 +331,6 @@ fn open_ports(
     };
     fresh.map(open).collect()
 }
-
-/// Where the name of the session stands in a frame (docs/hyperscsi.md).
-const SID_AT: u8 = 8;
 
 /// Opens the media of units, and finds the state that they had.
 fn open_units<'u>(

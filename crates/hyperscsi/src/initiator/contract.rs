@@ -1,6 +1,7 @@
 //! What the owner of a session tells it, and what it is told: plans, requests, outcomes, events.
 
 use alloc::boxed::Box;
+use core::num::NonZeroU8;
 
 use base::buffer::{Bytes, DataList};
 use base::ether::{EtherPort, Mac};
@@ -48,6 +49,9 @@ pub struct SessionPlan {
     pub target: Name,
     /// Where it is, if that is known. Otherwise it is looked for, on every port.
     pub place: Option<(EtherPort, Mac)>,
+    /// How the names begin under which it hears from the target, if something is to tell its frames from others' by that
+    /// byte; it is not zero. Otherwise they are random throughout.
+    pub sid_first: Option<NonZeroU8>,
     /// The least protection of everything that concerns a logical unit. More is used where the target wants more.
     pub level: Level,
     /// What is offered.
@@ -75,6 +79,7 @@ impl SessionPlan {
             password,
             target,
             place: None,
+            sid_first: None,
             level,
             parameters: Parameters::DEFAULT,
             retry: Retry::default(),

@@ -186,7 +186,11 @@ impl Session {
         let offer = self.offer();
         self.finder.thirsty = true;
         let random = &mut self.finder.random;
-        let sid = u32::from_be_bytes(random.bytes()).max(1);
+        let mut sid = random.bytes();
+        if let (Some(first), Some(wanted)) = (sid.first_mut(), self.plan.sid_first) {
+            *first = wanted.get();
+        }
+        let sid = u32::from_be_bytes(sid).max(1);
         let plan = LoginPlan {
             group: self.plan.group.clone(),
             password: self.plan.password.clone(),

@@ -2,8 +2,9 @@
 
 use base::ether::Mac;
 use base::time::Duration;
-use hyperscsi::frame::{Cmd, HEADER_LEN, Header};
+use hyperscsi::frame::{Cmd, HEADER_LEN, Header, SID_AT};
 use hyperscsi::initiator::contract as ours;
+use hyperscsi::initiator::contract::SessionPlan;
 use hyperscsi::pdu::discovery::{Answer, Discovery};
 use hyperscsi::target::contract::Down;
 use netem::frame::FramePlan;
@@ -83,4 +84,28 @@ fn another_server_of_the_same_name_is_told_once_and_no_path_leads_to_it() {
     let peers: Vec<Mac> = world.initiators[0].session.paths().map(|path| path.address.mac).collect();
     assert_eq!(peers, [world.sockets[0].state.mac]);
     assert!(world.capture.iter().all(|(to, ..)| *to != other), "nothing is sent there");
+}
+
+#[test]
+fn the_names_of_an_initiators_sessions_begin_as_its_driver_wants() {
+    let mut world = World::new(1, FramePlan::CLEAN, Some("sesame"));
+    world.captures = true;
+    let first = core::num::NonZeroU8::new(0xa7);
+    world.join(SessionPlan { sid_first: first, ..world.plan_of(1) });
+    world.up();
+    let task = world.write(0, 0, 8, 1, 5);
+    world.good(0, task);
+    world.restart_target();
+    world.run(Duration::from_secs(30), |world| world.initiators[0].ups == 2);
+    let task = world.read(0, 0, 8, 1);
+    world.good(0, task);
+    let host = world.sockets[1].state.mac;
+    let heard = world.capture.iter().filter(|(to, ..)| *to == host);
+    let sids = heard.map(|(.., payload)| &payload[usize::from(SID_AT)..][..4]);
+    let named: Vec<_> = sids.filter(|sid| **sid != [0; 4]).collect();
+    assert!(named.len() >= 2 && named.iter().all(|sid| sid[0] == 0xa7), "{named:x?}");
+    let mut names: Vec<_> = named.iter().map(|sid| sid.to_vec()).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 2, "the rest is another for each session");
 }

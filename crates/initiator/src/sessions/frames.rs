@@ -1,6 +1,7 @@
 //! What sessions of HyperSCSI need beside: interfaces, frames, and somebody who does the slow step of a handshake.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU8;
 
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
 use base::time::Instant;
@@ -44,6 +45,14 @@ impl Ports {
 
 fn port(at: usize) -> EtherPort {
     EtherPort(u32::try_from(at).unwrap_or(u32::MAX))
+}
+
+/// Returns a byte that other programs are not likely to choose.
+pub(super) fn random_byte() -> NonZeroU8 {
+    let mut byte = [0];
+    // Should it fail, frames of others may come too, and are dropped.
+    let _ = getrandom(&mut byte, GetRandomFlags::empty());
+    NonZeroU8::new(byte[0]).unwrap_or(NonZeroU8::MAX)
 }
 
 impl Sessions {

@@ -86,7 +86,7 @@ impl Budget {
     pub fn take(&mut self, now: Instant, share: &mut Share, len: usize) -> bool {
         let used = self.used.saturating_add(len);
         let held = share.held.saturating_add(len);
-        let others_wait = !self.line.is_empty() || !self.behind.is_empty();
+        let others_wait = self.has_line();
         let late = share.held == 0 && share.wants_since.is_some_and(|since| now.since(since) >= LATE);
         self.eldest = self.eldest.filter(|eldest| now.since(eldest.asked) < GONE);
         let is_eldest = late && len > FLOOR && share.is_older(self.eldest);
@@ -132,7 +132,9 @@ impl Budget {
         if let Some(share) = share {
             share.held = share.held.saturating_sub(len);
         }
-        self.look_again();
+        if self.has_line() {
+            self.look_again();
+        }
     }
 
     fn look_again(&mut self) {
@@ -142,6 +144,9 @@ impl Budget {
 
     /// Lines a session up that found no room, once.
     pub fn wait(&mut self, now: Instant, session: Key, share: &mut Share) {
+        if !self.has_line() {
+            self.looked = now;
+        }
         share.wants_since.get_or_insert(now);
         let was_called = core::mem::take(&mut share.its_turn);
         if !core::mem::replace(&mut share.in_line, true) {
@@ -150,7 +155,13 @@ impl Budget {
     }
 
     /// Takes the next session out of the line that may find room now; it lines up again if it does not.
+    #[inline]
     pub fn next_in_line(&mut self, now: Instant) -> Option<Key> {
+        // This is asked several times for each command.
+        if self.has_line() { self.next_of_line(now) } else { None }
+    }
+
+    fn next_of_line(&mut self, now: Instant) -> Option<Key> {
         // Who waits may be late by now, though nothing was given back; and where nothing is taken, nobody will give anything
         // back.
         if self.unserved == 0 && (self.used == 0 || now.since(self.looked) >= LATE) {
@@ -159,6 +170,10 @@ impl Budget {
         }
         self.unserved = self.unserved.checked_sub(1)?;
         self.line.pop_front()
+    }
+
+    fn has_line(&self) -> bool {
+        !self.line.is_empty() || !self.behind.is_empty()
     }
 
     /// Returns how much is taken.

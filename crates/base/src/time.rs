@@ -28,3 +28,14 @@ impl Instant {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
+
+/// Returns the first of several moments, some of which are none.
+#[inline]
+pub fn soonest<const N: usize>(moments: [Option<Instant>; N]) -> Option<Instant> {
+    // The end of time is as good as none, and comparing numbers takes fewer steps than comparing options.
+    let first = moments.into_iter().fold(END, |first, at| first.min(at.unwrap_or(END)));
+    (first != END).then_some(first)
+}
+
+/// Beyond what any clock shows.
+const END: Instant = Instant(u64::MAX);

@@ -21,7 +21,7 @@ mod trail;
 use alloc::vec::Vec;
 
 use base::ether::{EtherPort, Mac, PortState};
-use base::time::{Duration, Instant};
+use base::time::{Duration, Instant, soonest};
 
 pub use self::account::{PathStats, PathTotals};
 use self::congestion::Congestion;
@@ -92,6 +92,8 @@ pub(crate) struct Path {
     peer_mtu: usize,
     peer_ack_delay: Duration,
     pto_floor: Duration,
+    /// How long an acknowledgement may take, by the round trips so far.
+    pto: Duration,
     repair: Repair,
     /// When a frame that is surely the peer's last came.
     pub(crate) heard: Instant,
@@ -146,6 +148,7 @@ impl Path {
         let peer_mtu = usize::from(plan.peer_frame_max);
         let pmtu = Pmtu::new(local.mtu.min(peer_mtu));
         let frame_len = pmtu.current() as u64;
+        let rtt = Rtt::new();
         Self {
             id,
             address,
@@ -158,7 +161,7 @@ impl Path {
             leaves: Vec::new(),
             probes: 0,
             spaces,
-            rtt: Rtt::new(),
+            rtt,
             order: Order::default(),
             congestion: Congestion::new(now, frame_len, plan.delay_allowance),
             pmtu,
@@ -166,6 +169,7 @@ impl Path {
             peer_mtu,
             peer_ack_delay: plan.peer_ack_delay_max,
             pto_floor: plan.probe_floor,
+            pto: rtt.probe_timeout(plan.peer_ack_delay_max, plan.probe_floor),
             repair: plan.repair,
             heard: now,
             down: false,
@@ -301,6 +305,9 @@ impl Path {
             let held = Duration::from_micros(u64::from(ack.delay_us));
             let trip = Trip { sent: newest.1, came, read: now, held, held_on_purpose: self.peer_ack_delay };
             let on_the_way = is_sample.then(|| self.rtt.sample(&trip));
+            if is_sample {
+                self.pto = self.rtt.probe_timeout(self.peer_ack_delay, self.pto_floor);
+            }
             if self.congestion.acked(now, bytes, frames, newest.1, on_the_way) {
                 self.order.round();
             }
@@ -332,6 +339,12 @@ impl Path {
     fn detect(&mut self, now: Instant, outbox: &mut Outbox, outcome: &mut Outcome) {
         let lost_before = self.stats.frames_lost;
         let (round_trip, span) = (self.rtt.recent(), self.probe_timeout());
+        let forgotten = Instant(now.0.saturating_sub(nanos(round_trip).saturating_mul(3)));
+        self.loss_at = None;
+        if !self.is_waiting() {
+            self.spaces.iter_mut().for_each(|space| space.out.forget(forgotten));
+            return;
+        }
         let mut lost = Lost {
             now,
             span,
@@ -344,9 +357,8 @@ impl Path {
             leaves: &mut self.leaves,
             outbox,
         };
-        self.loss_at = None;
         let overtaken = Instant(self.arrived_at.0.saturating_sub(nanos(span)));
-        for space in &mut self.spaces {
+        for space in self.spaces.iter_mut().filter(|space| !space.out.is_empty()) {
             let mut first = None;
             let due = space.out.detect(now, &self.order, round_trip, overtaken, |pn, sent, further| {
                 first.get_or_insert(pn);
@@ -355,8 +367,8 @@ impl Path {
             if let (Repair::Window, Some(first)) = (self.repair, first) {
                 space.out.give_up(first, |sent, further| lost.again(sent, further));
             }
-            self.loss_at = [self.loss_at, due].into_iter().flatten().min();
-            space.out.forget(Instant(now.0.saturating_sub(nanos(round_trip.saturating_mul(3)))));
+            self.loss_at = soonest([self.loss_at, due]);
+            space.out.forget(forgotten);
         }
         outcome.mtu_changed |= lost.changed;
         outcome.lost |= self.stats.frames_lost > lost_before;
@@ -388,7 +400,7 @@ impl Path {
         }
         let [open, sealed] = &self.spaces;
         let retry = self.mtu_retry_at();
-        [open.come.due(), sealed.come.due(), self.loss_at, self.pto_at, retry].into_iter().flatten().min()
+        soonest([open.come.due(), sealed.come.due(), self.loss_at, self.pto_at, retry])
     }
 
     /// Returns when longer frames are to be tried again, if the path is in use then.
@@ -510,12 +522,15 @@ impl Path {
         self.is_usable() && now.since(self.data_at) < IN_USE
     }
 
-    pub(crate) fn probe_timeout(&self) -> Duration {
-        self.rtt.probe_timeout(self.peer_ack_delay, self.pto_floor)
+    pub(crate) const fn probe_timeout(&self) -> Duration {
+        self.pto
     }
 
     fn probe_interval(&self) -> Duration {
         let first = self.probe_timeout();
+        if self.backoff == 0 && !self.down {
+            return first;
+        }
         let most = if self.down { PROBE_INTERVAL_DOWN } else { PROBE_INTERVAL_MAX.max(first) };
         first.saturating_mul(1 << self.backoff.min(12)).min(most)
     }

@@ -64,6 +64,11 @@ impl Association {
         }
     }
 
+    /// Returns the spaces in which anything can be sent, the first first.
+    const fn lanes(&self) -> &'static [usize] {
+        if self.keyed { &[1, 0] } else { &[0] }
+    }
+
     fn has_work(&mut self, index: usize) -> bool {
         let Some(path) = self.paths.get(index).filter(|path| !path.announced && path.port_up) else {
             return false;
@@ -75,7 +80,7 @@ impl Association {
         if path.probes > 0 || speaks && (asks || tells || used) {
             return true;
         }
-        [1, 0].into_iter().any(|lane| {
+        self.lanes().iter().copied().any(|lane| {
             self.outbox.has_more(lane) && (self.may_carry(index, lane) || self.must_wait(index, lane))
         }) || (speaks && self.news(index).is_some())
     }
@@ -90,7 +95,7 @@ impl Association {
         if let Some((ask, carried)) = next_ask(path, self.keyed, self.plan.token) {
             return self.ask(now, index, ask, carried, out);
         }
-        for lane in [1, 0] {
+        for lane in self.lanes().iter().copied() {
             if !self.outbox.has_more(lane) {
                 continue;
             }
@@ -115,7 +120,7 @@ impl Association {
         if !path.step_wanted && path.is_usable() && !others {
             // If the path carries less than it did, long frames prove nothing.
             let most = if path.backoff > SUSPECT_AFTER { path.pmtu.base() } else { path.pmtu.current() };
-            for lane in [1, 0] {
+            for lane in self.lanes().iter().copied() {
                 if self.outbox.has_more(lane) && self.data(now, index, lane, most, out) {
                     return true;
                 }
@@ -164,16 +169,18 @@ impl Association {
 
     /// Returns the space in which the peer is to be told that it may begin more exchanges.
     fn news(&self, index: usize) -> Option<usize> {
+        if self.xid_limits == self.xid_told {
+            return None;
+        }
         let step = u32::from(self.plan.exchanges / 4).max(1);
         let is_news = |lane: &usize| {
             let (limit, told) = (self.xid_limits.get(*lane), self.xid_told.get(*lane));
             let (limit, told) = (limit.copied().unwrap_or_default(), told.copied().unwrap_or_default());
             limit != 0 && (told == 0 || ahead(limit, told).is_some_and(|more| more >= step))
         };
-        let lanes: &[usize] = if self.keyed { &[1, 0] } else { &[0] };
         let able = self.paths.get(index).is_some_and(Path::is_usable)
             && !self.paths.iter().take(index).any(Path::is_good);
-        lanes.iter().copied().find(is_news).filter(|_| able)
+        self.lanes().iter().copied().find(is_news).filter(|_| able)
     }
 
     /// Sends an acknowledgement by itself, if one is due.

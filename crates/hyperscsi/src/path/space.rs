@@ -181,6 +181,11 @@ impl Outgoing {
         self.under_way > 0
     }
 
+    /// Returns whether nothing that was sent is remembered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
     /// Returns how many more frames the peer's credit allows.
     pub(crate) fn credit(&self) -> u64 {
         if is(Bug::FramesIgnoreLimit) {

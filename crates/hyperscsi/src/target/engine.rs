@@ -17,12 +17,12 @@ use base::arena::{Arena, Key};
 use base::budget::Budget;
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, PortState, Received};
-use base::time::{Duration, Instant};
+use base::time::{Duration, Instant, soonest};
 
 use super::contract::{Directory, Event, SessionId, SessionView};
 use super::exchange::Exchange;
 use super::session::{Phase, Session};
-use crate::association::{Drops, PathAddress, PathTotals};
+use crate::association::{Association, Drops, PathAddress, PathTotals};
 use crate::frame::{BadFrame, Cmd, Header};
 use crate::login::target::{Refusal, Stats as Handshakes};
 use crate::pdu::parameters::Parameters;
@@ -351,14 +351,17 @@ impl Engine {
 
     /// Returns the next thing that the layer above must know or do.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.settle();
+        if self.events.is_empty() {
+            // What many events come to is looked after at once.
+            self.settle();
+        }
         self.events.pop_front()
     }
 
     /// Returns when [`Self::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sessions = self.deadlines.first().map(|(at, _)| *at);
-        [sessions, self.door.poll_timeout()].into_iter().flatten().min()
+        soonest([sessions, self.door.poll_timeout()])
     }
 
     /// Takes note that the deadline passed.
@@ -419,7 +422,7 @@ impl Engine {
         self.unasked.used() + self.asked.used() + self.answers.used()
     }
 
-    pub(super) fn transport(&mut self, key: Key) -> Option<&mut crate::association::Association> {
+    pub(super) fn transport(&mut self, key: Key) -> Option<&mut Association> {
         self.sessions.get_mut(key)?.transport.as_deref_mut()
     }
 
@@ -445,10 +448,14 @@ impl Engine {
     }
 
     fn settle_session(&mut self, key: Key) {
-        self.flush(key);
-        while let Some(event) = self.transport(key).and_then(crate::association::Association::poll_event) {
-            self.transported(key, event);
+        loop {
             self.flush(key);
+            let Some(event) = self.transport(key).and_then(Association::poll_event) else { break };
+            self.transported(key, event);
+            // What they all come to goes out together.
+            while let Some(event) = self.transport(key).and_then(Association::poll_event) {
+                self.transported(key, event);
+            }
         }
         let Some(session) = self.sessions.get_mut(key) else { return };
         let leaving = match session.phase {
@@ -465,7 +472,7 @@ impl Engine {
                 entry.senders.push_back(key);
             }
         }
-        let wanted = [transport.poll_timeout(), leaving].into_iter().flatten().min();
+        let wanted = soonest([transport.poll_timeout(), leaving]);
         if wanted != session.deadline {
             if let Some(old) = core::mem::replace(&mut session.deadline, wanted) {
                 self.deadlines.remove(&(old, key));

@@ -13,6 +13,7 @@
 
 mod account;
 mod drops;
+mod event;
 mod paths;
 mod receive;
 mod share;
@@ -24,11 +25,12 @@ use alloc::vec::Vec;
 use base::buffer::Bytes;
 use base::ether::{EtherPort, PortState};
 use base::rng::Rng;
-use base::time::{Duration, Instant};
+use base::time::{Duration, Instant, soonest};
 
 pub use self::account::{PathWidth, Stats};
 pub use self::drops::{Dropped, Drops};
-use crate::outbox::{Chunk, Done, Outbox};
+pub use self::event::{Delivery, Event};
+use crate::outbox::{Chunk, Outbox};
 pub use crate::outbox::{HEAD_LEN_MAX, Message, MessageId};
 use crate::path::space::PATH_SHIFT;
 use crate::path::{Outcome, Path, Trail};
@@ -43,6 +45,12 @@ pub const PATHS_MAX: usize = 8;
 
 /// How many events wait for their owner: every exchange ends twice, plus what happens to paths. Bodies likewise.
 const SPENT_MAX: usize = 64;
+
+/// How many heads are kept to be used again: one for each exchange that a target usually allows. Longer ones are not.
+const HEADS_MAX: usize = 128;
+
+/// The room of the usual heads: a command with a CDB of up to 32 bytes, or a response with sense data of as much.
+const HEAD_LEN_USUAL: usize = 64;
 
 /// What an association is to do, as the two ends agreed and as its owner wishes.
 #[derive(Clone, Debug)]
@@ -118,48 +126,6 @@ impl Plan {
     }
 }
 
-/// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// All of a message was acknowledged.
-    Delivered(MessageId),
-    /// A path may be used, for the first time or again.
-    PathUp(u8),
-    /// A path was silent for too long; it is still probed.
-    PathDown(u8),
-    /// A path is gone, whether it was used or not.
-    PathGone(u8),
-    /// The longest frame of a path changed.
-    PathMtu {
-        /// The path.
-        path: u8,
-        /// What it carries now.
-        mtu: usize,
-    },
-    /// What a path carries turned out to be less than our port takes, or to be all of that again.
-    PathWidth {
-        /// The path.
-        path: u8,
-        /// What it carries, and who limits that.
-        width: PathWidth,
-    },
-    /// The peer allows exchanges up to this one, in the space of unprotected or of protected frames.
-    XidLimit {
-        /// Which space.
-        sealed: bool,
-        /// The largest exchange.
-        limit: u32,
-    },
-    /// No path showed a sign of life for too long. Nothing more will happen.
-    Lost,
-    /// The peer acknowledges what it cannot have received. The session should end.
-    Misbehaved,
-    /// What we send has new keys.
-    KeysChanged,
-    /// The keys are used up and could not be changed. The session must end.
-    KeysExhausted,
-}
-
 /// A path as its owner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathView {
@@ -178,6 +144,8 @@ pub struct PathView {
 pub struct Association {
     role: Role,
     plan: Plan,
+    /// After how long without a sign of life a path is asked for one. One end asks well before the other would, so that only one does.
+    sign_after: Duration,
     sid_out: u32,
     sid_in: u32,
     sealer: Sealer,
@@ -195,6 +163,8 @@ pub struct Association {
     outbox: Outbox,
     events: VecDeque<Event>,
     spent: Vec<Bytes>,
+    /// Room for heads, of messages that are done.
+    heads: Vec<Vec<u8>>,
     /// The limits for exchanges in each space: ours, what the peer was told for sure, and the peer's.
     xid_limits: [u32; 2],
     xid_told: [u32; 2],
@@ -234,6 +204,7 @@ impl Association {
         let mut own = Self {
             role,
             plan: plan.clone(),
+            sign_after: plan.lost_after / if role == Role::Initiator { 3 } else { 2 },
             sid_out,
             sid_in,
             sealer: keys
@@ -248,6 +219,7 @@ impl Association {
             outbox: Outbox::default(),
             events: VecDeque::new(),
             spent: Vec::new(),
+            heads: Vec::new(),
             xid_limits: [0; 2],
             xid_told: [0; 2],
             peer_xid_limits: [0; 2],
@@ -280,6 +252,13 @@ impl Association {
     pub fn withdraw(&mut self, id: MessageId) {
         if let Some(message) = self.outbox.withdraw(id.0) {
             self.spend(message);
+        }
+    }
+
+    /// Takes back every message that has an owner.
+    pub fn withdraw_owned(&mut self) {
+        for key in self.outbox.owned().collect::<Vec<_>>() {
+            self.withdraw(MessageId(key));
         }
     }
 
@@ -336,13 +315,23 @@ impl Association {
         self.spent.drain(..)
     }
 
+    /// Returns room for the head of a message, without a new allocation where one before was done with its own.
+    pub fn blank(&mut self) -> Vec<u8> {
+        self.heads.pop().unwrap_or_else(|| Vec::with_capacity(HEAD_LEN_USUAL))
+    }
+
+    /// Returns whether there are such.
+    pub const fn has_spent(&self) -> bool {
+        !self.spent.is_empty()
+    }
+
     /// Returns when [`Self::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.lost {
             return None;
         }
-        let paths = self.paths.iter().filter_map(Path::poll_timeout);
-        paths.chain(self.paths.iter().filter_map(|path| self.next_sign(path))).min()
+        let of = |path: &Path| soonest([path.poll_timeout(), self.next_sign(path)]);
+        self.paths.iter().filter_map(of).min()
     }
 
     /// Takes note that the time came.
@@ -394,9 +383,7 @@ impl Association {
         if path.down || !path.port_up || path.is_waiting() || path.ping_wanted {
             return (!path.down || self.paths.len() == 1).then_some(end);
         }
-        // One end asks well before the other would, so that only one does.
-        let parts = if self.role == Role::Initiator { 3 } else { 2 };
-        Some(path.heard.after(self.plan.lost_after / parts).min(end))
+        Some(path.heard.after(self.sign_after))
     }
 
     /// Asks a silent path for a sign of life, and gives it up in the end.
@@ -449,7 +436,9 @@ impl Association {
             // Perhaps it was what told the peer of new exchanges.
             self.xid_told = [0; 2];
         }
-        self.opener.keep_for(path.probe_timeout().saturating_mul(3));
+        if self.keyed {
+            self.opener.keep_for(path.probe_timeout().saturating_mul(3));
+        }
         if let (Some(since), Some(sent)) = (self.key_unconfirmed, outcome.sealed_at)
             && sent > since
         {
@@ -467,11 +456,7 @@ impl Association {
     }
 
     fn spend(&mut self, message: Message) {
-        for part in message.body.into_parts() {
-            if self.spent.len() < SPENT_MAX {
-                self.spent.push(part);
-            }
-        }
+        spend(&mut self.spent, &mut self.heads, message);
     }
 }
 
@@ -481,10 +466,14 @@ fn split(pn: u64) -> (u8, u64) {
     (path, pn & !(0xff << PATH_SHIFT))
 }
 
-/// Collects what an acknowledgement completes.
-fn collect(events: &mut VecDeque<Event>, spent: &mut Vec<Bytes>, done: Done) {
-    events.push_back(Event::Delivered(MessageId(done.key)));
-    for part in done.message.body.into_parts() {
+/// Keeps what of a message can be used again.
+fn spend(spent: &mut Vec<Bytes>, heads: &mut Vec<Vec<u8>>, message: Message) {
+    let Message { mut head, body, .. } = message;
+    if (1..=HEAD_LEN_USUAL).contains(&head.capacity()) && heads.len() < HEADS_MAX {
+        head.clear();
+        heads.push(head);
+    }
+    for part in body.into_parts() {
         if spent.len() < SPENT_MAX {
             spent.push(part);
         }

@@ -52,13 +52,14 @@ pub struct Message {
     pub good: bool,
     /// Whether it goes out before others.
     pub urgent: bool,
+    /// Whose it is: told again when it was delivered.
+    pub owner: Option<Key>,
 }
 
 impl Message {
     /// Makes a message that is one block.
     pub fn block(cmd: Cmd, xid: u32, tag: u16, level: Level, head: Vec<u8>) -> Self {
-        let (body, off, last, good, urgent) = (DataList::new(), 0, true, false, false);
-        Self { cmd, xid, tag, level, head, data: false, body, off, last, good, urgent }
+        Self { head, data: false, last: true, ..Self::data(cmd, xid, tag, level, 0, DataList::new()) }
     }
 
     /// Returns whether it has no bytes. It is sent all the same, as one frame.
@@ -68,8 +69,9 @@ impl Message {
 
     /// Makes a message that is data.
     pub const fn data(cmd: Cmd, xid: u32, tag: u16, level: Level, off: u32, body: DataList) -> Self {
+        let (last, good, urgent) = (false, false, false);
         let head = Vec::new();
-        Self { cmd, xid, tag, level, head, data: true, body, off, last: false, good: false, urgent: false }
+        Self { cmd, xid, tag, level, head, data: true, body, off, last, good, urgent, owner: None }
     }
 }
 
@@ -172,6 +174,11 @@ impl Outbox {
     /// Takes a message back: what was not sent is not, and what was is not repeated.
     pub(crate) fn withdraw(&mut self, key: Key) -> Option<Message> {
         self.entries.remove(key).map(|entry| entry.message)
+    }
+
+    /// Returns the messages that belong to somebody.
+    pub(crate) fn owned(&self) -> impl Iterator<Item = Key> {
+        self.entries.iter().filter(|(_, entry)| entry.message.owner.is_some()).map(|(key, _)| key)
     }
 
     /// Returns how many messages are not done.

@@ -3,10 +3,11 @@
 use base::planted::{Bug, is};
 use base::time::Instant;
 
-use super::{Association, Dropped, Event, collect, split};
+use super::{Association, Delivery, Dropped, Event, MessageId, spend, split};
 use crate::Role;
 use crate::exchange::numbers::ahead;
 use crate::frame::{Cmd, Flags, Header};
+use crate::outbox::Done;
 use crate::path::space::BadAck;
 use crate::path::{Path, PathAddress};
 use crate::pdu::ack::Ack;
@@ -161,12 +162,17 @@ impl Association {
 
     fn acknowledged(&mut self, (now, came): (Instant, Instant), ack: &Ack<'_>) -> Result<(), Dropped> {
         let (id, _) = split(ack.largest);
-        let (events, spent) = (&mut self.events, &mut self.spent);
+        let (events, spent, heads) = (&mut self.events, &mut self.spent, &mut self.heads);
         let Some(index) = self.paths.iter().position(|path| path.id == id) else { return Ok(()) };
         let path = self.paths.get_mut(index).ok_or(Dropped::NoPath)?;
         let was_good = path.is_good();
+        let mut delivered = |Done { key, message }| {
+            let (owner, body_len) = (message.owner, message.body.len());
+            events.push_back(Event::Delivered(Delivery { message: MessageId(key), owner, body_len }));
+            spend(spent, heads, message);
+        };
         let outcome = path
-            .acknowledge((now, came), ack, &mut self.outbox, &mut |done| collect(events, spent, done))
+            .acknowledge((now, came), ack, &mut self.outbox, &mut delivered)
             .map_err(|BadAck::NeverSent| Dropped::FalseAck);
         let Ok(outcome) = outcome else {
             if self.keyed && !ack.sealed {

@@ -7,7 +7,7 @@ use super::contract::{Refusal, Request, TaskId};
 use super::guard::MAX_PROBES;
 use super::session::{Issue, Phase, Session};
 use super::task::{Task, What, Wire};
-use crate::association::Message;
+use crate::association::{Association, Message};
 use crate::exchange::landing::{to_u32, to_usize};
 use crate::exchange::numbers::{Class, WINDOW, ahead, next};
 use crate::frame::Cmd;
@@ -121,6 +121,7 @@ impl Session {
     fn issue(&mut self, key: Key, class: Class, level: Level) {
         let Some(link) = self.link.as_deref_mut() else { return };
         let first_burst = link.parameters.first_burst;
+        let mut head = link.transport.as_deref_mut().map(Association::blank).unwrap_or_default();
         let issue = link.issue(class);
         let Some(tag) = issue.free.pop() else { return };
         let Some(task) = self.tasks.get_mut(key) else { return issue.free.push(tag) };
@@ -135,7 +136,6 @@ impl Session {
         self.expected = self.expected.saturating_add(to_usize(task.inn.len()));
         // Nobody waits for the exchange before the first.
         let previous = if before == class.start() { 0 } else { before };
-        let mut head = alloc::vec::Vec::with_capacity(64);
         let message = match &task.what {
             What::Command(request) => {
                 let barrier = request.attribute != TaskAttribute::SIMPLE;
@@ -184,9 +184,6 @@ impl Session {
         task.request = None;
         let messages = core::mem::take(&mut task.messages);
         let Some(link) = self.link.as_deref_mut() else { return };
-        for message in &messages {
-            link.sent.remove(message);
-        }
         link.withdrawn.extend(messages);
         link.outgoing.retain(|(other, _)| *other != key);
         let issue = link.issue(wire.class);

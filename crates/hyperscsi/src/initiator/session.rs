@@ -7,12 +7,14 @@ use alloc::vec::Vec;
 use base::arena::{Arena, Key};
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
-use base::time::{Duration, Instant};
+use base::time::{Duration, Instant, soonest};
 
 use super::contract::{Down, Event, Lost, MAX_TASKS, SessionPlan, Stats, Up, Why};
 use super::find::{Finder, transport_path};
 use super::task::Task;
-use crate::association::{Association, Event as Transported, Message, MessageId, PathAddress, PathView};
+use crate::association::{
+    Association, Delivery, Event as Transported, Message, MessageId, PathAddress, PathView,
+};
 use crate::exchange::numbers::{Class, ahead};
 use crate::frame::{BadFrame, Cmd, Header};
 use crate::login::Agreed;
@@ -89,8 +91,6 @@ pub(super) struct Link {
     pub(super) instance: [u8; 16],
     pub(super) parameters: Parameters,
     pub(super) issue: [Issue; 2],
-    /// Whose message is under way.
-    pub(super) sent: BTreeMap<MessageId, Key>,
     /// What is to be sent, for whom, and taken back, once the transport is here.
     pub(super) outgoing: Vec<(Key, Message)>,
     pub(super) withdrawn: Vec<MessageId>,
@@ -196,7 +196,7 @@ impl Session {
             .as_ref()
             .map(|(transport, until)| transport.poll_timeout().unwrap_or(*until).min(*until));
         let patience = self.patience.filter(|_| self.phase == Phase::Away);
-        [transport, parting, patience, self.farewell, self.finder.poll_timeout()].into_iter().flatten().min()
+        soonest([transport, parting, patience, self.farewell, self.finder.poll_timeout()])
     }
 
     /// Takes note that the deadline passed.
@@ -325,7 +325,6 @@ impl Session {
             instance: agreed.instance,
             parameters: agreed.parameters,
             issue: Class::ALL.map(|class| Issue::new(class, exchanges)),
-            sent: BTreeMap::new(),
             outgoing: Vec::new(),
             withdrawn: Vec::new(),
             goodbye: None,
@@ -364,7 +363,6 @@ impl Session {
             let Some(event) = self.transport().and_then(Association::poll_event) else { break };
             self.transported(now, event);
         }
-        self.hand_over();
         self.issue_waiting();
         self.hand_over();
         if self.leaving && self.phase == Phase::Up && self.tasks.is_empty() && self.farewell.is_none() {
@@ -376,14 +374,16 @@ impl Session {
     fn hand_over(&mut self) {
         let Some(link) = self.link.as_deref_mut() else { return };
         let Some(transport) = link.transport.as_deref_mut() else { return };
+        if link.withdrawn.is_empty() && link.outgoing.is_empty() && !transport.has_spent() {
+            return;
+        }
         for message in link.withdrawn.drain(..) {
             transport.withdraw(message);
         }
         for (key, message) in link.outgoing.drain(..) {
             let is_request = message.cmd == Cmd::Request && !message.head.is_empty();
             if let Some(task) = self.tasks.get_mut(key) {
-                let id = transport.send(message);
-                link.sent.insert(id, key);
+                let id = transport.send(Message { owner: Some(key), ..message });
                 task.messages.push(id);
                 task.request = if is_request { Some(id) } else { task.request };
             }
@@ -396,13 +396,14 @@ impl Session {
     fn transported(&mut self, now: Instant, event: Transported) {
         let Some(link) = self.link.as_deref_mut() else { return };
         match event {
-            Transported::Delivered(message) => {
-                if let Some(key) = link.sent.remove(&message)
-                    && let Some(task) = self.tasks.get_mut(key)
-                {
+            Transported::Delivered(Delivery { message, owner: Some(key), .. }) => {
+                if let Some(task) = self.tasks.get_mut(key) {
                     task.messages.retain(|other| *other != message);
                     task.arrived |= task.request.take_if(|request| *request == message).is_some();
-                } else if link.goodbye == Some(message) {
+                }
+            }
+            Transported::Delivered(Delivery { message, owner: None, .. }) => {
+                if link.goodbye == Some(message) {
                     self.end(Down::LoggedOut);
                 }
             }
@@ -469,9 +470,7 @@ impl Session {
     /// Lets the transport of a session that ends carry its last words.
     pub(super) fn part(&mut self, link: Link) {
         if let Some(mut transport) = link.transport {
-            for message in link.sent.into_keys().chain(link.withdrawn) {
-                transport.withdraw(message);
-            }
+            transport.withdraw_owned();
             self.parting = Some((transport, self.now.after(PARTING)));
         }
     }

@@ -11,7 +11,7 @@ use base::buffer::DataList;
 use super::contract::{Down, Event, Finish, SessionId, TaskRef, status};
 use super::engine::Engine;
 use super::exchange::{Ending, Exchange, Holder};
-use crate::association::{Event as Transported, Message, MessageId, PathAddress};
+use crate::association::{Association, Delivery, Event as Transported, Message, PathAddress};
 use crate::exchange::landing::to_usize;
 use crate::frame::Cmd;
 use crate::pdu::abort::{Abort, AbortResult};
@@ -126,14 +126,14 @@ impl Engine {
         });
         let Some(session) = self.sessions.get_mut(key) else { return };
         let Some(transport) = session.transport.as_deref_mut() else { return };
-        for message in session.withdrawn.drain(..) {
+        while let Some(message) = session.withdrawn.pop() {
             transport.withdraw(message);
         }
         if let Some(message) = session.farewell.take() {
             session.last_words = Some(transport.send(message));
         }
-        for part in transport.spent() {
-            self.pool.recycle(part);
+        if transport.has_spent() {
+            transport.spent().for_each(|part| self.pool.recycle(part));
         }
         let depth = if pressed { DEPTH_UNDER_PRESSURE } else { u32::from(session.parameters.exchanges) };
         // A class that nobody uses is not told of: both ends know how it begins.
@@ -146,15 +146,14 @@ impl Engine {
         exchange.listed = false;
         let Some(state) = self.sessions.get_mut(session) else { return };
         let Some(transport) = state.transport.as_deref_mut() else { return };
-        let mut send = |message: Message, bytes: usize, exchange: &mut Exchange| {
-            let id = transport.send(message);
-            exchange.messages.push(id);
-            state.sent.insert(id, (key, bytes));
+        let send = |transport: &mut Association, message: Message, exchange: &mut Exchange| {
+            exchange.messages.push(transport.send(Message { owner: Some(key), ..message }));
         };
         for ready in core::mem::take(&mut exchange.out.ready) {
-            let message =
-                words(exchange, Cmd::Reply, exchange.level, |out| Reply::TransferReady(ready).encode(out));
-            send(message, 0, exchange);
+            let message = words(transport.blank(), exchange, Cmd::Reply, exchange.level, |out| {
+                Reply::TransferReady(ready).encode(out)
+            });
+            send(transport, message, exchange);
         }
         let rides = match &exchange.ending {
             Some(Ending::Status { status: status::GOOD, sense, transferable, .. }) => {
@@ -175,7 +174,7 @@ impl Engine {
             exchange.inn.unacknowledged += len;
             state.traffic.data_in_bytes += len as u64;
             self.stats.data_in_bytes += len as u64;
-            send(message, len, exchange);
+            send(transport, message, exchange);
         }
         let Some(ending) = exchange.ending.as_ref().filter(|_| !exchange.answered) else { return };
         if rides {
@@ -193,34 +192,35 @@ impl Engine {
                     transferable: *transferable,
                     sense,
                 };
-                words(exchange, Cmd::Reply, level, |out| Reply::Response(response).encode(out))
+                words(transport.blank(), exchange, Cmd::Reply, level, |out| {
+                    Reply::Response(response).encode(out)
+                })
             }
             Ending::Managed(result) => {
-                words(exchange, Cmd::Reply, exchange.level, |out| Reply::Managed(*result).encode(out))
+                words(transport.blank(), exchange, Cmd::Reply, exchange.level, |out| {
+                    Reply::Managed(*result).encode(out)
+                })
             }
             Ending::GivenUp(result) => {
                 // What is under way means nothing any more.
-                for message in exchange.messages.drain(..) {
-                    freed += state.sent.remove(&message).map_or(0, |(_, bytes)| bytes);
-                    state.withdrawn.push(message);
-                }
-                exchange.inn.unacknowledged = 0;
+                state.withdrawn.extend(exchange.messages.drain(..));
+                freed = core::mem::take(&mut exchange.inn.unacknowledged);
                 exchange.inn.reserved = exchange.inn.reserved.saturating_sub(freed);
                 let level = exchange.level.max(safe);
-                words(exchange, Cmd::Abort, level, |out| Abort::GivenUp(*result).encode(out))
+                words(transport.blank(), exchange, Cmd::Abort, level, |out| {
+                    Abort::GivenUp(*result).encode(out)
+                })
             }
         };
         exchange.answered = true;
-        let id = transport.send(message);
-        exchange.messages.push(id);
-        state.sent.insert(id, (key, 0));
+        send(transport, message, exchange);
         self.give_answers(session, freed);
     }
 
     /// Takes what a session's transport says.
     pub(super) fn transported(&mut self, key: Key, event: Transported) {
         match event {
-            Transported::Delivered(message) => self.acknowledged(key, message),
+            Transported::Delivered(delivery) => self.acknowledged(key, &delivery),
             Transported::Lost => self.end_session(key, Down::PathLost),
             Transported::Misbehaved => self.end_session(key, Down::Misbehaved),
             Transported::KeysChanged => self.stats.key_updates += 1,
@@ -242,20 +242,23 @@ impl Engine {
         }
     }
 
-    fn acknowledged(&mut self, session: Key, message: MessageId) {
+    fn acknowledged(&mut self, session: Key, delivery: &Delivery) {
         let Some(state) = self.sessions.get_mut(session) else { return };
-        if state.last_words == Some(message) {
+        if state.last_words == Some(delivery.message) {
             state.phase = super::session::Phase::Over;
         }
-        let Some((key, bytes)) = state.sent.remove(&message) else { return };
-        self.release(session, key, message, bytes);
+        if let Some(key) = delivery.owner {
+            self.release(session, key, delivery);
+        }
     }
 
-    /// Takes note that a message is under way no more.
-    fn release(&mut self, session: Key, key: Key, message: MessageId, bytes: usize) {
+    /// Takes note that a message is under way no more, unless it was taken back.
+    fn release(&mut self, session: Key, key: Key, delivery: &Delivery) {
         let Some(exchange) = self.exchanges.get_mut(key) else { return };
-        exchange.messages.retain(|other| *other != message);
-        exchange.inn.unacknowledged = exchange.inn.unacknowledged.saturating_sub(bytes);
+        let at = exchange.messages.iter().position(|message| *message == delivery.message);
+        let Some(at) = at else { return };
+        exchange.messages.remove(at);
+        exchange.inn.unacknowledged = exchange.inn.unacknowledged.saturating_sub(delivery.body_len);
         let spare = exchange.inn.spare();
         let over = exchange.answered && exchange.messages.is_empty();
         self.give_answers(session, spare);
@@ -277,9 +280,6 @@ impl Engine {
             }
             state.wishes.retain(|other| *other != key);
             state.tasks = state.tasks.saturating_sub(1);
-            for message in &exchange.messages {
-                state.sent.remove(message);
-            }
             state.withdrawn.extend(exchange.messages);
         }
         self.give_data_out(session, freed);
@@ -292,8 +292,13 @@ impl Engine {
 const DEPTH_UNDER_PRESSURE: u32 = 4;
 
 /// Makes a message of words alone, which fit into one frame.
-fn words(exchange: &Exchange, cmd: Cmd, level: Level, encode: impl FnOnce(&mut Vec<u8>)) -> Message {
-    let mut head = Vec::new();
+fn words(
+    mut head: Vec<u8>,
+    exchange: &Exchange,
+    cmd: Cmd,
+    level: Level,
+    encode: impl FnOnce(&mut Vec<u8>),
+) -> Message {
     encode(&mut head);
     let mut message = Message::block(cmd, exchange.xid, exchange.tag.unwrap_or_default(), level, head);
     message.urgent = cmd == Cmd::Abort;

@@ -252,7 +252,6 @@ impl Engine {
             withdrawn: Vec::new(),
             farewell: None,
             last_words: None,
-            sent: BTreeMap::new(),
             stirred: false,
             ports: Vec::new(),
             deadline: None,

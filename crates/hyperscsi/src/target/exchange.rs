@@ -1,6 +1,5 @@
 //! An exchange as the target sees it: what of it came, what of it is to go, and how it ended.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use base::arena::Key;
@@ -61,7 +60,7 @@ pub(super) enum What {
     /// Not known: the request did not come.
     Unknown,
     /// A command, until it is handed up.
-    Command(Box<Command>),
+    Command(Command),
     /// A command that was handed up.
     Started,
     /// A task management function, with the exchange that it means.

@@ -1,8 +1,6 @@
 //! What arrives in a session: requests become exchanges, each once; the rest finds its exchange, or is counted and
 //! forgotten.
 
-use alloc::boxed::Box;
-
 use base::arena::Key;
 use base::planted::{Bug, is};
 use base::time::Instant;
@@ -212,7 +210,7 @@ impl Engine {
             }
         };
         exchange.out.waits = false;
-        exchange.what = What::Command(Box::new(command));
+        exchange.what = What::Command(command);
         match ending {
             Some(ending) => {
                 self.stats.busy += u64::from(is_busy(&ending));

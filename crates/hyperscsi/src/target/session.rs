@@ -1,7 +1,7 @@
 //! One session as the target sees it.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use base::arena::{Arena, Key};
@@ -43,8 +43,6 @@ pub(super) struct Session {
     /// What is said at the end, once the transport is here, and then its message.
     pub(super) farewell: Option<Message>,
     pub(super) last_words: Option<MessageId>,
-    /// Whose message is under way, and how many bytes of data are in it.
-    pub(super) sent: BTreeMap<MessageId, (Key, usize)>,
     /// Whether it stands in the engine's list of those to be looked after.
     pub(super) stirred: bool,
     /// The ports for which it stands in the engine's lists.

@@ -12,7 +12,7 @@ use netem::frame::{FrameLink, FramePlan};
 use netem::odds::Span;
 
 use crate::Role;
-use crate::association::{Association, Event, Message, MessageId, PathAddress, Plan};
+use crate::association::{Association, Delivery, Event, Message, MessageId, PathAddress, Plan};
 use crate::frame::{Cmd, Flags, Header};
 use crate::path::ranges::Ranges;
 use crate::pdu::parameters::{Parameters, Repair};
@@ -244,6 +244,7 @@ impl Pair {
             last: true,
             good,
             urgent: self.dice.chance(1, 50),
+            owner: None,
         };
         let expected = Expected { head, off, at: at + 300, len, good, got: Ranges::new(), done: false };
         self.sides[1 - side].expected.insert(xid, expected);
@@ -371,7 +372,7 @@ impl Pair {
         let [a, b] = &mut self.sides;
         let (side, other) = if index == 0 { (a, b) } else { (b, a) };
         while let Some(event) = side.association.poll_event() {
-            if let Event::Delivered(id) = event {
+            if let Event::Delivered(Delivery { message: id, .. }) = event {
                 let xid =
                     side.ids.remove(&id).unwrap_or_else(|| panic!("seed {}: acknowledged twice", self.seed));
                 let expected = other.expected.get_mut(&xid).unwrap();

@@ -41,6 +41,8 @@ pub struct Engine {
     /// Sessions to be looked after.
     pub(super) stirred: VecDeque<Key>,
     pub(super) deadlines: BTreeSet<(Instant, Key)>,
+    /// Room for those whose deadline passed.
+    due: Vec<Key>,
     /// Memory for data that comes unasked, for data that we ask for, and for answers.
     pub(super) unasked: Budget,
     pub(super) asked: Budget,
@@ -168,6 +170,7 @@ impl Engine {
             events: VecDeque::new(),
             stirred: VecDeque::new(),
             deadlines: BTreeSet::new(),
+            due: Vec::new(),
             unasked: Budget::new(limits.data_out_bytes_max / 2),
             asked: Budget::new(limits.data_out_bytes_max / 2),
             answers: Budget::new(limits.data_in_bytes_max),
@@ -368,15 +371,16 @@ impl Engine {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         self.door.handle_timeout(now);
-        let due: Vec<Key> =
-            self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| *key).collect();
-        for key in due {
+        let mut due = core::mem::take(&mut self.due);
+        due.extend(self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| *key));
+        for key in due.drain(..) {
             if let Some(transport) = self.transport(key) {
                 transport.handle_timeout(now);
             }
             self.sweep(key);
             self.stir_session(key);
         }
+        self.due = due;
     }
 
     /// Returns the sessions, in the order of their indices.

@@ -30,7 +30,7 @@ use self::lost::{Lost, again};
 use self::pmtu::Pmtu;
 use self::rtt::{Rtt, Trip};
 use self::space::{BadAck, Carried, Incoming, Outgoing, Sent, State};
-pub(crate) use self::trail::Trail;
+pub(crate) use self::trail::{FAR_MAX, Trail};
 use crate::association::{PathWidth, Plan};
 use crate::outbox::{Chunk, Done, HEAD_LEN_MAX, Outbox};
 use crate::pdu::ack::{Ack, PN_COUNT_MASK};

@@ -10,7 +10,7 @@ use base::time::Instant;
 
 use super::{Association, Event, PATHS_MAX};
 use crate::Role;
-use crate::path::{Path, PathAddress, Trail};
+use crate::path::{FAR_MAX, Path, PathAddress, Trail};
 
 impl Association {
     /// Takes note of a port, or of what changed about it. A new association is to be told of every port that is up: the
@@ -161,7 +161,7 @@ impl Association {
         let last = self.trails.get(&id).map_or(Some(0), |(left, trail)| {
             trail.come.get(lane).copied().filter(|_| now.since(*left) >= self.plan.lost_after)
         });
-        self.role == Role::Target && last.is_some_and(|last| pn > last)
+        self.role == Role::Target && last.is_some_and(|last| (last + 1..FAR_MAX).contains(&pn))
     }
 
     fn paths_max(&self) -> usize {

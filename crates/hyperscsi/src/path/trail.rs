@@ -16,7 +16,7 @@ impl Path {
     /// Returns whether a frame may have a number as large as this. Who heard nothing for long sends nothing but probes, and may
     /// have sent any number of them; in the space where all that comes is the peer's, that harms nothing.
     pub(crate) fn admits(&self, lane: usize, pn: u64, keyed: bool) -> bool {
-        let far = (self.down || self.unheard) && lane == usize::from(keyed);
+        let far = (self.down || self.unheard) && lane == usize::from(keyed) && pn < FAR_MAX;
         pn > 0 && (far || self.spaces.get(lane).is_some_and(|space| space.come.grant.admits(pn)))
     }
 
@@ -35,6 +35,9 @@ impl Path {
     }
 }
 
+/// How far numbers may jump: more than any life is long, and far enough from where they end that limits fit behind them.
+pub(crate) const FAR_MAX: u64 = 1 << 55;
+
 #[cfg(test)]
 mod tests {
     use base::ether::{EtherPort, Mac, PortState};
@@ -44,6 +47,7 @@ mod tests {
     use crate::association::Plan;
     use crate::path::PathAddress;
     use crate::path::credit::BEYOND_MAX;
+    use crate::pdu::ack::PN_COUNT_MASK;
     use crate::pdu::parameters::Parameters;
 
     #[test]
@@ -71,5 +75,6 @@ mod tests {
         path.unheard = true;
         assert_eq!([far(&path, 0), far(&path, 1)], [(true, false), (true, true)]);
         assert!(!path.admits(0, 0, false) && path.admits(0, 1 << 50, false));
+        assert!(!path.admits(0, PN_COUNT_MASK, false) && !path.admits(1, PN_COUNT_MASK, true));
     }
 }

@@ -62,14 +62,21 @@ pub fn write(level: Level, line: Arguments<'_>) {
     } else {
         LINES.swap(0, Ordering::Relaxed).saturating_sub(LINES_PER_SECOND_MAX)
     };
-    let mut err = std::io::stderr().lock();
-    // A log that cannot be written must not take the service down.
+    let mut text = String::new();
     if dropped > 0 {
-        let _ = writeln!(err, "{} warn  {dropped} more lines were left out", stamp(now));
+        text += &formatted(now, Level::Warn, format_args!("{dropped} more lines were left out"));
     }
     if LINES.fetch_add(1, Ordering::Relaxed) < LINES_PER_SECOND_MAX || level == Level::Error {
-        let _ = writeln!(err, "{} {:5} {line}", stamp(now), level.name());
+        text += &formatted(now, level, line);
     }
+    // Stderr has no buffer. Whole lines go out in one call, so that what others write to the same file stands between them.
+    // A log that cannot be written must not take the service down.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Makes a line of the log.
+fn formatted(now: Duration, level: Level, line: Arguments<'_>) -> String {
+    format!("{} {:5} {line}\n", stamp(now), level.name())
 }
 
 /// Formats a moment in UTC: `2026-11-20T20:26:52.123Z`.

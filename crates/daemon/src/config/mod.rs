@@ -24,6 +24,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -95,11 +96,14 @@ impl Config {
 
 fn read(file: &Path) -> Result<(String, u32), String> {
     let cannot = |error: std::io::Error| format!("cannot read: {}", crate::os_error(&error));
-    let meta = file.metadata().map_err(cannot)?;
-    if meta.len() > FILE_LEN_MAX {
+    let opened = std::fs::File::open(file).map_err(cannot)?;
+    let meta = opened.metadata().map_err(cannot)?;
+    // Pipes and devices have no length to look at; some of them have no end.
+    let mut bytes = Vec::new();
+    opened.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_LEN_MAX {
         return Err(format!("longer than {}", show_size(FILE_LEN_MAX)));
     }
-    let bytes = std::fs::read(file).map_err(cannot)?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let line =
             error.as_bytes().iter().take(error.utf8_error().valid_up_to()).filter(|b| **b == b'\n').count();

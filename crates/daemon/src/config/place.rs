@@ -98,16 +98,21 @@ impl Report {
         self.warnings.insert(Mistake { place: Some(place.clone()), message: message.into() });
     }
 
-    fn line(&self, f: &mut fmt::Formatter<'_>, mistake: &Mistake, kind: &str) -> fmt::Result {
-        match (&mistake.place, &self.file) {
-            (Some(Place::Flag(flag)), _) => write!(f, "{flag}: ")?,
+    /// Returns what deserves a look, for a log, whose lines say by themselves that they warn.
+    pub fn warning_lines(&self) -> impl Iterator<Item = String> {
+        self.warnings.iter().map(|warning| self.line(warning, ""))
+    }
+
+    fn line(&self, mistake: &Mistake, kind: &str) -> String {
+        let place = match (&mistake.place, &self.file) {
+            (Some(Place::Flag(flag)), _) => format!("{flag}: "),
             (Some(Place::File { line, column }), Some(file)) => {
-                write!(f, "{}:{line}:{column}: ", file.display())?;
+                format!("{}:{line}:{column}: ", file.display())
             }
-            (_, Some(file)) => write!(f, "{}: ", file.display())?,
-            (_, None) => {}
-        }
-        writeln!(f, "{kind}{}", mistake.message)
+            (_, Some(file)) => format!("{}: ", file.display()),
+            (_, None) => String::new(),
+        };
+        format!("{place}{kind}{}", mistake.message)
     }
 }
 
@@ -115,10 +120,10 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for mistake in &self.mistakes {
-            self.line(f, mistake, "")?;
+            writeln!(f, "{}", self.line(mistake, ""))?;
         }
         for warning in &self.warnings {
-            self.line(f, warning, "warning: ")?;
+            writeln!(f, "{}", self.line(warning, "warning: "))?;
         }
         Ok(())
     }

@@ -169,7 +169,7 @@ impl Daemon {
     fn try_reload(&mut self) -> Result<String, String> {
         let Loaded { config, report } =
             Config::load(&self.flags, &self.around).map_err(|report| report.to_string())?;
-        for line in report.to_string().lines() {
+        for line in report.warning_lines() {
             crate::warning!("{line}");
         }
         let old = Arc::clone(&self.blueprint.config);

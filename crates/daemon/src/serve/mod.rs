@@ -95,7 +95,7 @@ pub fn serve(flags: Flags, around: Surroundings, started: impl FnOnce(&Started))
     }
     let loaded = Config::load(&flags, &around).map_err(ServeError::Config)?;
     crate::log::set_level(loaded.config.log);
-    for line in loaded.report.to_string().lines() {
+    for line in loaded.report.warning_lines() {
         crate::warning!("{line}");
     }
     make_room(&loaded.config);

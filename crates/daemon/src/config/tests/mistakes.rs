@@ -116,6 +116,7 @@ fn a_file_that_is_none_is_reported_without_a_place() {
         "DIR/missing.toml: cannot read: no such file or directory",
     );
     check(&load(scratch.path().to_path_buf()), "DIR: cannot read: is a directory");
+    check(&load(PathBuf::from("/dev/zero")), "/dev/zero: longer than 8M");
     check(&load(scratch.file("bad.toml", b"a = 1\n# \xff\n", 0o600)), "DIR/bad.toml: not UTF-8 (on line 2)");
     check(&scratch.mistakes(""), "DIR/targe.toml:1:1: the configuration has no \"target\"");
 }

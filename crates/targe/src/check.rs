@@ -24,10 +24,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
                 let count =
                     |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
                 let luns = config.targets.iter().map(|target| target.luns.len()).sum();
-                let what =
-                    [(config.portals.len(), "portal"), (config.targets.len(), "target"), (luns, "LUN")]
-                        .map(|(n, noun)| count(n, noun))
-                        .join(", ");
+                let groups = config.frames.as_ref().map(|frames| (frames.groups.len(), "HyperSCSI group"));
+                let portals = Some((config.portals.len(), "portal"));
+                let portals = portals.filter(|(n, _)| *n > 0 || groups.is_none());
+                let rest = [(config.targets.len(), "target"), (luns, "LUN")];
+                let what: Vec<String> =
+                    portals.into_iter().chain(groups).chain(rest).map(|(n, noun)| count(n, noun)).collect();
+                let what = what.join(", ");
                 print(&format!("{}: ok: {what}\n", args.file.display()));
             }
             Ok(())

@@ -18,6 +18,8 @@ const INTERFACE_LEN_MAX: usize = 15;
 pub(super) struct FrameGroups {
     pub(super) frames: Option<Frames>,
     places: BTreeMap<String, usize>,
+    /// Where each is written.
+    written: Vec<Place>,
 }
 
 pub(super) fn resolve(
@@ -26,7 +28,7 @@ pub(super) fn resolve(
     around: &Surroundings,
     report: &mut Report,
 ) -> FrameGroups {
-    let mut groups = FrameGroups { frames: None, places: BTreeMap::new() };
+    let mut groups = FrameGroups { frames: None, places: BTreeMap::new(), written: Vec::new() };
     let Some(written) = written else { return groups };
     let mut frames = Frames { interfaces: Vec::new(), groups: Vec::new() };
     for name in &written.interfaces {
@@ -62,6 +64,7 @@ pub(super) fn resolve(
             continue;
         };
         groups.places.insert(name.value.clone(), frames.groups.len());
+        groups.written.push(name.place.clone());
         frames.groups.push(resolve_group(known, &group, &frames.interfaces, around, report));
     }
     groups.frames = Some(frames);
@@ -113,6 +116,26 @@ impl FrameGroups {
             }
         }
         set
+    }
+
+    /// Ends: warns of groups that find no target, and of targets that nobody can reach.
+    pub(super) fn finish(&self, targets: &[(GroupSet, Place)], portals: &[Portal], report: &mut Report) {
+        // What has mistakes is odd because of them: a group by a wrong name is no group.
+        let Some(frames) = self.frames.as_ref().filter(|_| report.is_clean()) else { return };
+        for (at, (group, place)) in frames.groups.iter().zip(&self.written).enumerate() {
+            if !targets.iter().any(|(exported, _)| exported.has(at)) {
+                report.warn(
+                    place,
+                    format!("no target is exported to group \"{}\" (by its \"groups\")", group.name),
+                );
+            }
+        }
+        for (_, place) in
+            targets.iter().filter(|(exported, _)| *exported == GroupSet::NONE && portals.is_empty())
+        {
+            report
+                .warn(place, "nobody reaches this target: there is no \"portal\", and it has no \"groups\"");
+        }
     }
 
     /// Says when a LUN wants what nobody can give: protection that iSCSI has not, from groups that have no keys.

@@ -59,7 +59,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         None => Auth::None,
     };
     let mut names = BTreeMap::new();
-    let mut targets = Vec::new();
+    let (mut targets, mut exports) = (Vec::new(), Vec::new());
     let usual = session::limits(root.queue_depth, root.nop_interval, root.nop_timeout, None);
     for target in root.targets {
         let name = target_name(target.name.as_ref(), &mut names, report);
@@ -68,6 +68,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         let exported = frames.set(&target.groups, report);
         let luns = pool.target_luns(label, scope.as_deref(), target.luns, &frames, report);
         frames.check(&luns.mapped, exported, &target.place, report);
+        exports.push((exported, target.place));
         let auth = target.auth.map_or(Auth::None, |auth| access::auth(auth, around, report));
         let acl = target.acl.map(|acl| access::acl(acl, &luns, &auth, &groups, around, report));
         let portals = portals.of_target(target.portals, report);
@@ -91,6 +92,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
             acl,
         });
     }
+    frames.finish(&exports, &portals.list, report);
     let units = pool.finish(report);
     let state_dir = root.state_dir.as_ref().map(|path| around.absolute(&path.value));
     let admin_socket = match (root.admin_socket, &state_dir, &around.admin_socket) {

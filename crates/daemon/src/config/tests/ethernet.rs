@@ -27,6 +27,7 @@ fn hyperscsi_has_interfaces_groups_and_levels() {
         ]
         [[target]]
         name = "iqn.2001-04.com.example:b"
+        groups = ["Lager 7"]
         lun = [{ type = "ram", size = "1M" }]
         "#,
     );
@@ -42,9 +43,31 @@ fn hyperscsi_has_interfaces_groups_and_levels() {
     assert_eq!(**secret.password.as_ref().unwrap().0, *b"correct horse battery");
     assert!(!format!("{secret:?}").contains("horse"));
     let [a, b] = config.targets.as_slice() else { panic!("two targets") };
-    assert_eq!((a.groups, b.groups), (GroupSet::NONE.with(0).with(1), GroupSet::NONE));
+    assert_eq!((a.groups, b.groups), (GroupSet::NONE.with(0).with(1), GroupSet::NONE.with(0)));
     let levels: Vec<_> = a.luns.iter().map(|lun| (lun.protection, lun.groups)).collect();
     assert_eq!(levels, [(Level::None, GroupSet::ALL), (Level::Encrypt, GroupSet::NONE.with(1))]);
+}
+
+#[test]
+fn a_group_without_a_target_and_a_target_without_a_group_are_odd() {
+    let scratch = Scratch::new();
+    let text = r#"
+        [hyperscsi]
+        interfaces = ["eth0"]
+        [[hyperscsi.group]]
+        name = "backup"
+        [[target]]
+        name = "iqn.2001-04.com.example:a"
+        lun = [{ type = "ram", size = "1M" }]
+        "#;
+    let report = scratch.load(text).unwrap().report;
+    check(
+        &scratch.told(&report),
+        "DIR/targe.toml:5:16: warning: no target is exported to group \"backup\" (by its \"groups\")\n\
+         DIR/targe.toml:6:9: warning: nobody reaches this target: there is no \"portal\", and it has no \"groups\"",
+    );
+    let log: Vec<String> = report.warning_lines().collect();
+    assert!(log.len() == 2 && !log.concat().contains("warning"), "a log says so by itself: {log:?}");
 }
 
 #[test]

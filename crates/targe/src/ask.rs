@@ -1,7 +1,7 @@
 //! `targe status`, `sessions` and `luns`: questions to the running daemon.
 
 use daemon::admin::api::{
-    FrameRepairs, FrameSession, Luns, Method, Path, Repairs, Session, Sessions, Status,
+    FrameRepairs, FrameSession, Group, Luns, Method, Path, Repairs, Session, Sessions, Status,
 };
 use daemon::admin::client::ask;
 use daemon::config::{Surroundings, show_size};
@@ -21,6 +21,17 @@ pub(crate) fn status(args: &AskArgs) -> Result<(), Failure> {
 pub(crate) fn sessions(args: &AskArgs) -> Result<(), Failure> {
     let Some(answer) = question(args, Method::Sessions)? else { return Ok(()) };
     let Sessions { sessions, hyperscsi } = parse(answer)?;
+    if !sessions.is_empty() || hyperscsi.is_empty() {
+        print(&connected_sessions(&sessions).to_string());
+    }
+    if !hyperscsi.is_empty() {
+        let gap = if sessions.is_empty() { "" } else { "\n" };
+        print(&format!("{gap}HyperSCSI\n{}", frame_sessions(&hyperscsi)));
+    }
+    Ok(())
+}
+
+fn connected_sessions(sessions: &[Session]) -> Table {
     let mut table = Table::new(&[
         "TARGET",
         "INITIATOR",
@@ -34,7 +45,7 @@ pub(crate) fn sessions(args: &AskArgs) -> Result<(), Failure> {
         "RECEIVED",
         "REPAIRED",
     ]);
-    for session in &sessions {
+    for session in sessions {
         table.row(&[
             session.target.as_deref().unwrap_or("(discovery)"),
             &session.initiator,
@@ -49,11 +60,7 @@ pub(crate) fn sessions(args: &AskArgs) -> Result<(), Failure> {
             &repaired(&session.repairs),
         ]);
     }
-    print(&table.to_string());
-    if !hyperscsi.is_empty() {
-        print(&format!("\nHyperSCSI\n{}", frame_sessions(&hyperscsi)));
-    }
-    Ok(())
+    table
 }
 
 fn frame_sessions(sessions: &[FrameSession]) -> Table {
@@ -64,6 +71,7 @@ fn frame_sessions(sessions: &[FrameSession]) -> Table {
         "ISID",
         "GROUP",
         "PASSWORD",
+        "PROTECTION",
         "TASKS",
         "COMMANDS",
         "SENT",
@@ -86,7 +94,8 @@ fn frame_sessions(sessions: &[FrameSession]) -> Table {
             &session.paths.iter().map(path).collect::<Vec<_>>().join(" "),
             &session.isid,
             &session.group,
-            if session.authenticated { "yes" } else { "no" },
+            yes_or_no(session.authenticated),
+            &session.protection,
             &session.tasks.to_string(),
             &session.commands.to_string(),
             &session.data_in_bytes.to_string(),
@@ -225,14 +234,34 @@ fn show_status(status: &Status) -> String {
         let text = format!("{text}{frames}");
         head.row(&["reactor", &text]);
     }
+    let mut tables = Vec::new();
     if !status.interfaces.is_empty() {
-        let repaired = frames_repaired(&status.hyperscsi.repairs);
-        head.row(&["HyperSCSI", &format!("on {}, frames: {repaired}", status.interfaces.join(", "))]);
+        let done = &status.hyperscsi;
+        let handshakes = in_words(&[
+            (done.handshakes_refused, "refused"),
+            (done.handshakes_unfinished, "unfinished"),
+            (done.handshakes_put_off, "put off"),
+        ]);
+        head.row(&["HyperSCSI", &format!("on {}", status.interfaces.join(", "))]);
+        head.row(&["  handshakes", &handshakes]);
+        let commands = in_words(&[
+            (done.commands, "taken"),
+            (done.refused_level, "refused for want of protection"),
+            (done.busy, "BUSY"),
+        ]);
+        head.row(&["  commands", &commands]);
+        head.row(&["  frames", &frames_repaired(&done.repairs)]);
     }
-    let mut portals = Table::new(&["PORTAL", "TAG", "ANNOUNCED AS"]);
-    for portal in &status.portals {
-        let announce = portal.announce.as_deref().unwrap_or("itself");
-        portals.row(&[&portal.listen, &portal.tag.to_string(), announce]);
+    if !status.portals.is_empty() {
+        let mut portals = Table::new(&["PORTAL", "TAG", "ANNOUNCED AS"]);
+        for portal in &status.portals {
+            let announce = portal.announce.as_deref().unwrap_or("itself");
+            portals.row(&[&portal.listen, &portal.tag.to_string(), announce]);
+        }
+        tables.push(portals);
+    }
+    if !status.groups.is_empty() {
+        tables.push(show_groups(&status.groups));
     }
     let mut targets = Table::new(&["TARGET", "LUNS", "SESSIONS", "ALIAS"]);
     for target in &status.targets {
@@ -244,7 +273,27 @@ fn show_status(status: &Status) -> String {
             target.alias.as_deref().unwrap_or(""),
         ]);
     }
-    format!("{head}\n{portals}\n{targets}")
+    tables.push(targets);
+    tables.iter().fold(head.to_string(), |text, table| format!("{text}\n{table}"))
+}
+
+fn show_groups(groups: &[Group]) -> Table {
+    let mut table = Table::new(&["GROUP", "PASSWORD", "PROTECTION", "INTERFACES", "TARGETS", "SESSIONS"]);
+    for group in groups {
+        table.row(&[
+            &group.name,
+            yes_or_no(group.password),
+            &group.protection,
+            &group.interfaces.join(", "),
+            &group.targets.to_string(),
+            &group.sessions.to_string(),
+        ]);
+    }
+    table
+}
+
+const fn yes_or_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
 }
 
 /// Writes a span in its two largest units.

@@ -213,6 +213,8 @@ object! {
         portals: Vec<Portal>,
         /// The names of the Ethernet interfaces that HyperSCSI is served on.
         interfaces: Vec<String>,
+        /// The HyperSCSI groups.
+        groups: Vec<Group>,
         /// What HyperSCSI did, since the start, in sessions at hand and gone.
         hyperscsi: FrameTotals,
         /// The targets.
@@ -243,6 +245,24 @@ object! {
         announce: Option<String>,
         /// The portal group tag.
         tag: u16,
+    }
+}
+
+object! {
+    /// A HyperSCSI group.
+    Group {
+        /// Its name.
+        name: String,
+        /// Whether it has a password.
+        password: bool,
+        /// The least protection of whatever its members do: `none`, `integrity` or `encrypt`.
+        protection: String,
+        /// The names of the interfaces on which it is served.
+        interfaces: Vec<String>,
+        /// How many targets are exported to it.
+        targets: u32,
+        /// Sessions now.
+        sessions: u32,
     }
 }
 
@@ -315,6 +335,9 @@ object! {
         group: String,
         /// Whether the initiator proved that it knows the group's password; without that nothing is protected.
         authenticated: bool,
+        /// The least protection of whatever it does, as its group demands now: `none`, `integrity` or `encrypt`. A LUN can
+        /// demand more.
+        protection: String,
         /// How many tasks are open.
         tasks: u32,
         /// SCSI commands so far.

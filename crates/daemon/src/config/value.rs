@@ -108,6 +108,11 @@ pub struct Frames {
 impl Frames {
     /// The portal group tags, so to speak, of the target ports that HyperSCSI groups come through.
     pub const PORT_TAGS: std::ops::RangeInclusive<u16> = 0x8000..=0xffff;
+
+    /// Returns the least protection of whatever the members of a group do; `none` of one that is gone.
+    pub fn least(&self, name: &str) -> Level {
+        self.groups.iter().find(|group| *group.name == *name).map_or(Level::None, |group| group.least)
+    }
 }
 
 /// The most groups: what a [`GroupSet`] can tell apart.

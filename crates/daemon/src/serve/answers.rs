@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use drivers::mailbox::Handle;
 use hyperscsi::association::{Drops, PathTotals, PathView};
+use hyperscsi::seal::Level;
 use iscsi::negotiate::Digest;
 use iscsi::target::contract::{self, ConnectionView};
 use serde::Serialize;
@@ -17,11 +18,11 @@ use super::blueprint::Blueprint;
 use super::member::{FrameReport, Member, UnitView};
 use super::reactors::{Facts, Running};
 use crate::admin::api::{
-    Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Lun, Luns, Method, Path, Portal,
-    Reactor, Reload, Repairs, Session, Sessions, Status, Target, VERSION,
+    Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Lun, Luns, Method, Path,
+    Portal, Reactor, Reload, Repairs, Session, Sessions, Status, Target, VERSION,
 };
 use crate::admin::server::Answers;
-use crate::config::Flags;
+use crate::config::{Config, Flags, Frames};
 
 /// How long all reactors together may take. Less than a client waits.
 const REACTORS_MAX: Duration = Duration::from_secs(5);
@@ -113,6 +114,7 @@ impl Shared {
                 .collect(),
             hyperscsi: hyperscsi.iter().fold(FrameTotals::NONE, FrameTotals::with),
             interfaces: current.blueprint.interfaces.iter().map(|(_, name)| name.clone()).collect(),
+            groups: config.frames.iter().flat_map(|known| groups(config, known, &frames)).collect(),
             targets: config
                 .targets
                 .iter()
@@ -135,9 +137,12 @@ impl Shared {
         frames.sort_by(|(a, _), (b, _)| {
             (&a.target, &a.initiator, a.isid).cmp(&(&b.target, &b.initiator, b.isid))
         });
+        let current = self.current();
+        let config = &current.blueprint.config;
+        let least = |group: &str| config.frames.as_ref().map_or(Level::None, |frames| frames.least(group));
         Ok(Sessions {
             sessions: reports.into_iter().map(session).collect(),
-            hyperscsi: frames.into_iter().map(frame_session).collect(),
+            hyperscsi: frames.into_iter().map(|one| frame_session(one, &least)).collect(),
         })
     }
 
@@ -226,7 +231,27 @@ fn reactor((handle, facts): &(Handle<Member>, Facts)) -> Reactor {
     }
 }
 
-fn frame_session((report, interfaces): (FrameSessionReport, Vec<String>)) -> FrameSession {
+/// Tells of every HyperSCSI group.
+fn groups(config: &Config, known: &Frames, sessions: &[(FrameSessionReport, Vec<String>)]) -> Vec<Group> {
+    let interfaces = |places: &Option<Vec<usize>>| match places {
+        None => known.interfaces.clone(),
+        Some(places) => places.iter().filter_map(|at| known.interfaces.get(*at)).cloned().collect(),
+    };
+    let group = |(at, group): (usize, &crate::config::Group)| Group {
+        name: group.name.to_string(),
+        password: group.password.is_some(),
+        protection: group.least.to_string(),
+        interfaces: interfaces(&group.interfaces),
+        targets: count(config.targets.iter().filter(|target| target.groups.has(at)).count()),
+        sessions: count(sessions.iter().filter(|(report, _)| report.group == *group.name).count()),
+    };
+    known.groups.iter().enumerate().map(group).collect()
+}
+
+fn frame_session(
+    (report, interfaces): (FrameSessionReport, Vec<String>),
+    least: &impl Fn(&str) -> Level,
+) -> FrameSession {
     let path = |(view, interface): (&PathView, String)| Path {
         interface,
         peer: view.address.mac.to_string(),
@@ -242,6 +267,7 @@ fn frame_session((report, interfaces): (FrameSessionReport, Vec<String>)) -> Fra
     FrameSession {
         isid: report.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
         authenticated: report.authenticated,
+        protection: least(&report.group).to_string(),
         tasks: report.tasks,
         commands: report.traffic.commands,
         data_in_bytes: report.traffic.data_in_bytes,

@@ -252,9 +252,13 @@ impl Member {
         match notice {
             Notice::FrameSessionUp { initiator, target, group, peer, port, authenticated } => {
                 let on = self.interface(port);
-                let keys = if authenticated { "" } else { ", without protection," };
+                let least = self.blueprint.config.frames.as_ref().map(|frames| frames.least(&group));
+                let protection = match (authenticated, least.unwrap_or_default()) {
+                    (false, _) => "no password, no protection".to_owned(),
+                    (true, least) => format!("password, protection at least {least}"),
+                };
                 crate::info!(
-                    "session of {initiator} from {peer} on {on} in group {group:?}{keys} with {target} is up"
+                    "session of {initiator} from {peer} on {on} in group {group:?} ({protection}) with {target} is up"
                 );
             }
             Notice::FrameSessionDown { initiator, target, why } => {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use daemon::config::{Auth, Flags, Medium, Surroundings, Target, show_size};
+use daemon::config::{Auth, Flags, Frames, Medium, Surroundings, Target, show_size};
 use daemon::serve::{ServeError, Started, serve};
 
 use crate::cli::ServeArgs;
@@ -68,6 +68,7 @@ fn banner(started: &Started) -> String {
     if let Some(frames) = &started.config.frames {
         let groups: Vec<String> = frames.groups.iter().map(|group| format!("{:?}", &*group.name)).collect();
         let _ = writeln!(text, "\nHyperSCSI on {} for {}", frames.interfaces.join(", "), groups.join(", "));
+        let _ = write!(text, "{}", ways_over_ether(&started.config.targets, frames));
     }
     if let Some((target, portal)) = first_way_in(started) {
         let _ = write!(text, "{}", ways_to_use(target, &portal));
@@ -92,7 +93,41 @@ fn first_way_in(started: &Started) -> Option<(&Target, String)> {
     Some((target, SocketAddr::new(here, listening.port()).to_string()))
 }
 
+/// How to look for the first group that has a target, and to use that target. The interface is another host's, which may call it
+/// otherwise.
+fn ways_over_ether(targets: &[Target], frames: &Frames) -> String {
+    let exported = |(at, group)| {
+        let target = targets.iter().find(|target| target.groups.has(at))?;
+        Some((group, target, target.luns.iter().find(|lun| lun.groups.has(at))?))
+    };
+    let Some((group, target, lun)) = frames.groups.iter().enumerate().find_map(exported) else {
+        return String::new();
+    };
+    let served = group.interfaces.as_ref().map_or(Some(&0), |places| places.first());
+    let Some(interface) = served.and_then(|at| frames.interfaces.get(*at)) else { return String::new() };
+    let (name, lun, group_name) = (&target.name, lun.lun, &*group.name);
+    let query = if group.password.is_some() { "?password_file=FILE" } else { "" };
+    format!(
+        "  targe discover --group {} --iface {interface}\n  targe bench {} --random\n",
+        quoted(group_name),
+        quoted(&format!("hyperscsi://{group_name}@{interface}/{name}/{lun}{query}"))
+    )
+}
+
+/// Writes a word so that a shell takes it for one.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+,=".contains(c);
+    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+/// Returns how this program was called, which is how it can be called again from here.
+fn own_name() -> String {
+    let first = std::env::args().next().filter(|name| !name.is_empty());
+    quoted(&first.unwrap_or_else(|| "targe".to_owned()))
+}
+
 fn ways_to_use(target: &Target, portal: &str) -> String {
+    let targe = own_name();
     let name = &target.name;
     let user = match &target.auth {
         Auth::Chap(chap) => format!("{}%SECRET@", chap.user.name),
@@ -111,6 +146,23 @@ fn ways_to_use(target: &Target, portal: &str) -> String {
          qemu-img info {url}\n  \
          qemu-system-x86_64 -drive file={url},format=raw,if=virtio\n\
          targe:\n  \
-         targe bench {url} --random\n"
+         {targe} bench {url} --random\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_pasted_is_one_word_to_a_shell() {
+        for (word, text) in [
+            ("target/release/targe", "target/release/targe"),
+            ("Lager 7", "'Lager 7'"),
+            ("it's", "'it'\\''s'"),
+            ("hyperscsi://a@eth0/b/0?password_file=FILE", "'hyperscsi://a@eth0/b/0?password_file=FILE'"),
+        ] {
+            assert_eq!(quoted(word), text);
+        }
+    }
 }

@@ -231,6 +231,8 @@ fn nbd_uri(socket: &Path) -> String {
 fn tell_of_session(url: &Url, disk: &RemoteDisk) {
     let url = url.to_string();
     let mut waiting = false;
+    // Of one that is given up, only the loss is news; of one that comes up for the first time, nothing is.
+    let mut lost = std::collections::BTreeSet::new();
     disk.session().watch(Box::new(move |news| {
         match news {
             News::Recovering => {
@@ -240,6 +242,13 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
             News::Up(_) if waiting => {
                 waiting = false;
                 eprintln!("targe: {url}: reached again");
+            }
+            News::WayLost { interface, peer } => {
+                eprintln!("targe: {url}: nothing gets through on {interface} to {peer}");
+                lost.insert((interface.clone(), peer.0));
+            }
+            News::WayUp { interface, peer } if lost.remove(&(interface.clone(), peer.0)) => {
+                eprintln!("targe: {url}: {interface} to {peer} carries data again");
             }
             News::OtherDevice { what, .. } => {
                 eprintln!("targe: {url}: {what}; requests fail from now on");

@@ -91,7 +91,9 @@ pub struct Login {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadUrl {
     /// It starts otherwise.
-    #[error("a URL starts with iscsi://, as in iscsi://HOST[:PORT]/IQN/LUN, or with hyperscsi://")]
+    #[error(
+        "a URL starts with iscsi://, as in iscsi://HOST[:PORT]/IQN/LUN, or with hyperscsi://, as in hyperscsi://GROUP@INTERFACE/IQN/LUN"
+    )]
     Scheme,
     /// No group is in it.
     #[error("there is no group in the URL; it begins with hyperscsi://GROUP@INTERFACE")]

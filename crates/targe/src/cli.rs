@@ -6,7 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 /// What `--lun` takes; its brackets are no links.
 const LUN_HELP: &str = "Serve a LUN: file:PATH[,size=10G][,ro][,bs=4096][,direct], block:/dev/X, ram:512M, null:1T; \
-                        lun=N fixes its number";
+                        lun=N fixes its number, protection=encrypt is the least that it is reached with; \
+                        docs/config.md lists the keys";
 
 /// Serve disks over the network.
 #[derive(Debug, Parser)]
@@ -28,7 +29,7 @@ pub(crate) enum Command {
     Sessions(AskArgs),
     /// List the LUNs of the running daemon
     Luns(AskArgs),
-    /// List the targets of a portal and their LUNs
+    /// List the targets of an iSCSI portal, or of a HyperSCSI group, and their LUNs
     Discover(DiscoverArgs),
     /// Tell what a LUN is: inquiry, vital product data, capacity, negotiated parameters
     Info(InfoArgs),
@@ -56,13 +57,13 @@ pub(crate) struct ServeArgs {
     /// Listen on an address; replaces the portals of the file [default: 127.0.0.1:3260]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Vec<String>,
-    /// Serve HyperSCSI on an Ethernet interface; without --listen, that alone
-    #[arg(long)]
+    /// Serve HyperSCSI on an Ethernet interface, without --listen that alone; several are separated by commas
+    #[arg(long, value_delimiter = ',')]
     pub(crate) iface: Vec<String>,
     /// Serve HyperSCSI to a group
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Vec<String>,
-    /// Ask the groups for the password in this file
+    /// Ask the groups for the password in this file; each group its own is for --config
     #[arg(long, value_name = "FILE", requires = "group")]
     pub(crate) group_password_file: Option<PathBuf>,
     /// Name the target
@@ -118,34 +119,34 @@ pub(crate) struct DiscoverArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Prove to be this CHAP user
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "group")]
     pub(crate) user: Option<String>,
     /// Read the CHAP password from a file [default: $TARGE_PASSWORD]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "group")]
     pub(crate) password_file: Option<String>,
     /// Have the target prove to be this CHAP user
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "group")]
     pub(crate) target_user: Option<String>,
     /// Read the target's CHAP password from a file [default: $TARGE_TARGET_PASSWORD]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "group")]
     pub(crate) target_password_file: Option<String>,
     /// Be this initiator
-    #[arg(long, value_name = "IQN")]
+    #[arg(long, value_name = "IQN", conflicts_with = "group")]
     pub(crate) initiator: Option<String>,
-    /// Look for what is exported to a HyperSCSI group, on the networks of --iface
+    /// Look for what is exported to a HyperSCSI group, on the networks of --iface; that takes no password
     #[arg(long, value_name = "NAME", requires = "iface", conflicts_with = "portal")]
     pub(crate) group: Option<String>,
     /// Look on this Ethernet interface; several are separated by commas
     #[arg(long, value_delimiter = ',', requires = "group")]
     pub(crate) iface: Vec<String>,
-    /// Wait so many seconds for answers
+    /// Wait so many seconds for answers [default: as long as new ones come; 2 if none does]
     #[arg(long, value_name = "SECONDS", requires = "group", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub(crate) wait: Option<u64>,
 }
 
 /// What `URL` is; its brackets are no links.
 pub(crate) const URL_HELP: &str = "The LUN: iscsi://[USER@]HOST[:PORT]/IQN/LUN[?KEY=VALUE&...], or hyperscsi://GROUP@INTERFACE/IQN/LUN[?...]; \
-     docs/initiator.md lists the keys";
+     docs/initiator.md lists the keys. A password comes from ?password_file=FILE or $TARGE_PASSWORD";
 
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
@@ -217,7 +218,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) threads: Option<u32>,
     /// Measure for so many seconds
-    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value = "10", value_parser = some_seconds)]
     pub(crate) time: std::time::Duration,
     /// Load for so many seconds before that
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
@@ -311,6 +312,14 @@ pub(crate) struct VerifyArgs {
 
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     daemon::config::parse_size(text)
+}
+
+/// Reads a time that is not over when it begins.
+fn some_seconds(text: &str) -> Result<std::time::Duration, String> {
+    match seconds(text)? {
+        std::time::Duration::ZERO => Err("that is no time at all".to_owned()),
+        span => Ok(span),
+    }
 }
 
 fn seconds(text: &str) -> Result<std::time::Duration, String> {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use daemon::config::show_size;
 use hyperscsi::initiator::contract::Up as EtherUp;
 use hyperscsi::pdu::parameters::Repair;
+use hyperscsi::seal::Level;
 use initiator::answer::block_on;
 use initiator::command::CommandError;
 use initiator::open::open_session_watched;
@@ -50,7 +51,9 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
             "target_max_recv_data_segment_length": view.parameters.target_max_recv,
         })
     });
-    document.insert("connections".to_owned(), connections.collect());
+    if matches!(session.up(), Up::Iscsi(_)) || args.json {
+        document.insert("connections".to_owned(), connections.collect());
+    }
     if args.json {
         print(&format!("{:#}\n", Value::Object(document)));
     } else {
@@ -231,8 +234,11 @@ fn negotiated(parameters: &SessionParameters, tsih: u16) -> Value {
 
 fn agreed_on(up: &EtherUp) -> Value {
     let parameters = &up.parameters;
+    let levels = [Level::None, Level::Integrity, Level::Encrypt];
+    let levels = levels.into_iter().filter(|level| parameters.levels.has(*level));
     json!({
         "authenticated": up.authenticated,
+        "protection": levels.map(|level| level.to_string()).collect::<Vec<_>>(),
         "peer": up.peer.to_string(),
         "frame_max": parameters.frame_max,
         "exchanges": parameters.exchanges,

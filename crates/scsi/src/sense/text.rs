@@ -44,7 +44,7 @@ impl fmt::Display for SenseKey {
 }
 
 /// What disks say, as far as an operator meets it.
-const TEXTS: [(Asc, &str); 33] = [
+const TEXTS: [(Asc, &str); 35] = [
     (Asc::FORMAT_IN_PROGRESS, "format in progress"),
     (Asc::SANITIZE_IN_PROGRESS, "sanitize in progress"),
     (Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED, "the unit is stopped"),
@@ -75,6 +75,11 @@ const TEXTS: [(Asc, &str); 33] = [
     (Asc::MEDIUM_NOT_PRESENT, "no medium"),
     (Asc::REPORTED_LUNS_DATA_HAS_CHANGED, "the list of LUNs has changed"),
     (Asc::INTERNAL_TARGET_FAILURE, "internal failure of the target"),
+    (Asc::ACCESS_DENIED_NO_ACCESS_RIGHTS, "no access rights"),
+    (
+        Asc::LOGICAL_UNIT_ACCESS_NOT_AUTHORIZED,
+        "access to the unit is not authorized: it may want more protection than the session has",
+    ),
     (Asc::PROTOCOL_SERVICE_CRC_ERROR, "data arrived damaged"),
     (Asc::INSUFFICIENT_RESOURCES, "the target lacks resources"),
     (Asc::SYSTEM_RESOURCE_FAILURE, "the target lacks resources"),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hyperscsi::pdu::name::{GROUP_MAX as GROUP_LEN_MAX, GroupName};
 use initiator::neighbours::{Neighbour, Neighbourhood, SearchError, Wait, search};
 use initiator::url::Place;
 use serde_json::{Value, json};
@@ -15,7 +16,13 @@ pub(super) fn run(group: &str, args: &DiscoverArgs) -> Result<(), Failure> {
     let misused = |why: &dyn std::error::Error| Failure::Misused(why.to_string());
     let (first, others) = args.iface.split_first().ok_or_else(|| misused(&SearchError::NotAGroup))?;
     let others = if others.is_empty() { String::new() } else { format!("?paths={}", others.join(",")) };
-    let place = Place::parse(&format!("hyperscsi://{group}@{first}{others}")).map_err(|why| misused(&why))?;
+    let group = GroupName::new(group).ok_or_else(|| {
+        Failure::Misused(format!("--group {group:?}: the name of a group has 1 to {GROUP_LEN_MAX} bytes, none of them a control character"))
+    })?;
+    // A name may hold what means something else in a URL.
+    let mut place =
+        Place::parse(&format!("hyperscsi://group@{first}{others}")).map_err(|why| misused(&why))?;
+    place.login.user = Some(group.to_string());
     show(&place, args)
 }
 

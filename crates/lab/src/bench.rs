@@ -9,6 +9,7 @@
 mod histogram;
 mod worker;
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use drivers::config::Config;
@@ -30,7 +31,7 @@ pub struct Plan {
     pub block_bytes: u32,
     /// Commands under way in each session.
     pub depth: usize,
-    /// The part of each unit that is used, in bytes from its start.
+    /// The part of each unit that is used, in bytes from its start; to `u64::MAX` for the rest of it.
     pub range: (u64, u64),
     /// How long is measured.
     pub time: Duration,
@@ -112,14 +113,14 @@ pub enum BenchError {
     },
 }
 
-/// Runs the load.
+/// Runs the load, until it is over or `stop` is set: the report is then of what was measured until that.
 ///
 /// # Errors
 /// [`BenchError`]: the first thing that went wrong; then everything stops.
-pub fn run(plan: &Plan) -> Result<Report, BenchError> {
+pub fn run(plan: &Plan, stop: &AtomicBool) -> Result<Report, BenchError> {
     plan.check()?;
     let threads = plan.threads.clamp(1, plan.jobs.len());
-    let gate = worker::Gate::new(threads);
+    let gate = worker::Gate::new(threads, stop);
     let parts: Vec<_> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|number| {
@@ -167,6 +168,12 @@ impl Plan {
                      a block",
                     geometry.bytes(),
                     self.block_bytes
+                ));
+            }
+            if to > geometry.bytes() && to != u64::MAX {
+                return wrong(format!(
+                    "{name} has {} bytes; the range goes beyond that, to {to}",
+                    geometry.bytes()
                 ));
             }
         }

@@ -1,10 +1,11 @@
 //! `targe bench`: load, and what came of it.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use drivers::config::Config;
 use initiator::login::plan;
-use initiator::url::OfProcess;
+use initiator::url::{OfProcess, Scheme};
 use lab::bench::{BenchError, Histogram, Job, Plan, Report, Side, run as run_load};
 use scsi::lun::Lun;
 use serde_json::{Value, json};
@@ -12,13 +13,20 @@ use serde_json::{Value, json};
 use crate::cli::BenchArgs;
 use crate::progress::{amount, to_f64};
 use crate::tables::Table;
-use crate::{Failure, consent, print, reach};
+use crate::{Failure, consent, interrupt, print, reach};
 
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let urls: Vec<_> = args.url.iter().map(|text| reach::url(text)).collect::<Result<_, _>>()?;
     if args.rw < 100 {
         let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
         consent::ask(args.write, &format!("this overwrites what is on {}", names.join(", ")))?;
+    }
+    if let Some(url) = urls.iter().find(|url| url.place.way.scheme() == Scheme::HyperScsi)
+        && args.connections.is_some()
+    {
+        return Err(Failure::Misused(format!(
+            "--connections is for iscsi:// URLs; {url} has paths, by ?paths=INTERFACE,..."
+        )));
     }
     let block_bytes = u32::try_from(args.bs).ok().filter(|bytes| *bytes > 0);
     let block_bytes = block_bytes.ok_or_else(|| Failure::Misused("--bs: from one block to 4G".to_owned()))?;
@@ -65,7 +73,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         jobs,
     };
     let wanted: usize = plan.jobs.iter().map(|job| usize::from(job.session.connections())).sum();
-    let report = run_load(&plan).map_err(|why| match why {
+    let stop = interrupt::flag()?;
+    let report = run_load(&plan, &stop).map_err(|why| match why {
         BenchError::Plan(text) => Failure::Misused(text),
         other => Failure::Failed(reach::told(&other)),
     })?;
@@ -79,6 +88,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         print(&format!("{:#}\n", as_json(&plan, &report)));
     } else {
         print(&show(&plan, &report));
+    }
+    if stop.load(Ordering::Relaxed) {
+        return Err(Failure::Failed(format!("a signal ended it after {:.1} s", report.seconds)));
     }
     Ok(())
 }

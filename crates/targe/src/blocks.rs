@@ -11,12 +11,13 @@ use store::contract::{Durability, OpAction, Outcome};
 
 use crate::cli::{ReadArgs, SpanArgs, WriteArgs};
 use crate::progress::Progress;
-use crate::{Failure, consent, reach};
+use crate::{Failure, consent, interrupt, reach};
 
 pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
     let url = reach::url(&args.url)?;
     let client = reach::client()?;
     let disk = reach::disk(&client, &url)?;
+    let _guard = interrupt::Guard::new(disk.session())?;
     let end = end_of(&args.span, &disk.geometry())?;
     let span = Span::new(&args.span, &disk.geometry(), end)?;
     let mut progress = Progress::new(Some(end - args.span.offset));
@@ -59,6 +60,7 @@ pub(crate) fn write(args: &WriteArgs) -> Result<(), Failure> {
     consent::ask(args.write, &format!("this overwrites what is on {url}"))?;
     let client = reach::client()?;
     let disk = reach::disk(&client, &url)?;
+    let _guard = interrupt::Guard::new(disk.session())?;
     let geometry = disk.geometry();
     let end = end_of(&args.span, &geometry)?;
     let given = input_len();

@@ -24,13 +24,14 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::InfoArgs;
 use crate::discover::words;
-use crate::{Failure, print, reach};
+use crate::{Failure, interrupt, print, reach};
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     let url = reach::url(&args.url)?;
     let client = reach::client()?;
     let session = block_on(open_session_watched(&client, &url, &OfProcess, vec![reach::teller(&url)]))
         .map_err(|why| reach::failure(&why))?;
+    let _guard = interrupt::Guard::new(&session)?;
     let lun = Lun::from_number(url.lun).ok_or_else(|| failed(&url, &UnitError::NoUnit(url.lun)))?;
     let unit = LogicalUnit::new(session.clone(), lun);
     let facts = block_on(gather(&unit, url.lun)).map_err(|why| failed(&url, &why))?;

@@ -14,6 +14,7 @@ mod conform;
 mod consent;
 mod discover;
 mod info;
+mod interrupt;
 mod lab;
 mod progress;
 mod reach;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(&args),
         Command::Conform(args) => conform::run(args),
     };
+    interrupt::give_way();
     let (code, message) = match done {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Failed(message)) => (1, message),

@@ -15,12 +15,11 @@ use lab::verify::report::{Progress, Report, Stage};
 use lab::verify::{Go, check, run as verify};
 use oracle::pattern::Pattern;
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use store::shared::SharedStore;
 
 use crate::cli::VerifyArgs;
 use crate::progress::amount;
-use crate::{Failure, consent, print, reach};
+use crate::{Failure, consent, interrupt, print, reach};
 
 pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let url = reach::url(&args.url)?;
@@ -123,14 +122,7 @@ struct Teller {
 
 impl Teller {
     fn new() -> Result<Self, Failure> {
-        let ends = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            // A second one ends the process at once.
-            let registered = signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&ends))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&ends)));
-            registered.map_err(|error| Failure::Failed(format!("signals: {error}")))?;
-        }
-        Ok(Self { shown: std::io::stderr().is_terminal(), ends })
+        Ok(Self { shown: std::io::stderr().is_terminal(), ends: interrupt::flag()? })
     }
 
     fn tell(&self, progress: &Progress) -> Go {

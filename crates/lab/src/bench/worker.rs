@@ -26,16 +26,19 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Where workers wait for each other.
-pub(super) struct Gate {
+pub(super) struct Gate<'a> {
+    /// Set from outside, when it is enough.
+    stop: &'a AtomicBool,
     all_up: Barrier,
     failed: AtomicBool,
     cpu_at_start: Mutex<Option<Duration>>,
     cpu_ns: AtomicU64,
 }
 
-impl Gate {
-    pub(super) fn new(threads: usize) -> Self {
+impl<'a> Gate<'a> {
+    pub(super) fn new(threads: usize, stop: &'a AtomicBool) -> Self {
         Self {
+            stop,
             all_up: Barrier::new(threads),
             failed: AtomicBool::new(false),
             cpu_at_start: Mutex::new(None),
@@ -46,6 +49,11 @@ impl Gate {
     /// Returns the processor time of the process while it was measured.
     pub(super) fn cpu_seconds(&self) -> f64 {
         Duration::from_nanos(self.cpu_ns.load(Ordering::Relaxed)).as_secs_f64()
+    }
+
+    /// Returns whether somebody wants an end: who asked for the load, or a worker that failed.
+    fn is_over(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
     }
 
     /// Notes that a worker starts to measure.
@@ -68,7 +76,12 @@ fn cpu_time() -> Duration {
 }
 
 /// Runs every `threads`th session from `number` on.
-pub(super) fn work(plan: &Plan, number: usize, threads: usize, gate: &Gate) -> Result<Report, BenchError> {
+pub(super) fn work(
+    plan: &Plan,
+    number: usize,
+    threads: usize,
+    gate: &Gate<'_>,
+) -> Result<Report, BenchError> {
     let begun = Worker::begin(plan, number, threads, gate);
     if begun.is_err() {
         gate.failed.store(true, Ordering::Relaxed);
@@ -89,7 +102,7 @@ pub(super) fn work(plan: &Plan, number: usize, threads: usize, gate: &Gate) -> R
 
 struct Worker<'a> {
     plan: &'a Plan,
-    gate: &'a Gate,
+    gate: &'a Gate<'a>,
     driver: Driver,
     lanes: Vec<Lane<'a>>,
     data: Bytes,
@@ -120,7 +133,7 @@ struct Lane<'a> {
 
 impl<'a> Worker<'a> {
     /// Logs every session in.
-    fn begin(plan: &'a Plan, number: usize, threads: usize, gate: &'a Gate) -> Result<Self, BenchError> {
+    fn begin(plan: &'a Plan, number: usize, threads: usize, gate: &'a Gate<'a>) -> Result<Self, BenchError> {
         let reactor = |why: &dyn std::fmt::Display| BenchError::Reactor(why.to_string());
         let mut driver = Driver::new(&plan.reactor).map_err(|why| reactor(&why))?;
         let now = Instant::now();
@@ -145,7 +158,7 @@ impl<'a> Worker<'a> {
         let deadline = now + UP_WITHIN;
         while worker.lanes.iter().any(|lane| lane.up == 0) {
             worker.turn(LOOK)?;
-            if gate.failed.load(Ordering::Relaxed) {
+            if gate.is_over() {
                 break;
             }
             if worker.now >= deadline {
@@ -163,21 +176,21 @@ impl<'a> Worker<'a> {
             Some(_) => (self.now, None),
             None => (self.now + self.plan.warmup, Some(self.now + self.plan.warmup + self.plan.time)),
         };
-        for at in 0..self.lanes.len() {
+        // An end that was asked for while sessions came up leaves some that are not.
+        let lanes = if self.gate.is_over() { 0 } else { self.lanes.len() };
+        for at in 0..lanes {
             for slot in 0..self.plan.depth {
                 self.start(at, slot);
             }
         }
-        while self.now < from {
-            self.turn(from - self.now)?;
+        while self.now < from && !self.gate.is_over() {
+            self.turn((from - self.now).min(LOOK))?;
         }
         self.gate.starts();
         // What is counted ends within the window; when it began does not matter, as it is the same at both ends.
         self.window = Some((self.now, until));
         let measured_from = self.now;
-        while until.map_or(self.under_way > 0, |until| self.now < until)
-            && !self.gate.failed.load(Ordering::Relaxed)
-        {
+        while until.map_or(self.under_way > 0, |until| self.now < until) && !self.gate.is_over() {
             self.turn(until.map_or(LOOK, |until| (until - self.now).min(LOOK)))?;
         }
         self.gate.ends();

@@ -77,11 +77,13 @@ fn a_load_that_cannot_be_is_bad_usage() {
         (&["--bs", "2M"], "takes at most 1048576 bytes in one command"),
         (&["--range", "1M,4K"], "the range from 1048576 on holds no whole command"),
         (&["--range", "1K,8K"], "does not start at a block"),
+        (&["--range", "512K,1M"], "the range goes beyond that, to 1572864"),
         (&["--bs", "0"], "--bs: from one block"),
         (&["--rw", "mixed:101"], "expected read, write, mixed"),
         (&["--reactor", "kqueue"], "unknown reactor `kqueue`"),
         (&["--depth", "0"], "0 is not in 1..=8192"),
         (&["--time", "x"], "not a number of seconds"),
+        (&["--time", "0"], "that is no time at all"),
     ] {
         let (code, _, said) = house.run(&[&["bench", &url][..], flags].concat());
         assert_eq!(code, 2, "{flags:?}: {said}");

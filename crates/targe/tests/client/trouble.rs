@@ -1,9 +1,11 @@
 //! What goes wrong, and what the user hears of it.
 
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
-use std::time::Duration;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::house::House;
 use crate::{NAME, content, feed, pattern, two_disks, url};
@@ -53,6 +55,18 @@ fn bad_usage_is_told_before_anything_is_tried() {
         (&["read", "iscsi://h/iqn.2001-04.com.example:x/0", "--length", "x"], "\"x\" is not a size"),
         (&["discover"], "which portal? Give HOST[:PORT]"),
         (&["discover", "--group", "g"], "--iface"),
+        (
+            &["discover", "--group", "", "--iface", "lo"],
+            "--group \"\": the name of a group has 1 to 64 bytes",
+        ),
+        (
+            &["discover", "--group", "g", "--iface", "lo", "--password-file", "x"],
+            "cannot be used with '--password-file",
+        ),
+        (
+            &["bench", "hyperscsi://g@lo/iqn.2001-04.com.example:x/0", "--connections", "2"],
+            "--connections is for iscsi:// URLs",
+        ),
         (&["discover", "iscsi://h/iqn.2001-04.com.example:x/0"], "only HOST[:PORT] is wanted here"),
         (&["discover", "h", "--initiator", "me"], "--initiator: an iSCSI name starts with"),
     ] {
@@ -60,6 +74,42 @@ fn bad_usage_is_told_before_anything_is_tried() {
         assert_eq!((code, text.as_str()), (2, ""), "{args:?}: {said}");
         assert!(said.contains(told), "{args:?}: {said}");
     }
+}
+
+/// Without a goodbye the target would find out by itself that nobody is there, and until then keep what was reserved.
+#[test]
+fn a_command_that_a_signal_ends_logs_out() {
+    let (house, daemon) = two_disks();
+    let url = url(&daemon, 0);
+    for (args, moved, code) in [
+        (&["read", &url, "--bs", "4K"][..], "data_in_bytes", None),
+        (&["write", &url, "--write", "--bs", "4K"], "data_out_bytes", None),
+        (&["bench", &url, "--time", "60"], "data_in_bytes", Some(1)),
+    ] {
+        let mut command = house.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        // Both ends stay open: what is read finds no reader at some point, and what is written never ends.
+        let mut stdin = child.stdin.take().unwrap();
+        let feeder = std::thread::spawn(move || {
+            let _ = stdin.write_all(&[7; 64 << 10]);
+            stdin
+        });
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while daemon.ask("sessions")["sessions"][0][moved].as_u64().unwrap_or(0) < 16 << 10 {
+            assert!(Instant::now() < deadline, "{args:?} moves nothing");
+        }
+        let before = house.log().matches("it logged out").count();
+        let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+        let status = child.wait().unwrap();
+        assert_eq!((status.code(), status.signal()), (code, code.is_none().then_some(15)), "{args:?}");
+        drop(feeder.join().unwrap());
+        while house.log().matches("it logged out").count() == before {
+            assert!(Instant::now() < deadline, "{args:?}: {}", house.log());
+        }
+    }
+    assert!(!house.log().contains("was lost"), "{}", house.log());
 }
 
 #[test]

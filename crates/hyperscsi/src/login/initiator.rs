@@ -329,7 +329,7 @@ impl Login {
     fn begin(&mut self, now: Instant) {
         if self.handshake != HandshakeId::default() {
             // What the target still says in a session that came of the handshake before is not for the one to come.
-            self.plan.sid = u32::from_be_bytes(self.random.bytes()).max(1);
+            self.plan.rename(self.random.bytes());
         }
         self.handshake = self.random.bytes();
         self.attempt = None;

@@ -158,3 +158,22 @@ fn who_wants_no_second_session_is_told_once_that_the_first_was_forgotten() {
         }
     }
 }
+
+#[test]
+fn a_handshake_that_begins_anew_names_its_session_as_its_owner_wants_it() {
+    for password in [None, Some("sesame")] {
+        let mut world = World::new(22, FramePlan::CLEAN, password);
+        let sid_first = core::num::NonZeroU8::new(0x5a);
+        world.join(ours::SessionPlan { sid_first, ..world.plan_of(1) });
+        // What was offered holds no more.
+        for mtu in 1600..1605 {
+            world.sockets[1].state.mtu = mtu;
+            world.port_up(1);
+        }
+        world.up();
+        let (sid, _) = world.engine.sessions().next().unwrap().sids;
+        assert_eq!(sid.to_be_bytes()[0], 0x5a, "{sid:#x}");
+        let task = world.count(0, 0, 7, TaskAttribute::SIMPLE);
+        world.good(0, task);
+    }
+}

@@ -36,6 +36,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Gives the session another name. It begins with the same byte: something may tell its frames from others' by that.
+    pub(super) fn rename(&mut self, [a, b, c]: [u8; 3]) {
+        let [first, ..] = self.sid.to_be_bytes();
+        self.sid = u32::from_be_bytes([first, a, b, c]).max(1);
+    }
+
     /// Checks whether it can be.
     pub(super) fn check(&self) -> Result<(), Why> {
         if self.password.is_none() && self.protection > Level::None {

@@ -300,9 +300,12 @@ impl Session {
         self.transport().is_some_and(|transport| transport.update_keys(now))
     }
 
+    //= hyperscsi#section-7.1
+    //# The level of an exchange is one of LEVELS: who wants less takes the lowest.
     /// Returns the protection of what concerns a logical unit.
     pub fn level(&self, lun: u64) -> Level {
-        self.levels.get(&lun).copied().unwrap_or_default().max(self.plan.level)
+        let wanted = self.levels.get(&lun).copied().unwrap_or_default().max(self.plan.level);
+        self.parameters().and_then(|agreed| agreed.levels.lowest_from(wanted)).unwrap_or(wanted)
     }
 
     pub(super) fn transport(&mut self) -> Option<&mut Association> {

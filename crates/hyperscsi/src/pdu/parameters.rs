@@ -95,6 +95,13 @@ impl Levels {
         self.0 & (1 << level as u8) != 0
     }
 
+    /// Returns the lowest of them that is `least` or above; `None` if there is none.
+    pub fn lowest_from(self, least: Level) -> Option<Level> {
+        [Level::None, Level::Integrity, Level::Encrypt]
+            .into_iter()
+            .find(|level| *level >= least && self.has(*level))
+    }
+
     /// Returns those that are in both; `None` if that is none.
     pub const fn common(self, other: Self) -> Option<Self> {
         Self::from_bits(self.0 & other.0)

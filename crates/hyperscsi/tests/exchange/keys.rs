@@ -2,6 +2,7 @@
 
 use base::time::Duration;
 use hyperscsi::initiator::contract::{Limits as SessionLimits, SessionPlan};
+use hyperscsi::pdu::parameters::{Levels, Parameters};
 use hyperscsi::seal::{KeyLimits, Level};
 use hyperscsi::target::engine::Limits;
 use netem::frame::{FramePlan, lossy};
@@ -61,4 +62,21 @@ fn keys_that_are_used_up_end_the_session_and_a_new_one_begins() {
     let check = world.count(0, 0, 1, hyperscsi::pdu::command::TaskAttribute::SIMPLE);
     world.good(0, check);
     assert!(world.engine.stats().sessions > 1);
+}
+
+#[test]
+fn who_wants_no_protection_where_the_session_always_has_some_takes_the_least_of_it() {
+    for levels in [Levels::SEALED, Levels::from(Level::Encrypt)] {
+        let limits = Limits { parameters: Parameters { levels, ..Parameters::DEFAULT }, ..Limits::default() };
+        let mut world = World::with(1, FramePlan::CLEAN, Some("sesame"), limits, 1500);
+        world.join(SessionPlan { level: Level::None, ..world.plan_of(1) });
+        world.up();
+        let write = world.write(0, 0, 8, 60, 5);
+        world.good(0, write);
+        let read = world.read(0, 0, 8, 60);
+        assert!(world.good(0, read) == pattern(0, 8, 60, 5), "{levels:?}");
+        assert_eq!(world.initiators[0].session.level(0), levels.lowest_from(Level::None).unwrap());
+        world.rest(Duration::from_secs(1));
+        world.is_clean();
+    }
 }

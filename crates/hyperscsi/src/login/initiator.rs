@@ -24,7 +24,7 @@ use crate::frame::{Cmd, Header};
 use crate::pdu::negotiate::{
     Accept, Answer, Finish, HandshakeId, Hello, KE1_LEN, Negotiate, Negotiated, RefuseReason, Start,
 };
-use crate::pdu::parameters::{Levels, Parameters};
+use crate::pdu::parameters::Parameters;
 use crate::random::Random;
 use crate::seal::SessionKeys;
 pub use plan::Plan;
@@ -413,7 +413,15 @@ impl Login {
                 return;
             }
             Some(known) => *known = candidate,
-            None if room => self.candidates.push(candidate),
+            None if room => {
+                self.candidates.push(candidate);
+                //= hyperscsi#section-6.1
+                //# Others have their turn with the first repetition, if there is no ANSWER until then: each that is
+                //# answered and not finished counts as a guess.
+                if self.candidates.len() > 1 {
+                    return;
+                }
+            }
             None => return,
         }
         if self.attempt.is_none()
@@ -431,13 +439,7 @@ impl Login {
 
     /// What is offered on a port.
     fn offer(&self, port: EtherPort) -> Option<Parameters> {
-        let (_, state) = self.ports.iter().find(|(known, _)| *known == port)?;
-        let mtu = u16::try_from(state.mtu).unwrap_or(u16::MAX);
-        Some(Parameters {
-            frame_max: mtu.min(self.plan.offer.frame_max),
-            levels: Levels::from(self.plan.protection),
-            ..self.plan.offer
-        })
+        self.ports.iter().find(|(known, _)| *known == port).map(|(_, state)| self.plan.offer_over(state.mtu))
     }
 
     /// Returns the START for a candidate. But for the cookie it is the same bytes each time; without a password that is the

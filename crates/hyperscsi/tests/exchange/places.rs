@@ -1,6 +1,6 @@
 //! Whose place a new session takes.
 
-use base::ether::Mac;
+use base::ether::{EtherPort, Mac};
 use base::time::Duration;
 use hyperscsi::frame::{Cmd, HEADER_LEN, Header, SID_AT};
 use hyperscsi::initiator::contract as ours;
@@ -108,4 +108,15 @@ fn the_names_of_an_initiators_sessions_begin_as_its_driver_wants() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), 2, "the rest is another for each session");
+}
+
+#[test]
+fn who_has_two_ports_shakes_hands_over_one_of_them() {
+    let mut world = World::new(1, FramePlan::CLEAN, Some("sesame"));
+    world.join(world.plan_of(1));
+    world.plug(Who::Initiator(0), EtherPort(1));
+    world.up();
+    world.rest(Duration::from_secs(12));
+    assert_eq!(world.engine.handshakes().unfinished, 0, "each would count as a guess");
+    assert_eq!(world.initiators[0].session.paths().count(), 2);
 }

@@ -6,7 +6,7 @@ use base::time::Duration;
 use super::Why;
 use crate::login::Password;
 use crate::pdu::name::{GroupName, Name};
-use crate::pdu::parameters::Parameters;
+use crate::pdu::parameters::{Levels, Parameters};
 use crate::seal::Level;
 
 /// What an initiator wants.
@@ -48,5 +48,15 @@ impl Plan {
             return Err(Why::ProtectionNeedsPassword(self.protection));
         }
         self.offer.check().map_err(Why::BadOffer)
+    }
+
+    /// Returns what is offered on a port whose frames have this length.
+    pub(super) fn offer_over(&self, mtu: usize) -> Parameters {
+        let mtu = u16::try_from(mtu).unwrap_or(u16::MAX);
+        Parameters {
+            frame_max: mtu.min(self.offer.frame_max),
+            levels: Levels::from(self.protection),
+            ..self.offer
+        }
     }
 }

@@ -39,6 +39,9 @@ pub(crate) use socket::address;
 /// 3,500 of 9000 bytes, or 500 of 65,535.
 const RECEIVE_BYTES: usize = 64 << 20;
 
+/// Frames are not short from here on: a block of 4 KiB fits into one.
+const RING_MTU_MIN: usize = 4096;
+
 /// How many bytes wait to be sent: a millisecond at 10 Gbit/s, and eight of the longest frames.
 const SEND_BYTES: usize = 1 << 20;
 
@@ -61,9 +64,21 @@ pub struct PortConfig {
     /// For how many bytes there should be room until they are received, as the kernel counts the frames in a socket's queue:
     /// half of it are the frames' own. It may allow less in the queue.
     pub receive_bytes: usize,
-    /// Whether frames come into a ring of half as many bytes, which the kernel fills and we read without a call, instead of
-    /// the queue. A frame of any length takes the room of the longest there. Where there is no memory for it, it is the queue.
-    pub ring: bool,
+    /// Where frames come in.
+    pub inlet: Inlet,
+}
+
+/// Where frames come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inlet {
+    /// A ring of half as many bytes as there is to be room for, which the kernel fills and we read without a call. A frame of
+    /// any length takes the room of the longest there. Where there is no memory for it, it is the queue.
+    Ring,
+    /// The socket's queue.
+    Queue,
+    /// The queue where frames are short when the port is opened and the queue may have its room, else the ring. Short frames take
+    /// so little that who reads them from a ring is done before the next comes, and must be woken for each few.
+    Suited,
 }
 
 /// Which frames come to one of several reactors: of sessions that have its number, and of none.
@@ -83,7 +98,7 @@ impl PortConfig {
             ether_type,
             steering: None,
             receive_bytes: RECEIVE_BYTES,
-            ring: true,
+            inlet: Inlet::Suited,
         }
     }
 }
@@ -170,8 +185,13 @@ impl PortSocket {
 
     /// Returns a new ring for frames of the MTU, unless none is wanted or there is no memory for it.
     fn make_ring(&self, mtu: usize) -> Option<Ring> {
+        let wanted = match self.config.inlet {
+            Inlet::Ring => true,
+            Inlet::Queue => false,
+            Inlet::Suited => mtu >= RING_MTU_MIN || self.room < self.config.receive_bytes,
+        };
         let set_up = || Ring::set_up(&self.socket, mtu.min(MTU_MAX), self.config.receive_bytes / 2).ok();
-        self.config.ring.then(set_up).flatten()
+        wanted.then(set_up).flatten()
     }
 
     fn state_of(&self, interface: &Interface, ring: Option<&Ring>) -> PortState {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use base::ether::Mac;
 use drivers::config::EngineChoice;
 use drivers::ether::raw::RawPort;
-use drivers::ether::{PortConfig, PortError, PortSocket, Steering};
+use drivers::ether::{Inlet, PortConfig, PortError, PortSocket, Steering};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use rig::{Cable, ETHER_TYPE, Event, Station, Way, ip, pattern};
@@ -25,8 +25,8 @@ macro_rules! on_a_cable {
         fn $name() {
             if rig::inside_a_namespace(stringify!($name)) {
                 for engine in [EngineChoice::Epoll, EngineChoice::Uring] {
-                    for ring in [true, false] {
-                        let ($cable, $engine) = (Cable::lay(), Way { engine, ring });
+                    for inlet in [Inlet::Ring, Inlet::Queue] {
+                        let ($cable, $engine) = (Cable::lay(), Way { engine, inlet });
                         $body
                     }
                 }
@@ -324,7 +324,7 @@ fn what_cannot_be_opened_says_why() {
     set_capabilities(None, sets).unwrap();
     let port = PortSocket::open(PortConfig::new("alpha", ETHER_TYPE)).unwrap();
     let room = port.state().unwrap().receive_slots * 1500;
-    assert!(room > 28 << 20, "{room} bytes: the limit of socket buffers is not the ring's");
+    assert!(room > 28 << 20, "{room} bytes: the limit of socket buffers is not that of what is suited");
     sets.effective.remove(CapabilitySet::NET_RAW);
     set_capabilities(None, sets).unwrap();
     let error = PortSocket::open(PortConfig::new("alpha", ETHER_TYPE)).unwrap_err();

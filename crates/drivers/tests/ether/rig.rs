@@ -8,7 +8,7 @@ use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received}
 use base::machine::Streamless;
 use base::time::Instant;
 use drivers::config::{Config, EngineChoice};
-use drivers::ether::{PortConfig, PortSocket};
+use drivers::ether::{Inlet, PortConfig, PortSocket};
 use drivers::reactor::{Reactor, StartError};
 use drivers::stats::Stats;
 
@@ -207,7 +207,7 @@ impl Streamless for Machine {}
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) engine: EngineChoice,
-    pub(crate) ring: bool,
+    pub(crate) inlet: Inlet,
 }
 
 /// A machine on a reactor.
@@ -218,7 +218,7 @@ pub(crate) struct Station {
 
 impl Station {
     /// Starts one with these ports, numbered from zero; `None` when the engine cannot be had here, which is printed.
-    pub(crate) fn start(Way { engine, ring }: Way, ports: &[PortConfig]) -> Option<Self> {
+    pub(crate) fn start(Way { engine, inlet }: Way, ports: &[PortConfig]) -> Option<Self> {
         let mut reactor = match Reactor::new(&Config { engine, ..Config::default() }) {
             Ok(reactor) => reactor,
             Err(StartError::NoUring(why)) => {
@@ -228,7 +228,7 @@ impl Station {
             Err(why) => panic!("{why}"),
         };
         for (number, config) in (0..).zip(ports) {
-            let config = PortConfig { ring, ..config.clone() };
+            let config = PortConfig { inlet, ..config.clone() };
             reactor.open_port(EtherPort(number), PortSocket::open(config).unwrap()).unwrap();
         }
         Some(Self { machine: Machine::default(), reactor })

@@ -49,10 +49,8 @@ fn port(at: usize) -> EtherPort {
 
 /// Returns a byte that other programs are not likely to choose.
 pub(super) fn random_byte() -> NonZeroU8 {
-    let mut byte = [0];
-    // Should it fail, frames of others may come too, and are dropped.
-    let _ = getrandom(&mut byte, GetRandomFlags::empty());
-    NonZeroU8::new(byte[0]).unwrap_or(NonZeroU8::MAX)
+    // Without entropy frames of others may come too, and are dropped.
+    entropy().and_then(|[byte, ..]| NonZeroU8::new(byte)).unwrap_or(NonZeroU8::MAX)
 }
 
 impl Sessions {

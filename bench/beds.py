@@ -88,6 +88,8 @@ class Network:
             self.offloads(not bed.rate and not bed.loss)
             for host, address in ((self.net.target, TARGET_ADDRESS), (self.net.initiator, INITIATOR_ADDRESS)):
                 host.run("ip", "address", "add", f"{address}/24", "dev", "eth0")
+                # The kernel's own choice, where the machine has another: BBR, for one, is far from the rate behind a token bucket.
+                host.run("sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic", check=False)
                 if bed.rate:
                     shape(host, bed.rate)
             if bed.loss:

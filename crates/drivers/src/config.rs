@@ -16,6 +16,18 @@ pub enum EngineChoice {
     Epoll,
 }
 
+/// Whether to look for something to do before sleep. epoll cannot tell without a system call, and just sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Look {
+    /// While it is seen to make more of what is done, and nobody else wants the processor.
+    #[default]
+    Suited,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
 /// Which engine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {
@@ -43,6 +55,8 @@ pub struct Config {
     pub engine: EngineChoice,
     /// Whether to spin instead of sleeping: lower latency for a whole core.
     pub poll: bool,
+    /// Whether to look for a while for something to do before it sleeps, if it does not spin.
+    pub look: Look,
     /// At most this many connections are open; more are reset right after they were accepted.
     pub connections_max: usize,
     /// At most this many connections come from one address.
@@ -66,6 +80,7 @@ impl Default for Config {
         Self {
             engine: EngineChoice::Auto,
             poll: false,
+            look: Look::Suited,
             connections_max: 8192,
             connections_per_peer_max: 4096,
             linger: Duration::from_secs(5),

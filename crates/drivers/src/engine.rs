@@ -108,6 +108,21 @@ pub(crate) trait Engine {
     /// Submits what was started and waits until something happened, or from `now` on for `timeout`. It may end earlier for no reason.
     fn wait(&mut self, now: Instant, timeout: Option<Duration>) -> io::Result<()>;
 
+    /// Returns whether [`Self::owes`] and [`Self::has_more`] can tell.
+    fn shows_more(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the next wait has something to submit.
+    fn owes(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the next wait has something to tell of. This is no system call.
+    fn has_more(&self) -> bool {
+        false
+    }
+
     /// Returns the next of the events that the last wait brought.
     fn next_event(&mut self) -> Option<Event<'_>>;
 

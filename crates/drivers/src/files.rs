@@ -294,6 +294,11 @@ impl Files {
         self.hub.borrow_mut().ring = true;
     }
 
+    /// Returns whether there is an operation for the ring.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.hub.borrow().backlog.is_empty()
+    }
+
     /// Takes the next operation for the ring.
     pub(crate) fn take_work(&self) -> Option<Work> {
         let mut hub = self.hub.borrow_mut();

@@ -18,6 +18,7 @@ pub mod mailbox;
 pub mod reactor;
 pub mod stats;
 
+mod awake;
 mod clock;
 mod connections;
 mod dials;

@@ -12,6 +12,7 @@ use base::ether::{EtherPort, FrameMachine};
 use base::machine::{Gone, PortalId, StreamMachine};
 use base::time::Instant;
 
+use crate::awake::Awake;
 use crate::clock::Clock;
 use crate::config::{Config, EngineChoice, EngineKind};
 use crate::connections::{Candidate, Connections};
@@ -60,6 +61,7 @@ pub struct Reactor<M> {
     pool: Pool,
     clock: Clock,
     poll: bool,
+    awake: Awake,
     stop: Option<Stop>,
     /// Nobody was served by frames when the machine was drained last.
     quiet: bool,
@@ -102,6 +104,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             pool,
             clock,
             poll: config.poll,
+            awake: Awake::new(config.look, clock.now()),
             stop: None,
             quiet: true,
             eventful: false,
@@ -252,12 +255,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Sleeps, and handles what woke it. Returns when that was; the clock is read once.
     fn step(&mut self, machine: &mut M, slept: Instant, wait_max: Option<Duration>) -> io::Result<Instant> {
         let timeout = self.timeout(machine, slept, wait_max);
-        self.engine.wait(slept, timeout)?;
-        let now = self.clock.now();
+        let now = self.wait(machine, slept, timeout)?;
         Stats::bump(&mut self.engine.stats().wakeups, 1);
-        self.connections.next_turn();
-        self.ports.next_turn(now);
-        self.handle_events(machine, now);
         self.eventful |= self.ports.receive_all(self.engine.stats(), machine);
         let now = self.ports.now_or(now);
         if self.mailbox.waker.take() {
@@ -269,6 +268,40 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         self.drain(machine, now);
         self.publish();
         Ok(self.ports.now_or(now))
+    }
+
+    /// Waits until something happens but for `timeout` at most, and handles what the engine tells. Returns when that was.
+    fn wait(&mut self, machine: &mut M, slept: Instant, timeout: Option<Duration>) -> io::Result<Instant> {
+        let Stats { bytes_in, bytes_out, .. } = *self.engine.stats();
+        let could_look = timeout != Some(Duration::ZERO) && self.engine.shows_more();
+        if !could_look || !self.awake.is_wanted(slept, bytes_in.wrapping_add(bytes_out)) {
+            self.engine.wait(slept, timeout)?;
+            return Ok(self.woken(machine).0);
+        }
+        if self.engine.owes() {
+            // That first.
+            self.engine.wait(slept, Some(Duration::ZERO))?;
+            let (now, found) = self.woken(machine);
+            if found || self.ports.is_hungry() {
+                return Ok(now);
+            }
+        }
+        let (engine, ports) = (&self.engine, &self.ports);
+        let found = self.awake.look(self.clock, timeout, || engine.has_more() || ports.has_frames());
+        if !found {
+            self.engine.wait(slept, timeout)?;
+        } else if self.engine.has_more() {
+            self.engine.wait(slept, Some(Duration::ZERO))?;
+        }
+        Ok(self.woken(machine).0)
+    }
+
+    /// Handles what the engine tells. Returns when that was, and whether it was more than that frames have gone.
+    fn woken(&mut self, machine: &mut M) -> (Instant, bool) {
+        let now = self.clock.now();
+        self.connections.next_turn();
+        self.ports.next_turn(now);
+        (now, self.handle_events(machine, now))
     }
 
     /// Returns how long to sleep.
@@ -289,11 +322,14 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         next.into_iter().chain(wait_max).min()
     }
 
-    fn handle_events(&mut self, machine: &mut M, now: Instant) {
+    /// Returns whether there was anything but frames that have gone.
+    fn handle_events(&mut self, machine: &mut M, now: Instant) -> bool {
+        let mut found = false;
         let mut accepted = Vec::new();
         let mut dialled = Vec::new();
         while let Some(event) = self.engine.next_event() {
             self.eventful = true;
+            found |= !matches!(event, Event::FrameSent { .. });
             match event {
                 Event::Dialled { dial } => dialled.push(dial),
                 Event::Nothing => {}
@@ -326,6 +362,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             let candidate = Candidate { socket, peer, portal };
             self.connections.admit(&mut *self.engine, machine, now, candidate);
         }
+        found
     }
 
     /// Takes a connection in that we asked for, or notes that there is none.

@@ -14,6 +14,7 @@ mod ring;
 mod silent;
 mod timer;
 mod watches;
+mod works;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -31,13 +32,14 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::EngineKind;
 use crate::engine::{BEHIND_LOAN, Engine, Event, Receipt, Sending};
-use crate::files::{Errno, Files, Work};
+use crate::files::{Errno, Files};
 use crate::slab::{Slab, index, put_at};
 use crate::stats::Stats;
 use crate::waker::Waker;
 use listening::Listening;
 use message::Message;
 use ring::{Completion, Ring, Tag};
+use works::FileWork;
 
 /// How many messages are kept for the next sends and receives into loans.
 const MESSAGES_KEPT: usize = 64;
@@ -115,12 +117,6 @@ struct Outgoing {
     message: Box<Message>,
 }
 
-/// A file operation that the kernel works on.
-pub(super) struct FileWork {
-    work: Work,
-    message: Box<Message>,
-}
-
 impl UringEngine {
     /// # Errors
     /// Why this kernel, or its policy, does not let us use io_uring.
@@ -156,30 +152,6 @@ impl UringEngine {
             pool,
             stats: Stats::default(),
         })
-    }
-
-    /// Starts what was handed to the file queues.
-    fn start_file_work(&mut self) {
-        while let Some(work) = self.files.take_work() {
-            self.start_work(work);
-        }
-    }
-
-    fn start_work(&mut self, work: Work) {
-        let mut message = self.messages.pop().unwrap_or_default();
-        let mut work = work;
-        let entry = message.file_entry(&mut work);
-        let number = self.works.insert(FileWork { work, message });
-        // SAFETY: buffers and message are in `works` until `finish_work` takes the completion, and so is the open file.
-        unsafe { self.ring.push(entry, Tag::File(number)) };
-    }
-
-    fn finish_work(&mut self, number: u32, result: Result<usize, Errno>) {
-        let Some(FileWork { work, message }) = self.works.remove(number) else { return };
-        self.keep(message);
-        if let Some(work) = self.files.ring_finished(work, result) {
-            self.start_work(work);
-        }
     }
 
     fn start_receive(&mut self, number: u32) {
@@ -559,6 +531,20 @@ impl Engine for UringEngine {
         }
         Stats::bump(&mut self.stats.enters, self.ring.take_enters());
         Ok(())
+    }
+
+    fn shows_more(&self) -> bool {
+        true
+    }
+
+    fn owes(&self) -> bool {
+        let watched = self.waker_armed && self.watches.are_armed() && self.frames.are_armed();
+        let waits = self.hurried || !self.accepting.is_empty() || !self.starved.is_empty();
+        !watched || waits || self.files.has_work() || self.ring.owes()
+    }
+
+    fn has_more(&self) -> bool {
+        self.ring.has_more()
     }
 
     fn next_event(&mut self) -> Option<Event<'_>> {

@@ -205,9 +205,7 @@ impl Ports {
         number: u32,
         taken: Taken<'_>,
     ) {
-        let Some(port) = self.ports.get_mut(crate::slab::index(number)).and_then(Option::as_mut) else {
-            return;
-        };
+        let Some(Some(port)) = self.ports.get_mut(crate::slab::index(number)) else { return };
         self.came = (self.came.0 + 1, self.came.1 + taken.bytes.len());
         if port.alone < ALONE || port.trusted >= ALONE {
             port.trusted = 0;
@@ -222,6 +220,11 @@ impl Ports {
     pub(crate) const fn failed(&mut self) {
         // The interface went down or vanished: the error is told once.
         self.changed = true;
+    }
+
+    /// Returns whether frames came where that can be seen.
+    pub(crate) fn has_frames(&self) -> bool {
+        self.ports.iter().flatten().any(|port| port.ring.as_ref().is_some_and(Ring::has_more))
     }
 
     /// Receives what came. Returns whether there was anything.

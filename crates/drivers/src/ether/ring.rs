@@ -155,7 +155,7 @@ impl Ring {
     }
 
     /// Returns whether the slot that is filled next was.
-    fn has_more(&self) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         self.next_slot().1.load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 

@@ -92,6 +92,11 @@ impl Frames {
         }
     }
 
+    /// Returns whether the kernel was asked for the next frame of all of them.
+    pub(super) fn are_armed(&self) -> bool {
+        self.unarmed.is_empty()
+    }
+
     /// Asks the kernel for frames.
     pub(super) fn arm(&mut self, ring: &mut Ring) {
         for watch in self.unarmed.drain(..) {

@@ -150,6 +150,20 @@ impl Ring {
         Ok(self.waiting.is_empty() && self.ring.submission().is_empty())
     }
 
+    /// Returns whether there is something to submit.
+    pub(super) fn owes(&self) -> bool {
+        // SAFETY: only this thread uses the queue, and no other view of it exists now.
+        !self.waiting.is_empty() || !unsafe { self.ring.submission_shared() }.is_empty()
+    }
+
+    /// Returns whether something completed, or is about to be when the kernel is asked.
+    pub(super) fn has_more(&self) -> bool {
+        // SAFETY: only this thread uses the queues, and no other view of them exists now.
+        let (submission, completion) =
+            unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
+        submission.taskrun() || submission.cq_overflow() || !completion.is_empty()
+    }
+
     /// Takes everything that has completed.
     pub(super) fn completed(&mut self, into: &mut VecDeque<Completion>) -> io::Result<()> {
         loop {
@@ -296,9 +310,13 @@ impl Tag {
 /// (6.1), or at least without interrupting us (5.19).
 fn build() -> io::Result<IoUring> {
     let mut best = IoUring::builder();
-    best.setup_cqsize(COMPLETIONS).setup_submit_all().setup_single_issuer().setup_defer_taskrun();
+    best.setup_cqsize(COMPLETIONS)
+        .setup_submit_all()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag();
     let mut good = IoUring::builder();
-    good.setup_cqsize(COMPLETIONS).setup_submit_all().setup_coop_taskrun();
+    good.setup_cqsize(COMPLETIONS).setup_submit_all().setup_coop_taskrun().setup_taskrun_flag();
     let mut plain = IoUring::builder();
     plain.setup_cqsize(COMPLETIONS);
     best.build(SUBMISSIONS).or_else(|_| good.build(SUBMISSIONS)).or_else(|_| plain.build(SUBMISSIONS))

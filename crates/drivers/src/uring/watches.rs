@@ -33,6 +33,11 @@ impl Watches {
         Some(what)
     }
 
+    /// Returns whether the kernel was asked about all of them.
+    pub(super) fn are_armed(&self) -> bool {
+        self.unarmed.is_empty()
+    }
+
     /// Asks the kernel about those that it was not asked about.
     pub(super) fn arm(&mut self, ring: &mut Ring) {
         for watch in self.unarmed.drain(..) {

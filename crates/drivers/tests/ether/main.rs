@@ -11,22 +11,30 @@ mod rig;
 use std::time::Duration;
 
 use base::ether::Mac;
-use drivers::config::EngineChoice;
+use drivers::config::{EngineChoice, Look};
 use drivers::ether::raw::RawPort;
 use drivers::ether::{Inlet, PortConfig, PortError, PortSocket, Steering};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use rig::{Cable, ETHER_TYPE, Event, Station, Way, ip, pattern};
 
-/// Runs what follows in a namespace, once for each engine and for each place where frames come in.
+const WAYS: [(Inlet, Look); 4] = [
+    (Inlet::Ring, Look::Suited),
+    (Inlet::Queue, Look::Suited),
+    (Inlet::Ring, Look::Always),
+    (Inlet::Queue, Look::Always),
+];
+
+/// Runs what follows in a namespace, once for each engine and for each place where frames come in, and once for who looks
+/// before it sleeps.
 macro_rules! on_a_cable {
     ($($name:ident($cable:ident, $engine:ident) $body:block)*) => {$(
         #[test]
         fn $name() {
             if rig::inside_a_namespace(stringify!($name)) {
                 for engine in [EngineChoice::Epoll, EngineChoice::Uring] {
-                    for inlet in [Inlet::Ring, Inlet::Queue] {
-                        let ($cable, $engine) = (Cable::lay(), Way { engine, inlet });
+                    for (inlet, look) in WAYS {
+                        let ($cable, $engine) = (Cable::lay(), Way { engine, inlet, look });
                         $body
                     }
                 }
@@ -281,8 +289,12 @@ on_a_cable! {
             a.send(0, cable.beta, &pattern(seed, 986));
         }
         a.until(&mut b, |_, b| b.frames() >= 200);
-        let wrong = (0..).zip(b.take_frames()).find(|(seed, frame)| frame.payload != pattern(*seed, 986));
-        assert!(wrong.is_none());
+        // The processors of which each hands some of them to the other end may overtake each other.
+        let mut got: Vec<_> = b.take_frames().into_iter().map(|frame| frame.payload).collect();
+        let mut sent: Vec<_> = (0..200).map(|seed| pattern(seed, 986)).collect();
+        got.sort_unstable();
+        sent.sort_unstable();
+        assert!(got == sent);
         assert!(a.stats().frame_rests > 0 && a.stats().frames_unsent == 0, "{:?}", a.stats());
     }
 

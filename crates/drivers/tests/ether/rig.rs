@@ -7,7 +7,7 @@ use std::time::{Duration, Instant as WallClock};
 use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
 use base::machine::Streamless;
 use base::time::Instant;
-use drivers::config::{Config, EngineChoice};
+use drivers::config::{Config, EngineChoice, Look};
 use drivers::ether::{Inlet, PortConfig, PortSocket};
 use drivers::reactor::{Reactor, StartError};
 use drivers::stats::Stats;
@@ -208,6 +208,7 @@ impl Streamless for Machine {}
 pub(crate) struct Way {
     pub(crate) engine: EngineChoice,
     pub(crate) inlet: Inlet,
+    pub(crate) look: Look,
 }
 
 /// A machine on a reactor.
@@ -218,8 +219,8 @@ pub(crate) struct Station {
 
 impl Station {
     /// Starts one with these ports, numbered from zero; `None` when the engine cannot be had here, which is printed.
-    pub(crate) fn start(Way { engine, inlet }: Way, ports: &[PortConfig]) -> Option<Self> {
-        let mut reactor = match Reactor::new(&Config { engine, ..Config::default() }) {
+    pub(crate) fn start(Way { engine, inlet, look }: Way, ports: &[PortConfig]) -> Option<Self> {
+        let mut reactor = match Reactor::new(&Config { engine, look, ..Config::default() }) {
             Ok(reactor) => reactor,
             Err(StartError::NoUring(why)) => {
                 eprintln!("skipped: no io_uring here: {why}");

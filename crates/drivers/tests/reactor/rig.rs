@@ -1,5 +1,6 @@
 //! Runs a parrot on a reactor of its own thread, and guards against hangs.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
@@ -7,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use base::machine::PortalId;
-use drivers::config::{Config, EngineChoice};
+use drivers::config::{Config, EngineChoice, Look};
 use drivers::listener;
 use drivers::mailbox::Handle;
 use drivers::reactor::{Reactor, StartError};
@@ -17,6 +18,11 @@ use crate::parrot::{Parrot, frame};
 
 /// Nothing in these tests takes a second; what takes this long hangs.
 pub(crate) const HANG: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// Whether the reactors that a test starts look before they sleep.
+    pub(crate) static LOOK: Cell<Look> = const { Cell::new(Look::Suited) };
+}
 
 pub(crate) const PORTAL: PortalId = PortalId(7);
 
@@ -36,6 +42,7 @@ impl Rig {
         let listening = listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listening.local_addr().unwrap();
         let (report, started) = mpsc::channel();
+        let config = Config { look: LOOK.get(), ..config };
         let thread = thread::spawn(move || {
             let mut parrot = Parrot::default();
             let mut reactor = match Reactor::new(&config) {

@@ -1,0 +1,379 @@
+//! Whether a reactor that has nothing to do sleeps at once, or looks for a while whether something comes.
+//!
+//! To sleep and to be woken delays what comes, and costs processor time at both ends, some microseconds on bare metal and more
+//! in a virtual machine: where commands follow each other one by one, or frames faster than a sleeper is woken, to look makes
+//! much more of them. Where a link or a disk is what everybody waits for it gains nothing and takes a whole processor. Nobody
+//! can tell the one from the other but by trying: every tenth of a second a reactor does for a short while what it does not do
+//! else, and goes on with what moved more bytes; if that was about as much, it sleeps. The more often the answer is the same,
+//! the less often it is asked.
+//!
+//! It looks for a short span, and only while that finds something at least every other time. And who looks takes the time from
+//! others, perhaps from the one it waits for. The kernel tells how many threads could run at present, and how long one could
+//! have run and had to wait: while there are often more than processors, or the latter is more than a trifle, nobody looks.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use base::time::Instant;
+use rustix::fs::{Mode, OFlags};
+
+use crate::clock::Clock;
+use crate::config::Look;
+
+/// How long it looks at most: what a command takes on a fast network between two who sleep.
+const SPAN: Duration = Duration::from_micros(100);
+
+/// How much trust there is at most: so many looks in a row may be in vain. And how much there is when looking begins.
+const TRUST_MAX: u8 = 16;
+const TRUST_FIRST: u8 = 4;
+
+/// So many times without trust it sleeps at once before it looks again.
+const SLEEPS: u8 = 64;
+
+/// How often the kernel is asked about others, at most.
+const ASK_EVERY: Duration = Duration::from_millis(1);
+
+/// One answer counts for so much of what is known of others, and not more of [`ALL`] than a trifle may say that some wait.
+const LATELY: u64 = 16;
+const ALL: u64 = 1024;
+const TRIFLE: u64 = 128;
+
+/// How long the better way is gone until the other is tried, at first; twice as long with each time that it was better, up to the
+/// most. Then each is measured for so long, once it had time to settle.
+const GOING: Duration = Duration::from_millis(90);
+const GOING_MAX: Duration = Duration::from_millis(720);
+const SETTLING: Duration = Duration::from_millis(2);
+const MEASURED: Duration = Duration::from_millis(8);
+
+/// So many percent of what is moved asleep, at least, have to be moved by who looks: to begin with, and to go on.
+const GAIN_TO_BEGIN: u64 = 106;
+const GAIN_TO_GO_ON: u64 = 102;
+/// Where fewer bytes are moved while it is measured, there is nothing to gain.
+const BYTES_MIN: u64 = 64 << 10;
+
+/// What looking is worth.
+#[derive(Debug)]
+pub(crate) struct Awake {
+    /// How many more looks found something than did not, lately.
+    trust: u8,
+    /// How many times it was slept at once since it was looked.
+    sleeps: u8,
+    look: Look,
+    others: Others,
+    trial: Trial,
+}
+
+impl Awake {
+    /// Belongs to the calling thread from now on.
+    pub(crate) fn new(look: Look, now: Instant) -> Self {
+        Self { trust: 0, sleeps: 0, look, others: Others::new(now), trial: Trial::new(now) }
+    }
+
+    /// Returns whether to look before the next sleep. So many bytes were moved so far.
+    pub(crate) fn is_wanted(&mut self, now: Instant, bytes: u64) -> bool {
+        if self.look != Look::Suited {
+            return self.look == Look::Always;
+        }
+        if self.trial.turn(now, bytes) {
+            self.trust = TRUST_FIRST;
+        }
+        if !self.trial.looks {
+            return false;
+        }
+        let wanted = (self.trust > 0 || self.sleeps >= SLEEPS) && !self.others.wait(now);
+        if !wanted {
+            self.sleeps = self.sleeps.saturating_add(1);
+        }
+        wanted
+    }
+
+    /// Looks until something is there, but not for longer than `most`. Returns whether it is.
+    pub(crate) fn look(&mut self, clock: Clock, most: Option<Duration>, is_there: impl Fn() -> bool) -> bool {
+        let until = clock.now().after(most.map_or(SPAN, |most| most.min(SPAN)));
+        let found = loop {
+            if is_there() {
+                break true;
+            }
+            if clock.now() >= until {
+                break false;
+            }
+            std::hint::spin_loop();
+        };
+        self.learn(found);
+        found
+    }
+
+    fn learn(&mut self, found: bool) {
+        self.sleeps = 0;
+        self.trust = if found { (self.trust + 1).min(TRUST_MAX) } else { self.trust.saturating_sub(1) };
+    }
+}
+
+/// Which of two ways moves more.
+#[derive(Debug)]
+struct Trial {
+    /// The way that is gone.
+    looks: bool,
+    /// The way that was better.
+    better: bool,
+    step: Step,
+    until: Instant,
+    going: Duration,
+    /// Since when it is measured, and how many bytes had been moved then.
+    since: Instant,
+    bytes: u64,
+    /// What the better way moved, in bytes per second.
+    rate: u64,
+}
+
+/// What comes next in a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Going,
+    MeasuringBetter,
+    Settling,
+    MeasuringOther,
+}
+
+impl Trial {
+    fn new(now: Instant) -> Self {
+        let until = now.after(GOING);
+        Self {
+            looks: false,
+            better: false,
+            step: Step::Going,
+            until,
+            going: GOING,
+            since: now,
+            bytes: 0,
+            rate: 0,
+        }
+    }
+
+    /// Goes on if it is time to. Returns whether looking has just begun.
+    fn turn(&mut self, now: Instant, bytes: u64) -> bool {
+        if now < self.until {
+            return false;
+        }
+        let moved = bytes.wrapping_sub(self.bytes);
+        let took = u64::try_from(now.since(self.since).as_nanos()).unwrap_or(u64::MAX).max(1);
+        let rate = u64::try_from(u128::from(moved) * 1_000_000_000 / u128::from(took)).unwrap_or(u64::MAX);
+        let before = self.looks;
+        let (step, span) = match self.step {
+            Step::Going => (Step::MeasuringBetter, MEASURED),
+            Step::MeasuringBetter if moved < BYTES_MIN => {
+                (self.looks, self.better, self.going) = (false, false, GOING);
+                (Step::Going, GOING)
+            }
+            Step::MeasuringBetter => {
+                self.rate = rate;
+                self.looks = !self.better;
+                (Step::Settling, SETTLING)
+            }
+            Step::Settling => (Step::MeasuringOther, MEASURED),
+            Step::MeasuringOther => {
+                let (awake, asleep, gain) = if self.better {
+                    (self.rate, rate, GAIN_TO_GO_ON)
+                } else {
+                    (rate, self.rate, GAIN_TO_BEGIN)
+                };
+                let better = awake.saturating_mul(100) >= asleep.saturating_mul(gain);
+                let longer = self.going.saturating_mul(2).min(GOING_MAX);
+                self.going = if better == self.better { longer } else { GOING };
+                (self.looks, self.better) = (better, better);
+                (Step::Going, self.going)
+            }
+        };
+        self.step = step;
+        self.until = now.after(span);
+        (self.since, self.bytes) = (now, bytes);
+        self.looks && !before
+    }
+}
+
+/// Who else wants a processor.
+#[derive(Debug)]
+struct Others {
+    /// The calling thread's account, and that of the whole machine; there is none where the kernel shows none.
+    own: Option<OwnedFd>,
+    all: Option<OwnedFd>,
+    processors: u64,
+    asked_at: Instant,
+    /// For how many nanoseconds the thread had waited for others then.
+    waited: u64,
+    /// How much of the time it did, of [`ALL`], and how often there were more threads than processors.
+    lately: (u64, u64),
+}
+
+impl Others {
+    fn new(now: Instant) -> Self {
+        let open = |path| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+        let mut others = Self {
+            own: open("/proc/thread-self/schedstat"),
+            all: open("/proc/loadavg"),
+            processors: read(open("/sys/devices/system/cpu/online").as_ref(), processors).unwrap_or(0),
+            asked_at: now,
+            waited: 0,
+            lately: (0, 0),
+        };
+        others.waited = read(others.own.as_ref(), waited).unwrap_or(0);
+        others
+    }
+
+    /// Returns whether some wait for a processor lately, or had that of this thread when it could have run.
+    fn wait(&mut self, now: Instant) -> bool {
+        let span = now.since(self.asked_at);
+        if span >= ASK_EVERY {
+            self.asked_at = now;
+            let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+            let waited = read(self.own.as_ref(), waited).unwrap_or(self.waited);
+            let share = waited.saturating_sub(self.waited).saturating_mul(ALL) / nanos.max(1);
+            // Who cannot know it takes it that some wait.
+            let crowded = read(self.all.as_ref(), runnable).is_none_or(|count| count > self.processors);
+            let learn = |before: u64, now: u64| before - before / LATELY + now.min(ALL) / LATELY;
+            self.lately = (learn(self.lately.0, share), learn(self.lately.1, if crowded { ALL } else { 0 }));
+            self.waited = waited;
+        }
+        self.lately.0.max(self.lately.1) > TRIFLE
+    }
+}
+
+fn read(file: Option<&OwnedFd>, parse: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let mut text = [0; 256];
+    let len = rustix::io::pread(file?, &mut text, 0).ok()?;
+    parse(core::str::from_utf8(text.get(..len)?).ok()?)
+}
+
+/// Returns for how many nanoseconds a thread could have run and did not: the second number of its `schedstat` (Linux,
+/// Documentation/scheduler/sched-stats.rst).
+fn waited(schedstat: &str) -> Option<u64> {
+    schedstat.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Returns how many threads of the machine can run at present: the fourth field of `loadavg` begins with it (proc_loadavg(5)).
+fn runnable(loadavg: &str) -> Option<u64> {
+    loadavg.split_ascii_whitespace().nth(3)?.split('/').next()?.parse().ok()
+}
+
+/// Returns how many processors a list like `0-3,8` names.
+fn processors(list: &str) -> Option<u64> {
+    list.trim().split(',').try_fold(0, |count, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+        Some(count + (last.checked_sub(first)? + 1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Has a trial last for so many seconds of traffic that is moved at the rates that `rate` gives for who looks and who
+    /// sleeps, in bytes per second. Returns for how many percent of the time it was looked, and at the end.
+    fn try_for(
+        trial: &mut Trial,
+        now: &mut Instant,
+        bytes: &mut u64,
+        seconds: u64,
+        rate: [u64; 2],
+    ) -> (u64, bool) {
+        let (steps, mut looked) = (seconds * 10_000, 0);
+        for _ in 0..steps {
+            let [asleep, awake] = rate;
+            *now = now.after(Duration::from_micros(100));
+            *bytes += if trial.looks { awake } else { asleep } / 10_000;
+            trial.turn(*now, *bytes);
+            looked += u64::from(trial.looks);
+        }
+        (looked * 100 / steps, trial.better)
+    }
+
+    #[test]
+    fn it_is_looked_while_that_moves_more_and_seldom_else() {
+        let (mut now, mut bytes) = (Instant(0), 0);
+        let mut trial = Trial::new(now);
+        let mut go = |rate| try_for(&mut trial, &mut now, &mut bytes, 4, rate);
+        // A link at its limit; one command after the other; the link again; a stream to which it makes little difference.
+        let (looked, better) = go([119_000_000, 119_000_000]);
+        assert!(looked <= 3 && !better, "{looked} % {better}");
+        let (looked, better) = go([57_000_000, 120_000_000]);
+        assert!(looked >= 75 && better, "{looked} % {better}");
+        let (looked, better) = go([119_000_000, 119_000_000]);
+        assert!(looked <= 25 && !better, "{looked} % {better}");
+        let (looked, better) = go([3_000_000_000, 3_150_000_000]);
+        assert!(looked <= 3 && !better, "{looked} % {better}");
+    }
+
+    #[test]
+    fn a_gain_that_shrinks_is_kept_until_it_is_next_to_nothing() {
+        let (mut now, mut bytes) = (Instant(0), 0);
+        let mut trial = Trial::new(now);
+        let mut go = |rate| try_for(&mut trial, &mut now, &mut bytes, 4, rate).1;
+        assert!(go([1_000_000_000, 1_200_000_000]));
+        assert!(go([1_000_000_000, 1_040_000_000]));
+        assert!(!go([1_000_000_000, 1_010_000_000]));
+        assert!(!go([1_000_000_000, 1_040_000_000]));
+    }
+
+    #[test]
+    fn who_has_nothing_to_do_never_looks() {
+        let (mut now, mut bytes) = (Instant(0), 0);
+        let mut trial = Trial::new(now);
+        assert_eq!(try_for(&mut trial, &mut now, &mut bytes, 4, [0, 0]), (0, false));
+        assert!(try_for(&mut trial, &mut now, &mut bytes, 2, [57_000_000, 120_000_000]).1);
+        let (looked, better) = try_for(&mut trial, &mut now, &mut bytes, 10, [100_000, 100_000]);
+        assert!(looked <= 10 && !better, "{looked} %");
+        // A wait of a day is one turn.
+        now = now.after(Duration::from_secs(86_400));
+        assert!(!trial.turn(now, bytes));
+    }
+
+    #[test]
+    fn trust_goes_as_it_comes() {
+        let mut awake = Awake::new(Look::Suited, Instant(0));
+        (0..3).for_each(|_| awake.learn(true));
+        (0..2).for_each(|_| awake.learn(false));
+        assert_eq!(awake.trust, 1);
+        (0..100).for_each(|_| awake.learn(true));
+        (0..TRUST_MAX).for_each(|_| awake.learn(false));
+        assert_eq!(awake.trust, 0);
+    }
+
+    #[test]
+    fn a_look_ends_when_something_is_there_or_the_time_is_over() {
+        let (clock, mut awake) = (Clock::start(), Awake::new(Look::Suited, Instant(0)));
+        let begun = clock.now();
+        assert!(!awake.look(clock, None, || false));
+        assert!(clock.now().since(begun) >= SPAN);
+        let begun = clock.now();
+        assert!(!awake.look(clock, Some(Duration::from_micros(5)), || false));
+        assert!(clock.now().since(begun) >= Duration::from_micros(5));
+        assert!(awake.look(clock, None, || true));
+    }
+
+    #[test]
+    fn it_is_known_who_waits() {
+        assert_eq!(waited("1372083 52411 9\n"), Some(52_411));
+        assert_eq!(runnable("0.20 0.18 0.12 3/417 11206\n"), Some(3));
+        for (list, count) in [("0\n", 1), ("0-1\n", 2), ("0-3,8,10-11\n", 7)] {
+            assert_eq!(processors(list), Some(count));
+        }
+        for wrong in ["", "x", "3-1", "1-", "0.20 0.18"] {
+            assert_eq!((processors(wrong), runnable(wrong), waited(wrong)), (None, None, None), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn others_are_noticed_and_forgotten() {
+        let mut others = Others::new(Instant(0));
+        others.lately = (0, ALL);
+        (others.own, others.processors) = (None, u64::MAX);
+        let mut now = Instant(0);
+        let mut waits = 0;
+        while others.wait(now) {
+            waits += 1;
+            now = now.after(ASK_EVERY);
+        }
+        assert!((30..40).contains(&waits), "{waits}");
+    }
+}

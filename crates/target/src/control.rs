@@ -9,7 +9,7 @@ use base::ether::{EtherPort, Mac, PortState};
 use base::time::{Duration, Instant};
 use device::contract::UnitConfig;
 use device::unit::{LogicalUnit, UnitStats};
-use hyperscsi::association::{Drops, PathTotals, PathView, PathWidth};
+use hyperscsi::association::{Drops, PathTotals, PathView};
 use iscsi::target::contract::{AsyncEvent, ConnectionView, Down, Refusal, Repairs, SessionId, Traffic};
 use iscsi::target::engine::Limits;
 
@@ -79,16 +79,16 @@ pub enum Notice {
         /// Why.
         why: hyperscsi::target::contract::Down,
     },
-    /// What a path of a HyperSCSI session carries turned out to be less than our port takes, or to be all of that again.
-    PathWidth {
+    /// Something about a path of a HyperSCSI session changed.
+    Path {
         /// The initiator.
         initiator: String,
         /// Our port.
         port: EtherPort,
         /// The initiator's.
         peer: Mac,
-        /// The longest frames.
-        width: PathWidth,
+        /// What.
+        news: hyperscsi::target::contract::PathNews,
     },
     /// A port carries frames, or something about it changed.
     PortUp {

@@ -61,10 +61,10 @@ impl Shard {
             }
             frames::Event::Manage(request) => self.manage(now, &Request::of_hyperscsi(&request)),
             frames::Event::TaskGone { task } => self.task_gone(now, Task::HyperScsi(task)),
-            frames::Event::PathWidth { session, port, peer, width } => {
+            frames::Event::Path { session, port, peer, news } => {
                 let entry = self.nexuses.get(Session::HyperScsi(session).nexus());
                 if let Some(initiator) = entry.map(|entry| entry.initiator.as_str().into()) {
-                    self.notice(Notice::PathWidth { initiator, port, peer, width });
+                    self.notice(Notice::Path { initiator, port, peer, news });
                 }
             }
             frames::Event::SessionDown { session, why } => {

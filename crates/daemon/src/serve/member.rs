@@ -277,12 +277,12 @@ impl Member {
                     "login of {initiator} from {peer} on {on} in group {group:?} is refused: {why}"
                 );
             }
-            Notice::PathWidth { initiator, port, peer, width } => {
+            Notice::Path { initiator, port, peer, news } => {
                 let on = self.interface(port);
-                if width.is_whole() {
-                    crate::info!("session of {initiator} from {peer} on {on}: {width}");
+                if news.is_good() {
+                    crate::info!("session of {initiator} from {peer} on {on}: {news}");
                 } else {
-                    crate::warning!("session of {initiator} from {peer} on {on}: {width}");
+                    crate::warning!("session of {initiator} from {peer} on {on}: {news}");
                 }
             }
             // Every reactor has every interface; one of them tells.

@@ -2,7 +2,7 @@
 
 use base::arena::Key;
 
-use super::{MessageId, PathWidth};
+use super::{MessageId, PathAddress, PathWidth};
 
 /// A message of which all was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,14 @@ pub enum Event {
     /// A path was silent for too long; it is still probed.
     PathDown(u8),
     /// A path is gone, whether it was used or not.
-    PathGone(u8),
+    PathGone {
+        /// The path.
+        path: u8,
+        /// Between whom it was.
+        address: PathAddress,
+        /// Whether it carried data until now.
+        carried: bool,
+    },
     /// The longest frame of a path changed.
     PathMtu {
         /// The path.

@@ -129,7 +129,8 @@ impl Association {
         self.paths.iter_mut().for_each(|path| path.announced = false);
         self.rewindowed = true;
         self.share_out(path.address.port);
-        self.events.push_back(Event::PathGone(id));
+        let carried = path.challenge == 0 && !path.down;
+        self.events.push_back(Event::PathGone { path: id, address: path.address, carried });
     }
 
     /// Returns the path that is to tell the peer of those that were left.

@@ -430,7 +430,7 @@ impl Session {
                 }
                 self.finder.way_lost(now);
             }
-            Transported::PathGone(id) => _ = link.paths_up.remove(&id),
+            Transported::PathGone { path, .. } => _ = link.paths_up.remove(&path),
             Transported::PathMtu { .. } => {}
             Transported::KeysChanged => self.stats.key_updates += 1,
             Transported::PathWidth { path, width } => {

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use base::arena::Key;
 use base::buffer::DataList;
 
-use super::contract::{Down, Event, Finish, SessionId, TaskRef, status};
+use super::contract::{Down, Event, Finish, PathNews, SessionId, TaskRef, status};
 use super::engine::Engine;
 use super::exchange::{Ending, Exchange, Holder};
 use crate::association::{Association, Delivery, Event as Transported, Message, PathAddress};
@@ -226,19 +226,31 @@ impl Engine {
             Transported::KeysChanged => self.stats.key_updates += 1,
             Transported::KeysExhausted => self.end_session(key, Down::KeysExhausted),
             Transported::PathWidth { path, width } => {
-                let Some(session) = self.sessions.get(key).filter(|session| session.is_up()) else { return };
-                let mut paths = session.transport.iter().flat_map(|transport| transport.paths());
-                if let Some(PathAddress { port, mac: peer }) =
-                    paths.find(|view| view.id == path).map(|view| view.address)
-                {
-                    self.events.push_back(Event::PathWidth { session: SessionId(key), port, peer, width });
+                if let Some(address) = self.path_of(key, path) {
+                    self.tell_of_path(key, address, PathNews::Width(width));
                 }
             }
-            Transported::PathUp(_)
-            | Transported::PathDown(_)
-            | Transported::PathGone(_)
-            | Transported::PathMtu { .. }
-            | Transported::XidLimit { .. } => {}
+            Transported::PathUp(path) | Transported::PathDown(path) => {
+                let up = matches!(event, Transported::PathUp(_));
+                if let Some(address) = self.path_of(key, path) {
+                    self.tell_of_path(key, address, if up { PathNews::Up } else { PathNews::Silent });
+                }
+            }
+            Transported::PathGone { address, carried: true, .. } => {
+                self.tell_of_path(key, address, PathNews::Gone);
+            }
+            Transported::PathGone { .. } | Transported::PathMtu { .. } | Transported::XidLimit { .. } => {}
+        }
+    }
+
+    fn path_of(&self, session: Key, path: u8) -> Option<PathAddress> {
+        let mut paths = self.sessions.get(session)?.transport.iter().flat_map(|transport| transport.paths());
+        paths.find(|view| view.id == path).map(|view| view.address)
+    }
+
+    fn tell_of_path(&mut self, key: Key, PathAddress { port, mac: peer }: PathAddress, news: PathNews) {
+        if self.sessions.get(key).is_some_and(|session| session.is_up()) {
+            self.events.push_back(Event::Path { session: SessionId(key), port, peer, news });
         }
     }
 

@@ -2,6 +2,7 @@
 //! of sessions. None of it knows what a logical unit is.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use base::buffer::DataList;
 use base::ether::{EtherPort, Mac};
@@ -62,16 +63,16 @@ pub enum Event {
         /// The task.
         task: TaskRef,
     },
-    /// What a path of a session carries turned out to be less than our port takes, or to be all of that again.
-    PathWidth {
+    /// Something about a path of a session changed.
+    Path {
         /// The session.
         session: SessionId,
         /// Our port.
         port: EtherPort,
         /// The initiator's.
         peer: Mac,
-        /// What it carries.
-        width: PathWidth,
+        /// What.
+        news: PathNews,
     },
     /// A session ended: the I_T nexus is lost (SAM-5 §6.4). Every task of it was reported gone before.
     SessionDown {
@@ -165,6 +166,41 @@ pub(crate) mod status {
     pub(crate) const GOOD: u8 = 0x00;
     pub(crate) const CHECK_CONDITION: u8 = 0x02;
     pub(crate) const BUSY: u8 = 0x08;
+}
+
+/// What changed about a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathNews {
+    /// It carries data besides the others, or again.
+    Up,
+    /// Nothing was heard on it for too long.
+    Silent,
+    /// The initiator gave it up.
+    Gone,
+    /// What it carries turned out to be less than our port takes, or to be all of that again.
+    Width(PathWidth),
+}
+
+impl PathNews {
+    /// Returns whether nobody need care.
+    pub fn is_good(&self) -> bool {
+        match self {
+            Self::Up => true,
+            Self::Silent | Self::Gone => false,
+            Self::Width(width) => width.is_whole(),
+        }
+    }
+}
+
+impl fmt::Display for PathNews {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Up => f.write_str("the path is up"),
+            Self::Silent => f.write_str("the path is silent"),
+            Self::Gone => f.write_str("the path was given up"),
+            Self::Width(width) => width.fmt(f),
+        }
+    }
 }
 
 /// Why a session ended.

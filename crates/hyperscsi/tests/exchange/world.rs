@@ -18,7 +18,7 @@ use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::pdu::reply::ManageResult;
 use hyperscsi::seal::{Level, put_crc};
-use hyperscsi::target::contract::{Directory, Down, Event, Finish, SessionId, TaskRef};
+use hyperscsi::target::contract::{Directory, Down, Event, Finish, PathNews, SessionId, TaskRef};
 use hyperscsi::target::engine::{Engine, Limits};
 use netem::frame::{FrameLink, FramePlan};
 
@@ -118,6 +118,8 @@ pub(crate) struct Server {
     pub(crate) ran: Vec<(u64, u32)>,
     pub(crate) sessions: Vec<SessionId>,
     pub(crate) downs: Vec<Down>,
+    /// What was told of paths, by the initiator's port.
+    pub(crate) paths: Vec<(Mac, PathNews)>,
     pub(crate) executed: u64,
     /// Fetches are cut to this length.
     pub(crate) fetch_max: u32,
@@ -151,7 +153,7 @@ impl Server {
                 self.sessions.retain(|other| *other != session);
                 self.downs.push(why);
             }
-            Event::PathWidth { .. } => {}
+            Event::Path { peer, news, .. } => self.paths.push((peer, news)),
             Event::Command(command) => {
                 self.executed += 1;
                 let word = |at: usize| u32::from_be_bytes(command.cdb[at..at + 4].try_into().unwrap());

@@ -132,7 +132,8 @@ pub(crate) static ROOT: Section = Section {
             "poll",
             Switch,
             Value("false"),
-            "Whether reactors spin instead of sleeping: less delay, and every core in `cores` always busy.",
+            "Whether reactors spin instead of sleeping: less delay, and every core in `cores` always busy. Without it they sleep, but look \
+             for more for up to 100 µs first while that makes the work faster and no thread of the machine waits for a core (with io_uring).",
         ),
         key(
             "memory",

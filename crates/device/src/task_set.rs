@@ -27,6 +27,10 @@ const MAX_PEER_TASKS: usize = 1024;
 /// most as many nexuses as sessions, which bounds what this adds.
 const MIN_TASKS_OF_NEXUS: usize = 8;
 
+/// For how many tasks their index has room until there are more. Keys are spread over all of it, so that one for the most that a set
+/// may hold would be found in no near cache when few are there.
+const KEYS_AT_FIRST: usize = 64;
+
 /// Every task of a unit.
 pub(crate) struct TaskSet {
     slots: Vec<Slot>,
@@ -107,7 +111,7 @@ impl TaskSet {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
-            keys: KeyIndex::with_room_for(capacity),
+            keys: KeyIndex::with_room_for(capacity.min(KEYS_AT_FIRST)),
             transport_count: 0,
             peer_count: 0,
             capacity,

@@ -1,11 +1,11 @@
-//! From a transport's task key to a slot: open addressing in one block that is made once.
+//! From a transport's task key to a slot: open addressing in one block, which is replaced by a larger one when it is half full.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::contract::TaskKey;
 
-/// The index. It grows only if the task set does.
+/// The index. It never shrinks.
 pub(super) struct KeyIndex {
     /// A power of two of them, at most half in use.
     cells: Vec<Option<(TaskKey, u32)>>,

@@ -48,6 +48,8 @@ const MEASURED: Duration = Duration::from_millis(8);
 /// So many percent of what is moved asleep, at least, have to be moved by who looks: to begin with, and to go on.
 const GAIN_TO_BEGIN: u64 = 106;
 const GAIN_TO_GO_ON: u64 = 102;
+/// What took longer had a pause in it, and says nothing.
+const MEASURED_MAX: Duration = Duration::from_millis(12);
 /// Where fewer bytes are moved while it is measured, there is nothing to gain.
 const BYTES_MIN: u64 = 64 << 10;
 
@@ -87,9 +89,15 @@ impl Awake {
         wanted
     }
 
-    /// Looks until something is there, but not for longer than `most`. Returns whether it is.
-    pub(crate) fn look(&mut self, clock: Clock, most: Option<Duration>, is_there: impl Fn() -> bool) -> bool {
-        let until = clock.now().after(most.map_or(SPAN, |most| most.min(SPAN)));
+    /// Looks until something is there, but not longer than until `latest`. Returns whether it is.
+    pub(crate) fn look(
+        &mut self,
+        clock: Clock,
+        latest: Option<Instant>,
+        is_there: impl Fn() -> bool,
+    ) -> bool {
+        let until = clock.now().after(SPAN);
+        let until = latest.map_or(until, |latest| latest.min(until));
         let found = loop {
             if is_there() {
                 break true;
@@ -159,11 +167,16 @@ impl Trial {
         let took = u64::try_from(now.since(self.since).as_nanos()).unwrap_or(u64::MAX).max(1);
         let rate = u64::try_from(u128::from(moved) * 1_000_000_000 / u128::from(took)).unwrap_or(u64::MAX);
         let before = self.looks;
+        let paused = now.since(self.since) > MEASURED_MAX;
         let (step, span) = match self.step {
             Step::Going => (Step::MeasuringBetter, MEASURED),
             Step::MeasuringBetter if moved < BYTES_MIN => {
                 (self.looks, self.better, self.going) = (false, false, GOING);
                 (Step::Going, GOING)
+            }
+            Step::MeasuringBetter | Step::MeasuringOther if paused => {
+                self.looks = self.better;
+                (Step::Going, self.going)
             }
             Step::MeasuringBetter => {
                 self.rate = rate;
@@ -316,6 +329,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_measured_over_a_pause_is_not_believed() {
+        for pause_in in [Step::MeasuringBetter, Step::MeasuringOther] {
+            let (mut now, mut bytes) = (Instant(0), 0);
+            let mut trial = Trial::new(now);
+            for _ in 0..100_000 {
+                // One way would look much slower for the pause that comes whenever it is measured.
+                let pauses = trial.step == pause_in && now.since(trial.since) > Duration::from_millis(4);
+                now = now.after(Duration::from_micros(if pauses { 50_000 } else { 100 }));
+                bytes += 12_000;
+                trial.turn(now, bytes);
+                assert!(!trial.better, "{pause_in:?}");
+            }
+            assert!(!trial.looks || trial.step != Step::Going);
+        }
+    }
+
+    #[test]
     fn who_has_nothing_to_do_never_looks() {
         let (mut now, mut bytes) = (Instant(0), 0);
         let mut trial = Trial::new(now);
@@ -345,9 +375,9 @@ mod tests {
         let begun = clock.now();
         assert!(!awake.look(clock, None, || false));
         assert!(clock.now().since(begun) >= SPAN);
-        let begun = clock.now();
-        assert!(!awake.look(clock, Some(Duration::from_micros(5)), || false));
-        assert!(clock.now().since(begun) >= Duration::from_micros(5));
+        let latest = clock.now().after(Duration::from_micros(5));
+        assert!(!awake.look(clock, Some(latest), || false));
+        assert!(clock.now() >= latest);
         assert!(awake.look(clock, None, || true));
     }
 

@@ -286,10 +286,12 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                 return Ok(now);
             }
         }
+        let until = timeout.map(|timeout| slept.after(timeout));
         let (engine, ports) = (&self.engine, &self.ports);
-        let found = self.awake.look(self.clock, timeout, || engine.has_more() || ports.has_frames());
+        let found = self.awake.look(self.clock, until, || engine.has_more() || ports.has_frames());
         if !found {
-            self.engine.wait(slept, timeout)?;
+            let now = self.clock.now();
+            self.engine.wait(now, until.map(|until| until.since(now)))?;
         } else if self.engine.has_more() {
             self.engine.wait(slept, Some(Duration::ZERO))?;
         }

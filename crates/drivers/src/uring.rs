@@ -540,7 +540,8 @@ impl Engine for UringEngine {
     fn owes(&self) -> bool {
         let watched = self.waker_armed && self.watches.are_armed() && self.frames.are_armed();
         let waits = self.hurried || !self.accepting.is_empty() || !self.starved.is_empty();
-        !watched || waits || self.files.has_work() || self.ring.owes()
+        let concludes = !self.silent.is_empty() || self.frames.silent().next().is_some();
+        !watched || waits || concludes || self.files.has_work() || self.ring.owes()
     }
 
     fn has_more(&self) -> bool {

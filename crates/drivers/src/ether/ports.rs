@@ -27,8 +27,7 @@ const ALONE: u8 = 16;
 /// latter refuse the same frame, so that slow links have the time of a frame.
 const REST: Duration = Duration::from_micros(100);
 
-/// How often it is asked how many frames were lost, at most.
-/// Senders are to slow down before they lose much more; asking costs about as much as sending a frame.
+/// How often it is asked how many frames were lost, at most: before many more are. It costs about as much as sending one.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
 
 /// How often interfaces are looked at where the kernel tells nothing.
@@ -65,6 +64,8 @@ struct Port {
     ring: Option<Ring>,
     /// The engine tells when there is something to receive, and does not receive it.
     told: bool,
+    /// Frames were taken from the ring since it did.
+    took: bool,
     /// Which interface the socket is bound to.
     bound: Option<i32>,
     /// What the machine was told, if the port is up.
@@ -149,6 +150,7 @@ impl Ports {
             socket,
             ring,
             told,
+            took: false,
             bound: None,
             state: None,
             alone: 0,
@@ -245,12 +247,11 @@ impl Ports {
     }
 
     fn receive(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, number: u32) -> bool {
-        let Some(port) = self.ports.get_mut(crate::slab::index(number)).and_then(Option::as_mut) else {
-            return false;
-        };
-        if let Some(ring) = &port.ring {
-            // It has just been emptied. Was it so before, there may be an error, which makes readable until it is taken.
-            self.changed |= ring.idle && socket::take_error(&port.socket.socket).is_some();
+        let Some(Some(port)) = self.ports.get_mut(crate::slab::index(number)) else { return false };
+        if port.ring.is_some() {
+            // It has just been emptied. If nothing was in it, there may be an error, which makes readable until it is taken.
+            let took = std::mem::take(&mut port.took);
+            self.changed |= !took && socket::take_error(&port.socket.socket).is_some();
             return false;
         }
         let mut any = false;
@@ -269,7 +270,6 @@ impl Ports {
                     }
                 }
                 Err(_) => {
-                    // The interface went down or vanished: the error is told once.
                     self.changed = true;
                     break;
                 }
@@ -308,8 +308,7 @@ impl Ports {
             if port.count_at <= now {
                 port.count_at = now.after(COUNT_EVERY);
                 let dropped = socket::take_drops(&port.socket.socket);
-                let stats = engine.stats();
-                stats.frames_dropped = stats.frames_dropped.wrapping_add(u64::from(dropped));
+                Stats::bump(&mut engine.stats().frames_dropped, crate::slab::index(dropped));
                 if dropped > 0 && port.state.is_some() {
                     machine.frames_overrun(now, port.port, dropped);
                 }
@@ -466,6 +465,7 @@ impl Port {
         self.ring = Some(ring);
         Stats::bump(&mut stats.frames_in, frames);
         Stats::bump(&mut stats.bytes_in, bytes);
+        self.took |= frames > 0;
         frames > 0
     }
 

@@ -51,8 +51,6 @@ pub(super) struct Ring {
     shape: Shape,
     /// The slot that is filled next.
     next: usize,
-    /// Nothing was there when it was looked at last.
-    pub(super) idle: bool,
 }
 
 // SAFETY: the memory is the ring's own, which nothing binds to a thread.
@@ -112,7 +110,7 @@ impl Ring {
             socket::set_receive_ring(socket, 0, 0, 0, 0)?;
             return Err(errno);
         };
-        Ok(Self { memory, len, shape, next: 0, idle: true })
+        Ok(Self { memory, len, shape, next: 0 })
     }
 
     /// Has a socket, which is this ring's, receive into its queue again.
@@ -142,8 +140,7 @@ impl Ring {
         mut each: impl FnMut(Instant, Taken<'_>),
     ) -> (usize, usize) {
         let (mut frames, mut bytes) = (0, 0);
-        self.idle = !self.has_more();
-        if self.idle {
+        if !self.has_more() {
             return (0, 0);
         }
         let (now, wall) = (clock.now(), SystemTime::now());

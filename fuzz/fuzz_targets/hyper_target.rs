@@ -279,7 +279,7 @@ impl World {
                 self.held.retain(|(command, _)| command.task != task);
                 assert_eq!(self.held.len() + 1, before, "a task goes once");
             }
-            Event::DataOut { .. } | Event::PathWidth { .. } => {}
+            Event::DataOut { .. } | Event::Path { .. } => {}
         }
     }
 }

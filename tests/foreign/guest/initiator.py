@@ -11,6 +11,8 @@ from verdicts import expect
 DISK_MAX_S = 30
 # What the kernel says when something on the way to the disk went wrong.
 COMPLAINTS = "I/O error|Sense Key|detected conn error|session recovery timed out|rejecting I/O|digest|EXT4-fs error"
+# What the kernel says when iscsid sends the next Login Request before it is done with the last answer; iscsid then logs in anew.
+OVERTAKEN = "Login/Text in progress"
 
 
 class Initiator:
@@ -92,4 +94,5 @@ class Initiator:
         return int(self.guest.run(f"cat /sys/block/{disk.removeprefix('/dev/')}/size")) * 512
 
     def complaints(self):
-        return self.guest.run(f"dmesg | grep -E '{COMPLAINTS}'", check=False)
+        said = self.guest.run(f"dmesg | grep -E '{COMPLAINTS}|{OVERTAKEN}'", check=False).splitlines()
+        return "\n".join(line for before, line in zip(["", *said], said) if OVERTAKEN not in line and OVERTAKEN not in before)

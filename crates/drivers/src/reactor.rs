@@ -252,7 +252,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         Ok(Some(Duration::ZERO))
     }
 
-    /// Sleeps, and handles what woke it. Returns when that was; the clock is read once.
+    /// Sleeps, handles what woke it, and drains the machine. Returns the moment after that.
     fn step(&mut self, machine: &mut M, slept: Instant, wait_max: Option<Duration>) -> io::Result<Instant> {
         let timeout = self.timeout(machine, slept, wait_max);
         let now = self.wait(machine, slept, timeout)?;

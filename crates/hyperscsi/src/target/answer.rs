@@ -226,20 +226,14 @@ impl Engine {
             Transported::KeysChanged => self.stats.key_updates += 1,
             Transported::KeysExhausted => self.end_session(key, Down::KeysExhausted),
             Transported::PathWidth { path, width } => {
-                if let Some(address) = self.path_of(key, path) {
-                    self.tell_of_path(key, address, PathNews::Width(width));
-                }
+                self.tell_of_path(key, self.path_of(key, path), PathNews::Width(width));
             }
-            Transported::PathUp(path) | Transported::PathDown(path) => {
-                let up = matches!(event, Transported::PathUp(_));
-                if let Some(address) = self.path_of(key, path) {
-                    self.tell_of_path(key, address, if up { PathNews::Up } else { PathNews::Silent });
-                }
+            Transported::PathUp(path) => self.tell_of_path(key, self.path_of(key, path), PathNews::Up),
+            Transported::PathDown(path) => self.tell_of_path(key, self.path_of(key, path), PathNews::Silent),
+            Transported::PathGone { address, carried, .. } => {
+                self.tell_of_path(key, carried.then_some(address), PathNews::Gone);
             }
-            Transported::PathGone { address, carried: true, .. } => {
-                self.tell_of_path(key, address, PathNews::Gone);
-            }
-            Transported::PathGone { .. } | Transported::PathMtu { .. } | Transported::XidLimit { .. } => {}
+            Transported::PathMtu { .. } | Transported::XidLimit { .. } => {}
         }
     }
 
@@ -248,8 +242,9 @@ impl Engine {
         paths.find(|view| view.id == path).map(|view| view.address)
     }
 
-    fn tell_of_path(&mut self, key: Key, PathAddress { port, mac: peer }: PathAddress, news: PathNews) {
-        if self.sessions.get(key).is_some_and(|session| session.is_up()) {
+    fn tell_of_path(&mut self, key: Key, address: Option<PathAddress>, news: PathNews) {
+        let up = self.sessions.get(key).is_some_and(|session| session.is_up());
+        if let Some(PathAddress { port, mac: peer }) = address.filter(|_| up) {
             self.events.push_back(Event::Path { session: SessionId(key), port, peer, news });
         }
     }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU8;
+use std::ops::Bound;
 
 use base::buffer::Pool;
 use base::ether::EtherPort;
@@ -45,7 +46,9 @@ pub const WAITING_MAX: usize = 1 << 16;
 /// Sessions, by their numbers.
 pub(crate) struct Sessions {
     pool: Pool,
-    seats: Vec<Option<Seat>>,
+    seats: BTreeMap<SessionId, Seat>,
+    /// How the next session is called.
+    next_id: u32,
     /// Which session a connection belongs to.
     routes: Vec<Option<SessionId>>,
     dials: BTreeMap<u32, Dial>,
@@ -109,7 +112,8 @@ impl Sessions {
     pub(crate) fn new(pool: Pool) -> Self {
         Self {
             pool,
-            seats: Vec::new(),
+            seats: BTreeMap::new(),
+            next_id: 0,
             routes: Vec::new(),
             dials: BTreeMap::new(),
             next_dial: 0,
@@ -124,7 +128,8 @@ impl Sessions {
 
     /// Begins a session.
     pub(crate) fn open(&mut self, now: Instant, plan: Plan) -> SessionId {
-        let id = SessionId(u32::try_from(self.seats.len()).unwrap_or(u32::MAX));
+        let id = SessionId(self.next_id);
+        self.next_id = self.next_id.wrapping_add(1);
         let pool = self.pool.clone();
         let session = match plan {
             Plan::Iscsi(plan) => Carrier::Iscsi(Box::new(Session::new(now, *plan, pool))),
@@ -149,17 +154,15 @@ impl Sessions {
             system: None,
             down: None,
         };
-        self.seats.push(Some(seat));
+        self.seats.insert(id, seat);
         self.plug_in(now, id);
         id
     }
 
     /// Forgets a session that is down.
     pub(crate) fn forget(&mut self, id: SessionId) {
-        if let Some(place) = self.seats.get_mut(index(id.0))
-            && place.as_ref().is_some_and(|seat| seat.down.is_some())
-        {
-            *place = None;
+        if self.seats.get(&id).is_some_and(|seat| seat.down.is_some()) {
+            self.seats.remove(&id);
         }
     }
 
@@ -173,12 +176,12 @@ impl Sessions {
     }
 
     pub(crate) fn stats(&self, id: SessionId) -> Option<Stats> {
-        let seat = self.seats.get(index(id.0))?.as_ref()?;
+        let seat = self.seats.get(&id)?;
         Some(seat.session.stats())
     }
 
     pub(crate) fn connections(&self, id: SessionId) -> Option<Vec<ConnectionView>> {
-        let seat = self.seats.get(index(id.0))?.as_ref()?;
+        let seat = self.seats.get(&id)?;
         match &seat.session {
             Carrier::Iscsi(session) => Some(session.connections().collect()),
             Carrier::HyperScsi(_) => Some(Vec::new()),
@@ -187,17 +190,16 @@ impl Sessions {
 
     /// Returns whether every session has ended.
     pub(crate) fn all_down(&self) -> bool {
-        self.seats.iter().flatten().all(|seat| seat.down.is_some())
+        self.seats.values().all(|seat| seat.down.is_some())
     }
 
     pub(crate) fn ids(&self) -> Vec<SessionId> {
-        let numbered = (0..).zip(&self.seats);
-        numbered.filter(|(_, seat)| seat.is_some()).map(|(number, _)| SessionId(number)).collect()
+        self.seats.keys().copied().collect()
     }
 
     /// Takes a command. What comes of it is an event, always.
     pub(crate) fn submit(&mut self, now: Instant, id: SessionId, token: u64, command: Command) {
-        match self.seats.get_mut(index(id.0)).and_then(Option::as_mut) {
+        match self.seats.get_mut(&id) {
             Some(seat) => seat.start(now, id, Pending::new(token, command), &mut self.events),
             None => {
                 let result = Err(CommandError::Refused(Refusal::Down));
@@ -227,7 +229,7 @@ impl Sessions {
 
     /// Finds the task that carries a command.
     pub(crate) fn task_of(&self, id: SessionId, token: u64) -> Option<Task> {
-        let seat = self.seats.get(index(id.0))?.as_ref()?;
+        let seat = self.seats.get(&id)?;
         seat.tasks.iter().flatten().find(|pending| pending.token == token).and_then(|pending| pending.task)
     }
 
@@ -265,8 +267,9 @@ impl Sessions {
             errands.extend(self.host_found(now, number, found));
             any = true;
         }
-        for number in 0..self.seats.len() {
-            let id = SessionId(u32::try_from(number).unwrap_or(u32::MAX));
+        let mut last = Bound::Unbounded;
+        while let Some((&id, _)) = self.seats.range((last, Bound::Unbounded)).next() {
+            last = Bound::Excluded(id);
             while let Some(told) = self.session(id).and_then(Carrier::poll_event) {
                 match told {
                     Told::Iscsi(asked) => self.heed(now, id, asked, errands),
@@ -274,7 +277,7 @@ impl Sessions {
                 }
                 any = true;
             }
-            if let Some(seat) = self.seats.get_mut(number).and_then(Option::as_mut) {
+            if let Some(seat) = self.seats.get_mut(&id) {
                 seat.advance(now, id, &mut self.events);
             }
         }
@@ -310,7 +313,7 @@ impl Sessions {
                 return self.dials.retain(|_, dial| (dial.session, dial.slot) != (id, slot));
             }
             Asked::Done { task, outcome } => {
-                let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
+                let Some(seat) = self.seats.get_mut(&id) else { return };
                 return seat.done(now, id, Task::Iscsi(task), outcome, &mut self.events);
             }
             Asked::Managed { id: manage, result } => {
@@ -322,7 +325,7 @@ impl Sessions {
                 return;
             }
             Asked::Up(up) => {
-                if let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) {
+                if let Some(seat) = self.seats.get_mut(&id) {
                     seat.system = None;
                     if up.since == Since::Rebuilt {
                         seat.ask_who_is_there(now, id, &mut self.events);
@@ -334,7 +337,7 @@ impl Sessions {
             Asked::ConnectionDown { slot, why } => News::PathLost { slot, why },
             Asked::Recovering => News::Recovering,
             Asked::Down(why) => {
-                let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
+                let Some(seat) = self.seats.get_mut(&id) else { return };
                 let down = SessionDown { why: Why::Iscsi(why), system: seat.system.take() };
                 seat.down = Some(down.clone());
                 // What waited here is told before the end is.
@@ -388,7 +391,7 @@ impl Sessions {
     }
 
     fn seat(&mut self, id: SessionId) -> Option<&mut Seat> {
-        self.seats.get_mut(index(id.0))?.as_mut()
+        self.seats.get_mut(&id)
     }
 
     fn owner(&mut self, conn: ConnId) -> Option<&mut Session> {

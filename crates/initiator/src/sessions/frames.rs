@@ -29,12 +29,18 @@ pub(super) struct Ports {
 
 impl Ports {
     fn number(&mut self, name: &str) -> EtherPort {
-        let at = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
-            self.names.push(name.to_owned());
-            let at = self.names.len() - 1;
-            self.wanted.push(port(at));
-            at
+        if let Some(at) = self.names.iter().position(|known| known == name) {
+            return port(at);
+        }
+        // Numbers of interfaces that could not be had are free.
+        let at = self.names.iter().position(String::is_empty).unwrap_or_else(|| {
+            self.names.push(String::new());
+            self.names.len() - 1
         });
+        if let Some(free) = self.names.get_mut(at) {
+            name.clone_into(free);
+        }
+        self.wanted.push(port(at));
         port(at)
     }
 
@@ -56,7 +62,7 @@ pub(super) fn random_byte() -> NonZeroU8 {
 impl Sessions {
     /// Has a new session use its interfaces.
     pub(super) fn plug_in(&mut self, now: Instant, id: SessionId) {
-        let Some(ether) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
+        let Some(ether) = self.seats.get_mut(&id) else { return };
         let Some(ether) = ether.session.ether() else { return };
         // So that it looks for its target, and gives up in time, though no interface may be up.
         if let Some(entropy) = entropy() {
@@ -68,18 +74,27 @@ impl Sessions {
                 bring_up(ether, now, port, state);
             }
         }
+        self.share_rings();
+    }
+
+    fn share_rings(&mut self) {
         for port in self.ports.up.keys().copied().collect::<Vec<_>>() {
             self.share_ring(port);
         }
     }
 
-    /// Divides what a port can hold among the sessions that use it.
+    /// Divides what a port can hold among the sessions that use it. Those that ended need nothing.
     fn share_ring(&mut self, port: EtherPort) {
-        let Some(slots) = self.ports.up.get(&port).map(|state| state.receive_slots) else { return };
-        let share = slots / self.on_port(port).count().max(1);
+        let Some(share) = self.share_at(port) else { return };
         for ether in self.on_port(port) {
-            ether.session.set_receive_slots(port, share.max(1));
+            ether.session.set_receive_slots(port, share);
         }
+    }
+
+    fn share_at(&mut self, port: EtherPort) -> Option<usize> {
+        let slots = self.ports.up.get(&port)?.receive_slots;
+        let alive = self.on_port(port).filter(|ether| !ether.session.is_down()).count();
+        Some((slots / alive.max(1)).max(1))
     }
 
     /// Returns what is to be done for sessions of HyperSCSI.
@@ -96,10 +111,10 @@ impl Sessions {
                 any = true;
             }
         }
-        for (number, seat) in (0..).zip(&mut self.seats) {
-            let Some(ether) = seat.as_mut().and_then(|seat| seat.session.ether()) else { continue };
+        for (id, seat) in &mut self.seats {
+            let Some(ether) = seat.session.ether() else { continue };
             while let Some(job) = ether.session.poll_job() {
-                errands.push(Errand::Stretch(SessionId(number), Box::new(job)));
+                errands.push(Errand::Stretch(*id, Box::new(job)));
                 any = true;
             }
         }
@@ -113,7 +128,7 @@ impl Sessions {
         if let Some(known) = self.ports.names.get_mut(index(port.0)) {
             known.clear();
         }
-        for seat in self.seats.iter_mut().flatten() {
+        for seat in self.seats.values_mut() {
             let Some(ether) = seat.session.ether() else { continue };
             let before = ether.interfaces.len();
             ether.interfaces.retain(|interface| *interface != name);
@@ -136,7 +151,7 @@ impl Sessions {
         let name = |ports: &Ports, port| ports.name(port).unwrap_or_default().to_owned();
         let news = match asked {
             Asked::Done { task, outcome } => {
-                let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
+                let Some(seat) = self.seats.get_mut(&id) else { return };
                 let task = Task::HyperScsi(task);
                 let outcome = carrier::outcome(outcome, seat.expected(task));
                 return seat.done(now, id, task, outcome, &mut self.events);
@@ -151,7 +166,7 @@ impl Sessions {
                 return;
             }
             Asked::Up(up) => {
-                if let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) {
+                if let Some(seat) = self.seats.get_mut(&id) {
                     seat.system = None;
                     if let Some(ether) = seat.session.ether() {
                         ether.sid = Some(up.sids.1);
@@ -177,7 +192,7 @@ impl Sessions {
                 News::Recovering
             }
             Asked::Down(why) => {
-                let Some(seat) = self.seats.get_mut(index(id.0)).and_then(Option::as_mut) else { return };
+                let Some(seat) = self.seats.get_mut(&id) else { return };
                 let silent = || not_up(&self.ports, seat.session.ether()?);
                 let no_port = matches!(why, Down::NoPath(Lost::NoPort) | Down::Hopeless(Lost::NoPort));
                 let system = seat.system.take().or_else(|| no_port.then(silent).flatten());
@@ -185,6 +200,7 @@ impl Sessions {
                 seat.down = Some(down.clone());
                 // What waited here is told before the end is.
                 seat.advance(now, id, &mut self.events);
+                self.share_rings();
                 News::Down(down)
             }
         };
@@ -194,7 +210,7 @@ impl Sessions {
     /// The sessions that use a port.
     fn on_port(&mut self, port: EtherPort) -> impl Iterator<Item = &mut Ether> {
         let name = self.ports.name(port).unwrap_or_default();
-        let sessions = self.seats.iter_mut().flatten().filter_map(|seat| seat.session.ether());
+        let sessions = self.seats.values_mut().filter_map(|seat| seat.session.ether());
         sessions.filter(move |ether| ether.interfaces.iter().any(|interface| interface == name))
     }
 }
@@ -231,7 +247,7 @@ impl FrameMachine for Sessions {
     }
 
     fn poll_port(&mut self) -> Option<EtherPort> {
-        let mut sessions = self.seats.iter_mut().flatten().filter_map(|seat| seat.session.ether());
+        let mut sessions = self.seats.values_mut().filter_map(|seat| seat.session.ether());
         sessions.find_map(|ether| ether.session.poll_port())
     }
 
@@ -311,4 +327,65 @@ pub(crate) fn stretch(reactor: drivers::mailbox::Handle<Sessions>, id: SessionId
     };
     // Without a thread the handshake begins anew when its time is up.
     let _ = std::thread::Builder::new().name("targe-handshake".to_owned()).spawn(work);
+}
+
+#[cfg(test)]
+mod tests {
+    use base::buffer::Pool;
+    use base::ether::Mac;
+    use base::time::Duration;
+
+    use super::*;
+    use crate::login::plan;
+    use crate::url::{OfProcess, Url};
+
+    const URL: &str =
+        "hyperscsi://backup@eth0/iqn.2026-11.com.example:disk/0?initiator=iqn.2026-11.com.example:host";
+
+    fn open(sessions: &mut Sessions, now: Instant) -> SessionId {
+        sessions.open(now, plan(&Url::parse(URL).unwrap(), &OfProcess).unwrap())
+    }
+
+    fn end(sessions: &mut Sessions, now: Instant, id: SessionId) {
+        sessions.session(id).unwrap().close(now);
+        let errands = &mut Vec::new();
+        while sessions.collect(now, errands) {}
+        sessions.forget(id);
+        assert!(!sessions.ids().contains(&id));
+    }
+
+    #[test]
+    fn who_has_ended_leaves_its_share_of_a_ring_to_the_others_and_its_name_to_nobody() {
+        let now = Instant::ORIGIN;
+        let mut sessions = Sessions::new(Pool::new(4096));
+        let first = open(&mut sessions, now);
+        let eth0 = EtherPort(0);
+        let state = PortState { mac: Mac([2, 0, 0, 0, 0, 1]), mtu: 9000, receive_slots: 600 };
+        sessions.port_up(now, eth0, &state, [1; 32]);
+        assert_eq!(sessions.share_at(eth0), Some(600));
+        let others = [open(&mut sessions, now), open(&mut sessions, now)];
+        assert_eq!(sessions.share_at(eth0), Some(200));
+        for (id, share) in others.into_iter().zip([300, 600]) {
+            end(&mut sessions, now.after(Duration::from_secs(1)), id);
+            assert_eq!(sessions.share_at(eth0), Some(share));
+        }
+        let next = open(&mut sessions, now);
+        assert!(![first].iter().chain(&others).any(|id| *id == next), "{next:?}");
+        assert_eq!(sessions.seats.len(), 2);
+    }
+
+    #[test]
+    fn an_interface_that_could_not_be_had_leaves_no_number_behind() {
+        let now = Instant::ORIGIN;
+        let mut sessions = Sessions::new(Pool::new(4096));
+        for _ in 0..3 {
+            let id = open(&mut sessions, now);
+            let errands = &mut Vec::new();
+            sessions.collect(now, errands);
+            let [Errand::OpenPort(port, name)] = &errands[..] else { panic!("{errands:?}") };
+            assert_eq!((*port, name.as_str()), (EtherPort(0), "eth0"));
+            sessions.port_failed(now, *port, "no such interface");
+            end(&mut sessions, now, id);
+        }
+    }
 }

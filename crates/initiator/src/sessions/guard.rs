@@ -30,7 +30,7 @@ pub(super) struct Ward {
 impl Sessions {
     /// Guards a unit: see [`crate::driver::Driver::guard`].
     pub(crate) fn guard(&mut self, now: Instant, id: SessionId, lun: Lun, identity: Identity) {
-        let Some(seat) = self.seats.get_mut(super::index(id.0)).and_then(Option::as_mut) else { return };
+        let Some(seat) = self.seats.get_mut(&id) else { return };
         if seat.down.is_none() && !seat.wards.contains_key(&lun) {
             seat.session.guard(lun.0);
             seat.wards.insert(lun, Ward { identity, asked: None, other: None });

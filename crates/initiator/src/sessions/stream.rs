@@ -4,7 +4,7 @@ use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, Str
 use base::time::Instant;
 use base::transmit::Transmit;
 
-use super::{SessionId, Sessions, index, put_at};
+use super::{Sessions, index, put_at};
 
 impl StreamMachine for Sessions {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
@@ -58,11 +58,11 @@ impl StreamMachine for Sessions {
         if let Some(conn) = self.orphans.pop_front() {
             return Some(Action::Abort(conn));
         }
-        self.seats.iter_mut().flatten().find_map(|seat| seat.session.iscsi()?.poll_action())
+        self.seats.values_mut().find_map(|seat| seat.session.iscsi()?.poll_action())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let seats = self.seats.iter().flatten();
+        let seats = self.seats.values();
         seats
             .filter_map(|seat| {
                 let delayed = seat.delayed.first_key_value().map(|((at, _), _)| *at);
@@ -72,12 +72,11 @@ impl StreamMachine for Sessions {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        for (number, seat) in (0..).zip(&mut self.seats) {
-            let Some(seat) = seat else { continue };
+        for (id, seat) in &mut self.seats {
             if seat.session.poll_timeout().is_some_and(|at| at <= now) {
                 seat.session.handle_timeout(now);
             }
-            seat.advance(now, SessionId(number), &mut self.events);
+            seat.advance(now, *id, &mut self.events);
         }
     }
 }

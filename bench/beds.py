@@ -44,6 +44,7 @@ SHELF, SLOT = 7, 1
 # How many requests vblade says that it has room for; 16 if it is not told otherwise, which is fewer than are under way here.
 AOE_BUFFERS = 64
 TARGET_ADDRESS, INITIATOR_ADDRESS = "10.0.0.1", "10.0.0.2"
+NETWORK = "10.0.0.0/24"
 # What a shaper lets through at once, bytes: it wakes late now and then, and would lose that time for good. As few milliseconds
 # of traffic as that takes.
 BURST = 64 << 10
@@ -89,7 +90,9 @@ class Network:
             for host, address in ((self.net.target, TARGET_ADDRESS), (self.net.initiator, INITIATOR_ADDRESS)):
                 host.run("ip", "address", "add", f"{address}/24", "dev", "eth0")
                 # The kernel's own choice, where the machine has another: BBR, for one, is far from the rate behind a token bucket.
-                host.run("sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic", check=False)
+                # By the route, as a namespace may not choose what the machine does not allow to everybody.
+                host.run("ip", "route", "change", NETWORK, "dev", "eth0", "proto", "kernel", "scope", "link", "src", address, "congctl",
+                         "cubic")
                 if bed.rate:
                     shape(host, bed.rate)
             if bed.loss:

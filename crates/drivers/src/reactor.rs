@@ -254,6 +254,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
 
     /// Sleeps, handles what woke it, and drains the machine. Returns the moment after that.
     fn step(&mut self, machine: &mut M, slept: Instant, wait_max: Option<Duration>) -> io::Result<Instant> {
+        self.ports.flush(&mut *self.engine, machine);
         let timeout = self.timeout(machine, slept, wait_max);
         let now = self.wait(machine, slept, timeout)?;
         Stats::bump(&mut self.engine.stats().wakeups, 1);
@@ -461,7 +462,6 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             }
             self.eventful = true;
         }
-        self.ports.flush(&mut *self.engine, machine);
         self.eventful |= self.connections.receive_all(&mut *self.engine, machine);
         self.quiet = machine.is_quiet();
     }
@@ -484,6 +484,7 @@ impl<M> AsFd for Reactor<M> {
 
 impl<M> Drop for Reactor<M> {
     fn drop(&mut self) {
+        self.ports.part(&mut *self.engine);
         self.mailbox.close();
     }
 }

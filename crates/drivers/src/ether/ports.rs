@@ -1,5 +1,7 @@
 //! The ports of one reactor at work.
 
+mod send;
+
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use base::time::Instant;
 
 use super::batch::{Intake, Outtake, Taken};
 use super::ring::Ring;
-use super::{MTU_MAX, PortSocket, REFUSALS_MAX, entropy, links, socket};
+use super::{MTU_MAX, PortSocket, entropy, links, socket};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::files::Errno;
@@ -88,14 +90,6 @@ struct Port {
     /// How many times in a row the first frame of the batch was refused.
     refusals: u8,
     count_at: Instant,
-}
-
-/// What became of a batch.
-#[derive(PartialEq, Eq)]
-enum Outcome {
-    Gone,
-    Rests,
-    Down,
 }
 
 impl Ports {
@@ -380,7 +374,8 @@ impl Ports {
         any
     }
 
-    /// Hands frames that are alone to the engine, which sends them with the next wait.
+    /// Hands frames that are alone to the engine, which sends them with the next wait. Nothing may be sent between this and that,
+    /// as it would pass them.
     pub(crate) fn flush(&mut self, engine: &mut dyn Engine, machine: &mut dyn FrameMachine) {
         for (number, place) in (0..).zip(&mut self.ports) {
             let Some(port) = place.as_mut().filter(|port| port.held) else { continue };
@@ -390,6 +385,16 @@ impl Ports {
                 port.batch = batch;
                 self.changed |=
                     port.send(&mut self.outtake, engine.stats(), machine, (self.clock, &self.pool));
+            }
+        }
+    }
+
+    /// Has the engine send what it still may, for nobody waits any more.
+    pub(crate) fn part(&mut self, engine: &mut dyn Engine) {
+        for (number, place) in (0..).zip(&mut self.ports) {
+            if let Some(port) = place.as_mut().filter(|port| port.held) {
+                // It is lost if one before it has not gone yet.
+                let _ = engine.send_frame(number, port.origin(), std::mem::take(&mut port.batch));
             }
         }
     }
@@ -523,78 +528,5 @@ impl Port {
             }
         }
         self.state = state;
-    }
-
-    /// Sends what is left of the batch. Returns whether something may have changed about the interface.
-    fn send(
-        &mut self,
-        outtake: &mut Outtake,
-        stats: &mut Stats,
-        machine: &mut dyn FrameMachine,
-        (clock, pool): (Clock, &Pool),
-    ) -> bool {
-        let outcome = self.try_send(outtake, stats, machine, clock);
-        if outcome != Outcome::Rests {
-            self.forget(pool);
-        }
-        if outcome != Outcome::Gone {
-            // Should the interface be up after all, it goes on.
-            let refusals = u32::from(self.refusals.saturating_sub(1));
-            self.rest_until = Some(clock.now().after(REST * (1 << refusals)));
-        }
-        outcome == Outcome::Down
-    }
-
-    fn try_send(
-        &mut self,
-        outtake: &mut Outtake,
-        stats: &mut Stats,
-        machine: &mut dyn FrameMachine,
-        clock: Clock,
-    ) -> Outcome {
-        let from = self.origin();
-        let (mut too_long, mut outcome) = (0, Outcome::Gone);
-        while self.done < self.batch.len() {
-            let left = self.batch.frames().skip(self.done).map(|(to, _, pieces)| (Some(to), pieces));
-            match outtake.send(&self.socket.socket, from, left) {
-                Ok(count) => {
-                    let sent = self.batch.frames().skip(self.done).take(count).map(|(_, len, _)| len).sum();
-                    Stats::bump(&mut stats.frames_out, count);
-                    Stats::bump(&mut stats.bytes_out, sent);
-                    self.done += count.max(1);
-                    self.refusals = 0;
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::NOBUFS) if self.refusals >= REFUSALS_MAX => {
-                    Stats::bump(&mut stats.frames_unsent, 1);
-                    self.done += 1;
-                    self.refusals = 0;
-                }
-                // The socket's buffer, or the link's queue or the receiver's backlog, is full.
-                Err(errno @ (Errno::AGAIN | Errno::NOBUFS)) => {
-                    self.refusals += u8::from(errno == Errno::NOBUFS);
-                    Stats::bump(&mut stats.frame_rests, 1);
-                    outcome = Outcome::Rests;
-                    break;
-                }
-                Err(Errno::MSGSIZE) => {
-                    too_long += 1;
-                    self.done += 1;
-                }
-                Err(Errno::NETDOWN | Errno::NODEV | Errno::NXIO) => {
-                    outcome = Outcome::Down;
-                    break;
-                }
-                Err(_) => {
-                    Stats::bump(&mut stats.frames_unsent, 1);
-                    self.done += 1;
-                }
-            }
-        }
-        if too_long > 0 {
-            Stats::bump(&mut stats.frames_too_long, too_long);
-            machine.frames_too_long(clock.now(), self.port, too_long);
-        }
-        outcome
     }
 }

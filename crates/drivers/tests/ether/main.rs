@@ -67,6 +67,29 @@ on_a_cable! {
         assert_eq!(a.frames(), 0, "nobody hears himself");
     }
 
+    what_is_sent_after_an_answer_does_not_pass_it(cable, engine) {
+        let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
+        let mut b = Station::start(engine, &[PortConfig::new("beta", ETHER_TYPE)]).unwrap();
+        a.until(&mut b, |a, b| a.state(0).is_some() && b.state(0).is_some());
+        a.machine.echoes = true;
+        for number in 0..20 {
+            b.send(0, cable.alpha, &[number; 46]);
+            a.until(&mut b, |a, _| a.frames() == usize::from(number) + 1);
+            // The answer is alone, and waits for the next turn; these come before it.
+            a.send(0, cable.beta, &[100 + number; 46]);
+            a.send(0, cable.beta, &[200 + number; 46]);
+            a.until(&mut b, |_, b| b.frames() >= 3);
+            let marks: Vec<_> = b.take_frames().iter().map(|frame| frame.payload[0]).collect();
+            assert_eq!(marks, [number, 100 + number, 200 + number]);
+        }
+        // Who ends has said what it had to say.
+        b.send(0, cable.alpha, &[99; 46]);
+        a.until(&mut b, |a, _| a.frames() == 21);
+        drop(a);
+        b.alone_until(|b| b.frames() > 0);
+        assert_eq!(b.take_frames()[0].payload[0], 99);
+    }
+
     what_is_not_for_us_is_not_heard(cable, engine) {
         let Some(mut a) = Station::start(engine, &[PortConfig::new("alpha", ETHER_TYPE)]) else { continue };
         let mut b = Station::start(engine, &[]).unwrap();

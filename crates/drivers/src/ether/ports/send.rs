@@ -1,0 +1,94 @@
+//! What becomes of a batch that a port sends by itself.
+
+use base::buffer::Pool;
+use base::ether::FrameMachine;
+
+use super::super::REFUSALS_MAX;
+use super::super::batch::Outtake;
+use super::{Port, REST};
+use crate::clock::Clock;
+use crate::files::Errno;
+use crate::stats::Stats;
+
+/// What became of a batch.
+#[derive(PartialEq, Eq)]
+enum Outcome {
+    Gone,
+    Rests,
+    Down,
+}
+
+impl Port {
+    /// Sends what is left of the batch. Returns whether something may have changed about the interface.
+    pub(super) fn send(
+        &mut self,
+        outtake: &mut Outtake,
+        stats: &mut Stats,
+        machine: &mut dyn FrameMachine,
+        (clock, pool): (Clock, &Pool),
+    ) -> bool {
+        let outcome = self.try_send(outtake, stats, machine, clock);
+        if outcome != Outcome::Rests {
+            self.forget(pool);
+        }
+        if outcome != Outcome::Gone {
+            // Should the interface be up after all, it goes on.
+            let refusals = u32::from(self.refusals.saturating_sub(1));
+            self.rest_until = Some(clock.now().after(REST * (1 << refusals)));
+        }
+        outcome == Outcome::Down
+    }
+
+    fn try_send(
+        &mut self,
+        outtake: &mut Outtake,
+        stats: &mut Stats,
+        machine: &mut dyn FrameMachine,
+        clock: Clock,
+    ) -> Outcome {
+        let from = self.origin();
+        let (mut too_long, mut outcome) = (0, Outcome::Gone);
+        while self.done < self.batch.len() {
+            let left = self.batch.frames().skip(self.done).map(|(to, _, pieces)| (Some(to), pieces));
+            match outtake.send(&self.socket.socket, from, left) {
+                Ok(count) => {
+                    let sent = self.batch.frames().skip(self.done).take(count).map(|(_, len, _)| len).sum();
+                    Stats::bump(&mut stats.frames_out, count);
+                    Stats::bump(&mut stats.bytes_out, sent);
+                    self.done += count.max(1);
+                    self.refusals = 0;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::NOBUFS) if self.refusals >= REFUSALS_MAX => {
+                    Stats::bump(&mut stats.frames_unsent, 1);
+                    self.done += 1;
+                    self.refusals = 0;
+                }
+                // The socket's buffer, or the link's queue or the receiver's backlog, is full.
+                Err(errno @ (Errno::AGAIN | Errno::NOBUFS)) => {
+                    self.refusals += u8::from(errno == Errno::NOBUFS);
+                    Stats::bump(&mut stats.frame_rests, 1);
+                    outcome = Outcome::Rests;
+                    break;
+                }
+                Err(Errno::MSGSIZE) => {
+                    too_long += 1;
+                    self.done += 1;
+                }
+                Err(Errno::NETDOWN | Errno::NODEV | Errno::NXIO) => {
+                    outcome = Outcome::Down;
+                    break;
+                }
+                Err(_) => {
+                    Stats::bump(&mut stats.frames_unsent, 1);
+                    self.done += 1;
+                }
+            }
+        }
+        if too_long > 0 {
+            Stats::bump(&mut stats.frames_too_long, too_long);
+            machine.frames_too_long(clock.now(), self.port, too_long);
+        }
+        outcome
+    }
+}

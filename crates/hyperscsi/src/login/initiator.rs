@@ -416,7 +416,7 @@ impl Login {
             None if room => {
                 self.candidates.push(candidate);
                 //= hyperscsi#section-6.1
-                //# Others have their turn with the first repetition, if there is no ANSWER until then: each that is
+                //# Others have their turn with the first repetition of START, if there is no ANSWER until then: each that is
                 //# answered and not finished counts as a guess.
                 if self.candidates.len() > 1 {
                     return;

@@ -31,7 +31,7 @@ fn header(level: Level, pn: u64, len: u16) -> Header {
         len,
         sid: 0x0102_0304,
         pn,
-        xid: 9,
+        xid: if level == Level::None { 9 } else { 0x8000_0009 },
         off: 0,
     }
 }

@@ -172,3 +172,5 @@ const ACCEPTED: &[u8] = b"HyperSCSI v2 accept";
 
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(test)]
+mod vectors;

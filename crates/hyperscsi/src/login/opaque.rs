@@ -235,6 +235,14 @@ impl Attempt {
         let ke1 = start.message.serialize().as_slice().try_into().map_err(|_| Failed)?;
         Ok((Self(Box::new(start.state)), ke1))
     }
+
+    /// Returns what it keeps to itself: the blind and the ephemeral private key, around the first message.
+    #[cfg(test)]
+    pub(crate) fn secrets(&self) -> ([u8; 32], [u8; 32]) {
+        let state = self.0.serialize();
+        let at = |start| core::array::from_fn(|index| state[start + index]);
+        (at(0), at(32 + KE1_LEN))
+    }
 }
 
 impl fmt::Debug for Attempt {

@@ -303,7 +303,7 @@ impl Shard {
         }
         let sessions: Vec<_> = self.frames.sessions().map(|view| view.session).collect();
         for session in sessions {
-            self.frames.close_session(now, session);
+            self.frames.shut_session(now, session);
         }
         self.settle(now);
     }

@@ -107,9 +107,11 @@ impl Shard {
     fn frames_session_up(&mut self, now: Instant, up: &frames::SessionUp) {
         let target = self.config.target_called(&up.target);
         let entry = target.and_then(|target| Entry::of_hyperscsi(up, target));
-        let Some(entry) = entry.filter(|_| !self.draining) else {
-            self.frames.close_session(now, up.session);
-            return;
+        if self.draining {
+            return self.frames.shut_session(now, up.session);
+        }
+        let Some(entry) = entry else {
+            return self.frames.close_session(now, up.session);
         };
         let id = self.nexuses.insert(entry);
         self.notice(Notice::FrameSessionUp {

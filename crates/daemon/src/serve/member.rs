@@ -264,7 +264,7 @@ impl Member {
             Notice::FrameSessionDown { initiator, target, why } => {
                 use hyperscsi::target::contract::Down;
                 let with = target.map_or(String::new(), |target| format!(" with {target}"));
-                if matches!(why, Down::LoggedOut | Down::Reinstated | Down::Closed) {
+                if matches!(why, Down::LoggedOut | Down::Reinstated | Down::Closed | Down::ShutDown) {
                     crate::info!("session of {initiator}{with} is over: {why}");
                 } else {
                     crate::warning!("session of {initiator}{with} is over: {why}");

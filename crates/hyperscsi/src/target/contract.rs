@@ -224,6 +224,9 @@ pub enum Down {
     /// The layer above asked for it.
     #[error("it was closed")]
     Closed,
+    /// The layer above shuts down.
+    #[error("the target shuts down")]
+    ShutDown,
 }
 
 /// What a session did so far.

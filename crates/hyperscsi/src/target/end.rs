@@ -21,6 +21,12 @@ impl Engine {
         self.end_session(session.0, Down::Closed);
     }
 
+    /// Ends a session because the layer above shuts down, and tells the initiator so.
+    pub fn shut_session(&mut self, now: Instant, session: SessionId) {
+        self.now = now;
+        self.end_session(session.0, Down::ShutDown);
+    }
+
     /// Ends a session: every task of it is gone. What there is to say about it goes out yet.
     pub(super) fn end_session(&mut self, key: Key, why: Down) {
         let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_up()) else { return };
@@ -29,6 +35,7 @@ impl Engine {
             Down::LoggedOut => Some(Disconnect::Done),
             Down::Reinstated => Some(Disconnect::Goodbye(DisconnectReason::REPLACED)),
             Down::Closed => Some(Disconnect::Goodbye(DisconnectReason::CLOSED)),
+            Down::ShutDown => Some(Disconnect::Goodbye(DisconnectReason::SHUTDOWN)),
             Down::Misbehaved => Some(Disconnect::Goodbye(DisconnectReason::BROKEN)),
             // There is nobody to tell, or nothing left to say it with.
             Down::PathLost | Down::KeysExhausted => None,

@@ -4,6 +4,7 @@ use base::ether::{EtherPort, Mac};
 use base::time::Duration;
 use hyperscsi::initiator::contract::{self as ours, End, Request, SessionPlan};
 use hyperscsi::pdu::command::TaskAttribute;
+use hyperscsi::pdu::disconnect::DisconnectReason;
 use hyperscsi::target::contract::Down;
 use netem::frame::{FramePlan, lossy};
 
@@ -182,18 +183,27 @@ fn a_session_closed_at_once_is_told_to_the_target() {
 
 #[test]
 fn a_session_that_the_target_closes_comes_back() {
-    let mut world = World::new(9, FramePlan::CLEAN, Some("sesame"));
-    world.join(world.plan_of(1));
-    world.up();
-    let session = world.server.sessions[0];
-    world.engine.close_session(world.now, session);
-    let up = world.run(10 * SECOND, |world| world.initiators[0].ups == 2);
-    assert!(up, "{:?} {:?}", world.initiators[0].events, world.initiators[0].down);
-    assert_eq!(world.server.downs, [Down::Closed]);
-    let task = world.count(0, 0, 1, TaskAttribute::SIMPLE);
-    world.good(0, task);
-    world.rest(2 * SECOND);
-    world.is_clean();
+    for (down, reason) in
+        [(Down::Closed, DisconnectReason::CLOSED), (Down::ShutDown, DisconnectReason::SHUTDOWN)]
+    {
+        let mut world = World::new(9, FramePlan::CLEAN, Some("sesame"));
+        world.join(world.plan_of(1));
+        world.up();
+        let session = world.server.sessions[0];
+        match down {
+            Down::ShutDown => world.engine.shut_session(world.now, session),
+            _ => world.engine.close_session(world.now, session),
+        }
+        let up = world.run(10 * SECOND, |world| world.initiators[0].ups == 2);
+        assert!(up, "{:?} {:?}", world.initiators[0].events, world.initiators[0].down);
+        assert_eq!(world.server.downs, [down]);
+        let is_told = |event: &ours::Event| matches!(event, ours::Event::Recovering(ours::Lost::Ended(said)) if *said == reason);
+        assert!(world.initiators[0].events.iter().any(is_told), "{:?}", world.initiators[0].events);
+        let task = world.count(0, 0, 1, TaskAttribute::SIMPLE);
+        world.good(0, task);
+        world.rest(2 * SECOND);
+        world.is_clean();
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use hyperscsi::initiator::contract::{Down, Event, Lost, Retry, SessionPlan};
 use hyperscsi::initiator::session::Session;
 use hyperscsi::login::directory::Access;
 use hyperscsi::login::{Password, Record};
+use hyperscsi::pdu::disconnect::DisconnectReason;
 use hyperscsi::pdu::name::Name;
 use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::seal::Level;
@@ -258,6 +259,10 @@ fn a_target_that_drains_says_goodbye_and_takes_nobody_new() {
     let mut bob = Member::up(&mut world, BOB, "backup", Some("correct horse battery"));
     world.shard.drain(world.now, Duration::from_secs(3));
     bob.until(&mut world, |bob| bob.session.is_down());
+    let why = Lost::Ended(DisconnectReason::SHUTDOWN);
+    assert!(
+        bob.host.events.iter().any(|event| matches!(event, Event::Down(Down::NoPath(said)) if *said == why))
+    );
     assert!(world.shard.is_idle());
     let mut late = Member::new(&mut world, BOB, "backup", Some("correct horse battery"));
     late.until(&mut world, |late| late.session.is_down());

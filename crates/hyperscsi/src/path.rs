@@ -50,7 +50,7 @@ pub(crate) const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(64);
 /// The same once the path was given up and the session lives on by others.
 const PROBE_INTERVAL_DOWN: Duration = Duration::from_secs(1);
 /// How many frames one time-out sends.
-const PROBES: u8 = 2;
+pub(crate) const PROBES: u8 = 2;
 /// From this many time-outs in a row on, probes are short, and other paths take over.
 pub(crate) const SUSPECT_AFTER: u32 = 2;
 /// A longest frame below this cannot carry a block and an acknowledgement.

@@ -11,7 +11,7 @@ use crate::exchange::numbers::ahead;
 use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
 use crate::outbox::Chunk;
 use crate::path::space::{Carried, PATH_SHIFT};
-use crate::path::{Path, SUSPECT_AFTER};
+use crate::path::{PROBES, Path, SUSPECT_AFTER};
 use crate::pdu::ask::{Ask, Path as Step};
 use crate::pdu::parts::{self, PART_LEN, PARTS_HEAD_LEN};
 use crate::seal::{Level, Unsealed};
@@ -89,9 +89,13 @@ impl Association {
     fn transmit_one(&mut self, now: Instant, index: usize, out: &mut FrameBatch) -> bool {
         let Some(path) = self.paths.get_mut(index).filter(|path| path.port_up) else { return false };
         if path.probes > 0 {
+            let is_first = path.probes == PROBES;
             path.probes -= 1;
-            return self.probe(now, index, out);
+            if self.probe(now, index, is_first, out) {
+                return true;
+            }
         }
+        let Some(path) = self.paths.get_mut(index) else { return false };
         if let Some((ask, carried)) = next_ask(path, self.keyed, self.plan.token) {
             return self.ask(now, index, ask, carried, out);
         }
@@ -110,8 +114,9 @@ impl Association {
         self.bare_ack(now, index, out)
     }
 
-    /// Sends a probe: data that was not acknowledged, new data, or a ping.
-    fn probe(&mut self, now: Instant, index: usize, out: &mut FrameBatch) -> bool {
+    /// Sends a probe: data that was not acknowledged, new data, or a ping. A ping goes alone: beside data it would tell nothing that
+    /// the data does not. Returns whether a frame was sent.
+    fn probe(&mut self, now: Instant, index: usize, is_first: bool, out: &mut FrameBatch) -> bool {
         let others = self.paths.iter().enumerate().any(|(other, path)| other != index && path.is_good());
         let Some(path) = self.paths.get_mut(index) else { return false };
         if path.challenge != 0 {
@@ -128,6 +133,9 @@ impl Association {
         }
         let Some(path) = self.paths.get_mut(index) else { return false };
         path.probes = 0;
+        if !is_first {
+            return false;
+        }
         if !path.step_wanted {
             path.ping_wanted = true;
         }
@@ -147,7 +155,8 @@ impl Association {
 
     /// Returns whether a path is the one to send data on now.
     fn may_carry(&self, index: usize, lane: usize) -> bool {
-        let able = |path: &Path| path.is_usable() && path.has_room(lane);
+        // Where even probes are short, what is left of the data that they repeat would be as long as before: it waits for an answer.
+        let able = |path: &Path| path.is_usable() && path.backoff <= SUSPECT_AFTER && path.has_room(lane);
         let Some(path) = self.paths.get(index).filter(|path| able(path)) else { return false };
         if self.paths.len() == 1 {
             return true;

@@ -621,3 +621,50 @@ fn once_everything_arrived_no_path_is_probed_for_ever() {
         assert!(pair.frames - before < 60, "seed {seed}: {} frames, {:?}", pair.frames - before, pair.sides);
     }
 }
+
+/// What the target says to an initiator that fell silent when it was to be told `len` bytes: of each timeout, how long the payloads of its
+/// frames are.
+fn said_into_silence(keyed: bool, len: usize) -> Vec<Vec<usize>> {
+    let mut pair = Pair::new(&Config { keyed, ..both(wire(GBIT)) });
+    pair.give(1, 128 << 10);
+    pair.run_until_done(Duration::from_secs(1));
+    assert_eq!(pair.sides[1].association.paths().next().unwrap().stats.mtu, 9000);
+    pair.run_for(Duration::from_millis(500));
+    pair.drops = |_, _| true;
+    pair.give(1, len);
+    let (mut groups, mut last) = (Vec::new(), None);
+    for _ in 0..4000 {
+        pair.seen = Some(Vec::new());
+        pair.run_for(Duration::from_micros(100));
+        let seen = pair.seen.take().unwrap().into_iter().filter(|(side, ..)| *side == 1);
+        let lens: Vec<usize> = seen.map(|(.., frame)| frame.len() - ETHERNET_HEADER_LEN - 24).collect();
+        if lens.is_empty() {
+            continue;
+        }
+        if last.is_none_or(|last| pair.now.since(last) > Duration::from_micros(300)) {
+            groups.push(Vec::new());
+        }
+        groups.last_mut().unwrap().extend(lens);
+        last = Some(pair.now);
+    }
+    groups
+}
+
+#[test]
+fn a_path_that_stays_silent_gets_short_probes_and_nothing_else() {
+    for keyed in [false, true] {
+        let groups = said_into_silence(keyed, 32 << 10);
+        assert!(groups.len() >= 8 && groups[0].len() == 4, "{groups:?}");
+        assert!(groups[1..3].iter().all(|probes| probes.len() == 2 && probes[0] > 8900), "{groups:?}");
+        let short = |probes: &Vec<usize>| probes.len() == 2 && probes.iter().all(|len| *len <= 1500);
+        assert!(groups[3..].iter().all(short), "{groups:?}");
+    }
+}
+
+#[test]
+fn a_message_that_fills_one_probe_goes_without_a_ping_beside_it() {
+    for keyed in [false, true] {
+        let groups = said_into_silence(keyed, 100);
+        assert!(groups.len() >= 8 && groups.iter().all(|probes| probes.len() == 1), "{groups:?}");
+    }
+}

@@ -129,6 +129,9 @@ impl Engine {
         while let Some(message) = session.withdrawn.pop() {
             transport.withdraw(message);
         }
+        for message in session.refusals.drain(..) {
+            session.refused.push(transport.send(message));
+        }
         if let Some(message) = session.farewell.take() {
             session.last_words = Some(transport.send(message));
         }
@@ -254,8 +257,9 @@ impl Engine {
         if state.last_words == Some(delivery.message) {
             state.phase = super::session::Phase::Over;
         }
-        if let Some(key) = delivery.owner {
-            self.release(session, key, delivery);
+        match delivery.owner {
+            Some(key) => self.release(session, key, delivery),
+            None => state.refused.retain(|message| *message != delivery.message),
         }
     }
 

@@ -47,6 +47,8 @@ impl Engine {
         };
         session.ready.clear();
         session.listed.clear();
+        session.refusals.clear();
+        session.withdrawn.append(&mut session.refused);
         for exchange in session.exchanges() {
             let Some(state) = self.exchanges.get_mut(exchange) else { continue };
             if state.holder == Holder::Above && matches!(state.what, What::Started) {

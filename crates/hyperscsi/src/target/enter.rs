@@ -250,6 +250,8 @@ impl Engine {
             answers: Share::default(),
             listed: VecDeque::new(),
             withdrawn: Vec::new(),
+            refusals: Vec::new(),
+            refused: Vec::new(),
             farewell: None,
             last_words: None,
             stirred: false,

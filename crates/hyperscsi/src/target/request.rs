@@ -1,6 +1,8 @@
 //! What arrives in a session: requests become exchanges, each once; the rest finds its exchange, or is counted and
 //! forgotten.
 
+use alloc::vec::Vec;
+
 use base::arena::Key;
 use base::planted::{Bug, is};
 use base::time::Instant;
@@ -9,6 +11,7 @@ use super::contract::{Directory, Down, SessionId, Traffic};
 use super::engine::Engine;
 use super::exchange::{Ending, Exchange, Holder, What};
 use super::session::{Session, Slot, Waiting};
+use crate::association::Message;
 use crate::exchange::landing::{Landing, to_usize};
 use crate::exchange::numbers::{Class, Standing, ahead};
 use crate::frame::{Cmd, Flags, Header};
@@ -16,6 +19,7 @@ use crate::pdu::Malformed;
 use crate::pdu::abort::{Abort, AbortResult};
 use crate::pdu::command::{Command, Manage, Request};
 use crate::pdu::disconnect::Disconnect;
+use crate::pdu::parts::PARTS_MAX;
 use crate::seal::Level;
 
 /// Why a frame changes nothing.
@@ -54,7 +58,7 @@ impl Engine {
         if !self.sessions.get(key).is_some_and(Session::is_up) {
             return;
         }
-        let is_data = header.flags.has(Flags::DATA) || header.off > 0;
+        let is_data = header.flags.has(Flags::DATA);
         let taken = match header.cmd {
             Cmd::Request if is_data => self.data(now, key, header, payload),
             Cmd::Request => self.request(now, key, header, payload, directory),
@@ -91,12 +95,12 @@ impl Engine {
         payload: &[u8],
         directory: &dyn Directory,
     ) -> Result<(), Stray> {
-        let (request, data) = Request::parse(payload)?;
         let session = self.sessions.get(key).ok_or(Stray::Over)?;
         let (class, level) = (Class::of(header.xid), Level::of(header));
         if class != Class::of_frame(header.protected) {
             return Err(Stray::Unprotected);
         }
+        let sense = make_sense(header, payload);
         let numbers = session.numbers(class);
         let slot = numbers.slot(&self.exchanges, header.tag, header.xid);
         match numbers.arrived.judge(header.xid) {
@@ -105,20 +109,20 @@ impl Engine {
             Standing::Duplicate if is(Bug::FramesRunTwice) && slot == Slot::Free => {}
             Standing::Duplicate => {
                 // It may bring more of the data than the first one did, if the path takes longer frames by now.
-                if let Slot::Same(exchange) = slot {
+                if let (Slot::Same(exchange), Ok((_, _, data))) = (slot, sense) {
                     let _ = self.land(exchange, level, 0, data);
                 }
                 return Err(Stray::Duplicate);
             }
         }
-        let after = match &request {
-            Request::Command(command) => command.after,
-            Request::Manage(manage) => manage.after,
+        let claimed = sense.and_then(|sense| Ok((sense, self.claim(now, key, header, slot)?)));
+        let ((request, after, data), exchange) = match claimed {
+            Ok(claimed) => claimed,
+            Err(why) => {
+                self.refuse(key, header, slot, AbortResult::BROKEN);
+                return Err(why);
+            }
         };
-        if after != 0 && (Class::of(after) != class || ahead(header.xid, after).is_none()) {
-            return Err(Stray::Malformed);
-        }
-        let exchange = self.claim(now, key, header, slot)?;
         let Some(session) = self.sessions.get_mut(key) else { return Ok(()) };
         session.numbers_mut(class).arrived.take(header.xid);
         let lun = match &request {
@@ -136,6 +140,26 @@ impl Engine {
         let waiting = Waiting { xid: header.xid, after, key: exchange };
         self.line_up(key, class, waiting);
         Ok(())
+    }
+
+    /// Ends an exchange whose XID is new before it is one, and says so. It takes no slot, as another may hold the one that it names.
+    /// From now on its XID counts as delivered: what comes behind it must not wait for what will never be.
+    fn refuse(&mut self, key: Key, header: &Header, slot: Slot, result: AbortResult) {
+        if let Slot::Same(unborn) = slot {
+            self.retire(unborn);
+        }
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let class = Class::of(header.xid);
+        session.numbers_mut(class).arrived.take(header.xid);
+        if session.refusals.len() + session.refused.len() < REFUSALS_MAX {
+            let safe = if session.keyed { Level::Integrity } else { Level::None };
+            let level = Level::of(header).max(safe);
+            let mut head = Vec::new();
+            Abort::GivenUp(result).encode(&mut head);
+            let message = Message::block(Cmd::Abort, header.xid, header.tag, level, head);
+            session.refusals.push(Message { urgent: true, ..message });
+        }
+        self.turn_waiting(key, class);
     }
 
     /// Returns the exchange that a new request becomes, with its slot.
@@ -294,7 +318,10 @@ impl Engine {
         self.stats.given_up += 1;
         if standing == Standing::New {
             // It never came, and from now on it counts as one that did.
-            let exchange = self.claim(now, key, header, slot)?;
+            let Ok(exchange) = self.claim(now, key, header, slot) else {
+                self.refuse(key, header, slot, AbortResult::NEVER_BEGUN);
+                return Err(Stray::Misnumbered);
+            };
             if let Some(session) = self.sessions.get_mut(key) {
                 session.numbers_mut(class).arrived.take(header.xid);
             }
@@ -322,6 +349,24 @@ impl Engine {
             Disconnect::Done | Disconnect::Unknown { .. } => Err(Stray::Malformed),
         }
     }
+}
+
+/// How many exchanges that were refused before they were any may be without an acknowledgement in a session: as many as a frame can
+/// bring. Of more, nothing is said: whoever sends nonsense and does not listen takes no more room.
+const REFUSALS_MAX: usize = PARTS_MAX;
+
+/// Reads a request, with what it names in AFTER and the data behind it.
+fn make_sense<'a>(header: &Header, payload: &'a [u8]) -> Result<(Request, u32, &'a [u8]), Stray> {
+    let (request, data) = Request::parse(payload)?;
+    let after = match &request {
+        Request::Command(command) => command.after,
+        Request::Manage(manage) => manage.after,
+    };
+    let earlier = Class::of(after) == Class::of(header.xid) && ahead(header.xid, after).is_some();
+    if header.off != 0 || after != 0 && !earlier {
+        return Err(Stray::Malformed);
+    }
+    Ok((request, after, data))
 }
 
 fn is_busy(ending: &Ending) -> bool {

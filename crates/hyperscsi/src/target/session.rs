@@ -40,6 +40,9 @@ pub(super) struct Session {
     pub(super) listed: VecDeque<Key>,
     /// Messages that are to be taken back.
     pub(super) withdrawn: Vec<MessageId>,
+    /// What is said of exchanges that were refused before they were any, once the transport is here, and then those messages.
+    pub(super) refusals: Vec<Message>,
+    pub(super) refused: Vec<MessageId>,
     /// What is said at the end, once the transport is here, and then its message.
     pub(super) farewell: Option<Message>,
     pub(super) last_words: Option<MessageId>,
@@ -100,7 +103,8 @@ impl Numbers {
     /// Returns the last XID that may be begun, if so many may be that did not arrive; 0 if none ever did.
     pub(super) fn limit(&self, depth: u32) -> u32 {
         let low = self.arrived.low();
-        if self.slots.is_empty() { 0 } else { further(low, depth) }
+        let unused = self.slots.is_empty() && Class::ALL.iter().any(|class| class.start() == low);
+        if unused { 0 } else { further(low, depth) }
     }
 
     pub(super) fn slot(&self, exchanges: &Arena<Exchange>, tag: u16, xid: u32) -> Slot {

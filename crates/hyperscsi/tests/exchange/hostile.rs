@@ -20,19 +20,19 @@ use crate::world::*;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A world in which a raw peer speaks in the place of one end of an open session, whose real end is unplugged.
-struct Raw {
-    world: World,
-    sids: (u32, u32),
+pub(crate) struct Raw {
+    pub(crate) world: World,
+    pub(crate) sids: (u32, u32),
     pn: u64,
     to_target: bool,
 }
 
 impl Raw {
-    fn new(to_target: bool) -> Self {
+    pub(crate) fn new(to_target: bool) -> Self {
         Self::within(to_target, Limits::default())
     }
 
-    fn within(to_target: bool, limits: Limits) -> Self {
+    pub(crate) fn within(to_target: bool, limits: Limits) -> Self {
         let mut world = World::with(1, FramePlan::CLEAN, None, limits, 1500);
         let mut plan = world.plan_of(1);
         plan.retry = ours::Retry::NONE;
@@ -44,7 +44,14 @@ impl Raw {
         Self { world, sids, pn: 200, to_target }
     }
 
-    fn say(&mut self, cmd: Cmd, flags: Flags, (tag, xid, off): (u16, u32, u32), last: bool, payload: &[u8]) {
+    pub(crate) fn say(
+        &mut self,
+        cmd: Cmd,
+        flags: Flags,
+        (tag, xid, off): (u16, u32, u32),
+        last: bool,
+        payload: &[u8],
+    ) {
         self.pn += 1;
         let sid = if self.to_target { self.sids.1 } else { self.sids.0 };
         let len = payload.len() as u16;
@@ -57,7 +64,7 @@ impl Raw {
         self.world.rest(Duration::from_millis(1));
     }
 
-    fn request(&mut self, tag: u16, xid: u32, command: &Command, data: &[u8]) {
+    pub(crate) fn request(&mut self, tag: u16, xid: u32, command: &Command, data: &[u8]) {
         let mut payload = Vec::new();
         Request::Command(command.clone()).encode(&mut payload);
         payload.extend_from_slice(data);
@@ -65,7 +72,7 @@ impl Raw {
     }
 
     /// Says several requests in one frame; `change` may spoil its payload.
-    fn requests(&mut self, requests: &[(u16, u32, Command)], change: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn requests(&mut self, requests: &[(u16, u32, Command)], change: impl FnOnce(&mut Vec<u8>)) {
         let mut blocks = requests.iter().map(|(tag, xid, command)| {
             let mut block = Vec::new();
             Request::Command(command.clone()).encode(&mut block);
@@ -82,7 +89,7 @@ impl Raw {
         self.say(Cmd::Request, Flags::PARTS, (first.tag, first.xid, 0), true, &payload);
     }
 
-    fn data(&mut self, tag: u16, xid: u32, off: u32, data: &[u8]) {
+    pub(crate) fn data(&mut self, tag: u16, xid: u32, off: u32, data: &[u8]) {
         self.say(Cmd::Request, Flags::DATA, (tag, xid, off), false, data);
     }
 
@@ -107,7 +114,7 @@ const HEADER: Header = Header {
     off: 0,
 };
 
-fn command(op: u8, lba: u32, out: u32, unsolicited_len: u32) -> Command {
+pub(crate) fn command(op: u8, lba: u32, out: u32, unsolicited_len: u32) -> Command {
     Command {
         lun: 0,
         attribute: TaskAttribute::SIMPLE,
@@ -185,12 +192,12 @@ fn numbers_and_slots_out_of_bounds_open_nothing() {
     raw.request(0, 0, &command(COUNT, 1, 0, 0), &[]);
     raw.request(500, 1, &command(COUNT, 1, 0, 0), &[]);
     raw.request(0, 1 << 31 | 1, &command(COUNT, 1, 0, 0), &[]);
-    raw.request(0, 1, &Command { after: 1, ..command(COUNT, 1, 0, 0) }, &[]);
-    raw.request(0, 1, &Command { after: 7, ..command(COUNT, 1, 0, 0) }, &[]);
+    raw.request(0, 2, &Command { after: 2, ..command(COUNT, 1, 0, 0) }, &[]);
+    raw.request(0, 3, &Command { after: 7, ..command(COUNT, 1, 0, 0) }, &[]);
     assert_eq!(raw.world.server.executed, 0);
     // A slot that is in use is not taken over.
-    raw.request(3, 1, &command(LINGER, 0, 0, 0), &[]);
-    raw.request(3, 2, &command(COUNT, 1, 0, 0), &[]);
+    raw.request(3, 4, &command(LINGER, 0, 0, 0), &[]);
+    raw.request(3, 5, &command(COUNT, 1, 0, 0), &[]);
     assert_eq!((raw.world.server.executed, raw.world.server.tasks.len()), (1, 1));
     let stats = raw.world.engine.stats();
     assert_eq!(

@@ -13,6 +13,7 @@ mod hostile;
 mod keys;
 mod loss;
 mod management;
+mod nonsense;
 mod pair;
 mod places;
 mod rings;

@@ -82,7 +82,7 @@ pub struct Stats {
     pub wrong: u64,
     /// STARTs that were put off since there was no room or too much was guessed.
     pub put_off: u64,
-    /// STARTs that offered no level that the target takes, or a password where there is none, or none where there is.
+    /// STARTs that offered what cannot be or no level that the target takes, or a password where there is none, or none where there is.
     pub refused: u64,
     /// Frames that were none of a handshake, damaged, of one whose session is over, or for a group or target that is not
     /// here.
@@ -217,7 +217,8 @@ impl Reception {
                 self.hello(now, directory, from, &hello);
                 None
             }
-            Negotiate::Start(start) => self.start(now, directory, from, start, payload),
+            Negotiate::Start(start) => self.start(now, directory, from, (start, true), payload),
+            Negotiate::Illegal(start, _) => self.start(now, directory, from, (start, false), payload),
             Negotiate::Finish(finish) => self.finish(now, directory, from, &finish),
         }
     }
@@ -258,7 +259,7 @@ impl Reception {
         now: Instant,
         directory: &dyn Directory,
         from: From,
-        start: Box<Start>,
+        (start, is_legal): (Box<Start>, bool),
         payload: &[u8],
     ) -> Option<Box<Agreed>> {
         let Some(entrance) = directory.entrance(from.port, &start.group, &start.target) else {
@@ -297,6 +298,8 @@ impl Reception {
         let mut ours = entrance.parameters;
         ours.frame_max = ours.frame_max.min(self.frame_max(from.port));
         let choice = choose(&ours, &start.offer, matches!(entrance.access, Access::Password(_)));
+        // Who offers what cannot be is told so, rather than left to wait for an answer.
+        let choice = choice.filter(|_| is_legal);
         let refused = match (&entrance.access, &start.ke1, choice) {
             (Access::Open, Some(_), _) => Some(Refused::OpenGroup),
             (Access::Password(_), None, _) => Some(Refused::PasswordNeeded),

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use super::ask::TOKEN_LEN;
 use super::discovery::INSTANCE_LEN;
 use super::name::{GroupName, Name};
-use super::parameters::Parameters;
+use super::parameters::{Illegal, Parameters};
 use super::{Block, Malformed, exactly, once, put_block, put_item};
 
 /// The length of what a handshake is recognized by.
@@ -74,6 +74,8 @@ pub enum Negotiate {
     Hello(Hello),
     /// It can be reached where it says it is, and begins.
     Start(Box<Start>),
+    /// It begins, and offers what cannot be: what is usual stands in place of the offer.
+    Illegal(Box<Start>, Illegal),
     /// It knows the password.
     Finish(Finish),
 }
@@ -224,7 +226,12 @@ impl Negotiate {
                 });
                 out.resize(out.len().max(start + HELLO_PAYLOAD_MIN), 0);
             }
-            Self::Start(start) => put_block(out, START, 0, |out| start.encode(out)),
+            Self::Start(start) => {
+                put_block(out, START, 0, |out| start.encode(out, |out| start.offer.encode(out)));
+            }
+            Self::Illegal(start, why) => {
+                put_block(out, START, 0, |out| start.encode(out, |out| why.encode(out)));
+            }
             Self::Finish(finish) => put_block(out, FINISH, 0, |out| {
                 out.extend_from_slice(&finish.handshake);
                 put_bytes(out, SID_ITEM, &finish.sid.to_be_bytes());
@@ -247,17 +254,24 @@ impl Negotiate {
                 let (group, target) = (need(items.group)?, need(items.target)?);
                 Ok(Self::Hello(Hello { handshake, group, target }))
             }
-            START => Ok(Self::Start(Box::new(Start {
-                handshake,
-                cookie: need(items.cookie)?,
-                group: need(items.group)?,
-                target: need(items.target)?,
-                initiator: need(items.initiator)?,
-                isid: need(items.isid)?,
-                sid: need(items.sid)?,
-                offer: need(items.parameters)?,
-                ke1: items.ke1,
-            }))),
+            START => {
+                let offer = need(items.parameters)?;
+                let start = Box::new(Start {
+                    handshake,
+                    cookie: need(items.cookie)?,
+                    group: need(items.group)?,
+                    target: need(items.target)?,
+                    initiator: need(items.initiator)?,
+                    isid: need(items.isid)?,
+                    sid: need(items.sid)?,
+                    offer: offer.unwrap_or_default(),
+                    ke1: items.ke1,
+                });
+                Ok(match offer {
+                    Ok(_) => Self::Start(start),
+                    Err(why) => Self::Illegal(start, why),
+                })
+            }
             FINISH => {
                 let (sid, ke3) = (need(items.sid)?, need(items.ke3)?);
                 Ok(Self::Finish(Finish { handshake, sid, ke3 }))
@@ -268,14 +282,14 @@ impl Negotiate {
 }
 
 impl Start {
-    fn encode(&self, out: &mut Vec<u8>) {
+    fn encode(&self, out: &mut Vec<u8>, offer: impl FnOnce(&mut Vec<u8>)) {
         out.extend_from_slice(&self.handshake);
         put_bytes(out, GROUP_ITEM, self.group.as_bytes());
         put_bytes(out, TARGET_ITEM, self.target.as_bytes());
         put_bytes(out, INITIATOR_ITEM, self.initiator.as_bytes());
         put_bytes(out, ISID_ITEM, &self.isid);
         put_bytes(out, SID_ITEM, &self.sid.to_be_bytes());
-        put_item(out, PARAMETERS_ITEM, |out| self.offer.encode(out));
+        put_item(out, PARAMETERS_ITEM, offer);
         if let Some(ke1) = &self.ke1 {
             put_bytes(out, KE1_ITEM, ke1);
         }
@@ -330,14 +344,14 @@ impl Negotiated {
             ANSWER => Ok(Self::Answer(Box::new(Answer {
                 handshake,
                 sid: need(items.sid)?,
-                choice: need(items.parameters)?,
+                choice: need(items.parameters)?.map_err(|_| Malformed::Value)?,
                 stretch: need(items.stretch)?,
                 ke2: need(items.ke2)?,
             }))),
             ACCEPT => Ok(Self::Accept(Accept {
                 handshake,
                 sid: need(items.sid)?,
-                choice: need(items.parameters)?,
+                choice: need(items.parameters)?.map_err(|_| Malformed::Value)?,
                 token: need(items.token)?,
                 instance: need(items.instance)?,
                 proof: items.proof,
@@ -362,7 +376,7 @@ struct Items {
     isid: Option<[u8; 6]>,
     cookie: Option<Cookie>,
     sid: Option<u32>,
-    parameters: Option<Parameters>,
+    parameters: Option<Result<Parameters, Illegal>>,
     ke1: Option<[u8; KE1_LEN]>,
     ke2: Option<[u8; KE2_LEN]>,
     ke3: Option<[u8; KE3_LEN]>,
@@ -396,7 +410,7 @@ impl Items {
                 0 => Err(Malformed::Value),
                 sid => once(&mut self.sid, sid),
             },
-            PARAMETERS_ITEM => once(&mut self.parameters, Parameters::parse(value)?),
+            PARAMETERS_ITEM => once(&mut self.parameters, Parameters::read(value)?),
             KE1_ITEM => once(&mut self.ke1, exactly(value)?),
             KE2_ITEM => once(&mut self.ke2, exactly(value)?),
             KE3_ITEM => once(&mut self.ke3, exactly(value)?),

@@ -45,6 +45,9 @@ pub enum Illegal {
     /// `frames_initial`
     #[error("no frame may come before an acknowledgement")]
     FramesInitial,
+    /// `levels`
+    #[error("no level of protection that is known here")]
+    Levels,
     /// `exchanges`
     #[error("not from 1 to {TAGS} exchanges")]
     Exchanges,
@@ -57,6 +60,9 @@ pub enum Illegal {
     /// `paths`
     #[error("no path")]
     Paths,
+    /// `repair`
+    #[error("a way of repair that is not known here")]
+    Repair,
     /// `lost_after_ms`
     #[error("lost after no time")]
     LostAfter,
@@ -134,6 +140,24 @@ const PATHS: u8 = 8;
 const REPAIR: u8 = 9;
 const LOST_AFTER: u8 = 10;
 
+impl Illegal {
+    /// Appends an item that is wrong in this way to `out`.
+    pub(super) fn encode(self, out: &mut Vec<u8>) {
+        let (kind, value): (u8, &[u8]) = match self {
+            Self::FrameMax => (FRAME_MAX, &[0; 2]),
+            Self::FramesInitial => (FRAMES_INITIAL, &[0; 4]),
+            Self::Levels => (LEVELS, &[0]),
+            Self::Exchanges => (EXCHANGES, &[0; 2]),
+            Self::FirstBurst => (FIRST_BURST, &[0xff; 4]),
+            Self::BurstMax => (BURST_MAX, &[0; 4]),
+            Self::Paths => (PATHS, &[0]),
+            Self::Repair => (REPAIR, &[0xff]),
+            Self::LostAfter => (LOST_AFTER, &[0; 4]),
+        };
+        put_item(out, kind, |out| out.extend_from_slice(value));
+    }
+}
+
 impl Parameters {
     /// What holds where nothing is said.
     pub const DEFAULT: Self = Self {
@@ -204,10 +228,15 @@ impl Parameters {
     /// # Errors
     /// [`Malformed`]
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut parameters = Self::DEFAULT;
+        Self::read(bytes)?.map_err(|_| Malformed::Value)
+    }
+
+    /// Reads the items that are `bytes`, and tells those that say what cannot be from those that are none.
+    pub(super) fn read(bytes: &[u8]) -> Result<Result<Self, Illegal>, Malformed> {
+        let (mut parameters, mut legal) = (Self::DEFAULT, Ok(()));
         let mut seen = 0_u16;
         items(Reader::new(bytes), |kind, value| {
-            let known = parameters.set(kind, value)?;
+            let known = parameters.set(kind, value, &mut legal)?;
             let bit = if known { 1 << kind } else { 0 };
             if seen & bit != 0 {
                 return Err(Malformed::Item);
@@ -215,37 +244,39 @@ impl Parameters {
             seen |= bit;
             Ok(known)
         })?;
-        Ok(parameters)
+        Ok(match legal.and_then(|()| parameters.check()) {
+            // Any length of a first burst may be said, as the smaller one of both counts.
+            Ok(()) | Err(Illegal::FirstBurst) => Ok(parameters),
+            Err(why) => Err(why),
+        })
     }
 
-    fn set(&mut self, kind: u8, value: &[u8]) -> Result<bool, Malformed> {
+    /// Takes an item. Returns whether it is known; a value that cannot even be kept is noted in `legal`.
+    fn set(&mut self, kind: u8, value: &[u8], legal: &mut Result<(), Illegal>) -> Result<bool, Malformed> {
         match kind {
             FRAME_MAX => self.frame_max = u16::from_be_bytes(exactly(value)?),
             FRAMES_INITIAL => self.frames_initial = u32::from_be_bytes(exactly(value)?),
             ACK_DELAY_MAX => self.ack_delay_max_us = u32::from_be_bytes(exactly(value)?),
             LEVELS => {
                 let [bits] = exactly(value)?;
-                self.levels = Levels::from_bits(bits).ok_or(Malformed::Value)?;
+                match Levels::from_bits(bits) {
+                    Some(levels) => self.levels = levels,
+                    None => *legal = Err(Illegal::Levels),
+                }
             }
             EXCHANGES => self.exchanges = u16::from_be_bytes(exactly(value)?),
             FIRST_BURST => self.first_burst = u32::from_be_bytes(exactly(value)?),
             BURST_MAX => self.burst_max = u32::from_be_bytes(exactly(value)?),
             PATHS => [self.paths] = exactly(value)?,
-            REPAIR => {
-                self.repair = match exactly(value)? {
-                    [0] => Repair::Selective,
-                    [1] => Repair::Window,
-                    _ => return Err(Malformed::Value),
-                };
-            }
+            REPAIR => match exactly(value)? {
+                [0] => self.repair = Repair::Selective,
+                [1] => self.repair = Repair::Window,
+                _ => *legal = Err(Illegal::Repair),
+            },
             LOST_AFTER => self.lost_after_ms = u32::from_be_bytes(exactly(value)?),
             _ => return Ok(false),
         }
-        // Any length of a first burst may be said, as the smaller one of both counts.
-        match self.check() {
-            Ok(()) | Err(Illegal::FirstBurst) => Ok(true),
-            Err(_) => Err(Malformed::Value),
-        }
+        Ok(true)
     }
 }
 

@@ -16,7 +16,7 @@ use super::disconnect::{Disconnect, DisconnectReason};
 use super::discovery::{self, Discovery, ExportedLun, Question};
 use super::name::{GroupName, Name};
 use super::negotiate::{self, Accept, Finish, Hello, Negotiate, Negotiated, RefuseReason, Start};
-use super::parameters::{Levels, Parameters};
+use super::parameters::{Illegal, Levels, Parameters};
 use super::reply::{ManageResult, Reply, Response, TransferReady};
 use super::*;
 use crate::seal::Level;
@@ -261,6 +261,10 @@ fn start() -> Start {
     }
 }
 
+fn start_usual() -> Start {
+    Start { offer: Parameters::DEFAULT, ..start() }
+}
+
 #[test]
 fn every_step_of_the_handshake_reads_back_as_it_was_written() {
     let hello = Hello { handshake: [4; 16], group: group(), target: name("eui.02004567a425678d") };
@@ -268,6 +272,8 @@ fn every_step_of_the_handshake_reads_back_as_it_was_written() {
         Negotiate::Hello(hello),
         Negotiate::Start(alloc::boxed::Box::new(start())),
         Negotiate::Start(alloc::boxed::Box::new(Start { ke1: None, ..start() })),
+        Negotiate::Illegal(alloc::boxed::Box::new(start_usual()), Illegal::FrameMax),
+        Negotiate::Illegal(alloc::boxed::Box::new(start_usual()), Illegal::Levels),
         Negotiate::Finish(Finish { handshake: [4; 16], sid: 8, ke3: [1; 64] }),
     ] {
         let payload = bytes(|out| step.encode(out));

@@ -475,6 +475,66 @@ fn guessing_is_slow_for_one_group_and_no_other_suffers() {
     open.run().unwrap();
 }
 
+/// Returns what the target says to a START of this group in which the item of the parameters that begins with `head` is another one.
+fn said_to_start_with(group: &str, password: Option<&str>, head: [u8; 3], item: &[u8]) -> Vec<Vec<u8>> {
+    let mut rig = Rig::new(Plan { patience: Duration::from_secs(4), ..plan(group, password) }, 46);
+    rig.bring_up();
+    let item = item.to_vec();
+    rig.meddle = Box::new(move |to_target, frame| {
+        if !to_target || kind(&frame) != 3 {
+            return vec![frame];
+        }
+        let mut block = payload(&frame).to_vec();
+        let from = block.windows(3).position(|part| part == [1, 0, 2]).unwrap();
+        let at = from + block[from..].windows(3).position(|part| part == head).unwrap();
+        block[at..at + item.len()].copy_from_slice(&item);
+        vec![with_payload(&frame, &block)]
+    });
+    let failed = rig.run().unwrap_err();
+    assert!(rig.agreed.is_empty() && rig.reception.half_open() == 0);
+    let said: Vec<Vec<u8>> = rig
+        .log
+        .iter()
+        .filter(|(to, frame)| !to && kind(frame) != 2)
+        .map(|(_, frame)| frame.clone())
+        .collect();
+    assert_eq!(failed == Why::ProtectionRefused(Level::None), !said.is_empty(), "{failed:?}");
+    assert_eq!(rig.reception.stats().refused, u64::from(!said.is_empty()));
+    assert_eq!(core::iter::from_fn(|| rig.reception.poll_refusal()).count(), usize::from(!said.is_empty()));
+    said
+}
+
+#[test]
+fn who_offers_what_cannot_be_is_told_so_and_who_offers_nothing_that_reads_is_not() {
+    for (group, password) in [(GROUP, Some(PASSWORD)), (OPEN_GROUP, None)] {
+        let illegal: [&[u8]; 13] = [
+            &[1, 0, 2, 0x05, 0xdb],
+            &[2, 0, 4, 0, 0, 0, 0],
+            &[4, 0, 1, 0],
+            &[4, 0, 1, 8],
+            &[4, 0, 1, 0xf8],
+            &[5, 0, 2, 0, 0],
+            &[5, 0, 2, 2, 1],
+            &[7, 0, 4, 0, 0, 0, 0],
+            &[8, 0, 1, 0],
+            &[9, 0, 1, 2],
+            &[9, 0, 1, 0xff],
+            &[10, 0, 4, 0, 0, 0, 0],
+            // What a group without a password cannot have, and one with has not.
+            if password.is_none() { &[4, 0, 1, 6] } else { &[4, 0, 1, 16] },
+        ];
+        for item in illegal {
+            let said = said_to_start_with(group, password, [item[0], 0, item[2]], item);
+            let is_refusal = |frame: &Vec<u8>| frame[HEADER_LEN..HEADER_LEN + 2] == [7, 2];
+            assert!(!said.is_empty() && said.iter().all(is_refusal), "{item:?}: {said:?}");
+        }
+        // An item that must be known, and one whose end is not within the parameters.
+        for item in [[0x8a, 0, 4, 0, 0, 0, 9], [10, 0, 5, 0, 0, 0, 9]] {
+            assert!(said_to_start_with(group, password, [10, 0, 4], &item).is_empty(), "{item:?}");
+        }
+    }
+}
+
 #[test]
 fn a_forged_finish_ends_nothing() {
     let mut rig = rig(44);

@@ -11,6 +11,7 @@ use base::buffer::DataList;
 use super::contract::{Down, Event, Finish, PathNews, SessionId, TaskRef, status};
 use super::engine::Engine;
 use super::exchange::{Ending, Exchange, Holder};
+use super::session::Phase;
 use crate::association::{Association, Delivery, Event as Transported, Message, PathAddress};
 use crate::exchange::landing::to_usize;
 use crate::frame::Cmd;
@@ -255,7 +256,10 @@ impl Engine {
     fn acknowledged(&mut self, session: Key, delivery: &Delivery) {
         let Some(state) = self.sessions.get_mut(session) else { return };
         if state.last_words == Some(delivery.message) {
-            state.phase = super::session::Phase::Over;
+            state.last_words = None;
+            if matches!(state.phase, Phase::Leaving(_)) {
+                state.phase = Phase::Over;
+            }
         }
         match delivery.owner {
             Some(key) => self.release(session, key, delivery),

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use base::arena::Key;
+use base::ether::EtherPort;
 use base::time::Instant;
 
 use super::contract::{Down, Event, SessionId, TaskRef};
@@ -10,7 +11,7 @@ use super::engine::Engine;
 use super::exchange::{Holder, What};
 use super::session::Phase;
 use crate::association::Message;
-use crate::frame::Cmd;
+use crate::frame::{Cmd, Header};
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
 use crate::seal::Level;
 
@@ -30,7 +31,6 @@ impl Engine {
     /// Ends a session: every task of it is gone. What there is to say about it goes out yet.
     pub(super) fn end_session(&mut self, key: Key, why: Down) {
         let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_up()) else { return };
-        let level = if session.keyed { Level::Integrity } else { Level::None };
         let said = match why {
             Down::LoggedOut => Some(Disconnect::Done),
             Down::Reinstated => Some(Disconnect::Goodbye(DisconnectReason::REPLACED)),
@@ -40,11 +40,13 @@ impl Engine {
             // There is nobody to tell, or nothing left to say it with.
             Down::PathLost | Down::KeysExhausted => None,
         };
-        session.phase = if said.is_some() {
-            Phase::Leaving(self.now.after(self.limits.farewell_within))
-        } else {
-            Phase::Over
+        let until = self.now.after(self.limits.farewell_within);
+        session.phase = match said {
+            Some(Disconnect::Done) => Phase::Left(until),
+            Some(_) => Phase::Leaving(until),
+            None => Phase::Over,
         };
+        let sid = session.sids.1;
         session.ready.clear();
         session.listed.clear();
         session.refusals.clear();
@@ -60,12 +62,29 @@ impl Engine {
         if let Some(said) = said
             && let Some(session) = self.sessions.get_mut(key)
         {
-            let mut head = Vec::new();
-            said.encode(&mut head);
-            session.farewell = Some(Message::block(Cmd::Disconnect, 0, 0, level, head));
+            session.farewell = Some(farewell(said, session.keyed));
         }
+        self.door.session_ended(sid);
         self.events.push_back(Event::SessionDown { session: SessionId(key), why });
         self.stir_session(key);
+    }
+
+    /// Takes what is said about the end of a session that its initiator ended: perhaps it did not hear that it did.
+    pub(super) fn goodbye_again(&mut self, key: Key, header: &Header, payload: &[u8]) {
+        let Some(session) = self.sessions.get_mut(key).filter(|session| session.lingers()) else { return };
+        let is_goodbye = matches!(Disconnect::parse(payload), Ok(Disconnect::Goodbye(_)));
+        if is_goodbye && header.protected == session.keyed {
+            session.farewell = Some(farewell(Disconnect::Done, session.keyed));
+        }
+    }
+
+    /// Makes room for a session by forgetting those that are kept only in case their initiators say goodbye once more.
+    pub(super) fn make_room(&mut self, port: EtherPort) {
+        while self.is_full(port, true) {
+            let left = self.sessions.iter().filter(|(_, session)| session.lingers());
+            let Some((_, key)) = left.map(|(key, session)| (session.deadline, key)).min() else { return };
+            self.remove_session(key);
+        }
     }
 
     /// Forgets a session that is over.
@@ -75,7 +94,6 @@ impl Engine {
             self.stats.past.join(&transport.stats().paths);
         }
         self.sids.remove(&session.sids.1);
-        self.door.session_ended(session.sids.1);
         self.share_rings();
         if let Some(deadline) = session.deadline {
             self.deadlines.remove(&(deadline, key));
@@ -107,4 +125,12 @@ impl Engine {
             self.retire(exchange);
         }
     }
+}
+
+/// Returns the last words of a session.
+fn farewell(said: Disconnect, keyed: bool) -> Message {
+    let level = if keyed { Level::Integrity } else { Level::None };
+    let mut head = Vec::new();
+    said.encode(&mut head);
+    Message::block(Cmd::Disconnect, 0, 0, level, head)
 }

@@ -329,7 +329,7 @@ impl Engine {
 
     /// Returns whether there is no session, not even one whose last words are under way.
     pub fn is_quiet(&self) -> bool {
-        self.sessions.is_empty()
+        self.sessions.iter().all(|(_, session)| session.lingers())
     }
 
     /// Returns how many more blocks of entropy the engine would like to have in reserve.
@@ -464,8 +464,8 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let leaving = match session.phase {
             Phase::Up => None,
-            Phase::Leaving(until) if self.now < until => Some(until),
-            Phase::Leaving(_) | Phase::Over => return self.remove_session(key),
+            Phase::Leaving(until) | Phase::Left(until) if self.now < until => Some(until),
+            Phase::Leaving(_) | Phase::Left(_) | Phase::Over => return self.remove_session(key),
         };
         let Some(transport) = session.transport.as_deref_mut() else { return };
         while let Some(port) = transport.poll_port() {

@@ -166,9 +166,7 @@ impl Engine {
         bytes: &mut [u8],
         directory: &dyn Directory,
     ) {
-        // One more than there is room for: an initiator that comes back ends its older session first.
-        let full = self.sessions.len() > usize::from(self.limits.sessions_max)
-            || self.sessions_at(port) > self.shared_slots(port) / SHARE_LEAST;
+        let full = self.is_full(port, false);
         let frames_initial = self.frames_initial(port);
         let desk =
             Desk { asked: directory, sids: &self.sids, sessions: &self.sessions, full, frames_initial };
@@ -208,6 +206,7 @@ impl Engine {
             self.stats.reinstated += 1;
             self.end_session(key, Down::Reinstated);
         }
+        self.make_room(agreed.port);
         let ours = directory.entrance(agreed.port, &agreed.group, &agreed.target);
         let mut ours = ours.map_or(self.limits.parameters, |entrance| entrance.parameters);
         ours.frames_initial = ours.frames_initial.min(self.frames_initial(agreed.port));
@@ -313,10 +312,17 @@ impl Engine {
 
     /// Returns how many sessions have a path over a port.
     fn sessions_at(&self, port: EtherPort) -> usize {
-        let there = |session: &Session| {
-            session.transport.as_ref().is_some_and(|transport| transport.windows_at(port) > 0)
-        };
-        self.sessions.iter().filter(|(_, session)| there(session)).count()
+        self.sessions.iter().filter(|(_, session)| session.is_at(port)).count()
+    }
+
+    /// Returns whether there is no room for a session at a port, those counted in or not that are kept only in case their initiators
+    /// say goodbye once more.
+    pub(super) fn is_full(&self, port: EtherPort, with_left: bool) -> bool {
+        let kept = self.sessions.iter().map(|(_, session)| session).filter(|s| with_left || !s.lingers());
+        let (all, there) =
+            kept.fold((0, 0), |(all, there), session| (all + 1, there + usize::from(session.is_at(port))));
+        // One more than there is room for: an initiator that comes back ends its older session first.
+        all > usize::from(self.limits.sessions_max) || there > self.shared_slots(port) / SHARE_LEAST
     }
 
     /// Tells an initiator that sent a frame to a session that there is none. Nothing vouches for that. What comes from

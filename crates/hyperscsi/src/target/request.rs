@@ -10,7 +10,7 @@ use base::time::Instant;
 use super::contract::{Directory, Down, SessionId, Traffic};
 use super::engine::Engine;
 use super::exchange::{Ending, Exchange, Holder, What};
-use super::session::{Session, Slot, Waiting};
+use super::session::{Phase, Slot, Waiting};
 use crate::association::Message;
 use crate::exchange::landing::{Landing, to_usize};
 use crate::exchange::numbers::{Class, Standing, ahead};
@@ -55,8 +55,12 @@ impl Engine {
         payload: &[u8],
         directory: &dyn Directory,
     ) {
-        if !self.sessions.get(key).is_some_and(Session::is_up) {
-            return;
+        match self.sessions.get(key).map(|session| session.phase) {
+            Some(Phase::Up) => {}
+            Some(Phase::Left(_)) if header.cmd == Cmd::Disconnect => {
+                return self.goodbye_again(key, header, payload);
+            }
+            _ => return,
         }
         let is_data = header.flags.has(Flags::DATA);
         let taken = match header.cmd {

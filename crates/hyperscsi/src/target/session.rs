@@ -64,6 +64,8 @@ pub(super) enum Phase {
     Up,
     /// It is over; only its last words are still under way, at most until then.
     Leaving(Instant),
+    /// Its initiator said goodbye; until then it is told that this was heard, as often as it says so.
+    Left(Instant),
     /// Nothing is left of it.
     Over,
 }
@@ -166,6 +168,11 @@ impl Session {
         self.phase == Phase::Up
     }
 
+    /// Returns whether it is kept only in case its initiator says goodbye once more.
+    pub(super) fn lingers(&self) -> bool {
+        matches!(self.phase, Phase::Left(_)) && self.farewell.is_none() && self.last_words.is_none()
+    }
+
     /// Returns whether it is up, and that of this initiator port with this target port.
     pub(super) fn is_of(&self, group: &GroupName, target: &Name, initiator: &Name, isid: &[u8; 6]) -> bool {
         self.is_up()
@@ -173,6 +180,11 @@ impl Session {
             && self.isid == *isid
             && self.initiator == *initiator
             && self.target_name == *target
+    }
+
+    /// Returns whether it has a path over a port.
+    pub(super) fn is_at(&self, port: EtherPort) -> bool {
+        self.transport.as_ref().is_some_and(|transport| transport.windows_at(port) > 0)
     }
 
     pub(super) fn numbers(&self, class: Class) -> &Numbers {

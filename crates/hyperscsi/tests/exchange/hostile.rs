@@ -7,6 +7,7 @@ use hyperscsi::exchange::numbers::WINDOW;
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::initiator::contract::{self as ours, Request as Ask};
 use hyperscsi::pdu::abort::{Abort, AbortReason};
+use hyperscsi::pdu::ack::Ack;
 use hyperscsi::pdu::command::{Command, Request, TaskAttribute};
 use hyperscsi::pdu::name::GroupName;
 use hyperscsi::pdu::parts;
@@ -91,6 +92,28 @@ impl Raw {
 
     pub(crate) fn data(&mut self, tag: u16, xid: u32, off: u32, data: &[u8]) {
         self.say(Cmd::Request, Flags::DATA, (tag, xid, off), false, data);
+    }
+
+    /// Acknowledges all that the target said since frames are captured.
+    pub(crate) fn acknowledge(&mut self) {
+        let (target, sid) = (self.world.sockets[0].state.mac, self.sids.0);
+        let sent = self.world.capture.iter().filter(|(_, from, _)| *from == target);
+        let headers = sent.map(|(.., frame)| Header::parse(frame).unwrap().0);
+        let largest = headers.filter(|header| header.sid == sid).map(|header| header.pn).max().unwrap();
+        let (first, pn_limit) = (largest as u32, largest + 1000);
+        let ack = Ack {
+            sealed: false,
+            largest,
+            delay_us: 0,
+            first,
+            pn_limit,
+            xid_limit: 0,
+            overruns: 0,
+            ranges: Default::default(),
+        };
+        let mut payload = Vec::new();
+        ack.encode(core::iter::empty(), &mut payload);
+        self.say(Cmd::Ack, Flags::default(), (0, 0, 0), true, &payload);
     }
 
     fn reply(&mut self, tag: u16, xid: u32, reply: Reply<'_>) {

@@ -9,6 +9,7 @@
 )]
 
 mod anew;
+mod farewell;
 mod hostile;
 mod keys;
 mod loss;

@@ -54,28 +54,6 @@ fn said(raw: &Raw) -> (BTreeSet<(u16, u32, u8)>, u32) {
     (given_up, limit)
 }
 
-/// Acknowledges all that the target said.
-fn acknowledge(raw: &mut Raw) {
-    let (target, sid) = (raw.world.sockets[0].state.mac, raw.sids.0);
-    let sent = raw.world.capture.iter().filter(|(_, from, _)| *from == target);
-    let headers = sent.map(|(.., frame)| Header::parse(frame).unwrap().0);
-    let largest = headers.filter(|header| header.sid == sid).map(|header| header.pn).max().unwrap();
-    let (first, pn_limit) = (largest as u32, largest + 1000);
-    let ack = Ack {
-        sealed: false,
-        largest,
-        delay_us: 0,
-        first,
-        pn_limit,
-        xid_limit: 0,
-        overruns: 0,
-        ranges: Default::default(),
-    };
-    let mut payload = Vec::new();
-    ack.encode(core::iter::empty(), &mut payload);
-    raw.say(Cmd::Ack, Flags::default(), (0, 0, 0), true, &payload);
-}
-
 /// Each kind of nonsense that a block can be, as it is for `xid`.
 fn blocks(xid: u32) -> Vec<(&'static str, Vec<u8>)> {
     let spoil = |at: usize, value: u8| {
@@ -125,7 +103,7 @@ fn each_kind_is_given_up_at_once_and_what_comes_behind_it_goes_on() {
         raw.request(8, xid + 1, &ordered, &[]);
         assert_eq!(raw.world.server.counts[&1], xid.div_ceil(2), "{what}");
         xid += 2;
-        acknowledge(&mut raw);
+        raw.acknowledge();
     }
     assert_eq!(raw.world.server.counts.keys().collect::<Vec<_>>(), [&1]);
     let (given_up, limit) = said(&raw);
@@ -197,13 +175,13 @@ fn who_says_nothing_but_nonsense_and_does_not_listen_is_told_of_some_of_it_only(
         raw.say(Cmd::Request, Flags::default(), (1, xid, 0), true, &[9; 40]);
     }
     raw.world.rest(base::time::Duration::from_secs(1));
-    acknowledge(&mut raw);
+    raw.acknowledge();
     raw.world.rest(base::time::Duration::from_secs(1));
     let (given_up, limit) = said(&raw);
     assert_eq!(given_up, (1..=64).map(|xid| (1, xid, AbortResult::BROKEN.0)).collect());
     assert!(limit >= further(300, OPEN_MAX - OPEN_MAX / 4), "{limit}");
     // Who listened again is told again.
-    acknowledge(&mut raw);
+    raw.acknowledge();
     raw.say(Cmd::Request, Flags::default(), (1, 301, 0), true, &[9; 40]);
     assert!(said(&raw).0.contains(&(1, 301, AbortResult::BROKEN.0)));
     raw.request(1, 302, &Command { after: 301, ..command(COUNT, 1, 0, 0) }, &[]);

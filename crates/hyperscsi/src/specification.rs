@@ -25,6 +25,7 @@ use crate::pdu::negotiate::HELLO_PAYLOAD_MIN;
 use crate::pdu::parameters::Parameters;
 use crate::pdu::parts::PARTS_MAX;
 use crate::seal::{KEEP_MAX, UPDATE_AFTER_BYTES, UPDATE_AFTER_FRAMES, UPDATE_EVERY};
+use crate::target::request::REFUSALS_MAX;
 
 const DOCUMENT: &str = include_str!("../../../docs/hyperscsi.md");
 
@@ -67,6 +68,7 @@ fn every_constant_of_the_specification_is_that_of_the_code() {
         ("credit window", format!("{WINDOW_INITIAL}; {WINDOW_MIN} to {WINDOW_MAX} frames")),
         ("share of the receive ring", format!("{SHARED_PERCENT} %")),
         ("beyond the credit", format!("{BEYOND_MAX}")),
+        ("answers to Requests that make no sense", format!("{REFUSALS_MAX} of a session")),
         ("ranges in an Ack", format!("{RANGES_MAX}")),
         ("exchange window", format!("{}", numbers::WINDOW)),
         ("parts of a frame", format!("{PARTS_MAX}")),

@@ -18,6 +18,6 @@ pub mod engine;
 mod enter;
 mod exchange;
 mod management;
-mod request;
+pub(crate) mod request;
 mod session;
 mod turn;

@@ -357,7 +357,7 @@ impl Engine {
 
 /// How many exchanges that were refused before they were any may be without an acknowledgement in a session: as many as a frame can
 /// bring. Of more, nothing is said: whoever sends nonsense and does not listen takes no more room.
-const REFUSALS_MAX: usize = PARTS_MAX;
+pub(crate) const REFUSALS_MAX: usize = PARTS_MAX;
 
 /// Reads a request, with what it names in AFTER and the data behind it.
 fn make_sense<'a>(header: &Header, payload: &'a [u8]) -> Result<(Request, u32, &'a [u8]), Stray> {

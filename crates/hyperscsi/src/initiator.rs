@@ -4,7 +4,7 @@
 //! * `find` looks for the target, shakes hands, and does both again after a loss, within [`contract::Retry`].
 //! * `issue` numbers requests and sends them, `reply` takes what the target says, `manage` is task management.
 //! * `guard` holds back what is meant for a unit that may be another one in a new session.
-//! * `loss` decides what becomes of requests when the nexus is lost.
+//! * `loss` decides what becomes of requests when the nexus is lost; `farewell` says and hears the last words of a session.
 //!
 //! A request leaves under its number once, and the transport below repeats what is lost on the way: within a session nothing
 //! runs twice. When the session itself is lost (the target restarted, or every path was dead for too long), nobody can know
@@ -13,6 +13,7 @@
 //! **Invariant:** nothing here knows what a CDB means.
 
 pub mod contract;
+mod farewell;
 mod find;
 mod guard;
 mod issue;

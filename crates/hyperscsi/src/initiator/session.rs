@@ -7,9 +7,10 @@ use alloc::vec::Vec;
 use base::arena::{Arena, Key};
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
-use base::time::{Duration, Instant, soonest};
+use base::time::{Instant, soonest};
 
 use super::contract::{Down, Event, Lost, MAX_TASKS, SessionPlan, Stats, Up, Why};
+use super::farewell::Parting;
 use super::find::{Finder, transport_path};
 use super::task::Task;
 use crate::association::{
@@ -18,7 +19,7 @@ use crate::association::{
 use crate::exchange::numbers::{Class, ahead};
 use crate::frame::{BadFrame, Cmd, Header};
 use crate::login::Agreed;
-use crate::pdu::disconnect::{Disconnect, DisconnectReason};
+use crate::pdu::disconnect::DisconnectReason;
 use crate::pdu::parameters::Parameters;
 use crate::seal::Level;
 
@@ -34,8 +35,7 @@ pub struct Session {
     server: Option<[u8; 16]>,
     pub(super) ports: BTreeMap<EtherPort, PortState>,
     pub(super) link: Option<Box<Link>>,
-    /// A transport that carries its last words, and for how long at most.
-    parting: Option<(Box<Association>, Instant)>,
+    pub(super) parting: Option<Parting>,
     pub(super) finder: Finder,
     pub(super) tasks: Arena<Task>,
     pub(super) manages: usize,
@@ -60,7 +60,7 @@ pub struct Session {
     /// What a frame showed: the session is to end once the transport is back.
     pub(super) verdict: Option<Verdict>,
     /// Until when the logout may take.
-    farewell: Option<Instant>,
+    pub(super) farewell: Option<Instant>,
     pub(super) last: Lost,
     pub(super) now: Instant,
     pub(super) stats: Stats,
@@ -94,7 +94,9 @@ pub(super) struct Link {
     /// What is to be sent, for whom, and taken back, once the transport is here.
     pub(super) outgoing: Vec<(Key, Message)>,
     pub(super) withdrawn: Vec<MessageId>,
-    goodbye: Option<MessageId>,
+    pub(super) goodbye: Option<MessageId>,
+    /// Whether the target said that it ends.
+    pub(super) goodbye_heard: bool,
     paths_up: BTreeSet<u8>,
     /// Whether its owner knows of another server with the target's name.
     pub(super) twin_told: bool,
@@ -116,9 +118,6 @@ pub(super) struct Issue {
 
 /// How many logical units can demand more protection than the plan has.
 const MAX_LEVELS: usize = 4096;
-
-/// How long last words may take.
-const PARTING: Duration = Duration::from_secs(1);
 
 impl Issue {
     fn new(class: Class, exchanges: u16) -> Self {
@@ -191,10 +190,8 @@ impl Session {
     /// Returns when `handle_timeout` wants to be called, if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let transport = self.link.as_ref().and_then(|link| link.transport.as_ref()?.poll_timeout());
-        let parting = self
-            .parting
-            .as_ref()
-            .map(|(transport, until)| transport.poll_timeout().unwrap_or(*until).min(*until));
+        let parting =
+            self.parting.as_ref().map(|old| old.transport.poll_timeout().unwrap_or(old.until).min(old.until));
         let patience = self.patience.filter(|_| self.phase == Phase::Away);
         soonest([transport, parting, patience, self.farewell, self.finder.poll_timeout()])
     }
@@ -205,12 +202,11 @@ impl Session {
         if let Some(transport) = self.transport() {
             transport.handle_timeout(now);
         }
-        if let Some((transport, until)) = &mut self.parting {
-            transport.handle_timeout(now);
-            if *until <= now {
-                self.parting = None;
-            }
+        if let Some(old) = &mut self.parting {
+            old.transport.handle_timeout(now);
+            old.disregard();
         }
+        self.parting.take_if(|old| old.until <= now);
         if self.farewell.is_some_and(|at| at <= now) {
             self.end(Down::LoggedOut);
         }
@@ -331,6 +327,7 @@ impl Session {
             outgoing: Vec::new(),
             withdrawn: Vec::new(),
             goodbye: None,
+            goodbye_heard: false,
             paths_up: BTreeSet::new(),
             twin_told: false,
         }));
@@ -443,41 +440,6 @@ impl Session {
         }
     }
 
-    /// Tells the target that the session ends.
-    pub(super) fn say_goodbye(&mut self, reason: DisconnectReason) {
-        let message = self.farewell_message(Disconnect::Goodbye(reason));
-        let Some(link) = self.link.as_deref_mut() else { return };
-        if let (Some(message), Some(transport)) = (message, link.transport.as_deref_mut()) {
-            link.goodbye = Some(transport.send(message));
-        }
-    }
-
-    fn farewell_message(&self, said: Disconnect) -> Option<Message> {
-        let level = if self.link.as_ref()?.keyed { Level::Integrity } else { Level::None };
-        let mut head = Vec::new();
-        said.encode(&mut head);
-        Some(Message::block(Cmd::Disconnect, 0, 0, level, head))
-    }
-
-    /// Takes a Disconnect of the session itself.
-    pub(super) fn disconnected(&mut self, said: Disconnect) {
-        match said {
-            Disconnect::Done | Disconnect::Goodbye(_) if self.farewell.is_some() => {
-                self.verdict = Some(Verdict::LoggedOut);
-            }
-            Disconnect::Goodbye(reason) => self.verdict = Some(Verdict::Lost(Lost::Ended(reason))),
-            Disconnect::Done | Disconnect::Unknown { .. } => self.stats.malformed += 1,
-        }
-    }
-
-    /// Lets the transport of a session that ends carry its last words.
-    pub(super) fn part(&mut self, link: Link) {
-        if let Some(mut transport) = link.transport {
-            transport.withdraw_owned();
-            self.parting = Some((transport, self.now.after(PARTING)));
-        }
-    }
-
     /// Waits for nothing any more.
     pub(super) const fn end_deadlines(&mut self) {
         (self.patience, self.farewell) = (None, None);
@@ -529,7 +491,10 @@ impl FrameMachine for Session {
         let link = self.link.as_deref_mut().filter(|link| link.sids.1 == header.sid);
         let forgeable = link.as_ref().is_some_and(|link| link.keyed && !header.protected);
         let Some(mut transport) = link.and_then(|link| link.transport.take()) else {
-            self.stats.strays += 1;
+            match self.parting.as_mut().filter(|old| old.sid == header.sid) {
+                Some(old) => _ = old.frame((now, came), address, header, bytes),
+                None => self.stats.strays += 1,
+            }
             return;
         };
         let taken = transport.frame(now, came, address, header, bytes, &mut |header, payload| {
@@ -558,7 +523,9 @@ impl FrameMachine for Session {
 
     fn poll_port(&mut self) -> Option<EtherPort> {
         let finder = self.finder.poll_port();
-        finder.or_else(|| self.transport()?.poll_port()).or_else(|| self.parting.as_mut()?.0.poll_port())
+        finder
+            .or_else(|| self.transport()?.poll_port())
+            .or_else(|| self.parting.as_mut()?.transport.poll_port())
     }
 
     fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
@@ -566,8 +533,8 @@ impl FrameMachine for Session {
         if let Some(transport) = self.transport() {
             transport.transmit(now, port, out);
         }
-        if let Some((transport, _)) = &mut self.parting {
-            transport.transmit(now, port, out);
+        if let Some(old) = &mut self.parting {
+            old.transport.transmit(now, port, out);
         }
         self.drive(now);
     }

@@ -2,10 +2,11 @@
 
 use base::ether::Mac;
 use base::time::Duration;
-use hyperscsi::frame::{Cmd, HEADER_LEN, Header};
+use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header};
 use hyperscsi::initiator::contract as ours;
+use hyperscsi::pdu::ack::Ack;
 use hyperscsi::pdu::command::TaskAttribute;
-use hyperscsi::pdu::disconnect::DisconnectReason;
+use hyperscsi::pdu::disconnect::{Disconnect, DisconnectReason};
 use hyperscsi::pdu::negotiate::Negotiate;
 use hyperscsi::target::contract::Down;
 use netem::frame::FramePlan;
@@ -175,5 +176,41 @@ fn a_handshake_that_begins_anew_names_its_session_as_its_owner_wants_it() {
         assert_eq!(sid.to_be_bytes()[0], 0x5a, "{sid:#x}");
         let task = world.count(0, 0, 7, TaskAttribute::SIMPLE);
         world.good(0, task);
+    }
+}
+
+/// Returns what a frame says of the end of its session.
+fn disconnect((_, _, payload): &(Mac, Mac, Vec<u8>)) -> Option<Disconnect> {
+    let (header, _) = Header::parse(payload).ok().filter(|(header, _)| header.cmd == Cmd::Disconnect)?;
+    let said = &payload[HEADER_LEN..HEADER_LEN + usize::from(header.len)];
+    let rest = if header.flags.has(Flags::ACKS) { Ack::parse(said).unwrap().1 } else { said };
+    Some(Disconnect::parse(rest).unwrap())
+}
+
+#[test]
+fn a_goodbye_is_answered_as_often_as_it_is_said_and_a_new_session_begins_beside_it() {
+    for password in [None, Some("sesame")] {
+        let mut world = World::new(23, FramePlan::CLEAN, password);
+        world.join(world.plan_of(1));
+        world.up();
+        world.rest(SECOND);
+        let (session, sids) = (world.server.sessions[0], world.engine.sessions().next().unwrap().sids);
+        // What the initiator says in the old session never comes, so the target says its last word again and again.
+        (world.captures, world.withholds) = (true, Some(sids.1));
+        world.engine.close_session(world.now, session);
+        world.rest(Duration::from_millis(500));
+        let goodbye = Disconnect::Goodbye(DisconnectReason::CLOSED);
+        let count =
+            |frames: &[_], said| frames.iter().filter(|frame| disconnect(frame) == Some(said)).count();
+        let (said, done) = (count(&world.capture, goodbye), count(&world.withheld, Disconnect::Done));
+        assert!(said > 3 && done >= said, "{done} answers to {said}");
+        assert_eq!((world.initiators[0].ups, world.initiators[0].down), (2, None));
+        // Once the target hears it, it says no more.
+        release(&mut world);
+        world.rest(Duration::from_millis(10));
+        world.capture.clear();
+        world.rest(3 * SECOND);
+        assert_eq!(count(&world.capture, goodbye), 0);
+        serves(&mut world);
     }
 }

@@ -1,0 +1,110 @@
+//! Last words: what is said at the end of a session, and the answer to what the target says there.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use base::time::{Duration, Instant};
+
+use super::session::{Link, Session, Verdict};
+use crate::association::{Association, Dropped, Message, MessageId, PathAddress};
+use crate::frame::{Cmd, Header};
+use crate::initiator::contract::Lost;
+use crate::pdu::disconnect::{Disconnect, DisconnectReason};
+use crate::seal::Level;
+
+/// A session that has ended. Its transport still carries last words, and hears the target's.
+pub(super) struct Parting {
+    pub(super) transport: Box<Association>,
+    /// Our name for it.
+    pub(super) sid: u32,
+    keyed: bool,
+    /// For how long at most.
+    pub(super) until: Instant,
+    /// The last answer to a GOODBYE.
+    done: Option<MessageId>,
+}
+
+/// How long last words may take.
+const PARTING: Duration = Duration::from_secs(1);
+
+impl Parting {
+    //= hyperscsi#section-14
+    //# answered with DONE, which is kept for 1 s to be repeated
+    fn answer(&mut self) {
+        // The one before, if it is still repeated, is not needed beside this one.
+        if let Some(before) = self.done.take() {
+            self.transport.withdraw(before);
+        }
+        self.done = Some(self.transport.send(words(self.keyed, Disconnect::Done)));
+    }
+
+    /// Takes a frame of the session: only a GOODBYE still means something.
+    pub(super) fn frame(
+        &mut self,
+        (now, came): (Instant, Instant),
+        address: PathAddress,
+        header: Header,
+        bytes: &mut [u8],
+    ) -> Result<(), Dropped> {
+        let mut asked = false;
+        let taken = self.transport.frame(now, came, address, header, bytes, &mut |header, payload| {
+            // In a keyed session, the transport takes none without protection.
+            asked |= header.cmd == Cmd::Disconnect
+                && matches!(Disconnect::parse(payload), Ok(Disconnect::Goodbye(_)));
+        });
+        if asked {
+            self.answer();
+        }
+        self.disregard();
+        taken
+    }
+
+    /// Passes over what the transport has to tell: nobody is concerned any more.
+    pub(super) fn disregard(&mut self) {
+        while self.transport.poll_event().is_some() {}
+        self.transport.spent().for_each(drop);
+    }
+}
+
+impl Session {
+    /// Tells the target that the session ends.
+    pub(super) fn say_goodbye(&mut self, reason: DisconnectReason) {
+        let Some(link) = self.link.as_deref_mut() else { return };
+        if let Some(transport) = link.transport.as_deref_mut() {
+            link.goodbye = Some(transport.send(words(link.keyed, Disconnect::Goodbye(reason))));
+        }
+    }
+
+    /// Takes a Disconnect of the session itself.
+    pub(super) fn disconnected(&mut self, said: Disconnect) {
+        if let (Disconnect::Goodbye(_), Some(link)) = (said, self.link.as_deref_mut()) {
+            link.goodbye_heard = true;
+        }
+        match said {
+            Disconnect::Done | Disconnect::Goodbye(_) if self.farewell.is_some() => {
+                self.verdict = Some(Verdict::LoggedOut);
+            }
+            Disconnect::Goodbye(reason) => self.verdict = Some(Verdict::Lost(Lost::Ended(reason))),
+            Disconnect::Done | Disconnect::Unknown { .. } => self.stats.malformed += 1,
+        }
+    }
+
+    /// Lets the transport of a session that ends carry its last words.
+    pub(super) fn part(&mut self, link: Link) {
+        let Some(mut transport) = link.transport else { return };
+        transport.withdraw_owned();
+        let until = self.now.after(PARTING);
+        let mut parting = Parting { transport, sid: link.sids.1, keyed: link.keyed, until, done: None };
+        if link.goodbye_heard {
+            parting.answer();
+        }
+        self.parting = Some(parting);
+    }
+}
+
+fn words(keyed: bool, said: Disconnect) -> Message {
+    let level = if keyed { Level::Integrity } else { Level::None };
+    let mut head = Vec::new();
+    said.encode(&mut head);
+    Message::block(Cmd::Disconnect, 0, 0, level, head)
+}

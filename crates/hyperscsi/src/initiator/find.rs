@@ -214,6 +214,11 @@ impl Session {
         }
     }
 
+    /// Begins to look for the target then, and not before.
+    pub(super) const fn seek_at(&mut self, at: Instant) {
+        (self.finder.again, self.finder.suspicion) = (Some(at), None);
+    }
+
     /// Begins to look for the target if only entropy was missing for that.
     pub(super) fn seek_if_wanted(&mut self, now: Instant) {
         if self.finder.wanted && self.finder.random.is_ready() {
@@ -380,7 +385,7 @@ impl Session {
         }
     }
 
-    fn agreed(&mut self, now: Instant, agreed: &Agreed) {
+    pub(super) fn agreed(&mut self, now: Instant, agreed: &Agreed) {
         let Some(port) = self.ports.get(&agreed.port).copied() else {
             return self.login_failed(now, Why::NoPort);
         };
@@ -416,6 +421,7 @@ impl Session {
             why => Lost::Handshake(why),
         };
         self.last = lost;
+        self.loss = self.loss.map(|_| lost);
         if !why.may_pass() {
             return self.end(Down::Hopeless(lost));
         }
@@ -426,7 +432,7 @@ impl Session {
             return self.end(Down::NoPath(lost));
         }
         let wait = retry.backoff.saturating_mul(1 << (self.failures - 1).min(16)).min(retry.backoff_max);
-        self.finder.again = Some(now.after(wait));
+        self.seek_at(now.after(wait));
     }
 }
 

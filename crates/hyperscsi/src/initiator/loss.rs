@@ -3,45 +3,85 @@
 use alloc::vec::Vec;
 
 use base::arena::Key;
-use base::time::Instant;
+use base::time::{Duration, Instant};
 
 use super::contract::{Down, End, Event, Lost};
 use super::session::{Phase, Session};
 use super::task::{MAX_REPLAYS, What};
 use crate::pdu::disconnect::DisconnectReason;
 
+/// Sessions that ended one after the other since the target broke a rule.
+#[derive(Debug, Default)]
+pub(super) struct Breaches {
+    /// When the first of them did.
+    since: Option<Instant>,
+    /// How long to wait before the next session.
+    pause: Duration,
+}
+
+/// How long to wait before another session with a target that breaks rules: nothing the first time, then this, doubled up to
+/// that.
+const BREACH_PAUSE: Duration = Duration::from_millis(50);
+const BREACH_PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// A session that was well for so long is a reason to trust its target again.
+const TRUSTED_AFTER: Duration = Duration::from_secs(10);
+
+impl Breaches {
+    /// Takes note that a session ended that lasted for so long.
+    fn session_ended(&mut self, lasted: Duration) {
+        if lasted >= TRUSTED_AFTER {
+            *self = Self::default();
+        }
+    }
+
+    /// Takes note of one more. Returns how long to wait before the next session.
+    fn breach(&mut self, now: Instant) -> Duration {
+        self.since.get_or_insert(now);
+        let next = (self.pause * 2).clamp(BREACH_PAUSE, BREACH_PAUSE_MAX);
+        core::mem::replace(&mut self.pause, next)
+    }
+}
+
 impl Session {
     /// Takes note that the session with the target is lost, and starts to build it anew.
     pub(super) fn lose(&mut self, now: Instant, why: Lost) {
+        if matches!(why, Lost::Misbehaved(_)) {
+            self.say_goodbye(DisconnectReason::BROKEN);
+        }
         let Some(link) = self.link.take() else { return };
         self.stats.sessions_lost += 1;
-        let keyed = link.keyed;
+        self.breaches.session_ended(now.since(link.begun));
         self.part(*link);
         self.lose_tasks();
-        (self.phase, self.last) = (Phase::Away, why);
+        (self.phase, self.last, self.loss) = (Phase::Away, why, Some(why));
         if self.leaving {
             return self.end(Down::LoggedOut);
         }
         match why {
             // By ourselves.
             Lost::Ended(DisconnectReason::REPLACED) if self.finder.explains_replaced(now) => {
-                self.last = Lost::Forgotten;
+                (self.last, self.loss) = (Lost::Forgotten, Some(Lost::Forgotten));
             }
             // Whoever took its place would lose it again, and so on.
             Lost::Ended(DisconnectReason::REPLACED | DisconnectReason::NOT_AUTHORIZED) => {
                 return self.end(Down::Hopeless(why));
             }
-            // Without keys, anybody may have done it in the target's name.
-            Lost::Misbehaved(_) if keyed => return self.end(Down::Hopeless(why)),
             _ => {}
         }
-        if self.plan.retry.patience.is_zero() {
+        let broken = matches!(why, Lost::Misbehaved(_)).then(|| self.breaches.breach(now));
+        // Sessions that a target spoils as soon as they begin are one long loss to whoever waits.
+        let since = self.breaches.since.unwrap_or(now);
+        let patience = self.plan.retry.patience;
+        if now.since(since) >= patience {
             return self.end(Down::NoPath(self.last));
         }
-        self.patience = Some(now.after(self.plan.retry.patience));
+        self.patience = Some(since.after(patience));
         self.events.push_back(Event::Recovering(why));
-        if why != Lost::Forgotten {
-            self.seek(now);
+        match broken {
+            Some(pause) if !pause.is_zero() => self.seek_at(now.after(pause)),
+            _ if why == Lost::Forgotten => {}
+            _ => self.seek(now),
         }
     }
 
@@ -83,6 +123,9 @@ impl Session {
             return;
         }
         self.phase = Phase::Down;
+        if matches!(down, Down::LoggedOut | Down::Closed) {
+            self.loss = None;
+        }
         if let Some(link) = self.link.take() {
             self.part(*link);
         }
@@ -103,3 +146,6 @@ impl Session {
         self.events.push_back(Event::Down(down));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,7 @@ use base::time::{Instant, soonest};
 use super::contract::{Down, Event, Lost, MAX_TASKS, SessionPlan, Stats, Up, Why};
 use super::farewell::Parting;
 use super::find::{Finder, transport_path};
+use super::loss::Breaches;
 use super::task::Task;
 use crate::association::{
     Association, Delivery, Event as Transported, Message, MessageId, PathAddress, PathView,
@@ -62,6 +63,9 @@ pub struct Session {
     /// Until when the logout may take.
     pub(super) farewell: Option<Instant>,
     pub(super) last: Lost,
+    /// Why the session was last lost, or why there was none since.
+    pub(super) loss: Option<Lost>,
+    pub(super) breaches: Breaches,
     pub(super) now: Instant,
     pub(super) stats: Stats,
 }
@@ -87,6 +91,7 @@ pub(super) struct Link {
     pub(super) transport: Option<Box<Association>>,
     pub(super) sids: (u32, u32),
     pub(super) keyed: bool,
+    pub(super) begun: Instant,
     /// The server.
     pub(super) instance: [u8; 16],
     pub(super) parameters: Parameters,
@@ -174,6 +179,8 @@ impl Session {
             verdict: None,
             farewell: None,
             last: Lost::NotFound,
+            loss: None,
+            breaches: Breaches::default(),
             now,
             stats: Stats::default(),
             plan,
@@ -243,6 +250,12 @@ impl Session {
     /// Returns whether the session is over.
     pub fn is_down(&self) -> bool {
         self.phase == Phase::Down
+    }
+
+    /// Returns why there is no session, or why the one before was lost: what tasks that end as
+    /// [`super::contract::End::Lost`] ended of. `None` if none was lost, or its owner ended it.
+    pub const fn loss(&self) -> Option<Lost> {
+        self.loss
     }
 
     /// Returns what was agreed on, while the session is up.
@@ -321,6 +334,7 @@ impl Session {
             transport: Some(Box::new(transport)),
             sids: (agreed.sid_out, agreed.sid_in),
             keyed,
+            begun: now,
             instance: agreed.instance,
             parameters: agreed.parameters,
             issue: Class::ALL.map(|class| Issue::new(class, exchanges)),

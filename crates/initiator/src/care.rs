@@ -89,7 +89,7 @@ impl Pending {
             End::Aborted => return (Care::Over(Err(CommandError::Aborted)), None),
             End::NotSent if self.unwanted => return (Care::Over(Err(CommandError::Aborted)), None),
             End::Rejected(reason) => CommandError::Rejected(reason),
-            End::NotSent | End::Lost => CommandError::Lost,
+            End::NotSent | End::Lost => CommandError::Lost(None),
         };
         let attention = match &error {
             CommandError::Sense(sense) if sense.key == SenseKey::UNIT_ATTENTION => Some(sense.asc),

@@ -60,6 +60,10 @@ pub(crate) enum Told {
 }
 
 impl Carrier {
+    pub(crate) const fn is_hyperscsi(&self) -> bool {
+        matches!(self, Self::HyperScsi(_))
+    }
+
     pub(crate) fn poll_event(&mut self) -> Option<Told> {
         match self {
             Self::Iscsi(session) => session.poll_event().map(Told::Iscsi),

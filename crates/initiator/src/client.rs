@@ -14,15 +14,15 @@ use drivers::config::Config;
 use drivers::mailbox::Handle;
 use drivers::reactor::StartError;
 use iscsi::discovery::Discovered;
-use iscsi::initiator::contract::{ConnectionView, Down, Refusal, Slot, Stats};
+use iscsi::initiator::contract::{ConnectionView, Refusal, Slot, Stats};
 use iscsi::name::IscsiName;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 use scsi::lun::Lun;
 
-use crate::answer::{Answer, Stopped, Teller, answer};
+use crate::answer::{Answer, Teller, answer};
 use crate::command::{Command, CommandError, Reply};
-use crate::down::{SessionDown, Why};
+use crate::down::{Loss, SessionDown};
 use crate::driver::Driver;
 use crate::identity::Identity;
 use crate::login::Plan;
@@ -76,8 +76,10 @@ enum Order {
     Guard(SessionId, Lun, Identity),
     Watch(SessionId, Watcher),
     Stats(SessionId, Teller<Stats, CommandError>),
+    Loss(SessionId, Teller<Option<Loss>, CommandError>),
     Connections(SessionId, Teller<Vec<ConnectionView>, CommandError>),
     SetConnections(SessionId, u16, Teller<(), CommandError>),
+    Close(SessionId),
     /// Without anybody who waits for it, nobody has the session in hand any more.
     LogOut(SessionId, Option<Teller<(), CommandError>>),
     Stop,
@@ -249,11 +251,24 @@ impl Session {
         answer
     }
 
+    /// Returns why the session was last lost, for a time or for good: what [`CommandError::Lost`] and commands that failed with
+    /// it ended of. `None` if that never happened, or if it was logged out.
+    pub fn loss(&self) -> Answer<Option<Loss>, CommandError> {
+        let (teller, answer) = answer();
+        self.seat.shared.order(Order::Loss(self.seat.id, teller));
+        answer
+    }
+
     /// Logs out. Commands that are under way may end without an answer; wait for them first.
     pub fn log_out(&self) -> Answer<(), CommandError> {
         let (teller, answer) = answer();
         self.seat.shared.order(Order::LogOut(self.seat.id, Some(teller)));
         answer
+    }
+
+    /// Ends the session at once, whatever is under way: what a logout that takes too long may be followed by.
+    pub fn close(&self) {
+        self.seat.shared.order(Order::Close(self.seat.id));
     }
 }
 
@@ -320,10 +335,17 @@ struct Desk {
     next_managed: u64,
     talks: BTreeMap<SessionId, Talk>,
     logging_out: BTreeMap<SessionId, Vec<Teller<(), CommandError>>>,
-    /// Sessions that somebody has in hand, and what those did that have ended meanwhile.
-    held: BTreeMap<SessionId, Option<Stats>>,
+    /// Sessions that somebody has in hand, and what is to be known of those that have ended meanwhile.
+    held: BTreeMap<SessionId, Option<Ended>>,
     watchers: BTreeMap<SessionId, Vec<Watcher>>,
     stopping: bool,
+}
+
+/// A session that has ended.
+struct Ended {
+    stats: Stats,
+    loss: Option<Loss>,
+    down: SessionDown,
 }
 
 /// Who waits for the answer to a text.
@@ -406,6 +428,9 @@ impl Desk {
                 self.watchers.insert(id, watchers);
             }
             Order::Submit(id, ticket, command, done) => {
+                if let Some(Some(ended)) = self.held.get(&id) {
+                    return done(Err(CommandError::Down(ended.down.clone())));
+                }
                 let at = self.done_free.pop().unwrap_or(self.done.len());
                 if at == self.done.len() {
                     self.done.push(None);
@@ -446,9 +471,13 @@ impl Desk {
             Order::Guard(id, lun, identity) => self.driver.guard(id, lun, identity),
             Order::Watch(id, watcher) => self.watchers.entry(id).or_default().push(watcher),
             Order::Stats(id, teller) => {
-                let ended = || self.held.get(&id).cloned().flatten();
+                let ended = || self.held.get(&id)?.as_ref().map(|ended| ended.stats);
                 let stats = self.driver.stats(id).or_else(ended);
                 teller.tell(stats.ok_or(CommandError::Refused(Refusal::Down)));
+            }
+            Order::Loss(id, teller) => {
+                let ended = || self.held.get(&id)?.as_ref()?.loss.clone();
+                teller.tell(Ok(self.driver.loss(id).or_else(ended)));
             }
             Order::Connections(id, teller) => {
                 teller.tell(self.driver.connections(id).ok_or(CommandError::Refused(Refusal::Down)));
@@ -456,6 +485,7 @@ impl Desk {
             Order::SetConnections(id, count, teller) => {
                 teller.tell(self.driver.set_connections(id, count).map_err(CommandError::Refused));
             }
+            Order::Close(id) => self.driver.close(id),
             Order::LogOut(id, teller) => {
                 match teller {
                     Some(teller) => self.logging_out.entry(id).or_default().push(teller),
@@ -554,21 +584,11 @@ impl Desk {
         }
         self.watchers.remove(&id);
         if let Some(held) = self.held.get_mut(&id) {
-            *held = self.driver.stats(id).or(held.take());
+            let loss = self.driver.loss(id);
+            if let (Some(stats), Some(down)) = (self.driver.stats(id), self.driver.down(id)) {
+                *held = Some(Ended { stats, loss, down });
+            }
         }
         self.driver.forget(id);
-    }
-}
-
-/// Says on which client nothing can be done any more.
-impl From<Stopped> for SessionDown {
-    fn from(stopped: Stopped) -> Self {
-        Self { why: Why::Iscsi(Down::Closed), system: Some(stopped.to_string()) }
-    }
-}
-
-impl From<Stopped> for CommandError {
-    fn from(_: Stopped) -> Self {
-        Self::Stopped
     }
 }

@@ -9,7 +9,8 @@ use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::Sense;
 
-use crate::down::SessionDown;
+use crate::answer::Stopped;
+use crate::down::{Loss, SessionDown, because};
 use crate::identity::OtherDevice;
 
 /// A SCSI command to be carried out.
@@ -146,8 +147,8 @@ pub enum CommandError {
     #[error("the target refused the text, or its answer did not come whole")]
     NoText,
     /// The session was lost, and nobody knows whether the command was carried out.
-    #[error("the session was lost; whether the command was carried out is not known")]
-    Lost,
+    #[error("the session was lost{}; whether the command was carried out is not known", because(.0.as_ref()))]
+    Lost(Option<Loss>),
     /// Behind the LUN there is another device than before. The command was not carried out there.
     #[error("{0}")]
     OtherDevice(Box<OtherDevice>),
@@ -185,5 +186,11 @@ impl CommandError {
             Status::TASK_ABORTED => Self::Aborted,
             Status(other) => Self::Status(other),
         }
+    }
+}
+
+impl From<Stopped> for CommandError {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
     }
 }

@@ -106,7 +106,9 @@ async fn look_at(unit: &LogicalUnit, url: Url) -> Result<Option<FoundUnit>, Comm
     if inquiry.device_type == DeviceType::DIRECT_ACCESS_BLOCK {
         match unit.capacity().await {
             Ok((capacity, _)) => found.capacity = Some(capacity),
-            Err(UnitError::Command(why @ (CommandError::Down(_) | CommandError::Lost))) => return Err(why),
+            Err(UnitError::Command(why @ (CommandError::Down(_) | CommandError::Lost(_)))) => {
+                return Err(why);
+            }
             Err(why) => found.trouble = Some(why.to_string()),
         }
     }

@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use hyperscsi::initiator::contract as ether;
 use iscsi::initiator::contract::{ConnectionDown, Down};
 
+use crate::answer::Stopped;
+
 /// Why a session is down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionDown {
@@ -23,6 +25,25 @@ pub enum Why {
     Iscsi(Down),
     /// One of HyperSCSI.
     HyperScsi(ether::Down),
+}
+
+/// Why a session was lost, for a time or for good.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Loss {
+    /// What its last connection ended of.
+    #[error("{0}")]
+    Iscsi(ConnectionDown),
+    /// What one of HyperSCSI ended of.
+    #[error("{0}")]
+    HyperScsi(ether::Lost),
+    /// What the system said of an interface, or of the last attempt to connect.
+    #[error("{0}")]
+    System(String),
+}
+
+/// Says why, behind "the session was lost", if that is known.
+pub(crate) fn because(loss: Option<&Loss>) -> String {
+    loss.map_or_else(String::new, |why| format!(" ({why})"))
 }
 
 impl SessionDown {
@@ -63,6 +84,13 @@ impl fmt::Display for SessionDown {
 
 impl std::error::Error for SessionDown {}
 
+/// Says on which client nothing can be done any more.
+impl From<Stopped> for SessionDown {
+    fn from(stopped: Stopped) -> Self {
+        Self { why: Why::Iscsi(Down::Closed), system: Some(stopped.to_string()) }
+    }
+}
+
 /// Says why an address could not be reached.
 pub(crate) fn unreachable(address: SocketAddr, why: &io::Error) -> String {
     let text = match why.kind() {
@@ -76,4 +104,24 @@ pub(crate) fn unreachable(address: SocketAddr, why: &io::Error) -> String {
 /// Says why a name could not be resolved.
 pub(crate) fn unresolved(name: &str, why: &io::Error) -> String {
     format!("cannot find the host {name}: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use hyperscsi::pdu::disconnect::DisconnectReason;
+
+    use super::*;
+    use crate::command::CommandError;
+
+    #[test]
+    fn who_was_replaced_reads_by_whom() {
+        let replaced = ether::Lost::Ended(DisconnectReason::REPLACED);
+        let why = "another initiator with the same name and ISID took the place of this session";
+        let down = SessionDown { why: Why::HyperScsi(ether::Down::Hopeless(replaced)), system: None };
+        assert_eq!(down.to_string(), why);
+        let lost = CommandError::Lost(Some(Loss::HyperScsi(replaced))).to_string();
+        let unknown = "whether the command was carried out is not known";
+        assert_eq!(lost, format!("the session was lost ({why}); {unknown}"));
+        assert_eq!(CommandError::Lost(None).to_string(), format!("the session was lost; {unknown}"));
+    }
 }

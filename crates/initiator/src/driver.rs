@@ -22,6 +22,7 @@ use scsi::lun::Lun;
 
 use crate::carrier::unusable;
 use crate::command::Command;
+use crate::down::{Loss, SessionDown};
 use crate::identity::Identity;
 use crate::login::Plan;
 use crate::sessions::frames::stretch;
@@ -197,6 +198,17 @@ impl Driver {
     /// Returns what a session did so far; `None` if it was forgotten.
     pub fn stats(&self, session: SessionId) -> Option<Stats> {
         self.sessions.stats(session)
+    }
+
+    /// Returns why a session was last lost, for a time or for good; `None` if that never happened, if its owner ended it, or if
+    /// it was forgotten.
+    pub fn loss(&self, session: SessionId) -> Option<Loss> {
+        self.sessions.loss(session)
+    }
+
+    /// Returns how a session ended; `None` if it did not, or was forgotten.
+    pub(crate) fn down(&self, session: SessionId) -> Option<SessionDown> {
+        self.sessions.down(session)
     }
 
     /// Returns what the reactor did so far.

@@ -4,6 +4,7 @@
 mod abort;
 pub(crate) mod frames;
 mod guard;
+mod loss;
 mod news;
 mod stream;
 
@@ -82,6 +83,7 @@ struct Seat {
     delays: u64,
     /// What the system said of the last connection that could not be opened.
     system: Option<String>,
+    parted: loss::Parted,
     down: Option<SessionDown>,
 }
 
@@ -152,6 +154,7 @@ impl Sessions {
             delayed: BTreeMap::new(),
             delays: 0,
             system: None,
+            parted: loss::Parted::default(),
             down: None,
         };
         self.seats.insert(id, seat);
@@ -334,8 +337,14 @@ impl Sessions {
                 News::Up(Box::new(Up::Iscsi(*up)))
             }
             Asked::ConnectionUp { slot, parameters } => News::PathUp { slot, parameters },
-            Asked::ConnectionDown { slot, why } => News::PathLost { slot, why },
-            Asked::Recovering => News::Recovering,
+            Asked::ConnectionDown { slot, why } => {
+                self.note_parted(id, why);
+                News::PathLost { slot, why }
+            }
+            Asked::Recovering => {
+                self.note_away(id);
+                News::Recovering
+            }
             Asked::Down(why) => {
                 let Some(seat) = self.seats.get_mut(&id) else { return };
                 let down = SessionDown { why: Why::Iscsi(why), system: seat.system.take() };
@@ -485,6 +494,9 @@ impl Seat {
         let care = match (care, self.forbids(&pending)) {
             (Care::Over(Ok(reply)), _) => Care::Over(Ok(reply)),
             (_, Some(why)) => Care::Over(Err(why)),
+            (Care::Over(Err(CommandError::Lost(_))), None) => {
+                Care::Over(Err(CommandError::Lost(self.loss())))
+            }
             (care, None) => care,
         };
         if let Some(asc) = attention {

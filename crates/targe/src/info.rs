@@ -8,10 +8,9 @@ use hyperscsi::pdu::parameters::Repair;
 use hyperscsi::seal::Level;
 use initiator::answer::block_on;
 use initiator::command::CommandError;
-use initiator::open::open_session_watched;
 use initiator::sessions::Up;
 use initiator::unit::{LogicalUnit, UnitError};
-use initiator::url::{OfProcess, Url};
+use initiator::url::Url;
 use iscsi::negotiate::{Digest, SessionParameters};
 use scsi::block::Capacity;
 use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
@@ -29,8 +28,7 @@ use crate::{Failure, interrupt, print, reach};
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     let url = reach::url(&args.url)?;
     let client = reach::client()?;
-    let session = block_on(open_session_watched(&client, &url, &OfProcess, vec![reach::teller(&url)]))
-        .map_err(|why| reach::failure(&why))?;
+    let session = reach::session(&client, &url)?;
     let _guard = interrupt::Guard::new(&session)?;
     let lun = Lun::from_number(url.lun).ok_or_else(|| failed(&url, &UnitError::NoUnit(url.lun)))?;
     let unit = LogicalUnit::new(session.clone(), lun);
@@ -93,7 +91,9 @@ async fn gather(unit: &LogicalUnit, number: u16) -> Result<Facts, UnitError> {
     let is_disk = inquiry.device_type == DeviceType::DIRECT_ACCESS_BLOCK;
     let (capacity, trouble) = match unit.capacity().await {
         Ok((capacity, _)) => (Some(capacity), None),
-        Err(UnitError::Command(why @ (CommandError::Down(_) | CommandError::Lost))) => return Err(why.into()),
+        Err(UnitError::Command(why @ (CommandError::Down(_) | CommandError::Lost(_)))) => {
+            return Err(why.into());
+        }
         Err(why) if is_disk => (None, Some(why.to_string())),
         Err(_) => (None, None),
     };

@@ -4,7 +4,7 @@ use drivers::config::Config;
 use initiator::answer::block_on;
 use initiator::client::{Client, Session, Watcher};
 use initiator::disk::RemoteDisk;
-use initiator::open::{OpenError, open_disk_watched};
+use initiator::open::{OpenError, open_disk_watched, open_session_watched};
 use initiator::sessions::News;
 use initiator::url::{OfProcess, Url};
 
@@ -23,6 +23,11 @@ pub(crate) fn client() -> Result<Client, Failure> {
 /// Logs in and makes the LUN out as a disk.
 pub(crate) fn disk(client: &Client, url: &Url) -> Result<RemoteDisk, Failure> {
     block_on(open_disk_watched(client, url, &OfProcess, vec![teller(url)])).map_err(|why| failure(&why))
+}
+
+/// Logs in to the target of a LUN.
+pub(crate) fn session(client: &Client, url: &Url) -> Result<Session, Failure> {
+    block_on(open_session_watched(client, url, &OfProcess, vec![teller(url)])).map_err(|why| failure(&why))
 }
 
 /// Makes the LUN out as a disk, in a session with its target.
@@ -48,6 +53,14 @@ pub(crate) fn teller(url: &Url) -> Watcher {
         }
         true
     })
+}
+
+/// Says what failed, and why its session was lost if it was: a medium only knows that it is gone.
+pub(crate) fn with_loss(session: &Session, what: String) -> String {
+    match block_on(session.loss()) {
+        Ok(Some(why)) => format!("{what}; the session was lost: {}", told(&why)),
+        _ => what,
+    }
 }
 
 /// Says why something cannot be reached.

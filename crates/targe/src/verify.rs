@@ -184,7 +184,7 @@ fn tell(args: &VerifyArgs, url: &Url, disk: &RemoteDisk, report: &Report) -> Res
     let verdict = if report.wrong.total() > 0 {
         Some(format!("{} wrong blocks", report.wrong.total()))
     } else if report.errors > 0 {
-        Some(format!("{} operations failed", report.errors))
+        Some(reach::with_loss(disk.session(), format!("{} operations failed", report.errors)))
     } else if !report.complete {
         Some("ended before everything was verified".to_owned())
     } else {

@@ -1,5 +1,6 @@
 //! What the owner of a session tells it, and what it is told: plans, requests, outcomes, events.
 
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use core::num::NonZeroU8;
 
@@ -351,7 +352,7 @@ pub enum Lost {
     #[error("its last path was lost")]
     PathLost,
     /// The target ended it.
-    #[error("the target ended it (reason {})", .0.0)]
+    #[error("{}", ended(*.0))]
     Ended(DisconnectReason),
     /// A new one took its place, since the target knew it no more.
     #[error("the target knew it no more")]
@@ -371,6 +372,21 @@ pub enum Lost {
     /// The handshake failed.
     #[error("the handshake failed: {0}")]
     Handshake(crate::login::initiator::Why),
+}
+
+/// Says how a target ended a session.
+fn ended(reason: DisconnectReason) -> Cow<'static, str> {
+    Cow::Borrowed(match reason {
+        DisconnectReason::CLOSED => "the target ended it",
+        DisconnectReason::REPLACED => {
+            "another initiator with the same name and ISID took the place of this session"
+        }
+        DisconnectReason::SHUTDOWN => "the target shuts down",
+        DisconnectReason::BROKEN => "the target says that we broke a rule",
+        DisconnectReason::NOT_AUTHORIZED => "the target does not let us in any more",
+        DisconnectReason::KEYS_EXHAUSTED => "the target has used its keys up",
+        DisconnectReason(other) => return Cow::Owned(alloc::format!("the target ended it (reason {other})")),
+    })
 }
 
 /// A rule that the target broke.

@@ -417,7 +417,7 @@ pub fn fault_of(error: &DiskError, block_size: BlockSize) -> Failure {
         return match command {
             CommandError::Refused(_)
             | CommandError::Down(_)
-            | CommandError::Lost
+            | CommandError::Lost(_)
             | CommandError::OtherDevice(_)
             | CommandError::Stopped => Fault::Gone,
             CommandError::ReservationConflict => Fault::Reserved,

@@ -75,7 +75,7 @@ impl Seat {
             },
             Err(CommandError::Refused(Refusal::Full)) => return self.ask_later(now, probe),
             // The session is gone, and asks again once it is back.
-            Err(CommandError::Lost | CommandError::Refused(_) | CommandError::Down(_)) => return,
+            Err(CommandError::Lost(_) | CommandError::Refused(_) | CommandError::Down(_)) => return,
             Err(_) if ward.asked.is_some_and(|since| now.since(since) < SILENCE_MAX) => {
                 return self.ask_later(now, probe);
             }

@@ -198,6 +198,33 @@ fn a_target_that_dies_is_waited_for_as_long_as_the_url_says() {
 }
 
 #[test]
+fn whoever_loses_his_session_for_good_is_told_why() {
+    for (args, why) in [
+        (&["read", "--bs", "4K"][..], "the session was lost ("),
+        (&["verify", "--write", "--time", "60"], " operations failed; the session was lost: "),
+        (&["bench", "--time", "60"], "the session was lost ("),
+    ] {
+        let (house, daemon) = two_disks();
+        let url = format!("{}?timeout=0", url(&daemon, 0));
+        let mut command = house.command(&[&args[..1], &[&url], &args[1..]].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while daemon.ask("sessions")["sessions"][0]["data_in_bytes"].as_u64().unwrap_or(0) < 16 << 10 {
+            assert!(
+                Instant::now() < deadline && child.try_wait().unwrap().is_none(),
+                "{args:?} moves nothing"
+            );
+        }
+        daemon.kill();
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        let last = told.lines().last().unwrap();
+        assert!(last.contains(why) && last.contains("connection"), "{told}");
+    }
+}
+
+#[test]
 fn a_write_goes_on_when_its_target_comes_back() {
     use std::io::Write;
     let house = House::new();

@@ -13,7 +13,7 @@ fn statuses_and_sense_are_told_apart() {
         (CommandError::Status(0x30), Fault::Hardware),
         (CommandError::TargetFailure, Fault::Hardware),
         (CommandError::Refused(Refusal::Down), Fault::Gone),
-        (CommandError::Lost, Fault::Gone),
+        (CommandError::Lost(None), Fault::Gone),
         (CommandError::NoSense, Fault::Medium),
         (CommandError::Short { came: 1, wanted: 2 }, Fault::Medium),
         (sense(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR), Fault::Medium),

@@ -1,0 +1,67 @@
+//! Why sessions were lost, for whoever lost something with them.
+
+use iscsi::initiator::contract::ConnectionDown;
+
+use super::{Seat, SessionId, Sessions};
+use crate::carrier::Carrier;
+use crate::down::{Loss, SessionDown};
+
+/// What is remembered of connections of iSCSI that ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Parted {
+    /// What the last one ended of.
+    why: Option<ConnectionDown>,
+    /// Whether there was a time without any.
+    was_away: bool,
+}
+
+impl Sessions {
+    /// Returns why a session was last lost, if it was and its owner did not end it.
+    pub(crate) fn loss(&self, id: SessionId) -> Option<Loss> {
+        self.seats.get(&id).filter(|seat| seat.was_lost()).and_then(Seat::loss)
+    }
+
+    /// Returns how a session ended.
+    pub(crate) fn down(&self, id: SessionId) -> Option<SessionDown> {
+        self.seats.get(&id)?.down.clone()
+    }
+
+    /// Takes note that a connection of iSCSI ended.
+    pub(super) fn note_parted(&mut self, id: SessionId, why: ConnectionDown) {
+        // Those that end with their session say nothing about its end.
+        let own = matches!(why, ConnectionDown::LoggedOut | ConnectionDown::SessionEnded);
+        if let Some(seat) = self.seat(id).filter(|_| !own) {
+            seat.parted.why = Some(why);
+        }
+    }
+
+    /// Takes note that a session of iSCSI has no connection.
+    pub(super) fn note_away(&mut self, id: SessionId) {
+        if let Some(seat) = self.seat(id) {
+            seat.parted.was_away = true;
+        }
+    }
+}
+
+impl Seat {
+    /// Returns what commands that are lost now are lost of.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        let ended = self.down.as_ref().and_then(|down| down.system.as_ref());
+        let system = || self.system.as_ref().or(ended).cloned().map(Loss::System);
+        match &self.session {
+            Carrier::HyperScsi(ether) => system().or_else(|| ether.session.loss().map(Loss::HyperScsi)),
+            Carrier::Iscsi(_) => match self.parted.why? {
+                why @ (ConnectionDown::Unreachable | ConnectionDown::TooSlow) => {
+                    system().or(Some(Loss::Iscsi(why)))
+                }
+                why => Some(Loss::Iscsi(why)),
+            },
+        }
+    }
+
+    /// Returns whether it was lost, for a time or for good, rather than ended by its owner.
+    fn was_lost(&self) -> bool {
+        let given_up = self.down.as_ref().map(|down| down.is_given_up() || down.system.is_some());
+        given_up.unwrap_or(self.parted.was_away || self.session.is_hyperscsi())
+    }
+}

@@ -16,8 +16,9 @@ use crate::{Failure, consent, interrupt, reach};
 pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
     let url = reach::url(&args.url)?;
     let client = reach::client()?;
-    let disk = reach::disk(&client, &url)?;
-    let _guard = interrupt::Guard::new(disk.session())?;
+    let session = reach::session(&client, &url)?;
+    let _guard = interrupt::Guard::new(&session)?;
+    let disk = reach::disk_of(session, &url)?;
     let end = end_of(&args.span, &disk.geometry())?;
     let span = Span::new(&args.span, &disk.geometry(), end)?;
     let mut progress = Progress::new(Some(end - args.span.offset));
@@ -59,8 +60,9 @@ pub(crate) fn write(args: &WriteArgs) -> Result<(), Failure> {
     let url = reach::url(&args.url)?;
     consent::ask(args.write, &format!("this overwrites what is on {url}"))?;
     let client = reach::client()?;
-    let disk = reach::disk(&client, &url)?;
-    let _guard = interrupt::Guard::new(disk.session())?;
+    let session = reach::session(&client, &url)?;
+    let _guard = interrupt::Guard::new(&session)?;
+    let disk = reach::disk_of(session, &url)?;
     let geometry = disk.geometry();
     let end = end_of(&args.span, &geometry)?;
     let given = input_len();

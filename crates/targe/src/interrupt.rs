@@ -13,8 +13,10 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::Failure;
 
-/// How long a target may take to answer a goodbye.
-const GOODBYE_MAX: Duration = Duration::from_secs(1);
+/// How long what is under way may take to end, so that the session can be logged out; and then a goodbye that waits for
+/// nothing, to leave.
+const LOGOUT_MAX: Duration = Duration::from_millis(800);
+const CLOSE_MAX: Duration = Duration::from_millis(200);
 
 /// Whether a signal has come, so that what the command comes to is nobody's business any more.
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -69,8 +71,10 @@ fn say_goodbye(session: &Session) {
         let _ = gone.wait();
         let _ = tell.send(());
     });
-    if waiter.is_ok() {
-        let _ = told.recv_timeout(GOODBYE_MAX);
+    if waiter.is_ok() && told.recv_timeout(LOGOUT_MAX).is_err() {
+        // A command that is never answered would keep it for ever.
+        session.close();
+        let _ = told.recv_timeout(CLOSE_MAX);
     }
 }
 

@@ -60,6 +60,14 @@ pub(crate) enum Told {
 }
 
 impl Carrier {
+    /// Returns whether it has still to say, or to answer, that it has ended.
+    pub(crate) const fn is_parting(&self) -> bool {
+        match self {
+            Self::Iscsi(_) => false,
+            Self::HyperScsi(ether) => ether.session.is_parting(),
+        }
+    }
+
     pub(crate) const fn is_hyperscsi(&self) -> bool {
         matches!(self, Self::HyperScsi(_))
     }

@@ -85,6 +85,8 @@ struct Seat {
     system: Option<String>,
     parted: loss::Parted,
     down: Option<SessionDown>,
+    /// Whether its owner has forgotten it.
+    forgotten: bool,
 }
 
 /// A connection that is being opened.
@@ -156,17 +158,19 @@ impl Sessions {
             system: None,
             parted: loss::Parted::default(),
             down: None,
+            forgotten: false,
         };
         self.seats.insert(id, seat);
         self.plug_in(now, id);
         id
     }
 
-    /// Forgets a session that is down.
+    /// Forgets a session that is down, once its last words are said.
     pub(crate) fn forget(&mut self, id: SessionId) {
-        if self.seats.get(&id).is_some_and(|seat| seat.down.is_some()) {
-            self.seats.remove(&id);
+        if let Some(seat) = self.seats.get_mut(&id).filter(|seat| seat.down.is_some()) {
+            seat.forgotten = true;
         }
+        self.seats.retain(|_, seat| !seat.forgotten || seat.session.is_parting());
     }
 
     pub(crate) fn session(&mut self, id: SessionId) -> Option<&mut Carrier> {
@@ -197,7 +201,7 @@ impl Sessions {
     }
 
     pub(crate) fn ids(&self) -> Vec<SessionId> {
-        self.seats.keys().copied().collect()
+        self.seats.iter().filter(|(_, seat)| !seat.forgotten).map(|(id, _)| *id).collect()
     }
 
     /// Takes a command. What comes of it is an event, always.
@@ -265,6 +269,7 @@ impl Sessions {
     /// Gathers what sessions ask for and what they tell. Returns whether there was anything; what is to be done for
     /// them is added to `errands`.
     pub(crate) fn collect(&mut self, now: Instant, errands: &mut Vec<Errand>) -> bool {
+        self.seats.retain(|_, seat| !seat.forgotten || seat.session.is_parting());
         let mut any = false;
         while let Some((number, found)) = self.resolved.pop_front() {
             errands.extend(self.host_found(now, number, found));

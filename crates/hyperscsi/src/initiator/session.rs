@@ -511,7 +511,12 @@ impl FrameMachine for Session {
         let forgeable = link.as_ref().is_some_and(|link| link.keyed && !header.protected);
         let Some(mut transport) = link.and_then(|link| link.transport.take()) else {
             match self.parting.as_mut().filter(|old| old.sid == header.sid) {
-                Some(old) => _ = old.frame((now, came), address, header, bytes),
+                Some(old) => {
+                    if let Err(why) = old.frame((now, came), address, header, bytes) {
+                        self.stats.refused_frames += 1;
+                        self.stats.drops.count(why);
+                    }
+                }
                 None => self.stats.strays += 1,
             }
             return;

@@ -29,7 +29,7 @@ const PARTING: Duration = Duration::from_secs(1);
 
 impl Parting {
     //= hyperscsi#section-14
-    //# answered with DONE, which is kept for 1 s to be repeated
+    //# answered with DONE, and for 1 s again each time that it comes again
     fn answer(&mut self) {
         // The one before, if it is still repeated, is not needed beside this one.
         if let Some(before) = self.done.take() {

@@ -71,7 +71,7 @@ impl Session {
         }
         let broken = matches!(why, Lost::Misbehaved(_)).then(|| self.breaches.breach(now));
         // Sessions that a target spoils as soon as they begin are one long loss to whoever waits.
-        let since = self.breaches.since.unwrap_or(now);
+        let since = self.breaches.since.filter(|_| broken.is_some()).unwrap_or(now);
         let patience = self.plan.retry.patience;
         if now.since(since) >= patience {
             return self.end(Down::NoPath(self.last));

@@ -11,7 +11,7 @@ ARGS ?=
 SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package targe-sim
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test package sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile test-hyperscsi test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
+.PHONY: help demo test package sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile test-hyperscsi test-second test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ test-recovery: build  ## whole disks verified through a proxy that breaks PDUs, 
 
 test-hyperscsi: build packages  ## HyperSCSI between network namespaces, on cables that are good and bad
 	tests/foreign/hyperscsi/run
+
+test-second: build packages  ## HyperSCSI judged by a second implementation of its specification, initiator and target
+	tests/foreign/second/run
 
 test-hostile: build  ## peers that mean harm, with the target's memory measured
 	tests/foreign/hostile/run

@@ -1,0 +1,1 @@
+"""The initiator's end of HyperSCSI, written from docs/hyperscsi.md alone."""

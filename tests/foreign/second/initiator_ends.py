@@ -1,0 +1,199 @@
+"""Our initiator where sessions end, or seem to: rules that the second target breaks, GOODBYE, and silence."""
+
+import struct
+import time
+from unittest import mock
+
+from initiator_host import OPEN_AND_KEYED, Heard, case, last_words
+from target.blocks import block
+from target.exchange import Exchange
+from target.frames import ACK, DATA, DISCONNECT, ELICITS, REPLY
+from target.session import DONE, GOODBYE
+from verdicts import expect
+
+READ_16, WRITE_16 = 0x88, 0x8A
+# In so many sessions the target breaks a rule, before it behaves.
+WRONG_SESSIONS = 5
+# Where a frame has its SID: questions of discovery have none.
+SID = slice(8, 12)
+
+
+class Began:
+    """When sessions began."""
+
+    def __init__(self, target):
+        self.at, self.real = [], target.begin
+        target.begin = self.begin
+
+    def begin(self, session):
+        self.at.append(time.monotonic())
+        self.real(session)
+
+    def pauses(self):
+        return [after - before for before, after in zip(self.at, self.at[1:])]
+
+
+def expect_broken_off(rig, heard, began):
+    """§14: every wrong session ended with GOODBYE 3, and each try for another came later: at once, then after 50 ms, twice that, …"""
+    reasons = [each[2][1] for each in heard.said(DISCONNECT, GOODBYE)]
+    expect(reasons.count(3) >= WRONG_SESSIONS, f"GOODBYE {reasons} for {WRONG_SESSIONS} broken rules")
+    pauses = began.pauses()[:WRONG_SESSIONS]
+    expect(len(pauses) == WRONG_SESSIONS, f"{len(pauses) + 1} sessions")
+    least = [0] + [0.045 * 2**turn for turn in range(WRONG_SESSIONS - 1)]
+    expect(all(pause >= low for pause, low in zip(pauses, least)), f"pauses {pauses}")
+    expect(pauses[0] < 1, f"the first pause was {pauses[0]:.2f} s")
+    return "pauses of " + ", ".join(f"{pause:.3f}" for pause in pauses) + " s"
+
+
+@case(*OPEN_AND_KEYED, waits=True)
+def ends_a_session_with_data_beyond_its_bounds(rig):
+    """§13.3, §14: Data-In beyond DATA-IN LEN."""
+    heard, began, real = Heard(rig), Began(rig.target), Exchange.run
+
+    def run(self):
+        if self.cdb[0] == READ_16 and rig.target.counts["sessions"] <= WRONG_SESSIONS:
+            self.queue(REPLY, self.in_len - 100, DATA, bytes(200))
+        real(self)
+    rig.disk.data[:1 << 16] = bytes(range(256)) * 256
+    with mock.patch.object(Exchange, "run", run):
+        result = rig.ask("read", "--length", "64K", rig.url())
+    expect(result.stdout == rig.disk.data[:1 << 16], "other bytes came")
+    return expect_broken_off(rig, heard, began)
+
+
+@case(*OPEN_AND_KEYED, waits=True)
+def ends_a_session_with_a_transfer_ready_beyond_its_bounds(rig):
+    """§13.3, §14: TRANSFER READY at DATA-OUT LEN."""
+    heard, began = Heard(rig), Began(rig.target)
+    wrong = lambda said, out_len: (said[0] + 9, out_len, 512) if rig.target.counts["sessions"] <= WRONG_SESSIONS else said
+    with more_transfer_ready(wrong):
+        rig.ask("write", "--write", rig.url(), data=b"\x5a" * (256 << 10))
+    expect(rig.disk.data[:256 << 10] == b"\x5a" * (256 << 10), "other bytes are on the disk")
+    return expect_broken_off(rig, heard, began)
+
+
+@case(*OPEN_AND_KEYED)
+def a_transfer_ready_that_comes_again_or_overlaps_does_no_harm(rig):
+    """§13.3: the same NUMBER again is the same request; requests that overlap need not be noticed."""
+    for more in (lambda said, _: said, lambda said, _: (said[0] + 9, *said[1:])):
+        with more_transfer_ready(more):
+            rig.verify()
+    expect(rig.target.counts["sessions"] == 2, f"{rig.target.counts['sessions']} sessions")
+
+
+def more_transfer_ready(change):
+    """Behind each TRANSFER READY goes another: what `change` makes of (NUMBER, OFFSET, LENGTH) and DATA-OUT LEN."""
+    real = Exchange.say
+
+    def say(self, body, command=REPLY, level=None):
+        real(self, body, command, level)
+        if command == REPLY and body[0] == 1 and len(body) == 16:
+            real(self, block(1, 0, struct.pack(">III", *change(struct.unpack(">III", body[4:]), self.out_len))), command, level)
+    return mock.patch.object(Exchange, "say", say)
+
+
+@case(*OPEN_AND_KEYED)
+def an_ack_that_cannot_be_ends_a_keyed_session(rig):
+    """§8.1, §14: GOODBYE 3 and another session; without keys it is passed over."""
+    heard = Heard(rig)
+
+    def lie():
+        if len(rig.target.runs) < 12:
+            return False
+        session = next(iter(rig.target.sessions.values()))
+        path, sealed = session.paths[0], int(session.keyed)
+        receiver = path.receivers[sealed]
+        fields = struct.pack(">QIIQII", path.senders[sealed].next + 4000, 0, 1, receiver.limit, session.classes[sealed].limit(), 0)
+        session.say(path, ACK, block(2 if sealed else 1, 0, fields), 0)
+        return True
+    rig.duties.append(lie)
+    rig.verify()
+    reasons = [each[2][1] for each in heard.said(DISCONNECT, GOODBYE)]
+    expect((3 in reasons) == rig.keyed, f"GOODBYE {reasons}")
+    expect(rig.target.counts["sessions"] == 1 + rig.keyed, f"{rig.target.counts['sessions']} sessions")
+
+
+@case(*OPEN_AND_KEYED)
+def goodbye_1_is_told_and_nobody_comes_back(rig):
+    """§6.6, §14: whoever was replaced says so to its user, and does not come back by itself."""
+    leaves(rig, 1, ())
+    result = rig.ask("verify", "--full", "--write", rig.url(), good=False)
+    expect(result.returncode and b"another initiator with the same name and ISID took the place" in result.stderr,
+           f"exit code {result.returncode}: {last_words(result)}")
+    expect(rig.target.counts["sessions"] == 1, f"came back {rig.target.counts['sessions'] - 1} times")
+
+
+@case(*OPEN_AND_KEYED)
+def goodbye_1_is_answered(rig):
+    """§14: by DONE, though nothing comes behind it."""
+    heard, _ = Heard(rig), leaves(rig, 1, ())
+    rig.ask("verify", "--full", "--write", rig.url(), good=False)
+    end = time.monotonic() + 0.5
+    while not heard.said(DISCONNECT, DONE):
+        expect(time.monotonic() < end, "no DONE")
+        time.sleep(0.01)
+
+
+@case(*((f"GOODBYE {why}, {name}", rig | {"why": why, "size": 4 << 20}) for why in (0, 2) for name, rig in OPEN_AND_KEYED), waits=True)
+def goodbye_is_answered_each_time(rig, why):
+    """§14: DONE, and again for 1 s when GOODBYE comes again; another session goes on with the work."""
+    repeats = (0.2, 0.5, 0.8)
+    heard, left = Heard(rig), leaves(rig, why, repeats)
+    report = rig.ask("verify", "--time", "2", "--write", "--seed", rig.seed, rig.url())
+    expect(report.returncode == 0 and rig.target.counts["sessions"] == 2, f"{rig.target.counts['sessions']} sessions")
+    done = [each[0] - left[0] for each in heard.said(DISCONNECT, DONE)]
+    for moment in (0, *repeats):
+        expect(any(moment <= at < moment + 0.15 for at in done), f"DONE after {done} s, not to the GOODBYE after {moment} s")
+
+
+def leaves(rig, why, repeats):
+    """After 12 commands the session ends with GOODBYE `why`, which comes again after so many seconds. When it first did."""
+    left, session, todo = [], [], list(repeats)
+
+    def leave():
+        now = time.monotonic()
+        if not left:
+            if len(rig.target.runs) >= 12:
+                session.append(next(iter(rig.target.sessions.values())))
+                session[0].end(why)
+                left.append(now)
+            return False
+        if todo and now - left[0] >= todo[0]:
+            session[0].say(session[0].paths[0], DISCONNECT, block(GOODBYE, why), ELICITS)
+            del todo[0]
+        return not todo
+    rig.duties.append(leave)
+    return left
+
+
+@case(*((name, rig | {"mtu": 9000}) for name, rig in OPEN_AND_KEYED), waits=True)
+def into_silence_go_small_probes_only(rig):
+    """§10.2: from the third timeout on, two frames of 1500 bytes at most each time, and nothing else."""
+    port, silence = rig.ports[0], []
+    put, receive, came = port.put, port.receive, []
+
+    def hear():
+        got = receive()
+        if got and silence and port.put is not put and any(got[2][SID]):
+            came.append((round(time.monotonic() - silence[0], 4), len(got[2])))
+        return got
+
+    def fall_silent():
+        now = time.monotonic()
+        if not silence and len(rig.target.runs) >= 12:
+            silence.append(now)
+            port.put = lambda frame: None
+        if silence and now - silence[0] > 1.5:
+            port.put = put
+            return True
+        return False
+    port.receive = hear
+    rig.duties.append(fall_silent)
+    rig.verify()
+    late = [each for each in came if each[0] > 0.5]
+    expect(len(late) >= 10, f"{len(late)} frames in the last second")
+    expect(max(size for _, size in late) <= 1500, f"{late}")
+    crowds = [late[first:first + 3] for first in range(len(late) - 2) if late[first + 2][0] - late[first][0] < 0.01]
+    expect(not crowds, f"more than two frames at once: {crowds}")
+    expect(rig.target.counts["sessions"] == 1, f"{rig.target.counts['sessions']} sessions")
+    return f"{len(late)} frames in the last second of silence"

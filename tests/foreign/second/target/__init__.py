@@ -1,0 +1,1 @@
+"""The target's end of HyperSCSI, written from docs/hyperscsi.md alone."""

@@ -142,8 +142,9 @@ def goodbye_is_answered_each_time(rig, why):
     report = rig.ask("verify", "--time", "2", "--write", "--seed", rig.seed, rig.url())
     expect(report.returncode == 0 and rig.target.counts["sessions"] == 2, f"{rig.target.counts['sessions']} sessions")
     done = [each[0] - left[0] for each in heard.said(DISCONNECT, DONE)]
-    for moment in (0, *repeats):
-        expect(any(moment <= at < moment + 0.15 for at in done), f"DONE after {done} s, not to the GOODBYE after {moment} s")
+    due = [[at for at in done if moment <= at < moment + 0.1] for moment in (0, *repeats)]
+    expect(all(due), f"DONE after {done} s, GOODBYE after 0 s and {repeats} s")
+    expect(sum(map(len, due)) == len(done), f"DONE was acknowledged, and came again: after {done} s")
 
 
 def leaves(rig, why, repeats):

@@ -26,8 +26,6 @@ pub(crate) struct Ether {
     pub(crate) session: EtherSession,
     /// The interfaces that it uses.
     pub(crate) interfaces: Vec<String>,
-    /// What it is called in frames to us, once it is up.
-    pub(crate) sid: Option<u32>,
 }
 
 /// Names what carries a command.
@@ -61,6 +59,13 @@ pub(crate) enum Told {
 
 impl Carrier {
     /// Returns whether it has still to say, or to answer, that it has ended.
+    pub(crate) fn has_last_words(&self) -> bool {
+        match self {
+            Self::Iscsi(_) => false,
+            Self::HyperScsi(ether) => ether.session.has_last_words(),
+        }
+    }
+
     pub(crate) const fn is_parting(&self) -> bool {
         match self {
             Self::Iscsi(_) => false,

@@ -402,7 +402,7 @@ impl Desk {
         while let Some(event) = self.driver.poll_event() {
             self.tell(event);
         }
-        if self.stopping && self.driver.all_down() {
+        if self.stopping && self.driver.all_down() && !self.driver.have_last_words() {
             return false;
         }
         self.driver.turn(None).is_ok()

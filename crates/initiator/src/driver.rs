@@ -226,6 +226,11 @@ impl Driver {
         self.sessions.all_down()
     }
 
+    /// Returns whether a session that ended has still something to say to its target, which takes a second at most.
+    pub fn have_last_words(&self) -> bool {
+        self.sessions.have_last_words()
+    }
+
     /// Does what is due, sleeps until something happens but for `wait_max` at most, and handles it. Does not sleep
     /// while events wait to be polled.
     ///

@@ -142,7 +142,6 @@ impl Sessions {
                 Carrier::HyperScsi(Box::new(Ether {
                     session: hyperscsi::initiator::session::Session::new(now, plan.session, pool),
                     interfaces: plan.interfaces,
-                    sid: None,
                 }))
             }
         };
@@ -163,6 +162,11 @@ impl Sessions {
         self.seats.insert(id, seat);
         self.plug_in(now, id);
         id
+    }
+
+    /// Returns whether a session that ended has still something to say.
+    pub(crate) fn have_last_words(&self) -> bool {
+        self.seats.values().any(|seat| seat.session.has_last_words())
     }
 
     /// Forgets a session that is down, once its last words are said.

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use base::time::{Duration, Instant};
 
 use super::session::{Link, Session, Verdict};
-use crate::association::{Association, Dropped, Message, MessageId, PathAddress};
+use crate::association::{Association, Dropped, Event, Message, MessageId, PathAddress};
 use crate::frame::{Cmd, Header};
 use crate::initiator::contract::Lost;
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
@@ -22,6 +22,8 @@ pub(super) struct Parting {
     pub(super) until: Instant,
     /// The last answer to a GOODBYE.
     done: Option<MessageId>,
+    /// What the target did not acknowledge yet.
+    pub(super) owed: Option<MessageId>,
 }
 
 /// How long last words may take.
@@ -36,6 +38,7 @@ impl Parting {
             self.transport.withdraw(before);
         }
         self.done = Some(self.transport.send(words(self.keyed, Disconnect::Done)));
+        self.owed = self.done;
     }
 
     /// Takes a frame of the session: only a GOODBYE still means something.
@@ -59,14 +62,33 @@ impl Parting {
         taken
     }
 
-    /// Passes over what the transport has to tell: nobody is concerned any more.
+    /// Passes over what the transport has to tell but that last words have arrived: nobody is concerned any more.
     pub(super) fn disregard(&mut self) {
-        while self.transport.poll_event().is_some() {}
+        while let Some(event) = self.transport.poll_event() {
+            self.owed
+                .take_if(|owed| matches!(&event, Event::Delivered(delivery) if delivery.message == *owed));
+        }
         self.transport.spent().for_each(drop);
     }
 }
 
 impl Session {
+    /// Returns whether last words are still under way, or answers to the target's: for a second after the end of a session.
+    pub const fn is_parting(&self) -> bool {
+        self.parting.is_some()
+    }
+
+    /// Returns whether the target has not acknowledged yet what was last said to it, in a session that has ended.
+    pub fn has_last_words(&self) -> bool {
+        self.parting.as_ref().is_some_and(|old| old.owed.is_some())
+    }
+
+    /// Returns whether frames of this name are the session's, or those of one that ended lately.
+    pub fn answers_to(&self, sid: u32) -> bool {
+        let old = self.parting.as_ref().map(|old| old.sid);
+        old.into_iter().chain(self.link.as_ref().map(|link| link.sids.1)).any(|own| own == sid)
+    }
+
     /// Tells the target that the session ends.
     pub(super) fn say_goodbye(&mut self, reason: DisconnectReason) {
         let Some(link) = self.link.as_deref_mut() else { return };
@@ -94,7 +116,8 @@ impl Session {
         let Some(mut transport) = link.transport else { return };
         transport.withdraw_owned();
         let until = self.now.after(PARTING);
-        let mut parting = Parting { transport, sid: link.sids.1, keyed: link.keyed, until, done: None };
+        let mut parting =
+            Parting { transport, sid: link.sids.1, keyed: link.keyed, until, done: None, owed: link.goodbye };
         if link.goodbye_heard {
             parting.answer();
         }

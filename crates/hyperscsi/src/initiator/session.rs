@@ -252,11 +252,6 @@ impl Session {
         self.phase == Phase::Down
     }
 
-    /// Returns whether last words are still under way, or answers to the target's: for a second after the end of a session.
-    pub const fn is_parting(&self) -> bool {
-        self.parting.is_some()
-    }
-
     /// Returns why there is no session, or why the one before was lost: what tasks that end as
     /// [`super::contract::End::Lost`] ended of. `None` if none was lost, or its owner ended it.
     pub const fn loss(&self) -> Option<Lost> {

@@ -168,9 +168,6 @@ impl Sessions {
             Asked::Up(up) => {
                 if let Some(seat) = self.seats.get_mut(&id) {
                     seat.system = None;
-                    if let Some(ether) = seat.session.ether() {
-                        ether.sid = Some(up.sids.1);
-                    }
                     if up.rebuilt {
                         seat.ask_who_is_there(now, id, &mut self.events);
                     }
@@ -185,12 +182,7 @@ impl Sessions {
             Asked::PathWidth { port, peer, width } => {
                 News::WayWidth { interface: name(&self.ports, port), peer, width }
             }
-            Asked::Recovering(_) => {
-                if let Some(ether) = self.seat(id).and_then(|seat| seat.session.ether()) {
-                    ether.sid = None;
-                }
-                News::Recovering
-            }
+            Asked::Recovering(_) => News::Recovering,
             Asked::Down(why) => {
                 let Some(seat) = self.seats.get_mut(&id) else { return };
                 let silent = || not_up(&self.ports, seat.session.ether()?);
@@ -235,13 +227,12 @@ impl FrameMachine for Sessions {
         let Received { port, source, group, age, payload } = frame;
         let sid = Header::parse(payload).map_or(0, |(header, _)| header.sid);
         for ether in self.on_port(port) {
-            // Whose frame it is shows by its name for the session; until that is known, each looks for itself.
-            if sid != 0 && ether.sid.is_some_and(|known| known != sid) {
-                continue;
-            }
-            ether.session.frame(now, Received { port, source, group, age, payload: &mut *payload });
-            if sid != 0 && ether.sid == Some(sid) {
-                return;
+            // Whose frame it is shows by its name for the session; what has none is for each to look at.
+            if sid == 0 || ether.session.answers_to(sid) {
+                ether.session.frame(now, Received { port, source, group, age, payload: &mut *payload });
+                if sid != 0 {
+                    return;
+                }
             }
         }
     }

@@ -18,6 +18,7 @@ use base::ether::FrameBatch;
 
 use crate::frame::Cmd;
 use crate::path::ranges::Ranges;
+use crate::pdu::disconnect::Disconnect;
 use crate::seal::Level;
 
 /// Names a message until it is delivered or withdrawn.
@@ -60,6 +61,16 @@ impl Message {
     /// Makes a message that is one block.
     pub fn block(cmd: Cmd, xid: u32, tag: u16, level: Level, head: Vec<u8>) -> Self {
         Self { head, data: false, last: true, ..Self::data(cmd, xid, tag, level, 0, DataList::new()) }
+    }
+
+    //= hyperscsi#section-7.1
+    //# In a keyed session, Ack, Ask, Abort and Disconnect are protected always, at `integrity`
+    /// Makes a message about the end of a session.
+    pub fn disconnect(said: Disconnect, keyed: bool) -> Self {
+        let level = if keyed { Level::Integrity } else { Level::None };
+        let mut head = Vec::new();
+        said.encode(&mut head);
+        Self::block(Cmd::Disconnect, 0, 0, level, head)
     }
 
     /// Returns whether it has no bytes. It is sent all the same, as one frame.

@@ -1,7 +1,6 @@
 //! Last words: what is said at the end of a session, and the answer to what the target says there.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use base::time::{Duration, Instant};
 
@@ -10,7 +9,6 @@ use crate::association::{Association, Dropped, Event, Message, MessageId, PathAd
 use crate::frame::{Cmd, Header};
 use crate::initiator::contract::Lost;
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
-use crate::seal::Level;
 
 /// A session that has ended. Its transport still carries last words, and hears the target's.
 pub(super) struct Parting {
@@ -37,7 +35,7 @@ impl Parting {
         if let Some(before) = self.done.take() {
             self.transport.withdraw(before);
         }
-        self.done = Some(self.transport.send(words(self.keyed, Disconnect::Done)));
+        self.done = Some(self.transport.send(Message::disconnect(Disconnect::Done, self.keyed)));
         self.owed = self.done;
     }
 
@@ -93,7 +91,7 @@ impl Session {
     pub(super) fn say_goodbye(&mut self, reason: DisconnectReason) {
         let Some(link) = self.link.as_deref_mut() else { return };
         if let Some(transport) = link.transport.as_deref_mut() {
-            link.goodbye = Some(transport.send(words(link.keyed, Disconnect::Goodbye(reason))));
+            link.goodbye = Some(transport.send(Message::disconnect(Disconnect::Goodbye(reason), link.keyed)));
         }
     }
 
@@ -123,11 +121,4 @@ impl Session {
         }
         self.parting = Some(parting);
     }
-}
-
-fn words(keyed: bool, said: Disconnect) -> Message {
-    let level = if keyed { Level::Integrity } else { Level::None };
-    let mut head = Vec::new();
-    said.encode(&mut head);
-    Message::block(Cmd::Disconnect, 0, 0, level, head)
 }

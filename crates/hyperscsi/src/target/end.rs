@@ -11,9 +11,8 @@ use super::engine::Engine;
 use super::exchange::{Holder, What};
 use super::session::Phase;
 use crate::association::Message;
-use crate::frame::{Cmd, Header};
+use crate::frame::Header;
 use crate::pdu::disconnect::{Disconnect, DisconnectReason};
-use crate::seal::Level;
 
 impl Engine {
     /// Ends a session on behalf of the layer above, and tells the initiator.
@@ -62,7 +61,7 @@ impl Engine {
         if let Some(said) = said
             && let Some(session) = self.sessions.get_mut(key)
         {
-            session.farewell = Some(farewell(said, session.keyed));
+            session.farewell = Some(Message::disconnect(said, session.keyed));
         }
         self.door.session_ended(sid);
         self.events.push_back(Event::SessionDown { session: SessionId(key), why });
@@ -74,7 +73,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(key).filter(|session| session.lingers()) else { return };
         let is_goodbye = matches!(Disconnect::parse(payload), Ok(Disconnect::Goodbye(_)));
         if is_goodbye && header.protected == session.keyed {
-            session.farewell = Some(farewell(Disconnect::Done, session.keyed));
+            session.farewell = Some(Message::disconnect(Disconnect::Done, session.keyed));
         }
     }
 
@@ -125,12 +124,4 @@ impl Engine {
             self.retire(exchange);
         }
     }
-}
-
-/// Returns the last words of a session.
-fn farewell(said: Disconnect, keyed: bool) -> Message {
-    let level = if keyed { Level::Integrity } else { Level::None };
-    let mut head = Vec::new();
-    said.encode(&mut head);
-    Message::block(Cmd::Disconnect, 0, 0, level, head)
 }

@@ -73,20 +73,21 @@ class Guest:
         self.process.stdin.write(command.encode() + b"\n")
         self.process.stdin.flush()
 
-    def next_line(self, what, deadline):
+    def next_line(self, what, printed, deadline):
+        """The next line of what the guest prints; `printed` came before it."""
         try:
             line = self.lines.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            raise CommandFailed(f"`{what}` took too long; {self.console_tail()}") from None
+            raise CommandFailed(f"`{what}` took too long; {self.last_words(printed)}") from None
         if line is None:
-            raise CommandFailed(f"the guest is gone during `{what}`; {self.console_tail()}")
+            raise CommandFailed(f"the guest is gone during `{what}`; {self.last_words(printed)}")
         self.transcript.write(line + "\n")
         self.transcript.flush()
         return line
 
     def answer(self, what, limit_s, check=True):
         deadline, printed = time.monotonic() + limit_s, []
-        while not (line := self.next_line(what, deadline)).startswith("@@ "):
+        while not (line := self.next_line(what, printed, deadline)).startswith("@@ "):
             printed.append(line)
         self.code = line.removeprefix("@@ ")
         text = "\n".join(printed)
@@ -94,6 +95,7 @@ class Guest:
             raise CommandFailed(f"`{what}` exits {self.code}: {text[-600:]}")
         return text
 
-    def console_tail(self):
+    def last_words(self, printed):
         with open(self.console, errors="replace") as console:
-            return "the console ends: " + " / ".join(console.read().splitlines()[-8:])
+            said = console.read().splitlines()
+        return f"it printed: {' / '.join(printed[-8:])}; the console ends: {' / '.join(said[-24:])}"

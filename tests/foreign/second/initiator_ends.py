@@ -1,8 +1,12 @@
 """Our initiator where sessions end, or seem to: rules that the second target breaks, GOODBYE, and silence."""
 
+import signal
 import struct
+import subprocess
 import time
 from unittest import mock
+
+import servers
 
 from initiator_host import OPEN_AND_KEYED, Heard, case, last_words
 from target.blocks import block
@@ -14,6 +18,8 @@ from verdicts import expect
 READ_16, WRITE_16 = 0x88, 0x8A
 # In so many sessions the target breaks a rule, before it behaves.
 WRONG_SESSIONS = 5
+# Longest that whoever is interrupted may take to end, seconds.
+INTERRUPTED_MAX_S = 5
 # Where a frame has its SID: questions of discovery have none.
 SID = slice(8, 12)
 
@@ -165,6 +171,32 @@ def leaves(rig, why, repeats):
         return not todo
     rig.duties.append(leave)
     return left
+
+
+@case(*OPEN_AND_KEYED, waits=True)
+def who_is_interrupted_says_goodbye(rig):
+    """§14: GOODBYE 0, though a command is out that was never answered."""
+    heard, held, real = Heard(rig), [], Exchange.run
+
+    def run(self):
+        if self.cdb[0] == READ_16:
+            held.append(self)
+        else:
+            real(self)
+    with mock.patch.object(Exchange, "run", run):
+        reader = subprocess.Popen(rig.net.initiator.inside(servers.Targe.binary, "read", "--length", "64K", rig.url()),
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=servers.die_with_parent)
+        end = time.monotonic() + INTERRUPTED_MAX_S
+        while not held:
+            expect(time.monotonic() < end, "no READ came")
+            time.sleep(0.01)
+        reader.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        printed, told = reader.communicate(timeout=INTERRUPTED_MAX_S)
+    expect(reader.returncode != 0 and not printed, f"exit code {reader.returncode}, {len(printed)} bytes")
+    reasons = [each[2][1] for each in heard.said(DISCONNECT, GOODBYE)]
+    expect(reasons and set(reasons) == {0}, f"GOODBYE {reasons}")
+    return f"after {time.monotonic() - began:.2f} s: {told.decode().strip()}"
 
 
 @case(*((name, rig | {"mtu": 9000}) for name, rig in OPEN_AND_KEYED), waits=True)

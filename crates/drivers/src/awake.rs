@@ -5,7 +5,7 @@
 //! much more of them. Where a link or a disk is what everybody waits for it gains nothing and takes a whole processor. Nobody
 //! can tell the one from the other but by trying: every tenth of a second a reactor does for a short while what it does not do
 //! else, and goes on with what moved more bytes; if that was about as much, it sleeps. The more often the answer is the same,
-//! the less often it is asked.
+//! the less often it is asked, until what is moved is twice as much, or half.
 //!
 //! It looks for a short span, and only while that finds something at least every other time. And who looks takes the time from
 //! others, perhaps from the one it waits for. The kernel tells how many threads could run at present, and how long one could
@@ -36,12 +36,14 @@ const ASK_EVERY: Duration = Duration::from_millis(1);
 /// One answer counts for so much of what is known of others, and not more of [`ALL`] than a trifle may say that some wait.
 const LATELY: u64 = 16;
 const ALL: u64 = 1024;
-const TRIFLE: u64 = 128;
+const TRIFLE: u64 = 192;
 
-/// How long the better way is gone until the other is tried, at first; twice as long with each time that it was better, up to the
-/// most. Then each is measured for so long, once it had time to settle.
+/// How long the better way is gone until the other is tried, at first; twice as many times of it with each time that it was better, up
+/// to the most. Then each is measured for so long, once it had time to settle.
 const GOING: Duration = Duration::from_millis(90);
-const GOING_MAX: Duration = Duration::from_millis(720);
+const TIMES_MAX: u8 = 8;
+/// Whoever moves so many times as much as in the time before, or as little, does something else: the other way is tried at once.
+const CHANGED: u64 = 2;
 const SETTLING: Duration = Duration::from_millis(2);
 const MEASURED: Duration = Duration::from_millis(8);
 
@@ -51,7 +53,7 @@ const GAIN_TO_GO_ON: u64 = 102;
 /// What took longer had a pause in it, and says nothing.
 const MEASURED_MAX: Duration = Duration::from_millis(12);
 /// Where fewer bytes are moved while it is measured, there is nothing to gain.
-const BYTES_MIN: u64 = 64 << 10;
+const BYTES_MIN: u64 = 16 << 10;
 
 /// What looking is worth.
 #[derive(Debug)]
@@ -126,7 +128,11 @@ struct Trial {
     better: bool,
     step: Step,
     until: Instant,
-    going: Duration,
+    /// How many times [`GOING`] lasts at present, and how many are left.
+    times: u8,
+    left: u8,
+    /// What was moved in the last of them, in bytes per second.
+    usual: Option<u64>,
     /// Since when it is measured, and how many bytes had been moved then.
     since: Instant,
     bytes: u64,
@@ -151,7 +157,9 @@ impl Trial {
             better: false,
             step: Step::Going,
             until,
-            going: GOING,
+            times: 1,
+            left: 1,
+            usual: None,
             since: now,
             bytes: 0,
             rate: 0,
@@ -169,15 +177,26 @@ impl Trial {
         let before = self.looks;
         let paused = now.since(self.since) > MEASURED_MAX;
         let (step, span) = match self.step {
-            Step::Going => (Step::MeasuringBetter, MEASURED),
+            Step::Going => {
+                self.left = self.left.saturating_sub(1);
+                let changed = self
+                    .usual
+                    .replace(rate)
+                    .is_some_and(|usual| rate.max(usual) > rate.min(usual).saturating_mul(CHANGED));
+                if changed {
+                    self.times = 1;
+                }
+                if changed || self.left == 0 {
+                    (Step::MeasuringBetter, MEASURED)
+                } else {
+                    (Step::Going, GOING)
+                }
+            }
             Step::MeasuringBetter if moved < BYTES_MIN => {
-                (self.looks, self.better, self.going) = (false, false, GOING);
-                (Step::Going, GOING)
+                self.better = false;
+                self.go(1)
             }
-            Step::MeasuringBetter | Step::MeasuringOther if paused => {
-                self.looks = self.better;
-                (Step::Going, self.going)
-            }
+            Step::MeasuringBetter | Step::MeasuringOther if paused => self.go(self.times),
             Step::MeasuringBetter => {
                 self.rate = rate;
                 self.looks = !self.better;
@@ -191,16 +210,23 @@ impl Trial {
                     (rate, self.rate, GAIN_TO_BEGIN)
                 };
                 let better = awake.saturating_mul(100) >= asleep.saturating_mul(gain);
-                let longer = self.going.saturating_mul(2).min(GOING_MAX);
-                self.going = if better == self.better { longer } else { GOING };
-                (self.looks, self.better) = (better, better);
-                (Step::Going, self.going)
+                let times =
+                    if better == self.better { self.times.saturating_mul(2).min(TIMES_MAX) } else { 1 };
+                self.better = better;
+                self.go(times)
             }
         };
         self.step = step;
         self.until = now.after(span);
         (self.since, self.bytes) = (now, bytes);
         self.looks && !before
+    }
+
+    /// Goes the better way for so many times [`GOING`].
+    fn go(&mut self, times: u8) -> (Step, Duration) {
+        self.looks = self.better;
+        (self.times, self.left, self.usual) = (times, times, None);
+        (Step::Going, GOING)
     }
 }
 
@@ -281,16 +307,16 @@ fn processors(list: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Has a trial last for so many seconds of traffic that is moved at the rates that `rate` gives for who looks and who
+    /// Has a trial last for so many tenths of a second of traffic that is moved at the rates that `rate` gives for who looks and who
     /// sleeps, in bytes per second. Returns for how many percent of the time it was looked, and at the end.
     fn try_for(
         trial: &mut Trial,
         now: &mut Instant,
         bytes: &mut u64,
-        seconds: u64,
+        tenths: u64,
         rate: [u64; 2],
     ) -> (u64, bool) {
-        let (steps, mut looked) = (seconds * 10_000, 0);
+        let (steps, mut looked) = (tenths * 1_000, 0);
         for _ in 0..steps {
             let [asleep, awake] = rate;
             *now = now.after(Duration::from_micros(100));
@@ -305,7 +331,7 @@ mod tests {
     fn it_is_looked_while_that_moves_more_and_seldom_else() {
         let (mut now, mut bytes) = (Instant(0), 0);
         let mut trial = Trial::new(now);
-        let mut go = |rate| try_for(&mut trial, &mut now, &mut bytes, 4, rate);
+        let mut go = |rate| try_for(&mut trial, &mut now, &mut bytes, 40, rate);
         // A link at its limit; one command after the other; the link again; a stream to which it makes little difference.
         let (looked, better) = go([119_000_000, 119_000_000]);
         assert!(looked <= 3 && !better, "{looked} % {better}");
@@ -318,10 +344,29 @@ mod tests {
     }
 
     #[test]
+    fn another_kind_of_work_is_noticed_at_once() {
+        let (mut now, mut bytes) = (Instant(0), 0);
+        let mut trial = Trial::new(now);
+        for (before, after) in
+            [([119_000_000; 2], [50_000_000, 400_000_000]), ([2_000_000_000; 2], [55_000_000, 570_000_000])]
+        {
+            try_for(&mut trial, &mut now, &mut bytes, 40, before);
+            assert_eq!((trial.better, trial.times), (false, TIMES_MAX));
+            try_for(&mut trial, &mut now, &mut bytes, 10, before);
+            let mut tenths = 0;
+            while !trial.better {
+                tenths += 1;
+                assert!(tenths <= 3, "not noticed after {tenths} tenths of a second");
+                try_for(&mut trial, &mut now, &mut bytes, 1, after);
+            }
+        }
+    }
+
+    #[test]
     fn a_gain_that_shrinks_is_kept_until_it_is_next_to_nothing() {
         let (mut now, mut bytes) = (Instant(0), 0);
         let mut trial = Trial::new(now);
-        let mut go = |rate| try_for(&mut trial, &mut now, &mut bytes, 4, rate).1;
+        let mut go = |rate| try_for(&mut trial, &mut now, &mut bytes, 40, rate).1;
         assert!(go([1_000_000_000, 1_200_000_000]));
         assert!(go([1_000_000_000, 1_040_000_000]));
         assert!(!go([1_000_000_000, 1_010_000_000]));
@@ -349,9 +394,9 @@ mod tests {
     fn who_has_nothing_to_do_never_looks() {
         let (mut now, mut bytes) = (Instant(0), 0);
         let mut trial = Trial::new(now);
-        assert_eq!(try_for(&mut trial, &mut now, &mut bytes, 4, [0, 0]), (0, false));
-        assert!(try_for(&mut trial, &mut now, &mut bytes, 2, [57_000_000, 120_000_000]).1);
-        let (looked, better) = try_for(&mut trial, &mut now, &mut bytes, 10, [100_000, 100_000]);
+        assert_eq!(try_for(&mut trial, &mut now, &mut bytes, 40, [0, 0]), (0, false));
+        assert!(try_for(&mut trial, &mut now, &mut bytes, 20, [57_000_000, 120_000_000]).1);
+        let (looked, better) = try_for(&mut trial, &mut now, &mut bytes, 100, [100_000, 100_000]);
         assert!(looked <= 10 && !better, "{looked} %");
         // A wait of a day is one turn.
         now = now.after(Duration::from_secs(86_400));
@@ -404,6 +449,6 @@ mod tests {
             waits += 1;
             now = now.after(ASK_EVERY);
         }
-        assert!((30..40).contains(&waits), "{waits}");
+        assert!((22..32).contains(&waits), "{waits}");
     }
 }

@@ -107,6 +107,7 @@ impl Config {
             ("reactor", old.reactor != new.reactor),
             ("cores", old.cores != new.cores),
             ("poll", old.poll != new.poll),
+            ("look", old.look != new.look),
             ("memory", old.memory != new.memory),
         ];
         changes.settings.extend(live.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name));

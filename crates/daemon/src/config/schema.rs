@@ -2,79 +2,11 @@
 //! LUN specs of the command line and `docs/config.md` all come from these tables.
 
 mod frames;
+mod table;
 
 pub(crate) use frames::{HYPERSCSI, HYPERSCSI_GROUP, LEVELS};
-
-/// A table of the configuration.
-#[derive(Debug)]
-pub(crate) struct Section {
-    /// What a message calls it: `unknown key "sise" in lun`.
-    pub(crate) noun: &'static str,
-    /// What it is for.
-    pub(crate) doc: &'static str,
-    /// Its keys, in the order of the reference.
-    pub(crate) keys: &'static [Key],
-}
-
-/// One key.
-#[derive(Debug)]
-pub(crate) struct Key {
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    pub(crate) absent: Absent,
-    pub(crate) doc: &'static str,
-}
-
-/// What happens when a key is not given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Absent {
-    /// It must be given.
-    Required,
-    /// This value is taken, written as in a LUN spec.
-    Value(&'static str),
-    /// What happens instead is told in words.
-    Told(&'static str),
-}
-
-/// What a value looks like.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
-    /// A string of at most so many bytes.
-    Text { len_max: usize },
-    /// `true` or `false`.
-    Switch,
-    /// A whole number in this range.
-    Count { min: u64, max: u64 },
-    /// A size in bytes in this range: a string with a binary unit, or a number.
-    Size { min: u64, max: u64 },
-    /// A span of time in this range of milliseconds.
-    Span { min_ms: u64, max_ms: u64 },
-    /// One of these words.
-    Choice(&'static [&'static str]),
-    /// A path; a relative one counts from the directory of the configuration file.
-    Path,
-    /// Strings.
-    Texts { what: &'static str },
-    /// One of these words, several times, best first.
-    Choices(&'static [&'static str]),
-    /// LUNs: numbers, or tables of this section.
-    Mappings(&'static Section),
-    /// One table.
-    Table(&'static Section),
-    /// Any number of tables.
-    Tables(&'static Section),
-}
-
-impl Section {
-    /// Finds a key.
-    pub(crate) fn key(&self, name: &str) -> Option<&'static Key> {
-        self.keys.iter().find(|key| key.name == name)
-    }
-}
-
-const fn key(name: &'static str, kind: Kind, absent: Absent, doc: &'static str) -> Key {
-    Key { name, kind, absent, doc }
-}
+use table::key;
+pub(crate) use table::{Absent, Key, Kind, Section};
 
 use Absent::{Required, Told, Value};
 use Kind::{Choice, Choices, Count, Mappings, Path, Size, Span, Switch, Table, Tables, Text, Texts};
@@ -132,8 +64,15 @@ pub(crate) static ROOT: Section = Section {
             "poll",
             Switch,
             Value("false"),
-            "Whether reactors spin instead of sleeping: less delay, and every core in `cores` always busy. Without it they sleep, but look \
-             for more for up to 100 µs first while that makes the work faster and no thread of the machine waits for a core (with io_uring).",
+            "Whether reactors spin instead of sleeping: less delay, and every core in `cores` always busy.",
+        ),
+        key(
+            "look",
+            Switch,
+            Value("true"),
+            "Whether reactors that do not spin look for more for up to 100 µs before they sleep, while that makes the work faster and no \
+             thread of the machine waits for a core (with io_uring). Where commands come one by one they are answered several times as \
+             fast, and a core is busy that would sleep in between.",
         ),
         key(
             "memory",

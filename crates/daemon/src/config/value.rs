@@ -33,6 +33,8 @@ pub struct Config {
     pub cores: Vec<u16>,
     /// Whether reactors spin.
     pub poll: bool,
+    /// Whether reactors look for more before they sleep, where that is of use.
+    pub look: bool,
     /// The budget for data in flight; `None` goes by the number of reactors.
     pub memory: Option<ByteLen>,
     /// The most sessions in all.

@@ -409,6 +409,7 @@ fn running(new: Config, old: &Config) -> Config {
         reactor: old.reactor,
         cores: old.cores.clone(),
         poll: old.poll,
+        look: old.look,
         memory: old.memory,
         ..new
     }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use base::ether::EtherPort;
 use base::machine::PortalId;
 use base::units::ByteLen;
-use drivers::config::{EngineChoice, EngineKind};
+use drivers::config::{EngineChoice, EngineKind, Look};
 use drivers::ether::PortSocket;
 use drivers::mailbox::Handle;
 use drivers::reactor::Reactor;
@@ -184,6 +184,7 @@ fn driver_config(config: &Config, count: usize) -> drivers::config::Config {
             ReactorChoice::Epoll => EngineChoice::Epoll,
         },
         poll: config.poll,
+        look: if config.look { Look::Suited } else { Look::Never },
         connections_max: limits.connections_max,
         connections_per_peer_max: limits.connections_per_peer_max,
         stall: limits.stall,

@@ -118,6 +118,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         },
         cores: root.cores.map(|at| cores(&at, report)).unwrap_or_default(),
         poll: root.poll.is_some_and(|at| at.value),
+        look: root.look.is_none_or(|at| at.value),
         memory: root.memory.map(|at| ByteLen(at.value)),
         max_sessions,
         max_connections: root.max_connections.map_or(1, |at| at.value),

@@ -13,7 +13,8 @@ fn a_whole_configuration_resolves_to_what_it_says() {
     let config = scratch.config(SHARED);
     assert_eq!(config.state_dir, scratch.path().join("state"));
     assert_eq!(config.admin_socket, scratch.path().join("state/admin/admin.sock"));
-    assert_eq!((config.log, config.reactor, config.poll), (log::Level::Info, ReactorChoice::Auto, false));
+    assert_eq!((config.log, config.reactor), (log::Level::Info, ReactorChoice::Auto));
+    assert_eq!((config.poll, config.look), (false, true));
     assert_eq!(config.cores, [0, 1, 2, 5]);
     let portals: Vec<_> = config
         .portals

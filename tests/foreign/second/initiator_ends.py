@@ -18,6 +18,8 @@ from verdicts import expect
 READ_16, WRITE_16 = 0x88, 0x8A
 # In so many sessions the target breaks a rule, before it behaves.
 WRONG_SESSIONS = 5
+# For how long a GOODBYE is surely answered, after the first: less than §14 has it, as frames take their time on a busy machine.
+ANSWERED_S = 0.9
 # Longest that whoever is interrupted may take to end, seconds.
 INTERRUPTED_MAX_S = 5
 # Where a frame has its SID: questions of discovery have none.
@@ -143,34 +145,38 @@ def goodbye_1_is_answered(rig):
 @case(*((f"GOODBYE {why}, {name}", rig | {"why": why, "size": 4 << 20}) for why in (0, 2) for name, rig in OPEN_AND_KEYED), waits=True)
 def goodbye_is_answered_each_time(rig, why):
     """§14: DONE, and again for 1 s when GOODBYE comes again; another session goes on with the work."""
-    repeats = (0.2, 0.5, 0.8)
-    heard, left = Heard(rig), leaves(rig, why, repeats)
+    heard = Heard(rig)
+    said = leaves(rig, why, (0.2, 0.5, 0.8))
     report = rig.ask("verify", "--time", "2", "--write", "--seed", rig.seed, rig.url())
     expect(report.returncode == 0 and rig.target.counts["sessions"] == 2, f"{rig.target.counts['sessions']} sessions")
-    done = [each[0] - left[0] for each in heard.said(DISCONNECT, DONE)]
-    due = [[at for at in done if moment <= at < moment + 0.1] for moment in (0, *repeats)]
-    expect(all(due), f"DONE after {done} s, GOODBYE after 0 s and {repeats} s")
-    expect(sum(map(len, due)) == len(done), f"DONE was acknowledged, and came again: after {done} s")
+    # What was said late, on a busy machine, may have found nobody.
+    said = [at for at in said if at - said[0] < ANSWERED_S]
+    done = [each[0] for each in heard.said(DISCONNECT, DONE)]
+    answers = [[at for at in done if first <= at < last] for first, last in zip(said, [*said[1:], said[0] + 1.5])]
+    told = f"DONE after {[at - said[0] for at in done]} s, GOODBYE after {[at - said[0] for at in said]} s"
+    expect(all(answers), told)
+    expect(sum(map(len, answers)) == len(done), f"DONE was acknowledged, and came again: {told}")
 
 
 def leaves(rig, why, repeats):
-    """After 12 commands the session ends with GOODBYE `why`, which comes again after so many seconds. When it first did."""
-    left, session, todo = [], [], list(repeats)
+    """After 12 commands the session ends with GOODBYE `why`, which comes again after so many seconds. When it was said."""
+    said, session, todo = [], [], list(repeats)
 
     def leave():
         now = time.monotonic()
-        if not left:
+        if not said:
             if len(rig.target.runs) >= 12:
                 session.append(next(iter(rig.target.sessions.values())))
+                said.append(now)
                 session[0].end(why)
-                left.append(now)
             return False
-        if todo and now - left[0] >= todo[0]:
+        if todo and now - said[0] >= todo[0]:
+            said.append(now)
             session[0].say(session[0].paths[0], DISCONNECT, block(GOODBYE, why), ELICITS)
             del todo[0]
         return not todo
     rig.duties.append(leave)
-    return left
+    return said
 
 
 @case(*OPEN_AND_KEYED, waits=True)

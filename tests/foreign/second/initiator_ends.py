@@ -234,8 +234,8 @@ def into_silence_go_small_probes_only(rig):
     port.receive = hear
     rig.duties.append(fall_silent)
     rig.verify()
-    # The third timeout shows by its frames: all before carry as much as the path takes.
-    late = came[next((at for at, each in enumerate(came) if each[1] == 1500), len(came)):]
+    # Timeouts begin with a few milliseconds, and double: the third is long over then.
+    late = [each for each in came if each[0] > 0.3]
     expect(len(late) >= 10, f"{len(late)} probes")
     expect(max(size for _, size in late) <= 1500, f"{late}")
     crowds = [late[first:first + 3] for first in range(len(late) - 2) if late[first + 2][0] - late[first][0] < 0.003]

@@ -96,7 +96,9 @@ fn unit() -> LogicalUnit {
         thin: true,
         write_cache: true,
         claims: Claims::default(),
+        tasks: device::contract::TaskRules::default(),
         task_set_max: 64,
+        io_timeout: None,
         transfer_blocks_max: 16384,
         ports: [].into(),
     };
@@ -111,6 +113,7 @@ fn unit() -> LogicalUnit {
             initiator_name: "iqn.2026-11.com.example:initiator".into(),
             target_port: RelativePort(1),
             access: Access::ReadWrite,
+            newer_functions: true,
             luns: [Lun(0)].as_slice().into(),
         },
     );

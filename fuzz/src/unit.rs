@@ -170,7 +170,9 @@ impl Ordeal {
             thin: choice & 4 == 0,
             write_cache: choice & 8 == 0,
             claims: Claims::default(),
+            tasks: device::contract::TaskRules::default(),
             task_set_max: 32,
+            io_timeout: None,
             transfer_blocks_max: 8192,
             ports: [TargetPort {
                 relative: RelativePort(1),
@@ -214,6 +216,7 @@ impl Ordeal {
             initiator_name: Rc::from(HOST),
             target_port: RelativePort(1),
             access: if id == NexusId(3) { Access::ReadOnly } else { Access::ReadWrite },
+            newer_functions: true,
             luns: Rc::from([Lun(0)].as_slice()),
         };
         self.unit.nexus_established(self.now, nexus);

@@ -344,7 +344,9 @@ fn unit_config(number: u32) -> UnitConfig {
         thin: true,
         write_cache: true,
         claims: Claims::default(),
+        tasks: device::contract::TaskRules::default(),
         task_set_max: 32,
+        io_timeout: None,
         transfer_blocks_max: 8192,
         ports: Rc::new([TargetPort {
             relative: RelativePort(1),

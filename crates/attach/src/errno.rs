@@ -13,6 +13,6 @@ pub(crate) const fn of_fault(fault: Fault) -> i32 {
         Fault::Reserved => libc::EBADE,
         Fault::Forbidden => libc::EACCES,
         Fault::Busy => libc::EBUSY,
-        Fault::Aborted => libc::ECANCELED,
+        Fault::Aborted | Fault::Refused => libc::ECANCELED,
     }
 }

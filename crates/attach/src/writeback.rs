@@ -5,9 +5,12 @@
 /// system allows it, which takes CAP_SYS_RESOURCE; without it, a host that is out of memory may hang.
 #[allow(unsafe_code, reason = "no safe wrapper of this call exists")]
 pub fn never_wait_for_own_pages() -> bool {
-    // SAFETY: this call takes no pointer; it changes how the kernel serves allocations of the calling thread, and
-    // nothing that Rust knows of.
-    let result = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+    // The call takes any number of arguments of any types, and reads four of `unsigned long`: what else is passed leaves the
+    // upper half of each to chance, and the kernel refuses unused ones that are not zero.
+    let (on, unused): (libc::c_ulong, libc::c_ulong) = (1, 0);
+    // SAFETY: this function takes no pointer, and its arguments have the types that it reads; it changes how the kernel serves
+    // allocations of the calling thread, and nothing that Rust knows of.
+    let result = unsafe { libc::prctl(PR_SET_IO_FLUSHER, on, unused, unused, unused) };
     result == 0
 }
 

@@ -54,6 +54,15 @@ pub(crate) fn size(file: &File) -> Result<u64, Errno> {
     seek(file, SeekFrom::End(0))
 }
 
+/// Returns the length of a block device in bytes as sysfs tells it, which needs no right to open it.
+pub(crate) fn device_len(device: u64) -> Option<u64> {
+    /// sysfs counts these, whatever the device's blocks are.
+    const SECTOR: u64 = 512;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let text = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size")).ok()?;
+    text.trim().parse::<u64>().ok()?.checked_mul(SECTOR)
+}
+
 /// Returns how much storage a file has, and how much its file system has left for it, in bytes.
 pub(crate) fn space(file: &File) -> Result<(u64, u64), Errno> {
     /// stat(2): `st_blocks` counts these, whatever the blocks of the file system are.
@@ -61,6 +70,17 @@ pub(crate) fn space(file: &File) -> Result<(u64, u64), Errno> {
     let used = facts(file)?.stx_blocks.saturating_mul(STAT_BLOCK);
     let system = fstatvfs(file)?;
     Ok((used, system.f_bavail.saturating_mul(system.f_frsize)))
+}
+
+/// Makes sure that the file system has room for what a file of `len` bytes still lacks.
+///
+/// # Errors
+/// ENOSPC, or what the system says.
+pub(crate) fn expect_room(file: &File, len: u64) -> Result<(), Errno> {
+    let (used, _) = space(file)?;
+    let system = fstatvfs(file)?;
+    let room = system.f_bfree.saturating_mul(system.f_frsize);
+    if len.saturating_sub(used) > room { Err(Errno::NOSPC) } else { Ok(()) }
 }
 
 fn facts(file: &File) -> Result<Statx, Errno> {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -53,6 +54,14 @@ pub struct BlockSpec {
     pub write_cache: bool,
 }
 
+/// Makes sure that the file system has room for what a file of `len` bytes still lacks.
+///
+/// # Errors
+/// That it has none, or what the system says.
+pub fn expect_room(file: &File, len: u64) -> io::Result<()> {
+    Ok(layout::expect_room(file, len)?)
+}
+
 /// A medium that is open, locked and measured. It can go to the thread that will serve it.
 #[derive(Debug)]
 pub struct Opened {
@@ -60,9 +69,111 @@ pub struct Opened {
     pub(crate) kind: Kind,
     pub(crate) layout: Layout,
     pub(crate) size: u64,
+    pub(crate) identity: FileIdentity,
     pub(crate) allocation: Allocation,
     pub(crate) read_only: bool,
     pub(crate) write_cache: bool,
+    pub(crate) undo: Option<Undo>,
+}
+
+/// What was done to a file so that it can be served, and how to take it back while nothing has been written to it.
+#[derive(Debug)]
+pub struct Undo {
+    path: PathBuf,
+    /// Holds the file's lock as well.
+    file: File,
+    /// How long it was; `None` if there was no file.
+    len: Option<u64>,
+}
+
+impl Undo {
+    /// Remembers that the file at `path` was created just now.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn creation(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), file: File::open(path)?, len: None })
+    }
+
+    /// Remembers how long a file is that is about to be made longer.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn growth(path: &Path, file: &File) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        Ok(Self { path: path.to_owned(), file: file.try_clone()?, len: Some(len) })
+    }
+
+    /// Takes back what was done.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn undo(self) -> io::Result<()> {
+        match self.len {
+            Some(len) => self.file.set_len(len),
+            // Another file may have come in its place.
+            None if FileIdentity::of_path(&self.path)?.0 == FileIdentity::of(&self.file.metadata()?) => {
+                std::fs::remove_file(&self.path)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Opened {
+    /// Returns how to take back that the file was created or made longer, if it was.
+    pub const fn take_undo(&mut self) -> Option<Undo> {
+        self.undo.take()
+    }
+
+    /// Returns whether it was opened for reading only.
+    pub const fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Returns which file or device it is.
+    pub const fn identity(&self) -> FileIdentity {
+        self.identity
+    }
+}
+
+/// Which file or device a path leads to. Two that are equal are one medium, whatever their names; a file that another was
+/// renamed over has another identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileIdentity {
+    /// A file, by its file system and inode.
+    File(u64, u64),
+    /// A device, by its number.
+    Block(u64),
+}
+
+impl FileIdentity {
+    /// Returns which file or device `path` leads to now, and its length in bytes, if that can be told without opening it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of_path(path: &Path) -> io::Result<(Self, Option<u64>)> {
+        let facts = path.metadata()?;
+        let identity = Self::of(&facts);
+        let len = match identity {
+            Self::File(..) => Some(facts.len()),
+            Self::Block(device) => layout::device_len(device),
+        };
+        Ok((identity, len))
+    }
+
+    fn of(facts: &std::fs::Metadata) -> Self {
+        if facts.file_type().is_block_device() {
+            Self::Block(facts.rdev())
+        } else {
+            Self::File(facts.dev(), facts.ino())
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,16 +270,49 @@ impl FileSpec {
     /// [`OpenError`]
     pub fn open(&self) -> Result<Opened, OpenError> {
         let path = &self.path;
-        let mut flags = access(self.read_only, self.direct);
-        if self.size.is_some() && !self.read_only {
-            flags |= OFlags::CREATE;
-        }
+        let flags = access(self.read_only, self.direct);
         expect_kind(path, FileType::RegularFile, "regular file")?;
-        let file = open_with(path, flags, self.direct)?;
-        lock(&file, path, self.read_only)?;
+        let (file, created) = match open_with(path, flags, self.direct) {
+            Err(OpenError::Missing { .. }) if self.size.is_some() && !self.read_only => {
+                (open_with(path, flags | OFlags::CREATE | OFlags::EXCL, self.direct)?, true)
+            }
+            opened => (opened?, false),
+        };
+        let failed = |source| OpenError::Query { path: path.to_owned(), source };
+        let creation = created.then(|| Undo::creation(path)).transpose().map_err(failed)?;
+        if let Err(error) = lock(&file, path, self.read_only) {
+            // Whoever has the lock uses the file, although it was created here.
+            if let Some(undo) = creation.filter(|_| !matches!(error, OpenError::InUse { .. })) {
+                let _ = undo.undo();
+            }
+            return Err(error);
+        }
+        // Without the lock, another process could still change the length.
+        let undo = creation.map_or_else(|| Undo::growth(path, &file), Ok).map_err(failed)?;
+        match self.fit(file) {
+            Ok(mut opened) => {
+                opened.undo = Some(undo).filter(|undo| undo.len != Some(opened.size));
+                Ok(opened)
+            }
+            Err(error) => {
+                let untouched = matches!(error, OpenError::Larger { .. } | OpenError::Empty { .. });
+                if created || !(untouched || self.read_only) {
+                    // The error that led here tells enough of files that stay behind.
+                    let _ = undo.undo();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Sizes and measures an open file that is locked.
+    fn fit(&self, file: File) -> Result<Opened, OpenError> {
+        let path = &self.path;
         let size = self.give_size(&file)?;
         let layout = layout::of_file(&file, self.direct).map_err(query(path))?;
+        let identity = identity(&file, path)?;
         Ok(Opened {
+            identity,
             file: IoFile::new(file, self.direct),
             kind: Kind::File,
             layout,
@@ -176,6 +320,7 @@ impl FileSpec {
             allocation: self.allocation,
             read_only: self.read_only,
             write_cache: self.write_cache,
+            undo: None,
         })
     }
 
@@ -194,6 +339,8 @@ impl FileSpec {
         }
         let failed = |errno: Errno| OpenError::Size { path: path.clone(), size: want, source: errno.into() };
         if self.allocation == Allocation::Full {
+            // Others may need the room that a vain try would take for a while.
+            layout::expect_room(file, want).map_err(failed)?;
             fallocate(file, FallocateFlags::empty(), 0, want).map_err(failed)?;
         }
         if want > have {
@@ -219,10 +366,12 @@ impl BlockSpec {
         lock(&file, path, self.read_only)?;
         let size = layout::size(&file).map_err(query(path))?;
         let layout = layout::of_block_device(&file, self.direct).map_err(query(path))?;
+        let identity = identity(&file, path)?;
         if size < u64::from(layout.granule) {
             return Err(OpenError::Empty { path: path.clone() });
         }
         Ok(Opened {
+            identity,
             file: IoFile::new(file, self.direct),
             kind: Kind::Block,
             layout,
@@ -230,6 +379,7 @@ impl BlockSpec {
             allocation: Allocation::Sparse,
             read_only: self.read_only,
             write_cache: self.write_cache,
+            undo: None,
         })
     }
 }
@@ -291,6 +441,11 @@ fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
         Err(Errno::WOULDBLOCK) => Err(OpenError::InUse { path: path.to_owned() }),
         Err(errno) => Err(OpenError::Lock { path: path.to_owned(), source: errno.into() }),
     }
+}
+
+fn identity(file: &File, path: &Path) -> Result<FileIdentity, OpenError> {
+    let facts = file.metadata().map_err(|source| OpenError::Query { path: path.to_owned(), source })?;
+    Ok(FileIdentity::of(&facts))
 }
 
 fn query(path: &Path) -> impl Fn(Errno) -> OpenError {

@@ -13,6 +13,7 @@ mod job;
 use std::collections::VecDeque;
 
 use base::buffer::{Bytes, DataList, PAGE, Pool};
+use base::planted::{self, Bug};
 use drivers::files::{
     Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, ReadBufs,
 };
@@ -50,13 +51,17 @@ pub struct FileStore {
     unsynced: bool,
     syncs_under_way: usize,
     sync_failed: Option<Fault>,
+    /// The last error of the system, for people.
+    last_error: Option<Errno>,
+    /// Whether a read ended before the medium does.
+    cut: bool,
     zeros: Option<Bytes>,
 }
 
 impl FileStore {
     /// Serves what was opened through `queue`.
     pub fn new(opened: Opened, queue: FileQueue) -> Self {
-        let Opened { file, kind, layout, size, allocation, read_only, write_cache } = opened;
+        let Opened { file, kind, layout, size, allocation, read_only, write_cache, .. } = opened;
         let thin = layout.punches && allocation == Allocation::Sparse;
         let profile = Profile {
             len: size - size % u64::from(layout.granule),
@@ -85,6 +90,8 @@ impl FileStore {
             unsynced: true,
             syncs_under_way: 0,
             sync_failed: None,
+            last_error: None,
+            cut: false,
             zeros: None,
         }
     }
@@ -94,11 +101,36 @@ impl FileStore {
     /// # Errors
     /// What the system says; the size stays.
     pub fn refresh_len(&mut self) -> Result<bool, Errno> {
-        let size = layout::size(self.file.file())?;
+        let size = self.measure()?;
         let len = size - size % u64::from(self.profile.granule);
         let changed = len != self.profile.len;
         self.profile.len = len;
+        self.cut = false;
         Ok(changed)
+    }
+
+    /// Says whether writes may be acknowledged before they are durable, from now on; those under way included. What was
+    /// acknowledged before is not made durable by this.
+    pub const fn set_write_cache(&mut self, write_cache: bool) {
+        self.profile.volatile_cache = write_cache && !self.profile.read_only;
+    }
+
+    /// Returns how many bytes the file or device has now, whatever is served of it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn measure(&self) -> Result<u64, Errno> {
+        layout::size(self.file.file())
+    }
+
+    /// Returns whether a read found the end of the file before the end of the medium: somebody has cut it.
+    pub const fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Returns the error of the system behind the last failure, if there was one, and forgets it.
+    pub const fn take_error(&mut self) -> Option<Errno> {
+        self.last_error.take()
     }
 
     fn begin(&mut self, op: Op) -> Result<(), Failure> {
@@ -289,9 +321,13 @@ impl FileStore {
     /// Takes the result of one file operation; the job may go on with another.
     fn finish(&mut self, job: Job, result: Result<FileOutcome, FileError>) {
         let Job { id, work } = job;
+        if let Err(error) = &result {
+            self.last_error = Some(error.errno);
+        }
         match work {
             Work::Read { at, len } => {
                 let result = read_result(at, len, result);
+                self.cut |= matches!(result, Err(Failure { fault: Fault::Gone, at: Some(_) }));
                 self.complete(id, result);
             }
             Work::Write { at, stable, original, again, first_errno } => match result {
@@ -300,6 +336,10 @@ impl FileStore {
                     let fault = first_errno.map_or(Fault::NoSpace, fault::of_errno);
                     self.sync_failed = Some(fault);
                     self.complete(id, Err(fault.into()));
+                }
+                // The cache was switched off while it was under way.
+                Ok(FileOutcome::Wrote(_)) if !stable && !self.profile.volatile_cache => {
+                    self.changed(id, true)
                 }
                 Ok(FileOutcome::Wrote(data)) => {
                     drop(again);
@@ -364,9 +404,11 @@ impl FileStore {
 
     /// The storage of a range has changed; it may still have to be made durable.
     fn changed(&mut self, id: OpId, stable: bool) {
-        self.unsynced = true;
+        self.unsynced |= !planted::is(Bug::FilesForgetUnsynced);
         match self.sync_failed {
-            _ if !stable => self.complete(id, Ok(Outcome::Done(DataList::new()))),
+            _ if !stable && self.profile.volatile_cache => {
+                self.complete(id, Ok(Outcome::Done(DataList::new())));
+            }
             Some(fault) => self.complete(id, Err(fault.into())),
             None => self.sync(id),
         }

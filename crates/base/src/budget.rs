@@ -172,13 +172,19 @@ impl Budget {
         self.line.pop_front()
     }
 
-    fn has_line(&self) -> bool {
+    /// Returns whether somebody waits for room.
+    pub fn has_line(&self) -> bool {
         !self.line.is_empty() || !self.behind.is_empty()
     }
 
     /// Returns how much is taken.
     pub const fn used(&self) -> usize {
         self.used
+    }
+
+    /// Returns whether more than half of it is taken.
+    pub const fn is_short(&self) -> bool {
+        self.used > self.max / 2
     }
 
     /// Returns whether a session should not be encouraged to send more: memory is short, and it has some of it.

@@ -1,4 +1,5 @@
-//! Bugs planted on purpose, to see whether the simulator finds them: a judge that never finds anything proves nothing.
+//! Bugs planted on purpose, to see whether the simulator, the tests and the rigs find them: a judge that never finds anything
+//! proves nothing.
 //!
 //! Only a build with the feature `planted` can have them, and none has one unless `plant` was called. Everywhere else
 //! [`is`] is false at compile time, and nothing of this is left.
@@ -24,6 +25,10 @@ pub enum Bug {
     IgnoreFua,
     /// An aborted write may still reach the medium after later ones.
     ForgetFence,
+    /// iSCSI: Data-In that comes again is received over bytes that count, whether its digest is right or not.
+    LandOverCounted,
+    /// iSCSI: what came of a Data-Out sequence counts on after the buffer that had it is gone.
+    CountWithoutBuffer,
     /// HyperSCSI: a request that comes again is carried out again.
     FramesRunTwice,
     /// HyperSCSI: a frame with a wrong CRC is taken for good.
@@ -44,11 +49,29 @@ pub enum Bug {
     FramesReuseNumber,
     /// HyperSCSI: more is sent than the receiver has room for.
     FramesIgnoreLimit,
+    /// Files: a stable write is written without `RWF_DSYNC`.
+    FilesDropDsync,
+    /// Files: a flush is acknowledged without `fdatasync`.
+    FilesSkipFdatasync,
+    /// Files: a flush after nothing but deallocations and zeroing is acknowledged without `fdatasync`.
+    FilesForgetUnsynced,
+    /// A persistent reservation is in force before it is saved, and stays when it cannot be.
+    ReserveUnsaved,
+    /// Mode parameters are in force before they are saved, and stay when they cannot be.
+    SettingsUnsaved,
+    /// A PREEMPT AND ABORT that is aborted while it is saved removes the registrations and aborts no task.
+    SpareVictims,
+    /// Two changes of what is saved are computed from the same state.
+    SaveTogether,
+    /// Commands to a LUN that is removed are never answered.
+    RemovalForgetsCommands,
+    /// A LUN that means another disk after a reload than when it was opened is served.
+    RemapReachesOther,
 }
 
 impl Bug {
-    /// Every bug.
-    pub const ALL: [Self; 19] = [
+    /// Every bug that the simulator can show.
+    pub const ALL: &[Self] = &[
         Self::SkipHeaderDigest,
         Self::SkipDataDigest,
         Self::ExecuteTwice,
@@ -58,6 +81,8 @@ impl Bug {
         Self::FlushNothing,
         Self::IgnoreFua,
         Self::ForgetFence,
+        Self::LandOverCounted,
+        Self::CountWithoutBuffer,
         Self::FramesRunTwice,
         Self::FramesSkipCrc,
         Self::FramesForgetReplays,
@@ -70,9 +95,27 @@ impl Bug {
         Self::FramesIgnoreLimit,
     ];
 
+    /// Bugs of the code that reaches files and block devices, which only the loss of a machine's power can show.
+    pub const OF_FILES: &[Self] =
+        &[Self::FilesDropDsync, Self::FilesSkipFdatasync, Self::FilesForgetUnsynced];
+
+    /// Bugs of a logical unit that its own tests look for.
+    pub const OF_UNITS: &[Self] =
+        &[Self::ReserveUnsaved, Self::SettingsUnsaved, Self::SpareVictims, Self::SaveTogether];
+
+    /// Bugs of removing and remapping LUNs that the target's own tests look for.
+    pub const OF_REMOVAL: &[Self] = &[Self::RemovalForgetsCommands, Self::RemapReachesOther];
+
     /// Returns whether it is one of HyperSCSI, which worlds of other transports cannot show.
     pub const fn is_of_frames(self) -> bool {
-        self as u8 >= Self::FramesRunTwice as u8
+        self as u8 >= Self::FramesRunTwice as u8 && (self as u8) < Self::FilesDropDsync as u8
+    }
+
+    /// Finds a bug by the name that `Debug` prints.
+    #[cfg(feature = "planted")]
+    pub fn named(name: &str) -> Option<Self> {
+        let mut every = Self::ALL.iter().chain(Self::OF_FILES).chain(Self::OF_REMOVAL).copied();
+        every.find(|bug| alloc::format!("{bug:?}") == name)
     }
 }
 

@@ -57,7 +57,8 @@ pub fn answer(cdb: &Cdb, luns: &[Lun], data_in_len: u32) -> Answer {
     }
 }
 
-const NOT_SUPPORTED: Sense = Sense::illegal(Asc::LOGICAL_UNIT_NOT_SUPPORTED);
+/// LOGICAL UNIT NOT SUPPORTED.
+pub(crate) const NOT_SUPPORTED: Sense = Sense::illegal(Asc::LOGICAL_UNIT_NOT_SUPPORTED);
 
 /// PERIPHERAL QUALIFIER 011b, PERIPHERAL DEVICE TYPE 1Fh.
 const NO_UNIT: u8 = Qualifier::NOT_SUPPORTED.0 << 5 | DeviceType::UNKNOWN.0;

@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use base::buffer::DataList;
+use base::time::Duration;
 use base::units::{BlockSize, Blocks, Lba};
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
@@ -41,6 +42,9 @@ pub struct Nexus {
     pub target_port: RelativePort,
     /// What it may do with this unit.
     pub access: Access,
+    /// Whether its transport carries QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS RESET for it, as
+    /// iSCSI does from iSCSIProtocolLevel 2 on (RFC 7144).
+    pub newer_functions: bool,
     /// The units it may see, sorted by LUN: for REPORT LUNS and third-party copies. Replaced when the map changes.
     pub luns: Rc<[Lun]>,
 }
@@ -50,7 +54,8 @@ pub struct Nexus {
 pub enum Access {
     /// Everything.
     ReadWrite,
-    /// Nothing that changes the medium: such commands meet WRITE PROTECTED.
+    /// Nothing that changes what another nexus meets: such commands meet WRITE PROTECTED, and resets of the unit are
+    /// rejected.
     ReadOnly,
 }
 
@@ -200,6 +205,8 @@ pub enum ManageFunction {
     ClearAca,
     /// Reset this unit.
     LogicalUnitReset,
+    /// Reset this unit as part of its target.
+    TargetReset,
     /// I_T nexus reset: the effects of a nexus loss, the nexus stays.
     NexusReset,
     /// Tell whether one task is in the task set.
@@ -361,8 +368,12 @@ pub struct UnitConfig {
     pub write_cache: bool,
     /// What it claims of what it can.
     pub claims: Claims,
-    /// How many tasks its task set holds before TASK SET FULL.
+    /// How tasks of several nexuses stand to each other.
+    pub tasks: TaskRules,
+    /// How many tasks the unit holds before TASK SET FULL.
     pub task_set_max: u16,
+    /// How long one operation of the medium may take before its command fails; `None` for as long as it wants.
+    pub io_timeout: Option<Duration>,
     /// The longest single transfer in blocks (VPD B0h MAXIMUM TRANSFER LENGTH). With less than [`PEER_TRANSFER_MAX`] bytes
     /// a unit cannot take part in every copy.
     pub transfer_blocks_max: u32,
@@ -370,16 +381,41 @@ pub struct UnitConfig {
     pub ports: Rc<[TargetPort]>,
 }
 
+/// How tasks of several nexuses stand to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskRules {
+    /// Whether every nexus has a task set of its own (TST 001b). Otherwise there is one for all (TST 000b), and one nexus
+    /// that sends an ORDERED command and not its data stops every other.
+    pub nexus_task_sets: bool,
+    /// Whether a task that another nexus aborts ends with TASK ABORTED (TAS). Otherwise its initiator hears nothing but a
+    /// unit attention with its next command.
+    pub task_aborted_status: bool,
+}
+
+impl TaskRules {
+    /// One task set for all, and no TASK ABORTED: what disks of one initiator do.
+    pub const SHARED: Self = Self { nexus_task_sets: false, task_aborted_status: false };
+}
+
+impl Default for TaskRules {
+    /// Both.
+    fn default() -> Self {
+        Self { nexus_task_sets: true, task_aborted_status: true }
+    }
+}
+
 /// What a unit claims of what it can, for initiators that want less of it. What is not claimed is not done either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claims {
     /// The standards it is of.
     pub level: Level,
-    /// Whether unmapped blocks read as zeros (LBPRZ), where those of the medium do. Where they need not, nothing is
-    /// anchored either, since an anchored block is one that reads as zeros and keeps its storage.
+    /// Whether unmapped blocks read as zeros (LBPRZ), where those of the medium do.
     pub unmapped_zeros: bool,
     /// Whether WRITE SAME of no blocks goes to the end of the medium (WSNZ clear).
     pub write_same_to_end: bool,
+    /// MEDIUM ROTATION RATE: 0 for not reported, 1 for a disk that does not turn, else turns per minute. `None` for what the
+    /// medium is.
+    pub rotation_rate: Option<u16>,
     /// MAXIMUM COMPARE AND WRITE LENGTH in blocks, where memory allows so many; at least 1.
     pub compare_and_write_max: u8,
 }
@@ -391,6 +427,7 @@ impl Default for Claims {
             level: Level::Spc4,
             unmapped_zeros: true,
             write_same_to_end: true,
+            rotation_rate: None,
             compare_and_write_max: u8::MAX,
         }
     }

@@ -9,16 +9,26 @@ use store::contract::{Failure, Fault};
 pub(crate) enum Doing {
     /// To read.
     Reading,
+    /// To read for a command that verifies.
+    Verifying,
     /// To write, or to free.
     Writing,
 }
+
+/// What an operation of the medium that took longer than the unit's time limit becomes.
+///
+/// ABORTED COMMAND, because the command may well succeed when it is sent again, and initiators do that: Linux retries it at
+/// once, several times, and dm-multipath tries another path then. HARDWARE ERROR would end it for good, on every path, and
+/// make file systems read-only for a medium that was away for a minute. COMMAND TIMEOUT DURING PROCESSING is taken by Linux
+/// for a command duration limit, which is not retried either.
+pub(crate) const TIMED_OUT: Sense = Sense::new(SenseKey::ABORTED_COMMAND, Asc::TIMEOUT_ON_LOGICAL_UNIT);
 
 /// Returns the sense data for a failure. `at` is where the operation started, for media that cannot tell the block.
 pub(crate) fn sense_of(failure: Failure, doing: Doing, at: Option<u64>, block: BlockSize) -> Sense {
     let lba = failure.at.or(at).map(|at| at >> block.shift());
     let at_block = |sense: Sense| lba.map_or(sense, |lba| sense.with_information(lba));
     match (failure.fault, doing) {
-        (Fault::Medium, Doing::Reading) => {
+        (Fault::Medium, Doing::Reading | Doing::Verifying) => {
             at_block(Sense::new(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR))
         }
         (Fault::Medium, Doing::Writing) => at_block(Sense::new(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR)),
@@ -26,14 +36,17 @@ pub(crate) fn sense_of(failure: Failure, doing: Doing, at: Option<u64>, block: B
             at_block(Sense::new(SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT))
         }
         (Fault::ReadOnly, _) => Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED),
-        (Fault::Gone, _) => Sense::new(SenseKey::NOT_READY, Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION),
+        (Fault::Gone | Fault::Refused, _) => {
+            Sense::new(SenseKey::NOT_READY, Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION)
+        }
         (Fault::OutOfRange, _) => at_block(Sense::illegal(Asc::LBA_OUT_OF_RANGE)),
         (Fault::Unsupported, _) => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
         // A medium beyond another network: whoever holds it there is no nexus of ours.
         (Fault::Reserved | Fault::Forbidden, _) => {
             Sense::new(SenseKey::DATA_PROTECT, Asc::ACCESS_DENIED_NO_ACCESS_RIGHTS)
         }
-        (Fault::Busy | Fault::Aborted, _) => Sense::new(SenseKey::ABORTED_COMMAND, Asc::NONE),
+        (Fault::Busy, _) => TIMED_OUT,
+        (Fault::Aborted, _) => Sense::new(SenseKey::ABORTED_COMMAND, Asc::NONE),
         (Fault::Hardware | Fault::Bug, _) => {
             Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE)
         }

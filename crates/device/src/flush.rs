@@ -1,10 +1,10 @@
 //! Making what was acknowledged durable, honestly.
 
 use base::planted::{self, Bug};
-use scsi::sense::{Asc, Sense, SenseKey};
+use scsi::sense::Sense;
 use store::contract::{Failure, OpAction, Outcome};
 
-use crate::server::Core;
+use crate::server::{Core, LOST_WRITES};
 use crate::task::TaskInfo;
 use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
@@ -39,7 +39,7 @@ impl Core {
     /// The sense data to answer with.
     pub(crate) fn flushed(&mut self, result: Result<Outcome, Failure>) -> Result<(), Sense> {
         self.flushed_since(result)?;
-        if self.can_vouch() { Ok(()) } else { Err(Sense::new(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR)) }
+        if self.can_vouch() { Ok(()) } else { Err(LOST_WRITES) }
     }
 
     /// Judges a flush that is only to vouch for writes of the same task: an older failure does not concern them.

@@ -29,6 +29,7 @@ mod removal;
 mod report_luns;
 mod reserve;
 pub mod saved;
+mod saving;
 mod sbc;
 mod scratch;
 mod self_test;

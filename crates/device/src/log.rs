@@ -1,6 +1,7 @@
 //! Log pages (SPC-5 §7.3): what a unit has counted and found.
 //!
-//! Only what is really known is told: there is no thermometer here, and no medium scan.
+//! Only what is really known is told: there is no thermometer here, no medium scan, and nothing that a medium corrects by
+//! itself.
 
 use alloc::vec::Vec;
 
@@ -31,6 +32,8 @@ pub(crate) struct LogFacts<'a> {
     pub(crate) self_tests: &'a SelfTestResults,
     /// The storage of a thin unit.
     pub(crate) storage: Option<Storage>,
+    /// For how many minutes the unit has been there.
+    pub(crate) powered_on_minutes: u32,
 }
 
 /// How much storage a thin unit takes and could take, in threshold sets (SBC-4 §6.4.5).
@@ -55,6 +58,27 @@ pub(crate) struct Statistics {
     pub(crate) blocks_received: u64,
     /// Blocks that went to initiators.
     pub(crate) blocks_transmitted: u64,
+    /// Bytes of commands that read.
+    pub(crate) read_bytes: u64,
+    /// Bytes of commands that wrote.
+    pub(crate) written_bytes: u64,
+    /// Errors of the medium.
+    pub(crate) errors: ErrorCounts,
+    /// For how many milliseconds there was nothing to do.
+    pub(crate) idle_ms: u64,
+}
+
+/// Errors of the medium, none of which is corrected, and what is counted nowhere else of the commands that can meet one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ErrorCounts {
+    /// Of commands that read.
+    pub(crate) reading: u64,
+    /// Of commands that write.
+    pub(crate) writing: u64,
+    /// Of commands that verify.
+    pub(crate) verifying: u64,
+    /// Bytes of commands that verify.
+    pub(crate) verified_bytes: u64,
 }
 
 /// Cumulative values: the only ones that our parameters have.
@@ -63,8 +87,14 @@ const CUMULATIVE: u8 = 0b01;
 /// The pages of a unit, ascending.
 fn pages(facts: LogFacts<'_>) -> Vec<u8> {
     let storage = facts.storage.map(|_| page::LOGICAL_BLOCK_PROVISIONING);
-    let rest = [page::SELF_TEST_RESULTS, page::GENERAL_STATISTICS, page::INFORMATIONAL_EXCEPTIONS];
-    [page::SUPPORTED_PAGES].into_iter().chain(storage).chain(rest).collect()
+    let errors = [page::WRITE_ERROR_COUNTERS, page::READ_ERROR_COUNTERS, page::VERIFY_ERROR_COUNTERS];
+    let rest = [
+        page::SELF_TEST_RESULTS,
+        page::BACKGROUND_SCAN,
+        page::GENERAL_STATISTICS,
+        page::INFORMATIONAL_EXCEPTIONS,
+    ];
+    [page::SUPPORTED_PAGES].into_iter().chain(errors).chain(storage).chain(rest).collect()
 }
 
 /// Answers LOG SENSE.
@@ -86,7 +116,17 @@ pub(crate) fn sense(request: LogRequest, facts: LogFacts<'_>) -> Result<Vec<u8>,
     let parameters = match request.code {
         page::LOGICAL_BLOCK_PROVISIONING => facts.storage.map_or_else(Vec::new, Storage::parameters),
         page::SELF_TEST_RESULTS => facts.self_tests.parameters(),
-        page::GENERAL_STATISTICS => Vec::from([facts.statistics.parameter()]),
+        page::WRITE_ERROR_COUNTERS => {
+            error_counters(facts.statistics.written_bytes, facts.statistics.errors.writing)
+        }
+        page::READ_ERROR_COUNTERS => {
+            error_counters(facts.statistics.read_bytes, facts.statistics.errors.reading)
+        }
+        page::VERIFY_ERROR_COUNTERS => {
+            error_counters(facts.statistics.errors.verified_bytes, facts.statistics.errors.verifying)
+        }
+        page::BACKGROUND_SCAN => Vec::from([background_scan(facts.powered_on_minutes)]),
+        page::GENERAL_STATISTICS => facts.statistics.parameters(),
         page::INFORMATIONAL_EXCEPTIONS => Vec::from([NOTHING_WRONG.parameter()]),
         _ => return Ok(supported(&pages, lists_subpages)),
     };
@@ -110,6 +150,24 @@ fn supported(pages: &[u8], with_subpages: bool) -> Vec<u8> {
     }
 }
 
+/// The parameters of an error counter page (SPC-5 §7.3.5, §7.3.17, §7.3.20): errors corrected without and with delay,
+/// repetitions, errors corrected, runs of the correction algorithm, bytes processed, errors that were not corrected.
+fn error_counters(bytes: u64, uncorrected: u64) -> Vec<Parameter> {
+    let counts = [0, 0, 0, 0, 0, bytes, uncorrected];
+    let parameter = |(code, count): (u16, u64)| Parameter {
+        code,
+        control: control::COUNTER,
+        value: Vec::from(count.to_be_bytes()),
+    };
+    (0..).zip(counts).map(parameter).collect()
+}
+
+/// Parameter 0000h of the background scan page (SBC-4 §6.4.2): minutes of power on, and that no scan is or was active.
+fn background_scan(powered_on_minutes: u32) -> Parameter {
+    let value = [&powered_on_minutes.to_be_bytes()[..], &[0; 8]].concat();
+    Parameter { code: 0, control: control::BINARY_LIST, value }
+}
+
 impl Storage {
     fn parameters(self) -> Vec<Parameter> {
         // SCOPE: 1 dedicated to the unit, 2 not dedicated to any.
@@ -123,8 +181,9 @@ impl Storage {
 }
 
 impl Statistics {
-    /// Parameter 0001h of the general statistics page (SPC-5 §7.3.10). Processing intervals are not measured.
-    fn parameter(self) -> Parameter {
+    /// The general statistics page (SPC-5 §7.3.10): statistics, of which processing intervals are not measured; idle time,
+    /// counted in time intervals; and the length of these, 1 × 10⁻³ s.
+    fn parameters(self) -> Vec<Parameter> {
         let counts = [
             self.read_commands,
             self.write_commands,
@@ -135,8 +194,11 @@ impl Statistics {
             0,
             0,
         ];
-        let value = counts.iter().flat_map(|count| count.to_be_bytes()).collect();
-        Parameter { code: 1, control: control::BINARY_LIST, value }
+        let statistics = counts.iter().flat_map(|count| count.to_be_bytes()).collect();
+        let idle = Vec::from(self.idle_ms.to_be_bytes());
+        let interval = Vec::from([0, 0, 0, 3, 0, 0, 0, 1]);
+        let parameter = |code, value| Parameter { code, control: control::BINARY_LIST, value };
+        Vec::from([parameter(1, statistics), parameter(2, idle), parameter(3, interval)])
     }
 
     /// What was counted after `earlier`.
@@ -146,6 +208,21 @@ impl Statistics {
             write_commands: self.write_commands.saturating_sub(earlier.write_commands),
             blocks_received: self.blocks_received.saturating_sub(earlier.blocks_received),
             blocks_transmitted: self.blocks_transmitted.saturating_sub(earlier.blocks_transmitted),
+            read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(earlier.written_bytes),
+            errors: self.errors.since(earlier.errors),
+            idle_ms: self.idle_ms.saturating_sub(earlier.idle_ms),
+        }
+    }
+}
+
+impl ErrorCounts {
+    const fn since(self, earlier: Self) -> Self {
+        Self {
+            reading: self.reading.saturating_sub(earlier.reading),
+            writing: self.writing.saturating_sub(earlier.writing),
+            verifying: self.verifying.saturating_sub(earlier.verifying),
+            verified_bytes: self.verified_bytes.saturating_sub(earlier.verified_bytes),
         }
     }
 }
@@ -167,27 +244,40 @@ mod tests {
     use super::*;
     use crate::self_test::{Outcome, SelfTestCode};
 
-    const STATISTICS: Statistics =
-        Statistics { read_commands: 1, write_commands: 2, blocks_received: 3, blocks_transmitted: 0x0405 };
+    const STATISTICS: Statistics = Statistics {
+        read_commands: 1,
+        write_commands: 2,
+        blocks_received: 3,
+        blocks_transmitted: 0x0405,
+        read_bytes: 0x0607,
+        written_bytes: 0x0809,
+        errors: ErrorCounts { reading: 5, writing: 6, verifying: 7, verified_bytes: 0x0a0b },
+        idle_ms: 0x0c0d,
+    };
+
+    fn facts(self_tests: &SelfTestResults, storage: Option<Storage>) -> LogFacts<'_> {
+        LogFacts { statistics: STATISTICS, self_tests, storage, powered_on_minutes: 0x0102_0304 }
+    }
 
     fn ask(code: u8, subpage: u8, pointer: u16) -> Result<Vec<u8>, Sense> {
         let mut self_tests = SelfTestResults::default();
         self_tests.record(SelfTestCode::BackgroundShort, Outcome::Passed, 7);
         let request = LogRequest { page_control: CUMULATIVE, code, subpage, pointer };
         let storage = Some(Storage { available: 0x0102_0304, used: 5, dedicated: false });
-        sense(request, LogFacts { statistics: STATISTICS, self_tests: &self_tests, storage })
+        sense(request, facts(&self_tests, storage))
     }
 
     #[test]
     fn the_pages_that_are_listed_exist() {
         let list = ask(0, 0, 0).unwrap();
-        assert_eq!(list, [0x80, 0, 0, 5, 0x00, 0x0c, 0x10, 0x19, 0x2f]);
+        assert_eq!(list, [0x80, 0, 0, 9, 0x00, 0x02, 0x03, 0x05, 0x0c, 0x10, 0x15, 0x19, 0x2f]);
         for code in 0..0x40 {
             assert_eq!(ask(code, 0, 0).is_ok(), list[4..].contains(&code), "{code:02x}");
         }
         let with_subpages = ask(0, 0xff, 0).unwrap();
-        assert_eq!(with_subpages[..4], [0xc0, 0xff, 0, 12]);
-        assert_eq!(with_subpages[4..], [0, 0, 0, 0xff, 0x0c, 0, 0x10, 0, 0x19, 0, 0x2f, 0]);
+        assert_eq!(with_subpages[..8], [0xc0, 0xff, 0, 20, 0, 0, 0, 0xff]);
+        assert_eq!(with_subpages[8..16], [2, 0, 3, 0, 5, 0, 0x0c, 0]);
+        assert_eq!(with_subpages[16..], [0x10, 0, 0x15, 0, 0x19, 0, 0x2f, 0]);
     }
 
     #[test]
@@ -197,7 +287,7 @@ mod tests {
         assert_eq!(ask(0x2f, 0xff, 0), Err(Sense::invalid_cdb(3, None)));
         assert_eq!(ask(0x2f, 0, 1), Err(Sense::invalid_cdb(5, None)));
         let self_tests = SelfTestResults::default();
-        let facts = LogFacts { statistics: STATISTICS, self_tests: &self_tests, storage: None };
+        let facts = facts(&self_tests, None);
         let request = LogRequest { page_control: CUMULATIVE, code: 0x0c, subpage: 0, pointer: 0 };
         assert_eq!(sense(request, facts), Err(Sense::invalid_cdb(2, Some(5))));
         for page_control in [0, 2, 3] {
@@ -222,10 +312,36 @@ mod tests {
     #[test]
     fn statistics_are_eight_counters() {
         let page = ask(0x19, 0, 0).unwrap();
-        assert_eq!(page[..8], [0x99, 0, 0, 68, 0, 1, 0x23, 64]);
+        assert_eq!(page[..8], [0x99, 0, 0, 92, 0, 1, 0x23, 64]);
         assert_eq!(page[8..40], [1, 2, 3, 0x0405_u64].map(u64::to_be_bytes).concat());
-        assert_eq!(page[40..], [0; 32]);
+        assert_eq!(page[40..72], [0; 32]);
+        assert_eq!(page[72..84], [0, 2, 0x23, 8, 0, 0, 0, 0, 0, 0, 0x0c, 0x0d]);
+        assert_eq!(page[84..], [0, 3, 0x23, 8, 0, 0, 0, 3, 0, 0, 0, 1]);
+        assert_eq!(ask(0x19, 0, 4), Err(Sense::invalid_cdb(5, None)));
         assert_eq!(STATISTICS.since(STATISTICS), Statistics::default());
+    }
+
+    #[test]
+    fn errors_are_counted_by_what_the_commands_do() {
+        for (code, bytes, errors) in [(0x02, 0x0809_u64, 6_u64), (0x03, 0x0607, 5), (0x05, 0x0a0b, 7)] {
+            let page = ask(code, 0, 0).unwrap();
+            assert_eq!(page[..8], [0x80 | code, 0, 0, 84, 0, 0, 0x20, 8]);
+            assert!(
+                (0..5_u8)
+                    .all(|at| page[4 + 12 * usize::from(at)..][..12]
+                        == [0, at, 0x20, 8, 0, 0, 0, 0, 0, 0, 0, 0])
+            );
+            assert_eq!(page[64..76], [&[0, 5, 0x20, 8][..], &bytes.to_be_bytes()].concat());
+            assert_eq!(page[76..], [&[0, 6, 0x20, 8][..], &errors.to_be_bytes()].concat());
+        }
+    }
+
+    #[test]
+    fn no_background_scan_is_told_as_such() {
+        assert_eq!(
+            ask(0x15, 0, 0).unwrap(),
+            [0x95, 0, 0, 16, 0, 0, 0x23, 12, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
     }
 
     #[test]

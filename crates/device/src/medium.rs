@@ -1,14 +1,29 @@
 //! The medium as handlers use it: operations with an owner and a tag, held back where an exclusive range forbids them.
 
+mod under_way;
+
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use base::buffer::{DataList, Pool};
+use base::time::{Duration, Instant};
 use store::Store;
-use store::contract::{Failure, Op, OpAction, OpId, Outcome, Profile, Space};
+use store::contract::{Durability, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Space};
 
-use crate::range_lock::{ByteRange, RangeLocks, Waiter, Want};
+use crate::range_lock::{ByteRange, RangeLocks, Touch, Waiter, Want};
 use crate::task::TaskId;
+use under_way::UnderWay;
+
+/// How many abandoned operations, and how many bytes in buffers of theirs, a unit holds before it refuses commands that
+/// use the medium. An abandoned operation has left every budget of the sessions; a medium that hangs for ever must not
+/// collect the buffers of one command after another.
+const ABANDONED_MAX: usize = 128;
+const ABANDONED_BYTES_MAX: u64 = 64 << 20;
+
+/// Deallocating and zeroing are one operation for a range of any length. For every whole piece of this many bytes, such an
+/// operation has the time limit once more (70 MB/s with the default limit, slower than any disk in use).
+const BULK_PIECE_SHIFT: u32 = 32;
 
 /// The medium of a unit, and what is under way on it.
 pub(crate) struct MediumAccess {
@@ -17,12 +32,29 @@ pub(crate) struct MediumAccess {
     free: Vec<u32>,
     locks: RangeLocks<Op>,
     pool: Pool,
+    /// Counts the calls of [`Self::drain_mark`].
+    epoch: u32,
+    /// Operations whose owners are told of a failure although the medium has not ended them.
+    expired: VecDeque<Ended>,
+    /// How many operations the medium has, abandoned ones included.
+    busy: usize,
+    /// Those of them that are not abandoned.
+    under_way: UnderWay,
+    /// Whether something has changed since [`Self::grant`] last let nobody through.
+    may_grant: bool,
+    abandoned: usize,
+    abandoned_bytes: u64,
+    expired_ever: u64,
+    /// Whether an abandoned flush failed since somebody asked.
+    late_flush_failed: bool,
 }
 
 /// An operation that ended.
 pub(crate) struct Ended {
     pub(crate) owner: TaskId,
     pub(crate) tag: u32,
+    /// Whether it was a flush.
+    pub(crate) flushes: bool,
     pub(crate) result: Result<Outcome, Failure>,
 }
 
@@ -46,6 +78,8 @@ enum State {
     /// Waits for an exclusive range to go.
     HeldBack(Owned),
     UnderWay(Owned),
+    /// Under way, and nobody waits for it. It keeps its buffers, and its range if it changes the medium.
+    Abandoned(Owned),
 }
 
 #[derive(Clone, Copy)]
@@ -53,13 +87,45 @@ struct Owned {
     owner: TaskId,
     tag: u32,
     range: ByteRange,
+    touch: Touch,
     changes: bool,
+    /// Of a change that may be acknowledged before it is durable, when it was submitted.
+    cached_since: Option<u32>,
+    flushes: bool,
+    /// How many bytes it holds in buffers.
+    held_bytes: u64,
+    /// When it was asked for.
+    since: Instant,
+}
+
+impl Owned {
+    /// Returns when it has taken too long.
+    fn expires(&self, limit: Duration) -> Instant {
+        let len = if self.held_bytes == 0 { self.range.end.saturating_sub(self.range.start) } else { 0 };
+        let times = u32::try_from(len >> BULK_PIECE_SHIFT).unwrap_or(u32::MAX).saturating_add(1);
+        self.since.after(limit.saturating_mul(times))
+    }
 }
 
 impl MediumAccess {
     /// Takes charge of a medium.
     pub(crate) const fn new(store: Box<dyn Store>, pool: Pool) -> Self {
-        Self { store, slots: Vec::new(), free: Vec::new(), locks: RangeLocks::new(), pool }
+        Self {
+            store,
+            slots: Vec::new(),
+            free: Vec::new(),
+            locks: RangeLocks::new(),
+            pool,
+            expired: VecDeque::new(),
+            busy: 0,
+            under_way: UnderWay::new(),
+            may_grant: false,
+            abandoned: 0,
+            abandoned_bytes: 0,
+            expired_ever: 0,
+            late_flush_failed: false,
+            epoch: 0,
+        }
     }
 
     /// Returns what the medium is now.
@@ -73,16 +139,139 @@ impl MediumAccess {
     }
 
     /// Starts an operation, or queues it behind the exclusive range that forbids it.
-    pub(crate) fn submit(&mut self, owner: TaskId, tag: u32, action: OpAction) {
+    pub(crate) fn submit(&mut self, now: Instant, owner: TaskId, tag: u32, action: OpAction) {
         let range = range_of(&action);
-        let owned = Owned { owner, tag, range, changes: !matches!(action, OpAction::Read { .. }) };
-        if self.locks.admits(owner, range) {
+        let owned = Owned {
+            owner,
+            tag,
+            range,
+            touch: touch_of(&action),
+            changes: !matches!(action, OpAction::Read { .. }),
+            cached_since: is_cached(&action).then_some(self.epoch),
+            flushes: matches!(action, OpAction::Flush),
+            held_bytes: held_bytes(&action),
+            since: now,
+        };
+        let touch = owned.touch;
+        if self.locks.admits(owner, range, touch)
+            && (!self.under_way.clashes(range, touch) || self.locks.holds(owner))
+        {
             let id = self.register(State::UnderWay(owned));
+            self.busy += 1;
+            self.under_way.begin(slot_of(id), range, touch);
             self.store.submit(Op { id, action });
         } else {
             let id = self.register(State::HeldBack(owned));
-            self.locks.wait(owner, range, Want::Plain(Op { id, action }));
+            self.may_grant = true;
+            self.locks.wait(now, owner, range, Want::Plain(Op { id, action }, touch));
         }
+    }
+
+    /// Returns whether the medium has ended everything that it was asked for.
+    pub(crate) const fn is_quiet(&self) -> bool {
+        self.busy == 0
+    }
+
+    /// Returns whether an owner waits for the medium.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.busy > self.abandoned || self.locks.has_waiters()
+    }
+
+    /// Returns whether so much is abandoned that no more may be asked of the medium.
+    pub(crate) const fn is_clogged(&self) -> bool {
+        self.abandoned >= ABANDONED_MAX || self.abandoned_bytes >= ABANDONED_BYTES_MAX
+    }
+
+    /// Returns whether a flush failed whose owner was gone or had been told of a timeout, and forgets it.
+    pub(crate) const fn take_late_flush_failure(&mut self) -> bool {
+        core::mem::replace(&mut self.late_flush_failed, false)
+    }
+
+    /// Returns when the first of what is awaited now will have taken too long.
+    pub(crate) fn next_expiry(&self, limit: Duration) -> Option<Instant> {
+        let operations = self.slots.iter().filter_map(|slot| slot.awaited()).map(|op| op.expires(limit));
+        operations.chain(self.awaited_ranges().map(|(_, since)| since.after(limit))).min()
+    }
+
+    /// Returns who waits for an exclusive range, and since when. The unit's own work on the medium may wait for ever.
+    fn awaited_ranges(&self) -> impl Iterator<Item = (TaskId, Instant)> {
+        self.locks.waiting_exclusive().filter(|(owner, _)| *owner != TaskId::BACKGROUND)
+    }
+
+    /// Ends what has taken longer than `limit` for its owner: operations end with [`Fault::Busy`], and the returned tasks
+    /// wait for an exclusive range no longer. The medium goes on with what it has.
+    pub(crate) fn expire(&mut self, now: Instant, limit: Duration) -> Vec<TaskId> {
+        let late = |(at, slot): (usize, &Slot)| {
+            let op = slot.awaited().filter(|op| op.expires(limit) <= now)?;
+            Some((at, slot.generation, op))
+        };
+        let late: Vec<_> = self.slots.iter().enumerate().filter_map(late).collect();
+        for (at, generation, op) in late {
+            let Owned { owner, tag, flushes, .. } = op;
+            let Ok(index) = u32::try_from(at) else { continue };
+            let id = OpId(u64::from(generation) << 32 | u64::from(index));
+            if matches!(self.slots.get(at).map(|slot| slot.state), Some(State::HeldBack(_))) {
+                if let Some(op) = self.locks.take_plain(|waiting| waiting.id == id) {
+                    self.drop_unstarted(op);
+                }
+            } else {
+                self.abandon_slot(index, op);
+            }
+            self.expired_ever = self.expired_ever.saturating_add(1);
+            self.expired.push_back(Ended { owner, tag, flushes, result: Err(Fault::Busy.into()) });
+        }
+        let late = self.awaited_ranges().filter(|(_, since)| since.after(limit) <= now);
+        late.map(|(owner, _)| owner).collect()
+    }
+
+    /// Returns how many operations took too long so far.
+    pub(crate) const fn expired_ever(&self) -> u64 {
+        self.expired_ever
+    }
+
+    /// Lets nobody wait any more for the operations of `owner` that are under way. What they change stays closed to everybody
+    /// until the medium has ended them, so that no later write is overtaken.
+    pub(crate) fn abandon(&mut self, owner: TaskId) {
+        for at in 0..self.slots.len() {
+            if let Some(State::UnderWay(op)) = self.slots.get(at).map(|slot| slot.state)
+                && op.owner == owner
+                && let Ok(index) = u32::try_from(at)
+            {
+                self.abandon_slot(index, op);
+            }
+        }
+        self.expired.retain(|ended| ended.owner != owner);
+    }
+
+    fn abandon_slot(&mut self, index: u32, op: Owned) {
+        if op.changes {
+            self.locks.hold(TaskId::abandoned(index), op.range);
+        }
+        self.under_way.end(index);
+        self.may_grant = true;
+        self.abandoned += 1;
+        self.abandoned_bytes = self.abandoned_bytes.saturating_add(op.held_bytes);
+        if let Some(slot) = self.slots.get_mut(to_usize(index)) {
+            slot.state = State::Abandoned(op);
+        }
+    }
+
+    /// Returns a mark behind every operation submitted so far, for [`Self::has_drained`].
+    pub(crate) const fn drain_mark(&mut self) -> u32 {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch
+    }
+
+    /// Returns whether no change that was submitted before `mark`, and may be acknowledged before it is durable, is under
+    /// way or held back.
+    pub(crate) fn has_drained(&self, mark: u32) -> bool {
+        self.slots.iter().all(|slot| match slot.state {
+            // An abandoned operation was not acknowledged.
+            State::Free | State::Abandoned(_) => true,
+            State::HeldBack(op) | State::UnderWay(op) => {
+                op.cached_since.is_none_or(|since| mark.wrapping_sub(since).cast_signed() <= 0)
+            }
+        })
     }
 
     /// Returns the ranges of the changes that wait for an exclusive range to go.
@@ -91,13 +280,15 @@ impl MediumAccess {
     }
 
     /// Asks for an exclusive range. [`Self::grant`] tells when it is held.
-    pub(crate) fn lock(&mut self, owner: TaskId, range: ByteRange) {
-        self.locks.wait(owner, range, Want::Exclusive);
+    pub(crate) fn lock(&mut self, now: Instant, owner: TaskId, range: ByteRange) {
+        self.may_grant = true;
+        self.locks.wait(now, owner, range, Want::Exclusive);
     }
 
     /// Releases every exclusive range of `owner`.
     pub(crate) fn unlock(&mut self, owner: TaskId) {
         if !self.locks.is_idle() {
+            self.may_grant = true;
             self.locks.release(owner);
         }
     }
@@ -117,21 +308,28 @@ impl MediumAccess {
 
     /// Lets through the next who has waited long enough. Call again until it gives `None`.
     pub(crate) fn grant(&mut self) -> Option<Granted> {
-        if !self.locks.has_waiters() {
+        if !self.may_grant || !self.locks.has_waiters() {
             return None;
         }
-        let slots = &self.slots;
-        let busy = |range: ByteRange| {
-            slots.iter().any(|slot| matches!(slot.state, State::UnderWay(op) if op.range.overlaps(range)))
+        let under_way = &self.under_way;
+        // What is abandoned and changes its range holds it.
+        let busy = |range: ByteRange, touch: Option<Touch>| {
+            touch.map_or_else(|| under_way.touches(range), |touch| under_way.clashes(range, touch))
         };
-        match self.locks.next(busy)? {
+        let Some(waiter) = self.locks.next(busy) else {
+            self.may_grant = false;
+            return None;
+        };
+        match waiter {
             Waiter { owner, want: Want::Exclusive, .. } => Some(Granted::Exclusive(owner)),
-            Waiter { want: Want::Plain(op), .. } => {
+            Waiter { want: Want::Plain(op, touch), range, .. } => {
                 if let Some(slot) = self.slot_mut(op.id)
                     && let State::HeldBack(owned) = slot.state
                 {
                     slot.state = State::UnderWay(owned);
                 }
+                self.busy += 1;
+                self.under_way.begin(slot_of(op.id), range, touch);
                 self.store.submit(op);
                 Some(Granted::Operation)
             }
@@ -140,12 +338,39 @@ impl MediumAccess {
 
     /// Returns the next operation that ended.
     pub(crate) fn poll(&mut self) -> Option<Ended> {
+        if let Some(ended) = self.expired.pop_front() {
+            return Some(ended);
+        }
         loop {
             let completion = self.store.poll()?;
             let Some(slot) = self.slot_mut(completion.id) else { continue };
-            let State::UnderWay(Owned { owner, tag, .. }) = slot.state else { continue };
-            self.release_slot(completion.id);
-            return Some(Ended { owner, tag, result: completion.result });
+            match slot.state {
+                State::UnderWay(Owned { owner, tag, flushes, .. }) => {
+                    self.busy -= 1;
+                    self.under_way.end(slot_of(completion.id));
+                    self.may_grant = true;
+                    self.release_slot(completion.id);
+                    return Some(Ended { owner, tag, flushes, result: completion.result });
+                }
+                State::Abandoned(op) => {
+                    self.busy -= 1;
+                    self.release_slot(completion.id);
+                    self.late(completion.id, op, completion.result);
+                }
+                State::Free | State::HeldBack(_) => {}
+            }
+        }
+    }
+
+    /// Takes the end of an operation for which nobody waits.
+    fn late(&mut self, id: OpId, op: Owned, result: Result<Outcome, Failure>) {
+        self.abandoned -= 1;
+        self.abandoned_bytes = self.abandoned_bytes.saturating_sub(op.held_bytes);
+        self.unlock(TaskId::abandoned(slot_of(id)));
+        self.late_flush_failed |=
+            op.flushes && result.as_ref().is_err_and(|failure| failure.fault != Fault::Refused);
+        if let Ok(Outcome::Data(data) | Outcome::Done(data)) = result {
+            self.recycle(data);
         }
     }
 
@@ -155,15 +380,19 @@ impl MediumAccess {
             return 0;
         }
         let mut dropped = Vec::new();
+        self.may_grant = true;
         self.locks.forget(owner, |op| dropped.push(op));
         let count = u32::try_from(dropped.len()).unwrap_or(u32::MAX);
-        for op in dropped {
-            self.release_slot(op.id);
-            if let OpAction::Write { data, .. } = op.action {
-                self.recycle(data);
-            }
-        }
+        dropped.into_iter().for_each(|op| self.drop_unstarted(op));
         count
+    }
+
+    fn drop_unstarted(&mut self, op: Op) {
+        self.may_grant = true;
+        self.release_slot(op.id);
+        if let OpAction::Write { data, .. } = op.action {
+            self.recycle(data);
+        }
     }
 
     /// Gives the blocks of `data` back to the pool.
@@ -193,9 +422,34 @@ impl MediumAccess {
         if let Some(slot) = self.slot_mut(id) {
             slot.state = State::Free;
             slot.generation = slot.generation.wrapping_add(1);
-            self.free.push(u32::try_from(id.0 & 0xffff_ffff).unwrap_or(u32::MAX));
+            self.free.push(slot_of(id));
         }
     }
+}
+
+impl Slot {
+    /// Returns the operation if a task waits for it. The unit's own work on the medium has no time limit.
+    fn awaited(&self) -> Option<Owned> {
+        match self.state {
+            State::HeldBack(op) | State::UnderWay(op) if op.owner != TaskId::BACKGROUND => Some(op),
+            _ => None,
+        }
+    }
+}
+
+/// How many bytes an operation holds in buffers.
+fn held_bytes(action: &OpAction) -> u64 {
+    let len = match action {
+        OpAction::Read { len, .. } => *len,
+        OpAction::Write { data, .. } => data.len(),
+        _ => 0,
+    };
+    u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+/// The slot of an operation.
+fn slot_of(id: OpId) -> u32 {
+    u32::try_from(id.0 & 0xffff_ffff).unwrap_or(u32::MAX)
 }
 
 fn to_usize(index: u32) -> usize {
@@ -210,6 +464,26 @@ pub(crate) const fn changes(action: &OpAction) -> bool {
         | OpAction::WriteZeroes { .. }
         | OpAction::ForgetKey => true,
         OpAction::Read { .. } | OpAction::Flush | OpAction::Extents { .. } => false,
+    }
+}
+
+/// Whether an operation changes bytes and may be acknowledged before that is durable.
+const fn is_cached(action: &OpAction) -> bool {
+    match action {
+        OpAction::Write { durability, .. } | OpAction::WriteZeroes { durability, .. } => {
+            matches!(durability, Durability::Cached)
+        }
+        OpAction::Deallocate { .. } => true,
+        _ => false,
+    }
+}
+
+/// Returns how an operation touches its bytes.
+const fn touch_of(action: &OpAction) -> Touch {
+    match action {
+        OpAction::Read { .. } => Touch::Reads,
+        OpAction::Write { .. } => Touch::Writes,
+        _ => Touch::Other,
     }
 }
 

@@ -174,7 +174,7 @@ struct PageRow {
     len: usize,
     /// Bytes of the body that are the same whatever the settings.
     fixed: &'static [(usize, u8)],
-    /// The bits that are settings; MODE SELECT can change them and no others.
+    /// The bits that are settings.
     bits: &'static [Bit],
 }
 
@@ -184,7 +184,14 @@ struct Bit {
     byte: usize,
     mask: u8,
     get: fn(&Settings) -> bool,
-    set: fn(&mut Settings, bool),
+    set: Set,
+}
+
+/// Whether MODE SELECT can change a bit. It can change no others.
+enum Set {
+    To(fn(&mut Settings, bool)),
+    /// Only the configuration can.
+    Never,
 }
 
 impl PageRow {
@@ -202,7 +209,8 @@ impl PageRow {
     }
 
     fn changeable(&self) -> Vec<u8> {
-        self.body(self.bits.iter().map(|bit| (bit.byte, bit.mask)))
+        let changeable = self.bits.iter().filter(|bit| matches!(bit.set, Set::To(_)));
+        self.body(changeable.map(|bit| (bit.byte, bit.mask)))
     }
 
     fn body(&self, ones: impl Iterator<Item = (usize, u8)>) -> Vec<u8> {
@@ -217,7 +225,8 @@ impl PageRow {
 
     fn apply(&self, settings: &mut Settings, body: &[u8]) {
         for bit in self.bits {
-            (bit.set)(settings, body.get(bit.byte).is_some_and(|byte| byte & bit.mask != 0));
+            let Set::To(set) = bit.set else { continue };
+            set(settings, body.get(bit.byte).is_some_and(|byte| byte & bit.mask != 0));
         }
     }
 }
@@ -235,7 +244,7 @@ const PAGES: &[PageRow] = &[
             byte: 0,
             mask: 0x04,
             get: |settings| settings.write_cache,
-            set: |settings, on| settings.write_cache = on,
+            set: Set::To(|settings, on| settings.write_cache = on),
         }],
     },
     PageRow {
@@ -246,44 +255,46 @@ const PAGES: &[PageRow] = &[
         // reordered freely. EXTENDED SELF-TEST COMPLETION TIME: a second.
         fixed: &[(0, 0x02), (1, 0x10), (9, 1)],
         bits: &[
+            // TST 001b.
+            Bit { byte: 0, mask: 0x20, get: |settings| settings.nexus_task_sets, set: Set::Never },
             Bit {
                 byte: 0,
                 mask: 0x04,
                 get: |settings| settings.descriptor_sense,
-                set: |settings, on| settings.descriptor_sense = on,
+                set: Set::To(|settings, on| settings.descriptor_sense = on),
             },
             Bit {
                 byte: QERR_AT,
                 mask: 0x02,
                 get: |settings| settings.queue_error.aborts,
-                set: |settings, on| settings.queue_error.aborts = on,
+                set: Set::To(|settings, on| settings.queue_error.aborts = on),
             },
             Bit {
                 byte: QERR_AT,
                 mask: 0x04,
                 get: |settings| settings.queue_error.only_own,
-                set: |settings, on| settings.queue_error.only_own = on,
+                set: Set::To(|settings, on| settings.queue_error.only_own = on),
             },
             Bit {
                 byte: 2,
                 mask: 0x20,
                 get: |settings| settings.attention_interlock == AttentionInterlock::Kept,
-                set: |settings, on| {
+                set: Set::To(|settings, on| {
                     settings.attention_interlock =
                         if on { AttentionInterlock::Kept } else { AttentionInterlock::ClearedWhenReported };
-                },
+                }),
             },
             Bit {
                 byte: 2,
                 mask: 0x08,
                 get: |settings| settings.software_write_protect,
-                set: |settings, on| settings.software_write_protect = on,
+                set: Set::To(|settings, on| settings.software_write_protect = on),
             },
             Bit {
                 byte: 3,
                 mask: 0x40,
                 get: |settings| settings.task_aborted_status,
-                set: |settings, on| settings.task_aborted_status = on,
+                set: Set::To(|settings, on| settings.task_aborted_status = on),
             },
         ],
     },

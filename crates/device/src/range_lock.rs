@@ -1,12 +1,15 @@
 //! Exclusive byte ranges of the medium, for commands that must be atomic against every other access: COMPARE AND WRITE,
-//! ORWRITE, WRITE ATOMIC.
+//! ORWRITE, WRITE ATOMIC. And the order between a read and a write of the same bytes.
 //!
-//! A plain operation of the medium that overlaps nobody's exclusive range passes; while no exclusive range exists that
-//! question is one comparison. Who has to wait stands in one queue in order of arrival, so nobody starves: a plain
-//! operation also waits behind an exclusive range that is only asked for.
+//! A plain operation of the medium that overlaps nobody's exclusive range passes; while no exclusive range exists and nothing
+//! waits that question is one comparison. Who has to wait stands in one queue in order of arrival, so nobody starves: a plain
+//! operation also waits behind an exclusive range that is only asked for, and behind an operation in the queue with which it
+//! clashes.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+
+use base::time::Instant;
 
 use crate::task::TaskId;
 
@@ -45,6 +48,25 @@ pub(crate) struct Waiter<P> {
     pub(crate) owner: TaskId,
     pub(crate) range: ByteRange,
     pub(crate) want: Want<P>,
+    /// Since when.
+    since: Instant,
+}
+
+/// What a plain operation does with its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Touch {
+    Reads,
+    Writes,
+    /// Something that neither reads nor writes data.
+    Other,
+}
+
+impl Touch {
+    /// Returns whether operations that do these must not be under way together on the same bytes: the page cache of Linux
+    /// copies a block to a reader while it is being written, so that a reader could get a block of which a part is old.
+    pub(crate) const fn clashes(self, other: Self) -> bool {
+        matches!((self, other), (Self::Reads, Self::Writes) | (Self::Writes, Self::Reads))
+    }
 }
 
 /// What somebody waits for.
@@ -53,7 +75,17 @@ pub(crate) enum Want<P> {
     /// An exclusive range.
     Exclusive,
     /// To start a plain operation.
-    Plain(P),
+    Plain(P, Touch),
+}
+
+impl<P> Want<P> {
+    /// Returns whether somebody who wants this must not pass somebody who has wanted `earlier` of the same bytes.
+    const fn waits_for(&self, earlier: &Self) -> bool {
+        match (self, earlier) {
+            (Self::Plain(_, own), Self::Plain(_, earlier)) => own.clashes(*earlier),
+            _ => true,
+        }
+    }
 }
 
 impl<P> RangeLocks<P> {
@@ -74,13 +106,15 @@ impl<P> RangeLocks<P> {
 
     /// Returns whether a plain operation of `owner` may start now. Who holds an exclusive range may always: it keeps
     /// to its range.
-    pub(crate) fn admits(&self, owner: TaskId, range: ByteRange) -> bool {
-        self.is_idle() || self.holds(owner) || !self.blocked_by_held(range) && !self.blocked_by_asked(range)
+    pub(crate) fn admits(&self, owner: TaskId, range: ByteRange, touch: Touch) -> bool {
+        self.is_idle()
+            || self.holds(owner)
+            || !self.blocked_by_held(range) && !self.blocked_by_asked(range, touch)
     }
 
     /// Puts somebody into the queue.
-    pub(crate) fn wait(&mut self, owner: TaskId, range: ByteRange, want: Want<P>) {
-        self.waiting.push_back(Waiter { owner, range, want });
+    pub(crate) fn wait(&mut self, since: Instant, owner: TaskId, range: ByteRange, want: Want<P>) {
+        self.waiting.push_back(Waiter { owner, range, want, since });
     }
 
     /// Gives `owner` an exclusive range at once, whoever is at work in it.
@@ -89,15 +123,17 @@ impl<P> RangeLocks<P> {
     }
 
     /// Takes the first out of the queue whose turn it is; an exclusive range is then held. `busy` tells whether
-    /// operations under way touch a range.
-    pub(crate) fn next(&mut self, busy: impl Fn(ByteRange) -> bool) -> Option<Waiter<P>> {
+    /// operations under way touch a range, or clash there with what a plain operation does.
+    pub(crate) fn next(&mut self, busy: impl Fn(ByteRange, Option<Touch>) -> bool) -> Option<Waiter<P>> {
         let ready = |(at, waiter): (usize, &Waiter<P>)| {
-            let exclusive = matches!(waiter.want, Want::Exclusive);
-            let blocked = self.blocked_by_held(waiter.range) || exclusive && busy(waiter.range);
-            !blocked
+            let touch = match &waiter.want {
+                Want::Exclusive => None,
+                Want::Plain(_, touch) => Some(*touch),
+            };
+            !self.blocked_by_held(waiter.range)
+                && !busy(waiter.range, touch)
                 && !self.waiting.iter().take(at).any(|earlier| {
-                    (exclusive || matches!(earlier.want, Want::Exclusive))
-                        && earlier.range.overlaps(waiter.range)
+                    waiter.want.waits_for(&earlier.want) && earlier.range.overlaps(waiter.range)
                 })
         };
         let at = self.waiting.iter().enumerate().position(ready)?;
@@ -111,9 +147,25 @@ impl<P> RangeLocks<P> {
     /// Returns the plain operations in the queue.
     pub(crate) fn waiting_plain(&self) -> impl Iterator<Item = &P> {
         self.waiting.iter().filter_map(|waiter| match &waiter.want {
-            Want::Plain(plain) => Some(plain),
+            Want::Plain(plain, _) => Some(plain),
             Want::Exclusive => None,
         })
+    }
+
+    /// Returns who waits for an exclusive range, and since when.
+    pub(crate) fn waiting_exclusive(&self) -> impl Iterator<Item = (TaskId, Instant)> {
+        let exclusive = |waiter: &&Waiter<P>| matches!(waiter.want, Want::Exclusive);
+        self.waiting.iter().filter(exclusive).map(|waiter| (waiter.owner, waiter.since))
+    }
+
+    /// Takes a plain operation out of the queue.
+    pub(crate) fn take_plain(&mut self, chosen: impl Fn(&P) -> bool) -> Option<P> {
+        let is_it = |waiter: &Waiter<P>| matches!(&waiter.want, Want::Plain(plain, _) if chosen(plain));
+        let at = self.waiting.iter().position(is_it)?;
+        match self.waiting.remove(at)?.want {
+            Want::Plain(plain, _) => Some(plain),
+            Want::Exclusive => None,
+        }
     }
 
     /// Releases every exclusive range of `owner`.
@@ -126,13 +178,14 @@ impl<P> RangeLocks<P> {
         for _ in 0..self.waiting.len() {
             match self.waiting.pop_front() {
                 Some(waiter) if waiter.owner != owner => self.waiting.push_back(waiter),
-                Some(Waiter { want: Want::Plain(plain), .. }) => dropped(plain),
+                Some(Waiter { want: Want::Plain(plain, _), .. }) => dropped(plain),
                 _ => {}
             }
         }
     }
 
-    fn holds(&self, owner: TaskId) -> bool {
+    /// Returns whether `owner` holds an exclusive range.
+    pub(crate) fn holds(&self, owner: TaskId) -> bool {
         self.held.iter().any(|(holder, _)| *holder == owner)
     }
 
@@ -140,9 +193,12 @@ impl<P> RangeLocks<P> {
         self.held.iter().any(|(_, held)| held.overlaps(range))
     }
 
-    fn blocked_by_asked(&self, range: ByteRange) -> bool {
-        let asked = |waiter: &&Waiter<P>| matches!(waiter.want, Want::Exclusive);
-        self.waiting.iter().filter(asked).any(|waiter| waiter.range.overlaps(range))
+    fn blocked_by_asked(&self, range: ByteRange, touch: Touch) -> bool {
+        let goes_first = |waiter: &&Waiter<P>| match &waiter.want {
+            Want::Exclusive => true,
+            Want::Plain(_, earlier) => touch.clashes(*earlier),
+        };
+        self.waiting.iter().filter(goes_first).any(|waiter| waiter.range.overlaps(range))
     }
 }
 
@@ -159,17 +215,17 @@ mod tests {
     }
 
     fn lock(locks: &mut RangeLocks<u32>, owner: TaskId, at: ByteRange, busy: bool) -> bool {
-        locks.wait(owner, at, Want::Exclusive);
-        locks.next(|_| busy).is_some_and(|waiter| waiter.owner == owner)
+        locks.wait(Instant::ORIGIN, owner, at, Want::Exclusive);
+        locks.next(|_, _| busy).is_some_and(|waiter| waiter.owner == owner)
     }
 
     #[test]
     fn an_exclusive_range_stops_others_and_not_its_holder() {
         let mut locks = RangeLocks::new();
         assert!(lock(&mut locks, A, range(10, 20), false));
-        assert!(locks.admits(A, range(10, 20)));
-        assert!(!locks.admits(B, range(19, 30)));
-        assert!(locks.admits(B, range(20, 30)));
+        assert!(locks.admits(A, range(10, 20), Touch::Reads));
+        assert!(!locks.admits(B, range(19, 30), Touch::Reads));
+        assert!(locks.admits(B, range(20, 30), Touch::Reads));
         locks.release(A);
         assert!(locks.is_idle());
     }
@@ -178,13 +234,13 @@ mod tests {
     fn an_exclusive_range_waits_for_operations_under_way_and_holds_back_later_ones() {
         let mut locks = RangeLocks::new();
         assert!(!lock(&mut locks, A, range(0, 10), true));
-        assert!(!locks.admits(B, range(5, 6)));
-        locks.wait(B, range(5, 6), Want::Plain(7));
-        assert!(locks.next(|_| true).is_none());
-        assert_eq!(locks.next(|_| false).unwrap().owner, A);
-        assert!(locks.next(|_| false).is_none());
+        assert!(!locks.admits(B, range(5, 6), Touch::Reads));
+        locks.wait(Instant::ORIGIN, B, range(5, 6), Want::Plain(7, Touch::Reads));
+        assert!(locks.next(|_, _| true).is_none());
+        assert_eq!(locks.next(|_, _| false).unwrap().owner, A);
+        assert!(locks.next(|_, _| false).is_none());
         locks.release(A);
-        assert!(matches!(locks.next(|_| false).unwrap().want, Want::Plain(7)));
+        assert!(matches!(locks.next(|_, _| false).unwrap().want, Want::Plain(7, Touch::Reads)));
     }
 
     #[test]
@@ -194,23 +250,41 @@ mod tests {
         assert!(!lock(&mut locks, B, range(5, 15), false));
         assert!(!lock(&mut locks, C, range(12, 20), false));
         locks.release(A);
-        assert_eq!(locks.next(|_| false).unwrap().owner, B);
+        assert_eq!(locks.next(|_, _| false).unwrap().owner, B);
         locks.release(B);
-        assert_eq!(locks.next(|_| false).unwrap().owner, C);
+        assert_eq!(locks.next(|_, _| false).unwrap().owner, C);
     }
 
     #[test]
     fn who_leaves_the_queue_lets_the_others_through() {
         let mut locks = RangeLocks::new();
         assert!(lock(&mut locks, A, range(0, 10), false));
-        locks.wait(B, range(0, 10), Want::Exclusive);
-        locks.wait(B, range(50, 60), Want::Plain(1));
-        locks.wait(C, range(0, 1), Want::Plain(2));
+        locks.wait(Instant::ORIGIN, B, range(0, 10), Want::Exclusive);
+        locks.wait(Instant::ORIGIN, B, range(50, 60), Want::Plain(1, Touch::Reads));
+        locks.wait(Instant::ORIGIN, C, range(0, 1), Want::Plain(2, Touch::Reads));
         let mut dropped = 0;
         locks.forget(B, |plain| dropped += plain);
         assert_eq!(dropped, 1);
         locks.release(A);
-        assert_eq!(locks.next(|_| false).unwrap().owner, C);
+        assert_eq!(locks.next(|_, _| false).unwrap().owner, C);
         assert!(locks.is_idle());
+    }
+
+    #[test]
+    fn reads_and_writes_of_the_same_bytes_take_turns_in_order_of_arrival() {
+        let mut locks = RangeLocks::new();
+        for (owner, touch, at) in
+            [(A, Touch::Writes, (0, 8)), (B, Touch::Reads, (4, 5)), (C, Touch::Writes, (4, 8))]
+        {
+            locks.wait(Instant::ORIGIN, owner, range(at.0, at.1), Want::Plain(0, touch));
+        }
+        // A read is under way there: it stops the write, and what clashes with the write waits behind it.
+        assert!(locks.next(|_, touch| touch == Some(Touch::Writes)).is_none());
+        assert!(!locks.admits(B, range(0, 1), Touch::Reads));
+        assert!(locks.admits(B, range(8, 9), Touch::Reads));
+        assert!(locks.admits(B, range(0, 1), Touch::Other));
+        assert_eq!(locks.next(|_, _| false).unwrap().owner, A);
+        assert_eq!(locks.next(|_, _| false).unwrap().owner, B);
+        assert_eq!(locks.next(|_, _| false).unwrap().owner, C);
     }
 }

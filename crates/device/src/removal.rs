@@ -1,4 +1,5 @@
-//! The medium of a removable unit: whether it is in, and who prevents that it is taken out (SBC-4 §4.11).
+//! Whether the medium can be used: whether the unit was stopped, whether the medium of a removable one is in, and who prevents
+//! that it is taken out (SBC-4 §4.11, §4.20).
 
 use alloc::vec::Vec;
 
@@ -6,10 +7,11 @@ use scsi::sense::{Asc, Sense, SenseKey};
 
 use crate::contract::NexusId;
 
-/// Whether the medium is in, and who holds it there.
+/// Whether the unit runs and the medium is in, and who holds it there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removal {
     ejected: bool,
+    stopped: bool,
     /// The nexuses that prevent removal: each at most once, so never more than there are nexuses.
     prevented_by: Vec<NexusId>,
 }
@@ -18,6 +20,27 @@ impl Removal {
     /// Returns whether the medium is in.
     pub(crate) const fn is_present(&self) -> bool {
         !self.ejected
+    }
+
+    /// Returns why the medium cannot be used, if so.
+    pub(crate) const fn not_ready(&self) -> Option<Sense> {
+        if self.ejected {
+            Some(NOT_PRESENT)
+        } else if self.stopped {
+            Some(STOPPED)
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether the unit was stopped.
+    pub(crate) const fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Stops the unit, or starts it.
+    pub(crate) const fn stop(&mut self, stopped: bool) {
+        self.stopped = stopped;
     }
 
     /// Takes note of a PREVENT ALLOW MEDIUM REMOVAL.
@@ -57,8 +80,11 @@ impl Removal {
     }
 }
 
+/// What a command that needs the medium hears when the unit is stopped.
+const STOPPED: Sense = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED);
+
 /// What a command that needs the medium hears when it is out.
-pub(crate) const NOT_PRESENT: Sense = Sense::new(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT);
+const NOT_PRESENT: Sense = Sense::new(SenseKey::NOT_READY, Asc::MEDIUM_NOT_PRESENT);
 
 #[cfg(test)]
 mod tests {

@@ -6,20 +6,22 @@ use alloc::vec::Vec;
 
 use base::buffer::{Bytes, DataList, Pool};
 use base::planted::{self, Bug};
-use base::time::Instant;
+use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks, ByteLen};
 use scsi::sense::{Asc, Sense, SenseKey};
 use store::Store;
 use store::contract::{Durability, Failure, Fault, OpAction, Profile};
 
 use crate::contract::{
-    Access, Event, NexusId, PeerCall, PeerCaller, PeerRequest, PeerResult, PeerUnit, UnitConfig,
+    Access, Event, NexusId, PeerCall, PeerCaller, PeerRequest, PeerResult, PeerUnit, TaskRules, UnitConfig,
 };
 use crate::copy::Copies;
 use crate::fault::{self, Doing};
+use crate::log::ErrorCounts;
 use crate::medium::{self, Ended, MediumAccess};
 use crate::nexus::Nexuses;
 use crate::range_lock::ByteRange;
+use crate::saving::SaveQueue;
 use crate::sbc::orw_generation::OrwGenerations;
 use crate::sbc::sanitize::Sanitizer;
 use crate::settings::Settings;
@@ -67,6 +69,19 @@ impl Facts {
     }
 }
 
+/// What a command hears that needs a medium which is withheld. Not MEDIUM NOT PRESENT: hosts forget the size and the
+/// partitions of a disk whose medium is out, while this one comes back as it was once its operator has seen to it.
+const WITHHELD: Sense = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_MANUAL_INTERVENTION_REQUIRED);
+
+/// A flush failed, so writes that were acknowledged may be lost. INTERNAL TARGET FAILURE ends the command for good on every
+/// path. Linux retries MEDIUM ERROR with WRITE ERROR and fails the path in the end, and dm-multipath would go through all
+/// paths to a medium that no path mends.
+pub(crate) const LOST_WRITES: Sense = Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
+
+/// By how much the storage that a medium takes has to change after it ran out before that counts as space that had returned:
+/// by more than what writes that fail allocate on their way.
+const SPACE_AGAIN: u64 = 16 << 20;
+
 /// What handlers and jobs work with.
 pub(crate) struct Core {
     /// The time of the call that is being handled.
@@ -101,11 +116,36 @@ pub(crate) struct Core {
     /// Calls of other units under way.
     calls: BTreeMap<u32, TaskId>,
     call_next: u32,
+    /// Whether the medium is withheld: it is not what it was, and the operator has not said that this is right.
+    withheld: bool,
     /// Whether a flush has failed: what was acknowledged before it may be lost, so none can be vouched for again.
     flush_failed: bool,
-    /// State that is being stored, and the task that waits for it.
-    saves: BTreeMap<u64, TaskId>,
-    ticket_next: u64,
+    /// What the error counter log pages tell.
+    pub(crate) errors: ErrorCounts,
+    /// For how long there was no task, up to `idle_since`.
+    idle: Duration,
+    /// Since when there is no task.
+    idle_since: Option<Instant>,
+    /// How much storage the medium took when it ran out, since everyone was told that.
+    full_at: Option<u64>,
+    /// The change that is being stored, and the tasks that wait to make one.
+    pub(crate) saves: SaveQueue,
+    /// Tasks that disable the write cache: while there is one, every write is durable when it is acknowledged.
+    closing_cache: Vec<TaskId>,
+    /// Tasks that wait until every write submitted before this mark has ended.
+    drains: Vec<(TaskId, u32)>,
+    retiring: Retiring,
+}
+
+/// How far the removal of a unit is.
+#[derive(Clone, Copy, Debug)]
+enum Retiring {
+    /// It serves.
+    No,
+    /// It was removed; what it has under way comes to its end.
+    Draining,
+    /// The last flush has begun, or none is needed.
+    Flushed,
 }
 
 impl Core {
@@ -114,7 +154,7 @@ impl Core {
         let profile = medium.profile();
         Self {
             now: Instant::ORIGIN,
-            settings: Settings::new(config.write_cache),
+            settings: Settings::new(config.write_cache, config.tasks),
             facts: Facts { config, profile, tells_space: medium.space().is_some(), makes_tokens: false },
             spc,
             sanitizer: Sanitizer::default(),
@@ -131,24 +171,59 @@ impl Core {
             refused: VecDeque::new(),
             calls: BTreeMap::new(),
             call_next: 0,
+            withheld: false,
             flush_failed: false,
-            saves: BTreeMap::new(),
-            ticket_next: 0,
+            errors: ErrorCounts::default(),
+            idle: Duration::ZERO,
+            idle_since: Some(Instant::ORIGIN),
+            full_at: None,
+            saves: SaveQueue::default(),
+            closing_cache: Vec::new(),
+            drains: Vec::new(),
+            retiring: Retiring::No,
         }
     }
 
     /// Takes a changed configuration into use.
     pub(crate) fn reconfigure(&mut self, config: UnitConfig) {
-        let UnitConfig { identity, block_size, claims, .. } = self.facts.config.clone();
-        self.facts.config = UnitConfig { identity, block_size, ..config };
-        if self.facts.config.claims != claims {
+        let block_size = self.facts.config.block_size;
+        let before = core::mem::replace(&mut self.facts.config, UnitConfig { block_size, ..config });
+        let now = &self.facts.config;
+        let inquiry_changed = (&now.claims, &now.identity) != (&before.claims, &before.identity);
+        let cache_changed = now.write_cache != before.write_cache;
+        let mode_changed = cache_changed || now.read_only != before.read_only;
+        let tasks = before.tasks;
+        if self.facts.config.tasks != tasks {
+            self.apply_task_rules(tasks);
+        }
+        if inquiry_changed {
             self.nexuses.attend_all(Asc::INQUIRY_DATA_HAS_CHANGED, None);
+        }
+        if cache_changed {
+            self.settings.write_cache = self.lasting_settings().write_cache;
+        }
+        if mode_changed {
+            self.nexuses.attend_all(Asc::MODE_PARAMETERS_CHANGED, None);
         }
         if !self.facts.config.removable {
             // Nobody could put it in again.
             self.spc.removal.load();
+        } else {
+            // It starts by itself.
+            self.spc.removal.stop(false);
         }
         self.refresh_profile();
+    }
+
+    /// Takes changed rules for tasks into use. TAS that MODE SELECT has set or saved stays.
+    fn apply_task_rules(&mut self, before: TaskRules) {
+        let now = self.facts.config.tasks;
+        self.settings.nexus_task_sets = now.nexus_task_sets;
+        let is_default = self.settings.task_aborted_status == before.task_aborted_status;
+        if is_default && self.spc.saved_settings.is_none() {
+            self.settings.task_aborted_status = now.task_aborted_status;
+        }
+        self.nexuses.attend_all(Asc::MODE_PARAMETERS_CHANGED, None);
     }
 
     /// Looks at the medium again; everyone hears of a changed capacity.
@@ -165,20 +240,25 @@ impl Core {
     pub(crate) fn not_ready(&self) -> Option<Sense> {
         self.sanitizer
             .progress(self.facts.profile.len)
+            .or_else(|| self.withheld.then_some(WITHHELD))
             .or_else(|| self.sanitizer.failure())
             .or_else(|| self.spc.not_ready())
     }
 
-    /// Has state stored durably on behalf of a task.
-    pub(crate) fn save(&mut self, task: TaskId, state: Vec<u8>) {
-        let ticket = self.ticket_next;
-        self.ticket_next += 1;
-        self.saves.insert(ticket, task);
-        self.events.push_back(Event::Save { ticket, state });
+    /// Withholds the medium, or gives it back; everyone hears when it is back.
+    pub(crate) fn withhold(&mut self, withheld: bool) {
+        if core::mem::replace(&mut self.withheld, withheld) && !withheld {
+            self.nexuses.attend_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
+        }
+        if !withheld {
+            self.refresh_profile();
+        }
     }
 
-    pub(crate) fn take_ticket(&mut self, ticket: u64) -> Option<TaskId> {
-        self.saves.remove(&ticket)
+    /// Has state stored durably on behalf of a task.
+    pub(crate) fn save(&mut self, task: TaskId, state: Vec<u8>) {
+        let ticket = self.saves.begin(task);
+        self.events.push_back(Event::Save { ticket, state });
     }
 
     /// Starts an operation of the medium on behalf of a task; a job hears of its end with `tag`.
@@ -191,15 +271,55 @@ impl Core {
         if medium::changes(&action) {
             self.copies.tokens.touched_bytes(self.facts.block_size(), medium::range_of(&action));
         }
-        self.medium.submit(task.id, tag, action);
+        self.medium.submit(self.now, task.id, tag, action);
     }
 
     /// Returns the next operation that ended, also one that never began.
     pub(crate) fn next_ended(&mut self) -> Option<Ended> {
         if let Some((owner, tag)) = self.refused.pop_front() {
-            return Some(Ended { owner, tag, result: Err(Fault::Gone.into()) });
+            return Some(Ended { owner, tag, flushes: false, result: Err(Fault::Refused.into()) });
         }
-        self.medium.poll()
+        let ended = self.medium.poll();
+        if self.medium.take_late_flush_failure() {
+            self.lost_a_flush();
+        }
+        ended
+    }
+
+    /// Ends operations that have taken too long, and returns the tasks that have waited for a range of the medium for too
+    /// long.
+    pub(crate) fn expire_operations(&mut self, limit: Duration) -> Vec<TaskId> {
+        let before = self.medium.expired_ever();
+        let waiters = self.medium.expire(self.now, limit);
+        let operations = self.medium.expired_ever().saturating_sub(before);
+        let waiting = u64::try_from(waiters.len()).unwrap_or(u64::MAX);
+        self.stats.io_timeouts = self.stats.io_timeouts.saturating_add(operations).saturating_add(waiting);
+        waiters
+    }
+
+    /// Takes note that the unit is removed.
+    pub(crate) fn retire(&mut self) {
+        self.retiring = Retiring::Draining;
+        // What it was about to do is written down, and done when the medium is served again.
+        self.sanitizer.stop();
+    }
+
+    /// Returns whether the unit is removed, and everything that was acknowledged is as durable as it will be.
+    pub(crate) const fn is_retired(&self) -> bool {
+        matches!(self.retiring, Retiring::Flushed)
+    }
+
+    /// Makes durable what a removed unit has acknowledged, once `tasks`, which is how many are left, is zero: nobody can ask
+    /// for it any more. Returns whether it has begun to.
+    pub(crate) fn flush_for_the_last_time(&mut self, tasks: usize) -> bool {
+        if !matches!(self.retiring, Retiring::Draining) || tasks > 0 || !self.medium.is_quiet() {
+            return false;
+        }
+        self.retiring = Retiring::Flushed;
+        if self.facts.profile.volatile_cache && !self.facts.is_read_only() {
+            self.medium.submit(self.now, TaskId::BACKGROUND, 0, OpAction::Flush);
+        }
+        true
     }
 
     /// Has a job told that something it waits for happened.
@@ -208,13 +328,38 @@ impl Core {
     }
 
     pub(crate) fn next_woken(&mut self) -> Option<TaskId> {
-        self.woken.pop_front()
+        self.woken.pop_front().or_else(|| {
+            let at = self.drains.iter().position(|(_, mark)| self.medium.has_drained(*mark))?;
+            Some(self.drains.swap_remove(at).0)
+        })
+    }
+
+    /// Makes every write durable from now on as long as `task` lives, and wakes it when no write that was submitted before
+    /// is under way any more.
+    pub(crate) fn close_cache(&mut self, task: TaskId) {
+        self.closing_cache.push(task);
+        let mark = self.medium.drain_mark();
+        self.drains.push((task, mark));
+    }
+
+    /// Returns whether `task` has made every write durable.
+    pub(crate) fn is_closing_cache(&self, task: TaskId) -> bool {
+        self.closing_cache.contains(&task)
+    }
+
+    /// Forgets what a task that is gone had begun.
+    pub(crate) fn task_ended(&mut self, task: TaskId) {
+        self.medium.unlock(task);
+        if !self.closing_cache.is_empty() {
+            self.closing_cache.retain(|other| *other != task);
+            self.drains.retain(|(other, _)| *other != task);
+        }
     }
 
     /// Asks for an exclusive range of the medium: the job gets `JobInput::Locked` when no other access overlaps it,
     /// and keeps it until the task ends. Ask only when all data is at hand: others wait meanwhile.
     pub(crate) fn lock(&mut self, task: &TaskInfo, range: ByteRange) {
-        self.medium.lock(task.id, range);
+        self.medium.lock(self.now, task.id, range);
     }
 
     /// Asks for bytes of the Data-Out buffer. Never beyond `data_out_len`; never zero.
@@ -260,10 +405,11 @@ impl Core {
         buf.freeze()
     }
 
-    /// Returns when a write may be acknowledged, given its FUA bit.
+    /// Returns when a write that is submitted now may be acknowledged, given its FUA bit.
     pub(crate) fn durability(&self, force_unit_access: bool) -> Durability {
         let force_unit_access = force_unit_access && !planted::is(Bug::IgnoreFua);
-        if self.facts.profile.volatile_cache && (force_unit_access || !self.settings.write_cache) {
+        let cached = self.settings.write_cache && self.closing_cache.is_empty();
+        if self.facts.profile.volatile_cache && (force_unit_access || !cached) {
             Durability::Stable
         } else {
             Durability::Cached
@@ -287,17 +433,75 @@ impl Core {
             return sense;
         }
         self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
+        self.count_error(failure.fault, doing);
+        if self.withheld {
+            return WITHHELD;
+        }
         if failure.fault == Fault::NoSpace && self.facts.is_thin() {
-            // SBC-4 §4.7.3.6: everyone learns that the space has run out, not only who hit it.
-            self.nexuses.attend_all(Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED, None);
+            self.tell_that_space_ran_out();
         }
         fault::sense_of(failure, doing, at, self.facts.block_size())
     }
 
+    /// SBC-4 §4.7.3.6: everyone learns that the space has run out, not only who hit it. Each learns it once, however many
+    /// writes fail, until there has been space again.
+    fn tell_that_space_ran_out(&mut self) {
+        let used = self.medium.space().map_or(0, |space| space.used);
+        let is_known = self.full_at.is_some_and(|full_at| used.abs_diff(full_at) < SPACE_AGAIN);
+        if !is_known {
+            self.full_at = Some(used);
+            self.nexuses.attend_all(Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED, None);
+        }
+    }
+
+    /// Records that storage was given back.
+    pub(crate) const fn space_returned(&mut self) {
+        self.full_at = None;
+    }
+
+    /// Counts an error for the error counter log pages: only the medium's own.
+    fn count_error(&mut self, fault: Fault, doing: Doing) {
+        if matches!(fault, Fault::Medium | Fault::Hardware) {
+            let count = match doing {
+                Doing::Reading => &mut self.errors.reading,
+                Doing::Verifying => &mut self.errors.verifying,
+                Doing::Writing => &mut self.errors.writing,
+            };
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Takes note of whether the unit has anything to do.
+    pub(crate) fn note_idle(&mut self, idle: bool) {
+        match self.idle_since {
+            Some(since) if !idle => {
+                self.idle = self.idle.saturating_add(self.now.since(since));
+                self.idle_since = None;
+            }
+            None if idle => self.idle_since = Some(self.now),
+            _ => {}
+        }
+    }
+
+    /// Returns for how long the unit had nothing to do so far.
+    pub(crate) fn idle_time(&self) -> Duration {
+        let now = self.idle_since.map_or(Duration::ZERO, |since| self.now.since(since));
+        self.idle.saturating_add(now)
+    }
+
     /// Takes note that a flush failed and returns the sense data for it.
     pub(crate) fn flush_failed(&mut self, failure: Failure) -> Sense {
+        // One that took too long is still under way. If it fails in the end, that is noticed then. One that the medium never
+        // had has lost nothing.
+        self.flush_failed |= !matches!(failure.fault, Fault::Busy | Fault::Refused);
+        let sense = self.failed(failure, Doing::Writing, None);
+        if sense.key == SenseKey::MEDIUM_ERROR { LOST_WRITES } else { sense }
+    }
+
+    /// Takes note that a flush failed for whose command nobody waits any more.
+    pub(crate) fn lost_a_flush(&mut self) {
         self.flush_failed = true;
-        self.failed(failure, Doing::Writing, None)
+        self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
     }
 
     /// Returns whether a flush can still vouch for everything acknowledged so far. Once one has failed, the medium may

@@ -1,5 +1,7 @@
 //! What application clients can change about a unit, in the form in which the rest of it asks: the mode pages write it.
 
+use crate::contract::TaskRules;
+
 /// The settings in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -9,6 +11,9 @@ pub(crate) struct Settings {
     pub(crate) software_write_protect: bool,
     /// D_SENSE of the control page: sense data in descriptor format.
     pub(crate) descriptor_sense: bool,
+    /// TST of the control page: every nexus has a task set of its own. It follows from the configuration, is not saved, and
+    /// MODE SELECT does not change it.
+    pub(crate) nexus_task_sets: bool,
     /// TAS of the control page: a task aborted by another nexus ends with TASK ABORTED.
     pub(crate) task_aborted_status: bool,
     /// UA_INTLCK_CTRL of the control page.
@@ -45,12 +50,13 @@ pub(crate) enum AttentionInterlock {
 
 impl Settings {
     /// Returns the settings of a unit that nobody has touched.
-    pub(crate) const fn new(write_cache: bool) -> Self {
+    pub(crate) const fn new(write_cache: bool, tasks: TaskRules) -> Self {
         Self {
             write_cache,
             software_write_protect: false,
             descriptor_sense: false,
-            task_aborted_status: false,
+            nexus_task_sets: tasks.nexus_task_sets,
+            task_aborted_status: tasks.task_aborted_status,
             attention_interlock: AttentionInterlock::ClearedWhenReported,
             queue_error: QueueError { aborts: false, only_own: false },
         }
@@ -72,13 +78,14 @@ impl Settings {
         bits.iter().rev().fold(0, |word, bit| word << 1 | u16::from(*bit))
     }
 
-    /// Reads what [`Self::to_bits`] gave; `None` if no settings give these.
+    /// Reads what [`Self::to_bits`] gave, without what the configuration says; `None` if no settings give these.
     pub(crate) fn from_bits(bits: u16) -> Option<Self> {
         let is_set = |at: u32| bits >> at & 1 == 1;
         let settings = Self {
             write_cache: is_set(0),
             software_write_protect: is_set(1),
             descriptor_sense: is_set(2),
+            nexus_task_sets: false,
             task_aborted_status: is_set(3),
             attention_interlock: if is_set(4) {
                 AttentionInterlock::Kept

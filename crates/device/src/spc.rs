@@ -22,7 +22,7 @@ use crate::contract::NexusId;
 use crate::identifying::IdentifyingInformation;
 use crate::log::Statistics;
 use crate::pr::{NexusName, PersistentReservations, Standing};
-use crate::removal::{NOT_PRESENT, Removal};
+use crate::removal::Removal;
 use crate::reserve::Reserve;
 use crate::saved::{self, Saved};
 use crate::sbc::sanitize::Record;
@@ -79,8 +79,29 @@ impl State {
 
     /// Returns the state to be saved.
     pub(crate) fn to_save(&self) -> Vec<u8> {
+        self.to_save_with(&self.pr)
+    }
+
+    /// The same with other registrations and another reservation.
+    fn to_save_with(&self, pr: &PersistentReservations) -> Vec<u8> {
         let (settings, work) = (self.saved_settings.as_ref(), self.medium_work.as_ref());
-        saved::encode(&self.pr, &self.identifying, settings, work)
+        saved::encode(pr, &self.identifying, settings, work)
+    }
+
+    /// The same with other saved mode parameters.
+    fn to_save_with_settings(&self, settings: &Settings) -> Vec<u8> {
+        saved::encode(&self.pr, &self.identifying, Some(settings), self.medium_work.as_ref())
+    }
+
+    /// The same with other identifying information.
+    fn to_save_with_information(&self, information: &IdentifyingInformation) -> Vec<u8> {
+        let (settings, work) = (self.saved_settings.as_ref(), self.medium_work.as_ref());
+        saved::encode(&self.pr, information, settings, work)
+    }
+
+    /// The same without work on the whole medium.
+    pub(crate) fn to_save_without_work(&self) -> Vec<u8> {
+        saved::encode(&self.pr, &self.identifying, self.saved_settings.as_ref(), None)
     }
 
     /// Returns what a nexus is to the persistent reservation.
@@ -93,14 +114,19 @@ impl State {
 
     /// Returns why the medium cannot be used.
     pub(crate) const fn not_ready(&self) -> Option<Sense> {
-        if self.removal.is_present() { None } else { Some(NOT_PRESENT) }
+        self.removal.not_ready()
     }
 
     /// The effects of a nexus loss (SAM-5 §6.3.4): what belongs to the session goes, registrations stay.
     pub(crate) fn nexus_lost(&mut self, nexus: NexusId) {
+        self.give_up_holds(nexus);
+        self.scratch.lose(nexus);
+    }
+
+    /// Gives up what a nexus holds against others, and may not hold any more.
+    pub(crate) fn give_up_holds(&mut self, nexus: NexusId) {
         self.reserve.lose(nexus);
         self.removal.allow(nexus);
-        self.scratch.lose(nexus);
     }
 
     /// The effects of a reset (SAM-5 §6.3.3): the same for every nexus. The medium stays in or out.
@@ -122,7 +148,7 @@ impl Core {
 
     /// The settings of a unit that nobody has touched.
     pub(crate) const fn default_settings(&self) -> Settings {
-        Settings::new(self.facts.config.write_cache)
+        Settings::new(self.facts.config.write_cache, self.facts.config.tasks)
     }
 
     /// What a start and a reset bring back: what was saved, or else the defaults. A write cache that the configuration
@@ -130,9 +156,11 @@ impl Core {
     pub(crate) fn lasting_settings(&self) -> Settings {
         let default = self.default_settings();
         match &self.spc.saved_settings {
-            Some(saved) => {
-                Settings { write_cache: saved.write_cache && default.write_cache, ..saved.clone() }
-            }
+            Some(saved) => Settings {
+                write_cache: saved.write_cache && default.write_cache,
+                nexus_task_sets: default.nexus_task_sets,
+                ..saved.clone()
+            },
             None => default,
         }
     }

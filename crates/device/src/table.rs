@@ -41,6 +41,8 @@ pub(crate) struct Row {
     pub(crate) attention: Attention,
     /// What it needs of the medium.
     pub(crate) medium: Medium,
+    /// Whether a nexus with read-only access may send it.
+    pub(crate) read_only: ReadOnlyNexus,
     /// Recommended command timeout in seconds, for RCTD.
     pub(crate) timeout_s: u32,
     /// Who does it.
@@ -75,6 +77,30 @@ pub(crate) enum Medium {
     Ready,
     /// The same, and that the medium may be written.
     Written,
+}
+
+/// Whether a nexus whose access is read-only may send a command. Whatever changes something that another nexus meets is
+/// refused with WRITE PROTECTED: not the blocks alone, but also reservations, mode parameters, the clock, the medium's being
+/// in or out. Otherwise a host that may only look could stop the ones that write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReadOnlyNexus {
+    /// It may: another nexus meets nothing of it.
+    Admitted,
+    /// It may not.
+    Refused,
+    /// Depends on other bytes of the CDB: returns whether it may.
+    ByCdb(fn(&Cdb) -> bool),
+}
+
+impl ReadOnlyNexus {
+    /// Returns whether a nexus with read-only access may send `cdb`.
+    pub(crate) fn admits(self, cdb: &Cdb) -> bool {
+        match self {
+            Self::Admitted => true,
+            Self::Refused => false,
+            Self::ByCdb(admits) => admits(cdb),
+        }
+    }
 }
 
 /// Every row there is.

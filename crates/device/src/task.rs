@@ -68,6 +68,11 @@ pub(crate) struct PeerTask {
 impl TaskId {
     /// Not a task: what the unit does on the medium by itself.
     pub(crate) const BACKGROUND: Self = Self { slot: u32::MAX, generation: u32::MAX };
+
+    /// Not a task: the owner of what an abandoned operation of the medium changes. `index` is the operation's.
+    pub(crate) const fn abandoned(index: u32) -> Self {
+        Self { slot: u32::MAX - 1, generation: index }
+    }
 }
 
 impl TaskInfo {

@@ -1,7 +1,8 @@
 //! The task set (SAM-5 §8): who is in it, who may start, who waits for the end of what was aborted.
 //!
-//! There is one task set for all nexuses (TST 000b), and simple tasks may be reordered freely (QUEUE ALGORITHM MODIFIER
-//! 1h). While only simple tasks are present, ordering costs one comparison.
+//! Every nexus has a task set of its own (TST 001b), or all have one (TST 000b). Simple tasks may be reordered freely (QUEUE
+//! ALGORITHM MODIFIER 1h). While only simple tasks are present, ordering costs one comparison, and a nexus that sends simple
+//! tasks only pays no more for the order of another.
 
 mod key_index;
 
@@ -41,14 +42,34 @@ pub(crate) struct TaskSet {
     peer_count: usize,
     capacity: usize,
     sequence_next: u64,
+    /// Whether every nexus has a task set of its own.
+    per_nexus: bool,
+    /// Of every task set in which order counts now.
+    orders: Vec<Order>,
+    /// Aborted tasks with something still under way.
+    draining: Vec<TaskId>,
+    /// How many tasks each wait still waits for.
+    waits: Vec<(AbortWait, usize)>,
+    wait_next: u64,
+}
+
+/// Names a task set: that of a nexus, or the one of all.
+type SetName = Option<NexusId>;
+
+/// What of a task set is ordered. There is none for a set of simple tasks that have all been started.
+struct Order {
+    set: SetName,
     /// How many tasks in the set are ORDERED or HEAD OF QUEUE.
     restrictive: usize,
     /// Tasks that may not start yet, in order of arrival.
     dormant: VecDeque<TaskId>,
-    /// Aborted tasks with something still under way, by when they were aborted.
-    draining: VecDeque<(u64, TaskId)>,
-    abort_next: u64,
+    /// Whether a task has left the set since the dormant ones were looked at: nothing else lets one start.
+    left: bool,
 }
+
+/// Names something that waits for certain aborted tasks to be gone, and for no others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AbortWait(u64);
 
 #[derive(Default)]
 struct Slot {
@@ -62,7 +83,10 @@ pub(crate) struct Task {
     pub(crate) work: Work,
     /// Set when the task is aborted and only waits for what is under way.
     pub(crate) aborted: Option<Answer>,
+    /// What waits until it is gone.
+    awaited_by: Vec<AbortWait>,
     sequence: u64,
+    set: SetName,
 }
 
 /// Where a task is.
@@ -74,10 +98,12 @@ pub(crate) enum Work {
     Job(Box<dyn Job>),
     /// A parameter list is on its way.
     Parameters(fn(&mut Core, &TaskInfo, &[u8]) -> Verdict),
+    /// Waits until no other change of what is stored is under way.
+    InTurn(Vec<u8>, fn(&mut Core, &TaskInfo, &[u8]) -> Verdict),
     /// State is being stored.
     Saving(AfterSave),
-    /// Other tasks are being aborted; goes on when all aborted before this number are gone.
-    AbortingOthers(u64, Box<Verdict>),
+    /// Other tasks are being aborted; goes on when they are gone.
+    AbortingOthers(AbortWait, Box<Verdict>),
     /// Decided; waits for what is under way.
     Ending(Box<Verdict>),
     /// Aborted; waits for what is under way.
@@ -91,6 +117,8 @@ pub(crate) enum Answer {
     Aborted,
     /// Status TASK ABORTED.
     TaskAborted,
+    /// LOGICAL UNIT NOT SUPPORTED: its nexus does not see the unit any more.
+    NoUnit,
     /// Not at all: the transport has forgotten it.
     Nothing,
 }
@@ -105,8 +133,8 @@ pub(crate) enum Refused {
 }
 
 impl TaskSet {
-    /// Makes a set with room for `capacity` tasks.
-    pub(crate) fn new(capacity: u16) -> Self {
+    /// Makes sets with room for `capacity` tasks, one for every nexus or one for all.
+    pub(crate) fn new(capacity: u16, per_nexus: bool) -> Self {
         let capacity = usize::from(capacity.max(1));
         Self {
             slots: Vec::new(),
@@ -116,16 +144,23 @@ impl TaskSet {
             peer_count: 0,
             capacity,
             sequence_next: 0,
-            restrictive: 0,
-            dormant: VecDeque::new(),
-            draining: VecDeque::new(),
-            abort_next: 0,
+            per_nexus,
+            orders: Vec::new(),
+            draining: Vec::new(),
+            waits: Vec::new(),
+            wait_next: 0,
         }
     }
 
-    /// Changes how many tasks the set holds.
-    pub(crate) fn resize(&mut self, capacity: u16) {
+    /// Changes how many tasks there may be, and the sets that later tasks belong to.
+    pub(crate) fn reconfigure(&mut self, capacity: u16, per_nexus: bool) {
         self.capacity = usize::from(capacity.max(1));
+        self.per_nexus = per_nexus;
+    }
+
+    /// Returns whether every nexus has a task set of its own.
+    pub(crate) const fn is_per_nexus(&self) -> bool {
+        self.per_nexus
     }
 
     /// Takes a task in, or gives its description back. It starts dormant.
@@ -155,15 +190,19 @@ impl TaskSet {
         };
         let id = TaskId { slot, generation: entry.generation };
         info.id = id;
+        let set = self.per_nexus.then_some(info.nexus);
         match &info.origin {
             Origin::Transport(key) => {
                 self.keys.insert(*key, slot);
                 self.transport_count += 1;
-                self.restrictive += usize::from(is_restrictive(info.attribute));
+                if is_restrictive(info.attribute) {
+                    change_order(&mut self.orders, set, |order| order.restrictive += 1);
+                }
             }
             Origin::Peer(_) | Origin::Background => self.peer_count += 1,
         }
-        entry.task = Some(Task { info, work: Work::Dormant, aborted: None, sequence });
+        let awaited_by = Vec::new();
+        entry.task = Some(Task { info, work: Work::Dormant, aborted: None, awaited_by, sequence, set });
         Ok(id)
     }
 
@@ -182,12 +221,23 @@ impl TaskSet {
                     self.keys.remove(*key);
                 }
                 self.transport_count -= 1;
-                self.restrictive -= usize::from(is_restrictive(task.info.attribute));
+                if let Some(order) = self.orders.iter_mut().find(|order| order.set == task.set) {
+                    order.restrictive -= usize::from(is_restrictive(task.info.attribute));
+                    order.left = true;
+                }
             }
             Origin::Peer(_) | Origin::Background => self.peer_count -= 1,
         }
         if task.aborted.is_some() {
-            self.draining.retain(|(_, other)| *other != id);
+            self.draining.retain(|other| *other != id);
+        }
+        for wait in &task.awaited_by {
+            if let Some((_, left)) = self.waits.iter_mut().find(|(other, _)| other == wait) {
+                *left = left.saturating_sub(1);
+            }
+        }
+        if !task.awaited_by.is_empty() {
+            self.waits.retain(|(_, left)| *left > 0);
         }
         Some(task)
     }
@@ -217,6 +267,15 @@ impl TaskSet {
         found.into_iter().map(|(_, id)| id).collect()
     }
 
+    /// Returns every task that `chosen` admits, aborted ones included, oldest first.
+    pub(crate) fn every(&self, chosen: impl Fn(&TaskInfo) -> bool) -> Vec<TaskId> {
+        let tasks = self.slots.iter().filter_map(|slot| slot.task.as_ref());
+        let mut found: Vec<_> =
+            tasks.filter(|task| chosen(&task.info)).map(|task| (task.sequence, task.info.id)).collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// Returns how many tasks there are, aborted ones included.
     pub(crate) const fn len(&self) -> usize {
         self.transport_count + self.peer_count
@@ -224,34 +283,49 @@ impl TaskSet {
 
     /// Returns whether a task may start at once; if not, it is queued.
     pub(crate) fn may_start(&mut self, id: TaskId) -> bool {
-        if self.restrictive == 0 && self.dormant.is_empty() {
+        if self.orders.is_empty() {
             return true;
         }
-        let may = self.allows(id);
-        if !may {
-            self.dormant.push_back(id);
+        let Some(set) = self.find_mut(id).map(|task| task.set) else { return false };
+        if !self.orders.iter().any(|order| order.set == set) || self.allows(id) {
+            return true;
         }
-        may
+        change_order(&mut self.orders, set, |order| order.dormant.push_back(id));
+        false
     }
 
     /// Takes the next dormant task whose turn has come.
     pub(crate) fn wake(&mut self) -> Option<TaskId> {
-        loop {
-            let id = *self.dormant.front()?;
-            if self.find_mut(id).is_some_and(|task| task.aborted.is_none()) {
-                if !self.allows(id) {
-                    return None;
-                }
-                self.dormant.pop_front();
+        while let Some(at) = self.orders.iter().position(|order| order.left) {
+            if let Some(id) = self.wake_in(at) {
                 return Some(id);
             }
-            self.dormant.pop_front();
+            let order = self.orders.get_mut(at)?;
+            order.left = false;
+            if order.restrictive == 0 && order.dormant.is_empty() {
+                self.orders.swap_remove(at);
+            }
+        }
+        None
+    }
+
+    /// Takes the next dormant task of one set: if the oldest may not start, no younger one may.
+    fn wake_in(&mut self, at: usize) -> Option<TaskId> {
+        loop {
+            let id = *self.orders.get(at)?.dormant.front()?;
+            let lives = self.find_mut(id).is_some_and(|task| task.aborted.is_none());
+            if lives && !self.allows(id) {
+                return None;
+            }
+            self.orders.get_mut(at)?.dormant.pop_front();
+            if lives {
+                return Some(id);
+            }
         }
     }
 
-    /// Marks a task aborted and returns whether it has nothing under way. Its number in the order of aborts is taken.
+    /// Marks a task aborted.
     pub(crate) fn mark_aborted(&mut self, id: TaskId, answer: Answer) {
-        let number = self.abort_next;
         let Some(task) = self.find_mut(id).filter(|task| task.aborted.is_none()) else { return };
         task.aborted = Some(answer);
         if !matches!(task.work, Work::Saving(_)) {
@@ -262,14 +336,13 @@ impl TaskSet {
         {
             self.keys.remove(key);
         }
-        self.abort_next += 1;
-        self.draining.push_back((number, id));
+        self.draining.push(id);
     }
 
     /// Lets the transport of a lost nexus forget the keys of tasks that are already aborted.
     pub(crate) fn forget_keys_of(&mut self, nexus: NexusId) {
         let mut at = 0;
-        while let Some((_, id)) = self.draining.get(at).copied() {
+        while let Some(id) = self.draining.get(at).copied() {
             if self.find_mut(id).is_some_and(|task| task.info.nexus == nexus) {
                 self.forget_key(id);
             }
@@ -289,14 +362,26 @@ impl TaskSet {
         }
     }
 
-    /// Returns a mark behind every abort so far; [`Self::is_past`] tells when all of them are done.
-    pub(crate) const fn abort_mark(&self) -> u64 {
-        self.abort_next
+    /// Begins to wait for those of `tasks` that are aborted and not gone yet.
+    pub(crate) fn wait_for(&mut self, tasks: &[TaskId]) -> AbortWait {
+        let wait = AbortWait(self.wait_next);
+        self.wait_next += 1;
+        let mut left = 0;
+        for id in tasks {
+            if let Some(task) = self.find_mut(*id).filter(|task| task.aborted.is_some()) {
+                task.awaited_by.push(wait);
+                left += 1;
+            }
+        }
+        if left > 0 {
+            self.waits.push((wait, left));
+        }
+        wait
     }
 
-    /// Returns whether every task aborted before `mark` is gone.
-    pub(crate) fn is_past(&self, mark: u64) -> bool {
-        self.draining.iter().all(|(number, _)| *number >= mark)
+    /// Returns whether every task that `wait` waits for is gone.
+    pub(crate) fn is_over(&self, wait: AbortWait) -> bool {
+        self.waits.iter().all(|(other, _)| *other != wait)
     }
 
     /// Returns whether `nexus` has so few tasks that it must not be kept out because others fill the set.
@@ -314,17 +399,28 @@ impl TaskSet {
     /// SAM-5 §8.6: a simple task waits for older ORDERED and HEAD OF QUEUE tasks, an ORDERED one for all older ones.
     fn allows(&mut self, id: TaskId) -> bool {
         let Some(task) = self.find_mut(id) else { return false };
-        let (attribute, sequence) = (task.info.attribute, task.sequence);
+        let (attribute, sequence, set) = (task.info.attribute, task.sequence, task.set);
         if attribute == TaskAttribute::HeadOfQueue || task.info.key().is_none() {
             return true;
         }
         let tasks = self.slots.iter().filter_map(|slot| slot.task.as_ref());
-        let mut older = tasks.filter(|task| task.sequence < sequence && task.info.key().is_some());
+        let mut older =
+            tasks.filter(|task| task.sequence < sequence && task.set == set && task.info.key().is_some());
         match attribute {
             TaskAttribute::Ordered => older.next().is_none(),
             _ => !older.any(|task| is_restrictive(task.info.attribute)),
         }
     }
+}
+
+/// Changes the order of a task set, which there is from now on.
+fn change_order(orders: &mut Vec<Order>, set: SetName, change: impl FnOnce(&mut Order)) {
+    if let Some(order) = orders.iter_mut().find(|order| order.set == set) {
+        return change(order);
+    }
+    let mut order = Order { set, restrictive: 0, dormant: VecDeque::new(), left: false };
+    change(&mut order);
+    orders.push(order);
 }
 
 const fn is_restrictive(attribute: TaskAttribute) -> bool {

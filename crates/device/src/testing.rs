@@ -17,12 +17,12 @@ use scsi::sense::{Asc, SenseKey};
 use scsi::status::{Status, TaskAttribute};
 use scsi::transport_id::TransportId;
 use store::Store;
-use store::contract::{Completion, Op, Profile};
+use store::contract::{Completion, Fault, Op, OpAction, Outcome, Profile};
 use store::ram::Ram;
 
 use crate::contract::{
     Access, Claims, Command, Event, Identity, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId,
-    RelativePort, TargetPort, TaskKey, UnitConfig,
+    RelativePort, TargetPort, TaskKey, TaskRules, UnitConfig,
 };
 use crate::unit::LogicalUnit;
 
@@ -80,7 +80,7 @@ impl Reply {
     }
 }
 
-/// The configuration most tests use: 512-byte blocks, thin, write cache on.
+/// The configuration most tests use: 512-byte blocks, thin, write cache on, one task set for all nexuses.
 pub(crate) fn config() -> UnitConfig {
     UnitConfig {
         identity: Identity {
@@ -99,7 +99,9 @@ pub(crate) fn config() -> UnitConfig {
         thin: true,
         write_cache: true,
         claims: Claims::default(),
+        tasks: TaskRules::SHARED,
         task_set_max: 64,
+        io_timeout: None,
         transfer_blocks_max: 16384,
         ports: [TargetPort {
             relative: RelativePort(1),
@@ -122,6 +124,7 @@ pub(crate) fn nexus(id: NexusId) -> Nexus {
         initiator_name: Rc::from("iqn.2026-11.org.initiator"),
         target_port: RelativePort(1),
         access: Access::ReadWrite,
+        newer_functions: true,
         luns: Rc::from([Lun(0)].as_slice()),
     }
 }
@@ -365,6 +368,11 @@ pub(crate) struct Gate {
 struct GateState {
     open: bool,
     held: VecDeque<Op>,
+    /// With what flushes fail, if they do.
+    flush_fault: Option<Fault>,
+    /// Whether the data of a write is not given back with its end.
+    keeps_data: bool,
+    failed: VecDeque<Completion>,
 }
 
 impl Slow {
@@ -385,6 +393,21 @@ impl Gate {
         self.state.borrow_mut().open = false;
     }
 
+    /// From now on flushes fail, or do not, those that wait included.
+    pub(crate) fn lose_flushes(&self, loses: bool) {
+        self.state.borrow_mut().flush_fault = loses.then_some(Fault::Medium);
+    }
+
+    /// From now on flushes are kept from the medium, or are not.
+    pub(crate) fn refuse_flushes(&self, refuses: bool) {
+        self.state.borrow_mut().flush_fault = refuses.then_some(Fault::Refused);
+    }
+
+    /// From now on the data of a write is not given back with its end.
+    pub(crate) fn keep_data(&self) {
+        self.state.borrow_mut().keeps_data = true;
+    }
+
     /// How many operations wait.
     pub(crate) fn held(&self) -> usize {
         self.state.borrow().held.len()
@@ -393,7 +416,7 @@ impl Gate {
 
 impl Store for Slow {
     fn profile(&self) -> Profile {
-        self.inner.profile()
+        Profile { volatile_cache: true, ..self.inner.profile() }
     }
 
     fn submit(&mut self, op: Op) {
@@ -402,10 +425,20 @@ impl Store for Slow {
 
     fn poll(&mut self) -> Option<Completion> {
         let mut state = self.gate.state.borrow_mut();
-        if state.open {
-            state.held.drain(..).for_each(|op| self.inner.submit(op));
+        while state.open
+            && let Some(op) = state.held.pop_front()
+        {
+            if let Some(fault) = state.flush_fault.filter(|_| matches!(op.action, OpAction::Flush)) {
+                state.failed.push_back(Completion { id: op.id, result: Err(fault.into()) });
+            } else {
+                self.inner.submit(op);
+            }
         }
-        self.inner.poll()
+        let mut completion = state.failed.pop_front().or_else(|| self.inner.poll())?;
+        if let (Ok(Outcome::Done(data)), true) = (&mut completion.result, state.keeps_data) {
+            *data = DataList::new();
+        }
+        Some(completion)
     }
 }
 

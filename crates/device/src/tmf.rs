@@ -1,41 +1,75 @@
 //! Task management (SAM-5 §7, RFC 7143 §11.5, RFC 7144 §6.3) and resets (SAM-5 §6).
 
+use alloc::vec::Vec;
+
 use scsi::sense::Asc;
 
-use crate::contract::{ManageFunction, ManageOutcome, NexusId, TaskKey};
+use crate::contract::{Access, ManageFunction, ManageOutcome, NexusId, TaskKey};
 use crate::sbc::orw_generation::OrwGenerations;
 use crate::server::Core;
-use crate::task::TaskInfo;
+use crate::task::{TaskId, TaskInfo};
 use crate::task_set::Answer;
 use crate::unit::{LogicalUnit, Reset};
 
 impl LogicalUnit {
-    /// Does a task management function and returns what to answer when all it aborted is gone.
-    pub(crate) fn manage_function(&mut self, nexus: NexusId, function: ManageFunction) -> ManageOutcome {
-        match function {
-            ManageFunction::AbortTask(key) => return self.abort_task(nexus, key),
+    /// Does a task management function. Returns what to answer, and the tasks that must be gone before.
+    pub(crate) fn manage_function(
+        &mut self,
+        nexus: NexusId,
+        function: ManageFunction,
+    ) -> (ManageOutcome, Vec<TaskId>) {
+        if !self.may_manage(nexus, function) {
+            return (ManageOutcome::Rejected, Vec::new());
+        }
+        let aborted = match function {
+            ManageFunction::AbortTask(key) => match self.abort_task(nexus, key) {
+                Some(id) => Vec::from([id]),
+                None => return (ManageOutcome::NoSuchTask, Vec::new()),
+            },
             ManageFunction::AbortTaskSet => self.abort_tasks_of(nexus),
+            ManageFunction::ClearTaskSet if self.tasks.is_per_nexus() => self.abort_tasks_of(nexus),
             ManageFunction::ClearTaskSet => self.clear_task_set(nexus),
             // No ACA is ever established: NACA is refused (SAM-5 §7.4).
-            ManageFunction::ClearAca => {}
+            ManageFunction::ClearAca => return (ManageOutcome::NotSupported, Vec::new()),
             ManageFunction::LogicalUnitReset => self.reset_for(Some(nexus), Reset::LogicalUnit),
+            ManageFunction::TargetReset => self.reset_for(Some(nexus), Reset::Target),
             ManageFunction::NexusReset => {
-                self.abort_tasks_of(nexus);
+                let aborted = self.abort_tasks_of(nexus);
                 self.core.nexus_was_lost(nexus);
                 self.core.nexuses.attend(nexus, Asc::I_T_NEXUS_LOSS_OCCURRED);
+                aborted
             }
-            ManageFunction::QueryTask(key) => return self.query_task(nexus, key),
+            ManageFunction::QueryTask(key) => return (self.query_task(nexus, key), Vec::new()),
             ManageFunction::QueryTaskSet if self.tasks.has_tasks_of(nexus) => {
-                return ManageOutcome::Succeeded;
+                return (ManageOutcome::Succeeded, Vec::new());
             }
-            ManageFunction::QueryTaskSet => {}
-            ManageFunction::QueryAsynchronousEvent => return self.query_event(nexus),
-        }
-        ManageOutcome::Complete
+            ManageFunction::QueryTaskSet => Vec::new(),
+            ManageFunction::QueryAsynchronousEvent => return (self.query_event(nexus), Vec::new()),
+        };
+        (ManageOutcome::Complete, aborted)
+    }
+
+    /// A nexus with read-only access aborts its own tasks and nobody else's. Its host ends its session when a reset is
+    /// rejected, which does for it what the reset was to do.
+    fn may_manage(&self, nexus: NexusId, function: ManageFunction) -> bool {
+        let is_for_all = match function {
+            ManageFunction::ClearTaskSet => !self.tasks.is_per_nexus(),
+            ManageFunction::LogicalUnitReset | ManageFunction::TargetReset => true,
+            ManageFunction::AbortTask(_)
+            | ManageFunction::AbortTaskSet
+            | ManageFunction::ClearAca
+            | ManageFunction::NexusReset
+            | ManageFunction::QueryTask(_)
+            | ManageFunction::QueryTaskSet
+            | ManageFunction::QueryAsynchronousEvent => false,
+        };
+        let access = self.core.nexuses.find(nexus).map(|state| state.nexus.access);
+        !is_for_all || access != Some(Access::ReadOnly)
     }
 
     /// Aborts everything and tells everyone. `requester` is the nexus whose function it was, if a function it was.
-    pub(crate) fn reset_for(&mut self, requester: Option<NexusId>, why: Reset) {
+    /// Returns the tasks that must be gone before the reset is answered: those that somebody aborted before, too.
+    pub(crate) fn reset_for(&mut self, requester: Option<NexusId>, why: Reset) -> Vec<TaskId> {
         for id in self.tasks.select(|_| true) {
             let own = self.tasks.find_mut(id).is_some_and(|task| Some(task.info.nexus) == requester);
             let answer = self.core.answer_to_abort(own);
@@ -43,8 +77,9 @@ impl LogicalUnit {
         }
         self.core.was_reset();
         if why == Reset::Target {
-            // A hard reset; one of the unit leaves them (SBC-4 §4.27.3).
+            // A hard reset; one of the unit leaves them (SBC-4 §4.27.3, §4.20.1).
             self.core.orw_generations = OrwGenerations::default();
+            self.core.spc.removal.stop(false);
         }
         self.core.nexuses.attend_all(
             match why {
@@ -52,25 +87,25 @@ impl LogicalUnit {
             },
             None,
         );
+        self.tasks.every(|_| true)
     }
 
-    fn abort_task(&mut self, nexus: NexusId, key: TaskKey) -> ManageOutcome {
-        let Some(id) = self.tasks.find_key(key) else { return ManageOutcome::NoSuchTask };
-        if self.tasks.find_mut(id).is_none_or(|task| task.info.nexus != nexus) {
-            return ManageOutcome::NoSuchTask;
-        }
+    fn abort_task(&mut self, nexus: NexusId, key: TaskKey) -> Option<TaskId> {
+        let id = self.tasks.find_key(key)?;
+        self.tasks.find_mut(id).filter(|task| task.info.nexus == nexus)?;
         self.abort(id, Answer::Aborted);
-        ManageOutcome::Complete
+        Some(id)
     }
 
-    fn abort_tasks_of(&mut self, nexus: NexusId) {
+    fn abort_tasks_of(&mut self, nexus: NexusId) -> Vec<TaskId> {
         for id in self.tasks.select(|task| task.nexus == nexus) {
             self.abort(id, Answer::Aborted);
         }
+        self.tasks.every(|task| task.nexus == nexus)
     }
 
     /// SAM-5 §7.5: the tasks of others end with TASK ABORTED, or silently and with a unit attention.
-    fn clear_task_set(&mut self, nexus: NexusId) {
+    fn clear_task_set(&mut self, nexus: NexusId) -> Vec<TaskId> {
         for id in self.tasks.select(|_| true) {
             let Some(owner) = self.tasks.find_mut(id).map(|task| task.info.nexus) else { continue };
             let answer = self.core.answer_to_abort(owner == nexus);
@@ -79,12 +114,13 @@ impl LogicalUnit {
                 self.core.nexuses.attend(owner, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
             }
         }
+        self.tasks.every(|_| true)
     }
 
     /// QERR of the control page (SPC-5 §7.5.8): a command that ended with CHECK CONDITION takes others with it. Those of
     /// copy managers stay: their copy is judged where it runs.
     pub(crate) fn abort_after_error(&mut self, failed: &TaskInfo) {
-        let only_own = self.core.settings.queue_error.only_own;
+        let only_own = self.core.settings.queue_error.only_own || self.tasks.is_per_nexus();
         let nexus = failed.nexus;
         if failed.key().is_none() {
             return;

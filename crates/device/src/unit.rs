@@ -12,14 +12,15 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use base::buffer::{DataList, Pool};
+use base::planted::{self, Bug};
 use base::time::Instant;
 use base::units::{BlockSize, Blocks};
 use scsi::sense::Asc;
 use store::Store;
 
 use crate::contract::{
-    Command, DataOutFault, Event, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId, PeerCaller,
-    PeerRequest, PeerResult, TaskKey, UnitConfig,
+    Access, Command, DataOutFault, Event, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId,
+    PeerCaller, PeerRequest, PeerResult, TaskKey, UnitConfig,
 };
 use crate::inquiry::unit_designators;
 use crate::pr::PersistentReservations;
@@ -27,7 +28,7 @@ use crate::saved::{self, Saved, StateFault};
 use crate::server::Core;
 use crate::spc;
 use crate::task::{Origin, TaskId, TaskInfo};
-use crate::task_set::{Answer, TaskSet};
+use crate::task_set::{AbortWait, Answer, TaskSet};
 
 /// A logical unit.
 pub struct LogicalUnit {
@@ -37,14 +38,18 @@ pub struct LogicalUnit {
     managing: VecDeque<Managing>,
     /// Tasks that wait for others, which they aborted, to be gone.
     waiting_for_aborts: Vec<TaskId>,
+    /// When to look for operations of the medium that take too long.
+    io_deadline: Option<Instant>,
 }
 
 /// A task management function whose outcome is known and not yet answered.
 struct Managing {
     key: ManageKey,
+    nexus: NexusId,
     outcome: ManageOutcome,
-    /// Answered when every task aborted before this mark is gone.
-    mark: u64,
+    /// Answered when the tasks that it aborted are gone. It waits for no others: a task of another nexus that hangs must not
+    /// hold up the functions of this one.
+    wait: AbortWait,
 }
 
 /// Why a logical unit cannot be made of a configuration and a medium.
@@ -102,6 +107,8 @@ pub struct UnitStats {
     pub aborts: u64,
     /// Failed operations of the medium.
     pub medium_failures: u64,
+    /// Operations of the medium, and waits for a range of it, that took longer than the time limit.
+    pub io_timeouts: u64,
     /// Tasks in the task set now.
     pub tasks: u64,
 }
@@ -151,11 +158,11 @@ impl LogicalUnit {
         if !config.block_size.bytes().is_multiple_of(profile.granule.max(1)) {
             return Err(Unusable::GranuleBeyondBlock);
         }
-        let tasks = TaskSet::new(config.task_set_max);
+        let tasks = TaskSet::new(config.task_set_max, config.tasks.nexus_task_sets);
         let mut core = Core::new(config, store, state, pool);
         core.settings = core.lasting_settings();
         core.resume_sanitizing();
-        Ok(Self { core, tasks, managing: VecDeque::new(), waiting_for_aborts: Vec::new() })
+        Ok(Self { core, tasks, managing: VecDeque::new(), waiting_for_aborts: Vec::new(), io_deadline: None })
     }
 
     /// Returns whether a designator of VPD page 83h with these CODE SET and DESIGNATOR TYPE names this unit.
@@ -184,11 +191,19 @@ impl LogicalUnit {
         self.core.now = now;
         let id = nexus.id;
         let luns_changed = self.core.nexuses.find(id).is_some_and(|state| state.nexus.luns != nexus.luns);
+        if nexus.access == Access::ReadOnly {
+            self.core.spc.give_up_holds(id);
+        }
         self.core.nexuses.establish(nexus);
         self.core.refresh_standings();
         if luns_changed {
             self.core.nexuses.attend(id, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
         }
+    }
+
+    /// Tells a nexus that what stands under its LUNs changed, although the numbers may be the same.
+    pub fn luns_changed(&mut self, id: NexusId) {
+        self.core.nexuses.attend(id, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
     }
 
     /// Takes note that a nexus is gone. Its tasks are aborted, and no event names their keys any more.
@@ -202,6 +217,42 @@ impl LogicalUnit {
         self.core.nexuses.lose(id);
         self.core.refresh_standings();
         self.settle();
+    }
+
+    /// Takes note that a nexus does not see this unit any more although it goes on. Its tasks are answered with LOGICAL UNIT
+    /// NOT SUPPORTED, as every later command under that number is, and its task management functions with what they have
+    /// done.
+    ///
+    /// What the medium has under way for these tasks is not waited for: it comes to its end on its own, and keeps its buffers
+    /// and the range that it changes until then.
+    pub fn nexus_withdrawn(&mut self, now: Instant, id: NexusId) {
+        if planted::is(Bug::RemovalForgetsCommands) {
+            return self.nexus_lost(now, id);
+        }
+        self.core.now = now;
+        self.withdraw_tasks(|task| task.nexus == id);
+        self.answer_functions(|managing| managing.nexus == id);
+        self.core.nexus_was_lost(id);
+        self.core.nexuses.lose(id);
+        self.core.refresh_standings();
+        self.settle();
+    }
+
+    /// Takes note that the unit is removed: nothing reaches it any more. Everything is answered, as by
+    /// [`Self::nexus_withdrawn`]; [`Self::is_retired`] tells when the medium has ended all that it was asked for.
+    ///
+    /// Tasks whose calls to other units or whose state is under way are answered when that has ended.
+    pub fn retire(&mut self, now: Instant) {
+        self.core.now = now;
+        self.core.retire();
+        self.withdraw_tasks(|_| true);
+        self.answer_functions(|_| true);
+        self.settle();
+    }
+
+    /// Returns whether nothing is left of a unit that was told to retire, so that its medium can be closed.
+    pub const fn is_retired(&self) -> bool {
+        self.core.is_retired() && self.tasks.len() == 0 && self.core.medium.is_quiet()
     }
 
     /// Executes a command.
@@ -235,9 +286,9 @@ impl LogicalUnit {
     /// Performs a task management function; [`Event::Managed`] answers when its effects are complete.
     pub fn manage(&mut self, now: Instant, nexus: NexusId, key: ManageKey, function: ManageFunction) {
         self.core.now = now;
-        let outcome = self.manage_function(nexus, function);
-        let mark = self.tasks.abort_mark();
-        self.managing.push_back(Managing { key, outcome, mark });
+        let (outcome, aborted) = self.manage_function(nexus, function);
+        let wait = self.tasks.wait_for(&aborted);
+        self.managing.push_back(Managing { key, nexus, outcome, wait });
         self.settle();
     }
 
@@ -288,10 +339,11 @@ impl LogicalUnit {
         self.settle();
     }
 
-    /// Takes a changed configuration into use. Identity and block size stay what they were.
+    /// Takes a changed configuration into use; everyone hears what changed of INQUIRY data and mode parameters. The block size stays
+    /// what it was.
     pub fn reconfigure(&mut self, now: Instant, config: UnitConfig) {
         self.core.now = now;
-        self.tasks.resize(config.task_set_max);
+        self.tasks.reconfigure(config.task_set_max, config.tasks.nexus_task_sets);
         self.core.reconfigure(config);
         self.settle();
     }
@@ -303,6 +355,14 @@ impl LogicalUnit {
         self.settle();
     }
 
+    /// Withholds the medium, because it is not what it was: commands that need it end with NOT READY, MANUAL INTERVENTION
+    /// REQUIRED. Or gives it back, and everyone hears that the medium may have changed.
+    pub fn withhold_medium(&mut self, now: Instant, withheld: bool) {
+        self.core.now = now;
+        self.core.withhold(withheld);
+        self.settle();
+    }
+
     /// Returns the next event.
     pub fn poll(&mut self) -> Option<Event> {
         self.core.poll_event()
@@ -310,13 +370,17 @@ impl LogicalUnit {
 
     /// Returns when [`Self::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.core.sanitizer.poll_timeout(self.core.facts.profile.len)
+        let sanitizer = self.core.sanitizer.poll_timeout(self.core.facts.profile.len);
+        [sanitizer, self.io_deadline].into_iter().flatten().min()
     }
 
     /// Takes note that the deadline passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.core.now = now;
         self.core.sanitize_on();
+        if self.io_deadline.is_some_and(|at| at <= now) {
+            self.expire_operations();
+        }
         self.settle();
     }
 

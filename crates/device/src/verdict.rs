@@ -46,8 +46,17 @@ pub(crate) enum Verdict {
     Write(Write),
     /// Work of several steps.
     Run(Box<dyn Job>),
-    /// Have `state` stored durably, then go on; `then` is told whether it was. Runs also when the task was aborted
-    /// meanwhile, and then its verdict is dropped.
+    /// Go on when no other change of the state that is stored is under way. Every command that changes this state, stored or
+    /// not, decides in `then` and not before.
+    InTurn {
+        /// A parameter list, for `then`.
+        list: Vec<u8>,
+        /// What to do in its turn.
+        then: fn(&mut Core, &TaskInfo, &[u8]) -> Verdict,
+    },
+    /// Have `state` stored durably, then go on; `then` is told whether it was, and applies the change if so: until then the
+    /// old state is in force. Runs also when the task was aborted meanwhile; of its verdict, only the aborts of other tasks
+    /// count then. To be decided in turn, see [`Self::InTurn`].
     Save {
         /// See `Event::Save`.
         state: Vec<u8>,

@@ -19,6 +19,7 @@ mod guard;
 mod issue;
 mod loss;
 mod manage;
+mod progress;
 mod reply;
 pub mod session;
 mod task;

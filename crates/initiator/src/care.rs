@@ -3,6 +3,9 @@
 //! A unit attention says that the command it came for was not carried out (SPC-5 §5.14), so trying again is always
 //! safe; what it tells is an event for the caller. BUSY and TASK SET FULL likewise. What was or may have been begun is
 //! tried again only if its command is repeatable.
+//!
+//! The same holds for a command that we ended ourselves, because another initiator's reset ended it without a word or
+//! because it got no answer in time: see [`crate::sessions`]'s `overdue`.
 
 use std::time::Duration;
 
@@ -14,6 +17,7 @@ use scsi::status::Status;
 
 use crate::carrier::Task;
 use crate::command::{Command, CommandError, Reply};
+use crate::planted::{self, Flaw};
 
 /// How often a command is tried again at once: more attentions than a nexus can have pending (a power on, a changed
 /// capacity, mode, inquiry, list of LUNs, reservation), and some for what aborts.
@@ -26,6 +30,9 @@ const BUSY_WAIT_MAX: Duration = Duration::from_millis(500);
 /// How long a unit may be busy in all: longer than a failover between two controllers of an array.
 const BUSY_MAX: Duration = Duration::from_secs(60);
 
+/// How many attempts of one command may go without an answer before it fails.
+const OVERDUE_MAX: u32 = 3;
+
 /// A command that is with a session, or on its way to it.
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -37,9 +44,38 @@ pub(crate) struct Pending {
     pub(crate) unwanted: bool,
     /// Whether it is ours, and asks which device is behind a LUN.
     pub(crate) is_probe: bool,
+    /// Whether it is ours, and asks whether a unit that is silent has something to tell.
+    pub(crate) is_look: bool,
+    /// How the present attempt stands.
+    pub(crate) attempt: Attempt,
+    /// How many attempts got no answer in time.
+    pub(crate) overdue: u32,
     repeats: u32,
     busy_since: Option<Instant>,
     busy_wait: Duration,
+}
+
+/// One attempt at a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    /// Its place in the order in which commands were handed to the session.
+    pub(crate) serial: u64,
+    /// What the session last said of its progress, and when that was new.
+    pub(crate) progress: u64,
+    pub(crate) since: Instant,
+    /// Why we want it ended, if we do.
+    pub(crate) ended_for: Option<EndedFor>,
+    /// Since when we want it aborted.
+    pub(crate) unwanted: Option<Instant>,
+}
+
+/// Why we end an attempt that its caller still wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndedFor {
+    /// The unit says that something ended the commands that it had.
+    Cleared(Asc),
+    /// It got no answer in time.
+    Silence,
 }
 
 /// What is to be done with a command that ended.
@@ -61,6 +97,15 @@ impl Pending {
             task: None,
             unwanted: false,
             is_probe: false,
+            is_look: false,
+            attempt: Attempt {
+                serial: 0,
+                progress: 0,
+                since: Instant::ORIGIN,
+                ended_for: None,
+                unwanted: None,
+            },
+            overdue: 0,
             repeats: 0,
             busy_since: None,
             busy_wait: BUSY_WAIT,
@@ -72,14 +117,31 @@ impl Pending {
         Self { is_probe: true, ..Self::new(u64::MAX, command) }
     }
 
+    /// Makes one that nobody gave us, which asks a unit whether it has something to tell.
+    pub(crate) fn look(command: Command) -> Self {
+        Self { is_look: true, ..Self::new(u64::MAX, command) }
+    }
+
+    /// Returns whether its caller gave it to us.
+    pub(crate) const fn is_callers(&self) -> bool {
+        !self.is_probe && !self.is_look
+    }
+
     /// Returns whether it was tried before: then it goes ahead of those that never were.
     pub(crate) const fn is_again(&self) -> bool {
-        self.repeats > 0 || self.busy_since.is_some()
+        self.repeats > 0 || self.busy_since.is_some() || self.overdue > 0
     }
 
     /// Judges how a task ended. Returns too the attention that came with it.
     pub(crate) fn judge(&mut self, now: Instant, outcome: Outcome) -> (Care, Option<Asc>) {
-        let Outcome { end, data_in } = outcome;
+        #[cfg_attr(not(test), allow(unused_mut, reason = "a planted bug spoils it"))]
+        let Outcome { end, mut data_in } = outcome;
+        #[cfg(test)]
+        planted::spoil(&mut data_in, end.is_good());
+        let ended_for = core::mem::take(&mut self.attempt).ended_for.filter(|_| !self.unwanted);
+        if let (Some(why), End::Aborted | End::NotSent | End::Lost) = (ended_for, &end) {
+            return (self.judge_ended(why, end == End::NotSent), None);
+        }
         let error = match end {
             End::Status(ending) if matches!(Status(ending.status), Status::GOOD | Status::CONDITION_MET) => {
                 return (Care::Over(Ok(Reply { data: data_in, residual: ending.residual })), None);
@@ -97,6 +159,20 @@ impl Pending {
         };
         let care = if self.unwanted { Care::Over(Err(error)) } else { self.judge_error(now, error) };
         (care, attention)
+    }
+
+    /// Judges a command whose attempt we ended ourselves.
+    fn judge_ended(&mut self, why: EndedFor, never_sent: bool) -> Care {
+        let error = match why {
+            EndedFor::Cleared(asc) => CommandError::Cleared(asc),
+            EndedFor::Silence => CommandError::Silence,
+        };
+        let may_run_twice = self.command.repeatable || planted::is(Flaw::RepeatAll);
+        if (never_sent || may_run_twice) && self.overdue < OVERDUE_MAX {
+            self.again(error)
+        } else {
+            Care::Over(Err(error))
+        }
     }
 
     fn judge_error(&mut self, now: Instant, error: CommandError) -> Care {

@@ -6,9 +6,7 @@ use hyperscsi::initiator::contract as ether;
 use hyperscsi::initiator::session::Session as EtherSession;
 use hyperscsi::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use iscsi::initiator::Session;
-use iscsi::initiator::contract::{
-    End, Ending, Event, ManageId, Management, Outcome, Refusal, Request, Stats, TaskId,
-};
+use iscsi::initiator::contract::{End, Ending, Event, ManageId, Management, Outcome, Refusal, Stats, TaskId};
 use iscsi::pdu::Residual;
 use iscsi::pdu::scsi_response::ServiceResponse;
 use iscsi::pdu::tmf_request::TmfFunction;
@@ -87,7 +85,10 @@ impl Carrier {
     pub(crate) fn submit(&mut self, now: Instant, pending: &Pending) -> Result<Task, Refusal> {
         match self {
             Self::Iscsi(session) => {
-                let request = Request { probe: pending.is_probe, ..pending.command.request() };
+                let mut request = pending.command.request();
+                request.probe = !pending.is_callers();
+                // The commands that got no answer may have used up the window.
+                request.immediate = pending.is_look;
                 session.submit(now, request).map(Task::Iscsi)
             }
             Self::HyperScsi(ether) => {
@@ -154,6 +155,42 @@ impl Carrier {
         match self {
             Self::Iscsi(session) => session.logout(now),
             Self::HyperScsi(ether) => ether.session.logout(now),
+        }
+    }
+
+    /// Returns whether requests can be sent now.
+    pub(crate) fn is_up(&self) -> bool {
+        match self {
+            Self::Iscsi(session) => session.is_up(),
+            Self::HyperScsi(ether) => ether.session.is_up(),
+        }
+    }
+
+    /// Returns a number that is another one whenever a task has got on; `None` once it has ended.
+    pub(crate) fn progress(&self, task: Task) -> Option<u64> {
+        match (self, task) {
+            (Self::Iscsi(session), Task::Iscsi(task)) => session.progress(task),
+            (Self::HyperScsi(ether), Task::HyperScsi(task)) => ether.session.progress(task),
+            _ => None,
+        }
+    }
+
+    /// Gives up the session that the target knows, and logs in anew.
+    pub(crate) fn log_in_anew(&mut self, now: Instant) {
+        match self {
+            Self::Iscsi(session) => session.log_in_anew(now),
+            Self::HyperScsi(ether) => ether.session.log_in_anew(now),
+        }
+    }
+
+    /// Asks the target for a sign of life. Returns how many PDUs, or frames, of it came so far.
+    pub(crate) fn ping(&mut self, now: Instant) -> u64 {
+        match self {
+            Self::Iscsi(session) => {
+                session.ping_all(now);
+                session.stats().pdus_in
+            }
+            Self::HyperScsi(ether) => ether.session.ping(),
         }
     }
 
@@ -224,7 +261,7 @@ fn request(pending: &Pending) -> Option<ether::Request> {
     request.data_out = command.data_out.clone();
     request.data_in_len = command.data_in_len;
     request.replay = command.repeatable;
-    request.probe = pending.is_probe;
+    request.probe = !pending.is_callers();
     Some(request)
 }
 

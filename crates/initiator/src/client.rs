@@ -3,6 +3,8 @@
 //! [`Client`] starts the thread; [`Session`] is what a login gives: commands with callbacks, or with answers to be
 //! awaited. The thread ends when the last handle is dropped: it logs out first.
 
+mod alone;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,18 +75,17 @@ enum Order {
     Manage(SessionId, TmfFunction, Lun, Teller<Option<TmfResult>, CommandError>),
     SendTargets(SessionId, Option<IscsiName>, Teller<(Vec<Discovered>, usize), CommandError>),
     Negotiate(SessionId, Option<Slot>, Vec<(String, String)>, Teller<Keys, CommandError>),
-    Guard(SessionId, Lun, Identity),
     Watch(SessionId, Watcher),
     Stats(SessionId, Teller<Stats, CommandError>),
     Loss(SessionId, Teller<Option<Loss>, CommandError>),
-    Connections(SessionId, Teller<Vec<ConnectionView>, CommandError>),
-    SetConnections(SessionId, u16, Teller<(), CommandError>),
-    Close(SessionId),
+    With(SessionId, Does),
     /// Without anybody who waits for it, nobody has the session in hand any more.
     LogOut(SessionId, Option<Teller<(), CommandError>>),
     Stop,
 }
 
+/// Steps that the driver takes alone.
+type Does = Box<dyn FnOnce(&mut Driver, SessionId) + Send>;
 /// Names and values of keys.
 type Keys = Vec<(String, String)>;
 
@@ -216,7 +217,12 @@ impl Session {
     /// device that `identity` tells of ([`crate::unit::LogicalUnit::identity`]). If it is another one, watchers hear
     /// [`News::OtherDevice`], and commands for it fail with [`CommandError::OtherDevice`].
     pub fn guard(&self, lun: Lun, identity: Identity) {
-        self.seat.shared.order(Order::Guard(self.seat.id, lun, identity));
+        self.with(move |driver, id| driver.guard(id, lun, identity));
+    }
+
+    /// Sets how long a command may go without an answer and without data being moved: see [`Driver::limit_commands`].
+    pub fn limit_commands(&self, limit: Option<std::time::Duration>) {
+        self.with(move |driver, id| driver.limit_commands(id, limit));
     }
 
     /// Has `watcher` hear what happens to the session from now on.
@@ -231,17 +237,13 @@ impl Session {
 
     /// Returns the connections that there are; none for a session of HyperSCSI.
     pub fn connections(&self) -> Answer<Vec<ConnectionView>, CommandError> {
-        let (teller, answer) = answer();
-        self.seat.shared.order(Order::Connections(self.seat.id, teller));
-        answer
+        self.ask(move |driver, id| driver.connections(id).ok_or(Refusal::Down))
     }
 
     /// Changes how many connections the session is to have, at most as many as its URL asked for and the target allowed. The
     /// answer comes at once; connections come and go while commands go on, and [`Self::connections`] tells how far it is.
     pub fn set_connections(&self, count: u16) -> Answer<(), CommandError> {
-        let (teller, answer) = answer();
-        self.seat.shared.order(Order::SetConnections(self.seat.id, count, teller));
-        answer
+        self.ask(move |driver, id| driver.set_connections(id, count))
     }
 
     /// Returns what the session did so far; once it has ended, all that it did.
@@ -268,7 +270,7 @@ impl Session {
 
     /// Ends the session at once, whatever is under way: what a logout that takes too long may be followed by.
     pub fn close(&self) {
-        self.seat.shared.order(Order::Close(self.seat.id));
+        self.with(move |driver, id| driver.close(id));
     }
 }
 
@@ -468,24 +470,16 @@ impl Desk {
                     Err(why) => teller.tell(Err(why.into())),
                 }
             }
-            Order::Guard(id, lun, identity) => self.driver.guard(id, lun, identity),
+            Order::With(id, does) => does(&mut self.driver, id),
             Order::Watch(id, watcher) => self.watchers.entry(id).or_default().push(watcher),
             Order::Stats(id, teller) => {
                 let ended = || self.held.get(&id)?.as_ref().map(|ended| ended.stats);
-                let stats = self.driver.stats(id).or_else(ended);
-                teller.tell(stats.ok_or(CommandError::Refused(Refusal::Down)));
+                teller.tell(self.driver.stats(id).or_else(ended).ok_or(CommandError::Refused(Refusal::Down)));
             }
             Order::Loss(id, teller) => {
                 let ended = || self.held.get(&id)?.as_ref()?.loss.clone();
                 teller.tell(Ok(self.driver.loss(id).or_else(ended)));
             }
-            Order::Connections(id, teller) => {
-                teller.tell(self.driver.connections(id).ok_or(CommandError::Refused(Refusal::Down)));
-            }
-            Order::SetConnections(id, count, teller) => {
-                teller.tell(self.driver.set_connections(id, count).map_err(CommandError::Refused));
-            }
-            Order::Close(id) => self.driver.close(id),
             Order::LogOut(id, teller) => {
                 match teller {
                     Some(teller) => self.logging_out.entry(id).or_default().push(teller),

@@ -1,5 +1,7 @@
 //! What is asked of a logical unit, and what comes of it.
 
+use std::time::Duration;
+
 use base::buffer::{Bytes, DataList};
 use iscsi::initiator::contract::{Ending, Refusal, Request};
 use iscsi::pdu::Residual;
@@ -7,10 +9,11 @@ use iscsi::pdu::reject::RejectReason;
 use iscsi::pdu::scsi_command::TaskAttribute;
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
-use scsi::sense::Sense;
+use scsi::opcode::{self, variable_length as variable};
+use scsi::sense::{Asc, Sense};
 
 use crate::answer::Stopped;
-use crate::down::{Loss, SessionDown, because};
+use crate::down::{Loss, SessionDown, because, ended};
 use crate::identity::OtherDevice;
 
 /// A SCSI command to be carried out.
@@ -35,6 +38,29 @@ pub struct Command {
     /// Whether unit attentions are reported as events and the command is tried again, as users of disks want it. Else
     /// they are its result.
     pub absorbs_attentions: bool,
+    /// How long it may go without an answer and without data being moved, if not as long as the session's commands are
+    /// allowed to ([`crate::client::Session::limit_commands`]). FORMAT UNIT, SANITIZE, EXTENDED COPY and an
+    /// extended self-test may take any time unless this is set, and commands that concern much of a unit, or its firmware,
+    /// take four times as long as others.
+    pub answer_within: Option<Duration>,
+}
+
+/// SEND DIAGNOSTIC: the self-test code of an extended self-test that the command waits for.
+const EXTENDED_SELF_TEST: u8 = 0b110;
+
+/// The commands of 32 bytes that concern much of a unit.
+const LONG_ACTIONS: [u16; 2] = [variable::VERIFY_32, variable::WRITE_SAME_32];
+
+/// Says what ended the commands of a unit.
+fn cleared_by(asc: Asc) -> &'static str {
+    match asc {
+        Asc::POWER_ON_OCCURRED => "power on",
+        Asc::I_T_NEXUS_LOSS_OCCURRED => "I_T nexus loss",
+        Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR => "cleared by another initiator",
+        Asc::RESERVATIONS_PREEMPTED | Asc::REGISTRATIONS_PREEMPTED => "preempted by another initiator",
+        Asc(code) if code >> 8 == 0x2f => "cleared by the device server",
+        _ => "reset",
+    }
 }
 
 impl Command {
@@ -49,6 +75,7 @@ impl Command {
             data_in_len: 0,
             repeatable: false,
             absorbs_attentions: true,
+            answer_within: None,
         }
     }
 
@@ -71,6 +98,39 @@ impl Command {
     pub const fn repeatable(mut self) -> Self {
         self.repeatable = true;
         self
+    }
+
+    /// The same, with so long for an answer.
+    #[must_use]
+    pub const fn answered_within(mut self, limit: Duration) -> Self {
+        self.answer_within = Some(limit);
+        self
+    }
+
+    /// Returns how long it may go without an answer, if others may go for `limit`; `None` for any time.
+    pub(crate) fn limit(&self, limit: Option<Duration>) -> Option<Duration> {
+        let code = self.cdb.opcode();
+        let action = self.cdb.u16(8);
+        match code {
+            _ if self.answer_within.is_some() => self.answer_within,
+            opcode::FORMAT_UNIT | opcode::SANITIZE | opcode::THIRD_PARTY_COPY_OUT => None,
+            opcode::SEND_DIAGNOSTIC if self.cdb.u8(1) >> 5 == EXTENDED_SELF_TEST => None,
+            opcode::VARIABLE_LENGTH if !LONG_ACTIONS.contains(&action) => limit,
+            opcode::WRITE_SAME_10
+            | opcode::WRITE_SAME_16
+            | opcode::UNMAP
+            | opcode::VERIFY_10
+            | opcode::VERIFY_12
+            | opcode::VERIFY_16
+            | opcode::VARIABLE_LENGTH
+            | opcode::SEND_DIAGNOSTIC
+            | opcode::WRITE_BUFFER
+            | opcode::REASSIGN_BLOCKS
+            | opcode::START_STOP_UNIT
+            | opcode::SYNCHRONIZE_CACHE_10
+            | opcode::SYNCHRONIZE_CACHE_16 => limit.map(|limit| limit * 4),
+            _ => limit,
+        }
     }
 
     /// Returns what the session is asked for.
@@ -123,6 +183,15 @@ pub enum CommandError {
     /// Somebody aborted it.
     #[error("the command was aborted")]
     Aborted,
+    /// A reset, or another initiator, ended the commands of the unit, as its unit attention says.
+    #[error(
+        "the commands of the unit were ended ({}: {:02x}h/{:02x}h); whether this one was carried out is not known",
+        cleared_by(*.0), .0.0 >> 8, .0.0 & 0xff
+    )]
+    Cleared(Asc),
+    /// The target did not answer in time, and the command was ended.
+    #[error("the target did not answer in time; whether the command was carried out is not known")]
+    Silence,
     /// A status that should not come.
     #[error("the target answered with status {0:02x}h")]
     Status(u8),
@@ -156,7 +225,7 @@ pub enum CommandError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The session has ended. The command was not carried out.
-    #[error("{0}")]
+    #[error("{}", ended(.0))]
     Down(SessionDown),
     /// The thread that should have carried it out has ended.
     #[error("the initiator was stopped")]
@@ -192,5 +261,31 @@ impl CommandError {
 impl From<Stopped> for CommandError {
     fn from(_: Stopped) -> Self {
         Self::Stopped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_long_may_take_longer() {
+        let limit = Duration::from_secs(60);
+        let of = |cdb: &[u8]| Command::new(Lun(0), Cdb::from_bytes(cdb).unwrap()).limit(Some(limit));
+        let long = |action: u8| {
+            let mut cdb = [0; 32];
+            (cdb[0], cdb[7], cdb[9]) = (opcode::VARIABLE_LENGTH, 24, action);
+            of(&cdb)
+        };
+        let four = Some(limit * 4);
+        assert_eq!([0x09, 0x0a, 0x0b, 0x0d].map(long), [Some(limit), four, Some(limit), four]);
+        for code in [opcode::WRITE_BUFFER, opcode::VERIFY_12, opcode::REASSIGN_BLOCKS, opcode::UNMAP] {
+            let mut cdb = [0; 16];
+            cdb[0] = code;
+            assert_eq!(of(&cdb), four, "{code:02x}h");
+        }
+        let self_test = |code: u8| of(&[opcode::SEND_DIAGNOSTIC, code << 5, 0, 0, 0, 0]);
+        assert_eq!([self_test(0b101), self_test(0b110)], [four, None]);
+        assert_eq!(of(&[opcode::READ_10, 0, 0, 0, 0, 0, 0, 0, 1, 0]), Some(limit));
     }
 }

@@ -46,6 +46,15 @@ pub(crate) fn because(loss: Option<&Loss>) -> String {
     loss.map_or_else(String::new, |why| format!(" ({why})"))
 }
 
+/// Says to whoever gives a command that there is no session any more: in the same words, whether it was lost before the command
+/// came or after.
+pub(crate) fn ended(down: &SessionDown) -> String {
+    if down.is_given_up() {
+        return format!("the session was lost ({down}); the command was not carried out");
+    }
+    down.to_string()
+}
+
 impl SessionDown {
     /// Returns why the last connection could not be had, if that is the reason.
     pub const fn connection(&self) -> Option<ConnectionDown> {
@@ -123,5 +132,14 @@ mod tests {
         let unknown = "whether the command was carried out is not known";
         assert_eq!(lost, format!("the session was lost ({why}); {unknown}"));
         assert_eq!(CommandError::Lost(None).to_string(), format!("the session was lost; {unknown}"));
+    }
+    #[test]
+    fn a_command_after_the_loss_reads_as_one_before() {
+        let down = |why| CommandError::Down(SessionDown { why: Why::Iscsi(why), system: None }).to_string();
+        assert_eq!(
+            down(Down::NoPath(ConnectionDown::Lost)),
+            "the session was lost (the connection was lost); the command was not carried out"
+        );
+        assert!(down(Down::LoggedOut).starts_with("the session is over: "));
     }
 }

@@ -120,6 +120,16 @@ impl Driver {
         self.sessions.abort(now, session, token, command);
     }
 
+    /// Sets how long a command of a session may go without an answer and without data being moved, a minute at first;
+    /// `None` for any time. Then it is ended by ABORT TASK, and if that is not answered by LOGICAL UNIT RESET, and if that is
+    /// not either by a new session ([`News::Unanswered`] tells of each step); and it is tried again, if it is repeatable and
+    /// was not ended three times, or fails with [`crate::command::CommandError::Silence`]. Time without a connection does not
+    /// count. [`Command::answer_within`] sets it for one command.
+    pub fn limit_commands(&mut self, session: SessionId, limit: Option<Duration>) {
+        let now = self.reactor.now();
+        self.sessions.limit_commands(now, session, limit);
+    }
+
     /// Guards a unit: nothing is sent to it in a session that was built anew before it has said again that it is the
     /// device that `identity` tells of. If it is another one, [`News::OtherDevice`] says so, and commands for it fail.
     pub fn guard(&mut self, session: SessionId, lun: Lun, identity: Identity) {
@@ -183,6 +193,16 @@ impl Driver {
         if let Some(session) = self.sessions.session(session) {
             session.close(now);
         }
+    }
+
+    /// Asks the target of a session for a sign of life, on every connection (iSCSI) or a path (HyperSCSI) that is up. Returns
+    /// how many messages of it came so far; `None` if the session has ended.
+    pub fn ping(&mut self, session: SessionId) -> Option<u64> {
+        if self.sessions.down(session).is_some() {
+            return None;
+        }
+        let now = self.reactor.now();
+        self.sessions.session(session).map(|session| session.ping(now))
     }
 
     /// Forgets a session that is down, with its memory and its statistics. One that is not down stays.

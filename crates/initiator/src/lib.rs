@@ -28,6 +28,7 @@ pub mod identity;
 pub mod login;
 pub mod neighbours;
 pub mod open;
+mod planted;
 pub mod running;
 pub mod sessions;
 pub mod unit;

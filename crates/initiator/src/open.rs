@@ -117,7 +117,12 @@ async fn log_in(
     watchers: Vec<Watcher>,
 ) -> Result<Session, OpenError> {
     let at = || format!("{}/{}", url.place, url.target);
-    client.log_in_watched(plan, watchers).await.map_err(|why| OpenError::LogIn { at: at(), why })
+    let session =
+        client.log_in_watched(plan, watchers).await.map_err(|why| OpenError::LogIn { at: at(), why })?;
+    if let Some(limit) = url.place.options.command_timeout {
+        session.limit_commands(Some(limit).filter(|limit| !limit.is_zero()));
+    }
+    Ok(session)
 }
 
 /// Logs in for discovery.

@@ -6,7 +6,18 @@ pub(crate) mod frames;
 mod guard;
 mod loss;
 mod news;
+mod overdue;
+mod owed;
 mod stream;
+#[cfg(test)]
+#[allow(
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "all of this is test code, where a panic is the verdict"
+)]
+mod world;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -33,8 +44,9 @@ use crate::carrier::{Carrier, Ether, Manage, Task, Told};
 use crate::command::{Command, CommandError};
 use crate::down::{self, SessionDown, Why};
 use crate::login::Plan;
+use crate::planted::{self, Flaw};
 
-pub use news::{Event, News, Up};
+pub use news::{Event, News, Step, Up};
 
 /// Names a session of a driver. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,8 +84,10 @@ struct Seat {
     tasks: Vec<Option<Pending>>,
     /// What it has ended, but not told of yet, and whose index it has given to another task meanwhile.
     ended: Vec<Pending>,
-    /// Task management requests, and what their callers named them. One that is told may have given its index to another.
-    manages: BTreeMap<Manage, u64>,
+    /// Task management requests of callers. One that is told may have given its index to another.
+    manages: BTreeMap<Manage, overdue::Asked>,
+    /// What is done for commands that get no answer.
+    overdue: overdue::Overdue,
     /// Units whose device is looked at again in every new session.
     wards: BTreeMap<Lun, guard::Ward>,
     /// What the session had no room for.
@@ -150,6 +164,7 @@ impl Sessions {
             tasks: Vec::new(),
             ended: Vec::new(),
             manages: BTreeMap::new(),
+            overdue: overdue::Overdue::new(),
             wards: BTreeMap::new(),
             waiting: VecDeque::new(),
             delayed: BTreeMap::new(),
@@ -230,7 +245,7 @@ impl Sessions {
         let (function, lun, task) = what;
         let taken = self.seat(id).and_then(|seat| {
             let manage = seat.session.manage(now, function, lun.0, task).ok()?;
-            seat.manages.insert(manage, token);
+            seat.asked(now, manage, overdue::Asked::new(now, token, function, lun));
             Some(())
         });
         if taken.is_none() {
@@ -282,15 +297,20 @@ impl Sessions {
         let mut last = Bound::Unbounded;
         while let Some((&id, _)) = self.seats.range((last, Bound::Unbounded)).next() {
             last = Bound::Excluded(id);
-            while let Some(told) = self.session(id).and_then(Carrier::poll_event) {
-                match told {
-                    Told::Iscsi(asked) => self.heed(now, id, asked, errands),
-                    Told::HyperScsi(asked) => self.heed_ether(now, id, asked),
+            loop {
+                while let Some(told) = self.session(id).and_then(Carrier::poll_event) {
+                    match told {
+                        Told::Iscsi(asked) => self.heed(now, id, asked, errands),
+                        Told::HyperScsi(asked) => self.heed_ether(now, id, asked),
+                    }
+                    any = true;
                 }
-                any = true;
-            }
-            if let Some(seat) = self.seats.get_mut(&id) {
+                let Some(seat) = self.seats.get_mut(&id) else { break };
                 seat.advance(now, id, &mut self.events);
+                // What is to end may end at once, which the session tells.
+                if !seat.end_attempts(now) {
+                    break;
+                }
             }
         }
         any | self.ether_errands(now, errands)
@@ -329,12 +349,8 @@ impl Sessions {
                 return seat.done(now, id, Task::Iscsi(task), outcome, &mut self.events);
             }
             Asked::Managed { id: manage, result } => {
-                if let Some(token) =
-                    self.seat(id).and_then(|seat| seat.manages.remove(&Manage::Iscsi(manage)))
-                {
-                    self.events.push_back(Event::Managed { session: id, token, result });
-                }
-                return;
+                let Some(seat) = self.seats.get_mut(&id) else { return };
+                return seat.managed(now, id, Manage::Iscsi(manage), result, &mut self.events);
             }
             Asked::Up(up) => {
                 if let Some(seat) = self.seats.get_mut(&id) {
@@ -428,7 +444,7 @@ impl Seat {
             let result = Err(CommandError::Down(down.clone()));
             return events.push_back(Event::Finished { session: id, token: pending.token, result });
         }
-        if let Some(why) = self.forbids(&pending) {
+        if let Some(why) = self.refuses(&pending) {
             let result = Err(why);
             return events.push_back(Event::Finished { session: id, token: pending.token, result });
         }
@@ -440,7 +456,7 @@ impl Seat {
         }
         if self.waiting.is_empty() || !is_new {
             match self.session.submit(now, &pending) {
-                Ok(task) => return self.carried_by(task, pending),
+                Ok(task) => return self.carried_by(now, task, pending),
                 Err(Refusal::Full) if !pending.is_probe => {}
                 Err(why) if pending.is_probe => {
                     return self.probed(now, id, pending, Err(CommandError::Refused(why)), events);
@@ -455,8 +471,9 @@ impl Seat {
     }
 
     /// Notes which task carries a command.
-    fn carried_by(&mut self, task: Task, mut pending: Pending) {
+    fn carried_by(&mut self, now: Instant, task: Task, mut pending: Pending) {
         pending.task = Some(task);
+        pending.attempt = self.overdue.attempt(now);
         let before = self.tasks.get_mut(index(task.index())).and_then(Option::take);
         self.ended.extend(before);
         put_at(&mut self.tasks, task.index(), pending);
@@ -498,7 +515,11 @@ impl Seat {
         events: &mut VecDeque<Event>,
     ) {
         let Some(mut pending) = self.take(task) else { return };
-        let lun = pending.command.lun;
+        let (lun, serial) = (pending.command.lun, pending.attempt.serial);
+        self.overdue.note_end(&pending, &outcome);
+        if pending.is_look {
+            return self.looked(now, id, pending, outcome, events);
+        }
         let (care, attention) = pending.judge(now, outcome);
         let care = match (care, self.forbids(&pending)) {
             (Care::Over(Ok(reply)), _) => Care::Over(Ok(reply)),
@@ -509,11 +530,17 @@ impl Seat {
             (care, None) => care,
         };
         if let Some(asc) = attention {
-            events.push_back(Event::Session { session: id, news: News::Attention { lun, asc } });
+            self.note_attention(now, id, (lun, serial), asc, events);
         }
         match care {
             Care::Over(result) if pending.is_probe => self.probed(now, id, pending, result, events),
+            Care::Over(Err(CommandError::Silence | CommandError::Cleared(_)))
+                if planted::is(Flaw::ForgetEnd) => {}
             Care::Over(result) => {
+                if planted::is(Flaw::EndTwice) && pending.is_again() {
+                    let result = result.clone();
+                    events.push_back(Event::Finished { session: id, token: pending.token, result });
+                }
                 events.push_back(Event::Finished { session: id, token: pending.token, result })
             }
             Care::Again => self.start(now, id, pending, events),
@@ -533,15 +560,16 @@ impl Seat {
             self.start(now, id, pending, events);
         }
         while let Some(pending) = self.waiting.pop_front() {
-            if self.down.is_some() || self.forbids(&pending).is_some() {
+            if self.down.is_some() {
                 self.start(now, id, pending, events);
                 continue;
             }
-            match self.session.submit(now, &pending) {
-                Ok(task) => self.carried_by(task, pending),
-                Err(Refusal::Full) => return self.waiting.push_front(pending),
+            let refused = self.refuses(&pending).map_or(Ok(()), Err);
+            match refused.and_then(|()| Ok(self.session.submit(now, &pending)?)) {
+                Ok(task) => self.carried_by(now, task, pending),
+                Err(CommandError::Refused(Refusal::Full)) => return self.waiting.push_front(pending),
                 Err(why) => {
-                    let result = Err(CommandError::Refused(why));
+                    let result = Err(why);
                     events.push_back(Event::Finished { session: id, token: pending.token, result });
                 }
             }

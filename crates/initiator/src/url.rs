@@ -164,6 +164,9 @@ pub enum NoSecret {
         "the target can only be asked for a proof (target_user) when we give one too; there is no user in the URL"
     )]
     NoUser,
+    /// There is a password and nobody whose it is.
+    #[error("there is a password (password_file) and no user; write iscsi://USER@HOST/…")]
+    PasswordOfNobody,
     /// The file cannot be read.
     #[error("cannot read the password in {path}")]
     File {
@@ -201,9 +204,18 @@ pub struct OfProcess;
 impl Secrets for OfProcess {
     fn file(&self, path: &str) -> std::io::Result<Vec<u8>> {
         use std::io::Read;
+        use std::os::unix::fs::MetadataExt;
+        let file = std::fs::File::open(path)?;
+        // The open file is looked at, not the path, so that what is checked is what is read. A pipe is its writer's.
+        let facts = file.metadata()?;
+        if facts.is_file() && facts.mode() & 0o077 != 0 {
+            let mode = facts.mode() & 0o777;
+            let why = format!("it can be read by others (mode {mode:03o}); run: chmod 600 {path}");
+            return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
+        }
         // A mistaken path to something endless stays a mistake.
         let mut bytes = Vec::new();
-        std::fs::File::open(path)?.take(4096).read_to_end(&mut bytes)?;
+        file.take(4096).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
@@ -303,9 +315,10 @@ impl Login {
     /// Which of them is missing, and where it could stand.
     pub fn auth(&self, options: &Options, secrets: &dyn Secrets) -> Result<AuthPlan, NoSecret> {
         let Some(user) = &self.user else {
-            return match &options.target_user {
-                Some(_) => Err(NoSecret::NoUser),
-                None => Ok(AuthPlan::None),
+            return match (&options.target_user, &options.password_file) {
+                (Some(_), _) => Err(NoSecret::NoUser),
+                (None, Some(_)) => Err(NoSecret::PasswordOfNobody),
+                (None, None) => Ok(AuthPlan::None),
             };
         };
         let own = match (&options.password_file, &self.password) {

@@ -97,6 +97,7 @@ mod guard;
 mod issue;
 mod manage;
 mod place;
+mod progress;
 mod recover;
 mod repair;
 mod send;

@@ -26,7 +26,7 @@ pub enum BadName {
     #[error("an iSCSI name is UTF-8 text")]
     NotUtf8,
     /// It holds a character that names must not hold.
-    #[error("an iSCSI name holds only letters, digits, '-', '.' and ':'")]
+    #[error("an iSCSI name holds only letters, digits, '-', '.', ':' and '_'")]
     Character,
     /// It starts with none of the known types.
     #[error("an iSCSI name starts with iqn., eui. or naa.")]
@@ -65,6 +65,24 @@ impl IscsiName {
             _ => return Err(BadName::Type),
         };
         if formed { Ok(Self(name)) } else { Err(BadName::Form) }
+    }
+
+    /// Parses and normalises a name that need not be of the form of the standard, as the targets of Linux take it: any text
+    /// that can stand in a log, a path and a list.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse_leniently(text: &[u8]) -> Result<Self, BadName> {
+        if text.is_empty() || text.len() > MAX_NAME {
+            return Err(BadName::Length);
+        }
+        let text = core::str::from_utf8(text).map_err(|_| BadName::NotUtf8)?;
+        let is_trap = |c: char| c.is_control() || c.is_whitespace() || "/\\,;\"'`".contains(c);
+        if text.chars().any(is_trap) || !text.chars().any(char::is_alphanumeric) {
+            return Err(BadName::Character);
+        }
+        let name: String = text.chars().flat_map(char::to_lowercase).collect();
+        if name.len() > MAX_NAME { Err(BadName::Length) } else { Ok(Self(name)) }
     }
 
     /// Returns the name as text.

@@ -164,6 +164,11 @@ impl Receiver {
         self.framing = framing;
     }
 
+    /// Returns whether no PDU has begun that is not whole.
+    pub fn is_between_pdus(&self) -> bool {
+        self.state == State::Header && self.staged.is_empty()
+    }
+
     /// Returns the additional header segments of the present PDU, from its header to its end.
     pub fn ahs(&self) -> &[u8] {
         &self.ahs

@@ -49,6 +49,8 @@ pub enum Condition {
     DataOffsetError,
     /// Invalid target port transfer tag received.
     InvalidTransferTag,
+    /// Initiator response timeout.
+    InitiatorResponseTimeout,
 }
 
 impl Condition {
@@ -60,6 +62,7 @@ impl Condition {
             Self::CrcError => (0x47, 0x05),
             Self::DataOffsetError => (0x4b, 0x05),
             Self::InvalidTransferTag => (0x4b, 0x01),
+            Self::InitiatorResponseTimeout => (0x4b, 0x06),
         }
     }
 

@@ -14,6 +14,7 @@
 //! **Invariant:** nothing here knows what a CDB means or what a logical unit is.
 
 pub(crate) use base::{arena, budget};
+mod admission;
 mod command;
 mod connection;
 pub mod contract;
@@ -35,9 +36,11 @@ mod run;
 mod send;
 mod session;
 mod snack;
+mod stall;
 pub mod states;
 mod task;
 mod timer;
+mod view;
 pub mod why;
 mod window;
 

@@ -58,6 +58,8 @@ pub struct Job {
     pub geometry: Geometry,
     /// What it is called in messages.
     pub name: String,
+    /// How long a command may go without an answer, if not as long as the library lets it: zero for any time.
+    pub command_timeout: Option<Duration>,
 }
 
 /// What came of it.
@@ -81,6 +83,8 @@ pub struct Report {
     pub connections: usize,
     /// Which engine ran.
     pub engine: String,
+    /// What ended it before its time, if something went wrong; what was measured until then is told.
+    pub failure: Option<String>,
 }
 
 /// What was measured of one direction.
@@ -116,7 +120,7 @@ pub enum BenchError {
 /// Runs the load, until it is over or `stop` is set: the report is then of what was measured until that.
 ///
 /// # Errors
-/// [`BenchError`]: the first thing that went wrong; then everything stops.
+/// [`BenchError`]: the first thing that went wrong, if nothing was measured before it; else the report names it. Everything stops then.
 pub fn run(plan: &Plan, stop: &AtomicBool) -> Result<Report, BenchError> {
     plan.check()?;
     let threads = plan.threads.clamp(1, plan.jobs.len());
@@ -130,9 +134,18 @@ pub fn run(plan: &Plan, stop: &AtomicBool) -> Result<Report, BenchError> {
             .collect();
         workers.into_iter().map(|worker| worker.join().unwrap_or_else(|_| Err(died()))).collect()
     });
-    let mut report = Report::default();
+    let (mut report, mut failed) = (Report::default(), None);
     for part in parts {
-        report.add(part?);
+        match part {
+            Ok(part) => report.add(part),
+            Err(why) => failed = failed.or(Some(why)),
+        }
+    }
+    if let Some(why) = failed {
+        if report.reads.count + report.writes.count == 0 {
+            return Err(why);
+        }
+        report.failure = report.failure.or_else(|| Some(why.to_string()));
     }
     report.cpu_s = gate.cpu_seconds();
     Ok(report)
@@ -202,6 +215,7 @@ impl Report {
         self.connections_lost += part.connections_lost;
         self.connections += part.connections;
         self.engine = part.engine;
+        self.failure = self.failure.take().or(part.failure);
     }
 }
 

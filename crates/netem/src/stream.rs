@@ -86,7 +86,7 @@ pub struct StreamPlan {
     pub bytes_per_s: u64,
     /// Bytes arrive in pieces of at most this many; zero for whole units.
     pub piece_len_max: usize,
-    /// A stall: nothing arrives for a while.
+    /// A stall: nothing arrives for a while, from any byte of the unit on.
     pub stall: Odds,
     /// How long a stall lasts.
     pub stall_for: Span,
@@ -439,7 +439,7 @@ impl Lane {
             return false;
         }
         let mut bytes = unit.to_vec();
-        let (mut copies, mut pause, mut cut) = (1, Duration::ZERO, false);
+        let (mut copies, mut pause, mut cut) = (1, None, false);
         for (place, kind) in FaultKind::ALL.into_iter().enumerate() {
             let spared = self.faults >= self.plan.faults_max || (self.plan.spare_opening && shape.opening);
             // Thrown in any case, so that the dice fall alike for all.
@@ -449,7 +449,10 @@ impl Lane {
             match kind {
                 FaultKind::Silence => self.state = State::Silent,
                 FaultKind::Cut => cut = true,
-                FaultKind::Stall => pause = self.plan.stall_for.pick(&mut rng),
+                FaultKind::Stall => {
+                    let span = self.plan.stall_for.pick(&mut rng);
+                    pause = Some((span, index(&mut rng, unit.len().saturating_add(1))));
+                }
                 FaultKind::Drop => copies = 0,
                 FaultKind::Duplicate => copies = 2,
                 FaultKind::Header => self.corrupt(&mut rng, &mut bytes, &shape.header),
@@ -477,9 +480,17 @@ impl Lane {
             bytes.truncate(index(&mut rng, bytes.len().saturating_add(1)));
             copies = 1;
         }
-        let delay = self.plan.delay.pick(&mut rng).saturating_add(pause);
+        let mut delay = self.plan.delay.pick(&mut rng);
         for _ in 0..copies {
-            self.deliver(&mut rng, now, delay, &bytes);
+            let mut rest = bytes.as_slice();
+            if let Some((span, at)) = pause.take()
+                && let Some((before, behind)) = bytes.split_at_checked(at)
+            {
+                self.deliver(&mut rng, now, delay, before);
+                delay = delay.saturating_add(span);
+                rest = behind;
+            }
+            self.deliver(&mut rng, now, delay, rest);
         }
         cut
     }

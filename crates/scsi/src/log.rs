@@ -8,8 +8,12 @@ use base::bytes::{PastEnd, Reader};
 #[allow(missing_docs, reason = "the names are the standard's")]
 pub mod page {
     pub const SUPPORTED_PAGES: u8 = 0x00;
+    pub const WRITE_ERROR_COUNTERS: u8 = 0x02;
+    pub const READ_ERROR_COUNTERS: u8 = 0x03;
+    pub const VERIFY_ERROR_COUNTERS: u8 = 0x05;
     pub const LOGICAL_BLOCK_PROVISIONING: u8 = 0x0c;
     pub const SELF_TEST_RESULTS: u8 = 0x10;
+    pub const BACKGROUND_SCAN: u8 = 0x15;
     pub const GENERAL_STATISTICS: u8 = 0x19;
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x2f;
 

@@ -289,6 +289,7 @@ impl Asc {
     pub const FORMAT_IN_PROGRESS: Self = Self(0x0404);
     pub const SANITIZE_IN_PROGRESS: Self = Self(0x041b);
     pub const NOT_READY_INITIALIZING_COMMAND_REQUIRED: Self = Self(0x0402);
+    pub const NOT_READY_MANUAL_INTERVENTION_REQUIRED: Self = Self(0x0403);
     pub const NOT_READY_SPACE_ALLOCATION_IN_PROGRESS: Self = Self(0x0414);
     pub const NOT_READY_TARGET_PORT_STANDBY: Self = Self(0x040b);
     pub const NOT_READY_TARGET_PORT_UNAVAILABLE: Self = Self(0x040c);
@@ -346,6 +347,7 @@ impl Asc {
     pub const SANITIZE_COMMAND_FAILED: Self = Self(0x3103);
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self = Self(0x3900);
     pub const MEDIUM_NOT_PRESENT: Self = Self(0x3a00);
+    pub const TIMEOUT_ON_LOGICAL_UNIT: Self = Self(0x3e02);
     pub const LOGICAL_UNIT_FAILED_SELF_TEST: Self = Self(0x3e03);
     pub const INQUIRY_DATA_HAS_CHANGED: Self = Self(0x3f03);
     pub const DEVICE_IDENTIFIER_CHANGED: Self = Self(0x3f05);

@@ -36,7 +36,9 @@ pub fn unit_config(unit: u16, block_size: BlockSize) -> UnitConfig {
         thin: true,
         write_cache: true,
         claims: Claims::default(),
+        tasks: device::contract::TaskRules::default(),
         task_set_max: 64,
+        io_timeout: None,
         transfer_blocks_max: 32768,
         ports: Rc::new([TargetPort {
             relative: RelativePort(1),

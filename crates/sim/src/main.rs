@@ -1,11 +1,13 @@
 //! Runs seeds. `SEEDS=n` runs so many, from `FIRST` (0) on; `SEED=n` runs one and prints all that happens. `FABRIC=iscsi` or
-//! `FABRIC=hyperscsi` runs one transport; otherwise one runs after the other. In a build with the feature `planted`, each planted
-//! bug must be found within so many seeds.
+//! `FABRIC=hyperscsi` runs one transport; otherwise one runs after the other. `FRESH=n` runs so many more, of seeds that follow
+//! from the commit: each landing tries worlds that none before it did. In a build with the feature `planted`, each planted bug
+//! must be found within so many seeds; `BUG=name` looks for one.
 
+#[cfg(not(feature = "planted"))]
 use std::collections::BTreeMap;
 use std::env;
 use std::panic;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use sim::scenario::Scenario;
@@ -37,8 +39,10 @@ impl Carrier {
 }
 
 fn main() -> ExitCode {
-    let (Some(seeds), Some(first)) = (number("SEEDS", 2000), number("FIRST", 0)) else {
-        return usage("SEEDS or FIRST");
+    let (Some(seeds), Some(first), Some(fresh)) =
+        (number("SEEDS", 2000), number("FIRST", 0), number("FRESH", 0))
+    else {
+        return usage("SEEDS, FIRST or FRESH");
     };
     let carriers = match env::var("FABRIC").as_deref() {
         Err(_) | Ok("") => &[Carrier::Iscsi, Carrier::HyperScsi][..],
@@ -56,8 +60,40 @@ fn main() -> ExitCode {
     match env::var("SEED").map(|seed| seed.parse()) {
         Ok(Ok(seed)) => all(carriers, |carrier| one(carrier, seed)),
         Ok(Err(_)) => usage("SEED"),
-        Err(_) => all(carriers, |carrier| many(carrier, first, seeds)),
+        Err(_) => {
+            let mut ranges = vec![(first, seeds)];
+            if fresh > 0 {
+                let commit = commit();
+                let (Some(commit), Some(first)) = (&commit, commit.as_deref().and_then(first_of)) else {
+                    eprintln!("FRESH needs a commit: run in the repository, or set COMMIT");
+                    return ExitCode::from(2);
+                };
+                println!("{fresh} seeds from {first} follow from commit {commit}");
+                ranges.push((first, fresh));
+            }
+            all(carriers, |carrier| {
+                // Every range is run, whatever the one before it found.
+                let failed = ranges.iter().filter(|(first, seeds)| !many(carrier, *first, *seeds)).count();
+                failed == 0
+            })
+        }
     }
+}
+
+/// Returns the commit that is tried: `COMMIT`, or else the one that is checked out.
+fn commit() -> Option<String> {
+    if let Ok(commit) = env::var("COMMIT") {
+        return Some(commit);
+    }
+    let shown = Command::new("git").args(["rev-parse", "HEAD"]).output().ok()?;
+    let text = String::from_utf8(shown.stdout).ok().filter(|_| shown.status.success())?;
+    Some(text.trim().to_owned())
+}
+
+/// Returns the first of the seeds that follow from a commit: its first ten digits, so that it is far from those that are always
+/// run and short enough to be typed.
+fn first_of(commit: &str) -> Option<u64> {
+    u64::from_str_radix(commit.get(..10)?, 16).ok()
 }
 
 /// Runs something with each of the carriers. All of them must pass.
@@ -174,8 +210,12 @@ fn many(_carrier: Carrier, _first: u64, _seeds: u64) -> bool {
 fn planted(first: u64, seeds: u64) -> ExitCode {
     use base::planted::{Bug, plant};
     panic::set_hook(Box::new(|_| {}));
+    let only = env::var("BUG").ok();
     let mut missed = 0;
-    for bug in Bug::ALL {
+    for &bug in Bug::ALL {
+        if only.as_ref().is_some_and(|only| *only != format!("{bug:?}")) {
+            continue;
+        }
         let began = Instant::now();
         plant(Some(bug));
         let carrier = if bug.is_of_frames() { Carrier::HyperScsi } else { Carrier::Iscsi };

@@ -53,8 +53,10 @@ pub struct IscsiPlan {
     pub connect_within: Span,
     /// How many of a thousand attempts to connect fail.
     pub connects_fail_per_mille: u64,
-    /// How many times each initiator declares another MaxRecvDataSegmentLength in full feature phase.
+    /// How many times each initiator declares another MaxRecvDataSegmentLength in full feature phase, and within how long.
     pub declares: u32,
+    /// See `declares`.
+    pub declares_within: Duration,
     /// What a socket holds.
     pub socket_bytes: usize,
 }
@@ -202,13 +204,18 @@ impl Scenario {
             fails_one_in: *pick(&mut rng, &[0, 0, 200, 40]),
             block_len: usize::try_from(block_size.bytes()).unwrap(),
         };
+        let mut transport = if rng.chance(1, 5) {
+            Transport::Direct
+        } else {
+            Transport::Iscsi(Box::new(IscsiPlan::of(&mut rng)))
+        };
+        let mut strain = Rng::from_seed(seed ^ 0x7374_7261_696e);
+        if let (Transport::Iscsi(plan), true) = (&mut transport, strain.chance(1, 10)) {
+            plan.strain_data(&mut strain);
+        }
         Self {
             seed,
-            transport: if rng.chance(1, 5) {
-                Transport::Direct
-            } else {
-                Transport::Iscsi(Box::new(IscsiPlan::of(&mut rng)))
-            },
+            transport,
             initiators: 1 + usize::try_from(rng.below(3)).unwrap(),
             units: 1 + u16::try_from(rng.below(2)).unwrap(),
             block_size,
@@ -294,6 +301,7 @@ impl IscsiPlan {
                 immediate_max: *pick(rng, &[2, 8, 32]),
                 ping_after: seconds(*pick(rng, &[1, 5, 20])),
                 pong_within: seconds(5),
+                idle_within: seconds(20),
                 data_within: seconds(10),
                 repair_after: Duration::from_millis(*pick(rng, &[100, 700, 2000])),
                 ..Limits::default()
@@ -304,6 +312,26 @@ impl IscsiPlan {
             connects_fail_per_mille: *pick(rng, &[0, 0, 100, 400]),
             socket_bytes: *pick(rng, &[2 << 10, 64 << 10, 1 << 20]),
             declares: *pick(rng, &[0, 0, 3, 30]),
+            declares_within: Duration::from_secs(10),
+        }
+    }
+
+    /// Has data of both directions damaged and held up all the time, while its PDUs change their length: what is received in
+    /// place is received there again and again.
+    fn strain_data(&mut self, rng: &mut Rng) {
+        for keys in [&mut self.initiator_keys, &mut self.target_keys] {
+            keys.error_recovery_level = 1 + u8::try_from(rng.below(2)).unwrap();
+            (keys.header_digest, keys.data_digest) = (DigestPolicy::PreferCrc32c, DigestPolicy::PreferCrc32c);
+            keys.max_recv_data_segment_length = *pick(rng, &[512, 1024, 3000]);
+        }
+        (self.declares, self.declares_within) = (300, Duration::from_secs(2));
+        self.session_limits.repair_after = Duration::from_millis(50);
+        self.limits.repair_after = Duration::from_millis(100);
+        for way in [&mut self.forward, &mut self.backward] {
+            way.corrupt_data = Odds(*pick(rng, &[10_000, 60_000]));
+            way.stall = Odds(*pick(rng, &[1_000, 5_000]));
+            way.stall_for = Span::between(Duration::from_millis(1), Duration::from_secs(2));
+            way.faults_max = 1000;
         }
     }
 }

@@ -231,6 +231,8 @@ pub enum Fault {
     Busy,
     /// Somebody ended the operation before it was done.
     Aborted,
+    /// The operation was kept from the medium, which knows nothing of it: a flush that is refused loses nothing.
+    Refused,
     /// The operation broke the contract: our own error.
     Bug,
 }
@@ -249,6 +251,7 @@ impl fmt::Display for Fault {
             Self::Forbidden => "not authorized to use the medium like this",
             Self::Busy => "medium is busy or not ready",
             Self::Aborted => "operation was aborted",
+            Self::Refused => "operation was kept from the medium",
             Self::Bug => "operation broke the contract",
         })
     }

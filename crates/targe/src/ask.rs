@@ -3,7 +3,7 @@
 use daemon::admin::api::{
     FrameRepairs, FrameSession, Group, Luns, Method, Path, Repairs, Session, Sessions, Status,
 };
-use daemon::admin::client::ask;
+use daemon::admin::client::{AskError, ask};
 use daemon::config::{Surroundings, show_size};
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ fn connected_sessions(sessions: &[Session]) -> Table {
     ]);
     for session in sessions {
         table.row(&[
-            session.target.as_deref().unwrap_or("(discovery)"),
+            &target(session.target.as_deref().unwrap_or("(discovery)"), &session.other_disk_luns),
             &session.initiator,
             &from(session),
             &session.isid,
@@ -89,7 +89,7 @@ fn frame_sessions(sessions: &[FrameSession]) -> Table {
             format!("{}%{}{down}{narrow}", path.peer, path.interface)
         };
         table.row(&[
-            &session.target,
+            &target(&session.target, &session.other_disk_luns),
             &session.initiator,
             &session.paths.iter().map(path).collect::<Vec<_>>().join(" "),
             &session.isid,
@@ -104,6 +104,17 @@ fn frame_sessions(sessions: &[FrameSession]) -> Table {
         ]);
     }
     table
+}
+
+/// The name of a target, and which of its LUNs show the initiator no disk because they were another one when it opened them.
+fn target(name: &str, other_disks: &[u16]) -> String {
+    match other_disks {
+        [] => name.to_owned(),
+        luns => {
+            let luns: Vec<String> = luns.iter().map(u16::to_string).collect();
+            format!("{name} (LUN {}: another disk than it opened)", luns.join(", "))
+        }
+    }
 }
 
 /// What was repaired in HyperSCSI, in few words.
@@ -163,6 +174,7 @@ pub(crate) fn luns(args: &AskArgs) -> Result<(), Failure> {
             (lun.thin, "thin"),
             (lun.write_cache, "cached"),
             (lun.encrypted, "encrypted"),
+            (lun.not_ready.is_some(), "not-ready"),
         ]
         .into_iter()
         .filter_map(|(set, word)| set.then_some(word))
@@ -178,24 +190,63 @@ pub(crate) fn luns(args: &AskArgs) -> Result<(), Failure> {
             &lun.naa,
         ]);
     }
-    print(&table.to_string());
+    let mut text = table.to_string();
+    for lun in &luns {
+        if let Some(why) = &lun.not_ready {
+            text += &format!("{}, LUN {}: not ready: {why}\n", lun.target, lun.lun);
+        }
+        if lun.medium_errors > 0 {
+            text +=
+                &format!("{}, LUN {}: failures of its medium: {}\n", lun.target, lun.lun, lun.medium_errors);
+        }
+    }
+    print(&text);
     Ok(())
 }
 
 /// Asks, and prints the answer if JSON is wanted; else returns it.
 fn question(args: &AskArgs, method: Method) -> Result<Option<Value>, Failure> {
-    let socket = match &args.socket {
-        Some(path) => path.clone(),
-        None => {
-            Surroundings::of_process().map_err(|error| Failure::Failed(error.to_string()))?.default_socket()
-        }
+    let answer = match &args.socket {
+        Some(path) => ask(path, method).map_err(|error| Failure::Failed(error.to_string()))?,
+        None => ask_around(method)?,
     };
-    let answer = ask(&socket, method).map_err(|error| Failure::Failed(error.to_string()))?;
     if args.json {
         print(&format!("{answer:#}\n"));
         return Ok(None);
     }
     Ok(Some(answer))
+}
+
+/// Asks the daemon wherever it may be, and tells where that is if it is not where one started from here would be.
+fn ask_around(method: Method) -> Result<Value, Failure> {
+    let around = Surroundings::of_process().map_err(|error| Failure::Failed(error.to_string()))?;
+    let sockets = around.sockets();
+    let (mut answers, mut refused) = (Vec::new(), None);
+    for socket in &sockets {
+        match ask(socket, method) {
+            Ok(answer) => answers.push((socket, answer)),
+            Err(AskError::Absent { .. }) => {}
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    let mut answers = answers.into_iter();
+    let Some((socket, answer)) = answers.next() else {
+        let names: Vec<String> = sockets.iter().map(|socket| socket.display().to_string()).collect();
+        return Err(Failure::Failed(match refused {
+            Some(error) => error.to_string(),
+            None => format!(
+                "no targe is running where one could be expected (nobody answers on {}); name its socket with --socket",
+                names.join(", ")
+            ),
+        }));
+    };
+    if *socket != around.default_socket() {
+        eprintln!("targe: the daemon on {} answers", socket.display());
+    }
+    for (other, _) in answers {
+        eprintln!("targe: another daemon is on {}; ask it with --socket", other.display());
+    }
+    Ok(answer)
 }
 
 fn parse<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, Failure> {
@@ -218,6 +269,13 @@ fn show_status(status: &Status) -> String {
     head.row(&["sessions", &format!("{} of {}", status.sessions, status.max_sessions)]);
     head.row(&["logins", &format!("{}, and {} refused", status.logins, status.failed_logins)]);
     head.row(&["repaired", &repaired(&status.repairs)]);
+    if status.medium_errors > 0 || status.not_ready > 0 {
+        let text = format!("{} failures, {} disks not ready", status.medium_errors, status.not_ready);
+        head.row(&["media", &text]);
+    }
+    if status.bugs > 0 {
+        head.row(&["bugs", &format!("{}; this is a defect of targe", status.bugs)]);
+    }
     for reactor in &status.reactors {
         let core = reactor.core.map_or(String::new(), |core| format!(" on core {core}"));
         let (into, out) = (reactor.bytes_in, reactor.bytes_out);

@@ -5,6 +5,7 @@ mod device;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,7 +16,6 @@ use ::attach::notice::{Notice, Watch};
 use ::attach::stripe::Stripe;
 use clap::Args;
 use daemon::config::show_size;
-use initiator::answer::block_on;
 use initiator::client::Client;
 use initiator::disk::RemoteDisk;
 use initiator::sessions::News;
@@ -25,6 +25,7 @@ use signal_hook::iterator::Signals;
 use store::shared::SharedStore;
 
 use crate::cli::{URL_HELP, size};
+use crate::interrupt::{self, StillSessions};
 use crate::{Failure, print, reach};
 
 /// Signals this close together are one request: `timeout` and some supervisors signal a process and then its group.
@@ -33,6 +34,8 @@ const ONE_REQUEST: Duration = Duration::from_millis(250);
 const TELL_AGAIN: Duration = Duration::from_secs(5);
 /// The exit code of an end that was not in order.
 const EXIT_FAILED: i32 = 1;
+/// For how long after a signal requests that make no progress are not waited for.
+const ASKED_SPAN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct AttachArgs {
@@ -104,19 +107,47 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let (tell, occasions) = channel();
     // A file or a device that is in use is not let go by the first signal.
     let signals_obeyed = if args.way.nbd.is_some() { 1 } else { 2 };
-    watch_signals(tell.clone(), signals_obeyed)
+    let is_last = Arc::new(AtomicBool::new(false));
+    watch_signals(tell.clone(), signals_obeyed, Arc::clone(&is_last))
         .map_err(|error| Failure::Failed(format!("cannot take over signals: {error}")))?;
-    match (&args.way.nbd, &args.way.fuse, &device) {
-        (Some(socket), _, _) => serve_nbd(socket, whole, &name, &occasions),
-        (_, Some(dir), _) => serve_file(dir, whole, &name, tell, &occasions),
-        (_, _, Some(device)) => device::serve(whole, &disks, &name, device, (tell, &occasions)),
+    let still = StillSessions::of(disks.iter().map(|disk| disk.session().clone()).collect());
+    let end = End { occasions, tell: tell.clone(), still, is_last };
+    let served = match (&args.way.nbd, &args.way.fuse, &device) {
+        (Some(socket), _, _) => serve_nbd(socket, whole, &name, &end),
+        (_, Some(dir), _) => serve_file(dir, whole, &name, tell, &end),
+        (_, _, Some(device)) => device::serve(whole, &disks, &name, device, (tell, &end)),
         _ => Err(Failure::Misused("say where: --nbd SOCKET, --fuse DIR or --ublk".into())),
-    }?;
+    };
     for disk in &disks {
         // The target notices by itself if this does not reach it; nothing is under way any more.
-        let _ = block_on(disk.session().log_out());
+        interrupt::say_goodbye(disk.session());
     }
-    Ok(())
+    served
+}
+
+/// How the end is asked for, and what keeps a target that does not answer from delaying it.
+struct End {
+    occasions: Receiver<Occasion>,
+    tell: Sender<Occasion>,
+    still: StillSessions,
+    /// Whether nobody uses the disk any more, so that the next signal is obeyed at once.
+    is_last: Arc<AtomicBool>,
+}
+
+impl End {
+    /// A signal asks for the end. Those who still use the disk may have to be waited for, but not for a target that does not
+    /// answer: if requests make no progress now, their session is closed, as a second signal would ask for.
+    fn asked(&self) {
+        let tell = self.tell.clone();
+        // The main thread may be beyond listening.
+        self.still.look(Some(ASKED_SPAN), move || drop(tell.send(Occasion::Stop)));
+    }
+
+    /// Nobody uses the disk any more: what is left is a flush and a logout, or there is nobody at the other end.
+    fn last(&self) {
+        self.is_last.store(true, Ordering::SeqCst);
+        self.still.look(None, || ());
+    }
 }
 
 /// Makes the LUNs out as disks. Those of one HyperSCSI target share a session, whose paths carry all of them; each of iSCSI
@@ -148,12 +179,7 @@ fn joined(disks: &[RemoteDisk], stripe: Option<u64>) -> Result<Arc<dyn SharedSto
     }
 }
 
-fn serve_nbd(
-    socket: &Path,
-    disk: Arc<dyn SharedStore>,
-    name: &str,
-    occasions: &Receiver<Occasion>,
-) -> Result<(), Failure> {
+fn serve_nbd(socket: &Path, disk: Arc<dyn SharedStore>, name: &str, end: &End) -> Result<(), Failure> {
     let size = show_size(disk.profile().len);
     let export = Export { name: String::new(), description: name.to_owned() };
     let server = Server::start(socket, disk, export, teller())
@@ -164,7 +190,8 @@ fn serve_nbd(
     eprintln!("  sudo nbd-client -unix {} /dev/nbd0", socket.display());
     print(&format!("{uri}\n"));
     // Without a sender there is nothing to wait for.
-    let _ = occasions.recv();
+    let _ = end.occasions.recv();
+    end.last();
     server.stop().map_err(not_durable)
 }
 
@@ -173,7 +200,7 @@ fn serve_file(
     disk: Arc<dyn SharedStore>,
     name: &str,
     tell: Sender<Occasion>,
-    occasions: &Receiver<Occasion>,
+    end: &End,
 ) -> Result<(), Failure> {
     let size = show_size(disk.profile().len);
     let ended = Box::new(move || {
@@ -187,7 +214,8 @@ fn serve_file(
     eprintln!("  sudo losetup --find --show --direct-io=on {}", file.display());
     print(&format!("{}\n", file.display()));
     let mut detached = false;
-    while let Ok(Occasion::Stop) = occasions.recv() {
+    while let Ok(Occasion::Stop) = end.occasions.recv() {
+        end.asked();
         if detached {
             eprintln!("targe: cut off from those who still use it");
             mount.abort();
@@ -209,6 +237,7 @@ fn serve_file(
             }
         }
     }
+    end.last();
     mount.wait().map_err(not_durable)
 }
 
@@ -287,8 +316,9 @@ fn teller() -> Watch {
     })
 }
 
-/// Has signals that ask for the end wake the main thread, so many times; the next one is obeyed at once.
-fn watch_signals(tell: Sender<Occasion>, times: u32) -> std::io::Result<()> {
+/// Has signals that ask for the end wake the main thread, so many times and until nobody uses the disk; the next one is obeyed at
+/// once.
+fn watch_signals(tell: Sender<Occasion>, times: u32, is_last: Arc<AtomicBool>) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let watch = move || {
         let mut last: Option<Instant> = None;
@@ -299,7 +329,7 @@ fn watch_signals(tell: Sender<Occasion>, times: u32) -> std::io::Result<()> {
             }
             last = Some(Instant::now());
             count += 1;
-            if count > times || tell.send(Occasion::Stop).is_err() {
+            if count > times || is_last.load(Ordering::SeqCst) || tell.send(Occasion::Stop).is_err() {
                 std::process::exit(EXIT_FAILED);
             }
         }

@@ -51,7 +51,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
             }
             session.want_tasks(usize::try_from(args.depth).unwrap_or(0));
             let lun = Lun::from_number(url.lun).unwrap_or(Lun(0));
-            jobs.push(Job { session, lun, geometry: geometry.clone(), name: url.to_string() });
+            let command_timeout = url.place.options.command_timeout;
+            let name = url.to_string();
+            jobs.push(Job { session, lun, geometry: geometry.clone(), name, command_timeout });
         }
     }
     drop(client);
@@ -88,6 +90,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         print(&format!("{:#}\n", as_json(&plan, &report)));
     } else {
         print(&show(&plan, &report));
+    }
+    if let Some(why) = &report.failure {
+        return Err(Failure::Failed(format!(
+            "{why}; what is told was measured in the {:.1} s before",
+            report.seconds
+        )));
     }
     if stop.load(Ordering::Relaxed) {
         return Err(Failure::Failed(format!("a signal ended it after {:.1} s", report.seconds)));

@@ -1,7 +1,7 @@
 //! `targe read` and `targe write`: blocks to stdout, and stdin to blocks.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
 
 use base::buffer::{Buf, DataList};
 use initiator::answer::{Answer, block_on};
@@ -14,6 +14,12 @@ use crate::progress::Progress;
 use crate::{Failure, consent, interrupt, reach};
 
 pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() && !args.force {
+        let hint = "redirect it (> FILE, | xxd), or take --force";
+        return Err(Failure::Misused(format!(
+            "stdout is a terminal, which blocks of a disk may confuse; {hint}"
+        )));
+    }
     let url = reach::url(&args.url)?;
     let client = reach::client()?;
     let session = reach::session(&client, &url)?;

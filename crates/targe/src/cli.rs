@@ -163,6 +163,9 @@ pub(crate) struct ReadArgs {
     pub(crate) url: String,
     #[command(flatten)]
     pub(crate) span: SpanArgs,
+    /// Write to a terminal, whatever the bytes do to it
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Debug, Args)]

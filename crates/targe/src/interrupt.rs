@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use initiator::client::Session;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -17,6 +17,15 @@ use crate::Failure;
 /// nothing, to leave.
 const LOGOUT_MAX: Duration = Duration::from_millis(800);
 const CLOSE_MAX: Duration = Duration::from_millis(200);
+
+/// How long the sessions of a command may stand still once a signal has asked for its end, and how often they are looked at.
+const STILL_MAX: Duration = Duration::from_millis(3500);
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long they may stand still if the target answers pings: as long as a flush may take
+/// ([`initiator::client::Session::limit_commands`]).
+const ANSWERED_MAX: Duration = Duration::from_secs(240);
+/// How long a command may take to end once its sessions were closed.
+const END_MAX: Duration = Duration::from_secs(1);
 
 /// Whether a signal has come, so that what the command comes to is nobody's business any more.
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -63,7 +72,8 @@ fn take(held: &Mutex<Option<Session>>) -> Option<Session> {
     held.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-fn say_goodbye(session: &Session) {
+/// Logs out, without waiting for long.
+pub(crate) fn say_goodbye(session: &Session) {
     let gone = session.log_out();
     let (tell, told) = channel();
     // Whoever waits for an answer may wait longer than we do.
@@ -92,6 +102,163 @@ pub(crate) fn give_way() {
     }
 }
 
+/// Sees to it that a command whose end a signal asked for does not wait for a target that does not answer: sessions that stand
+/// still are closed, which fails what is under way in them.
+#[derive(Debug, Default)]
+pub(crate) struct StillSessions {
+    held: Arc<Mutex<Vec<Session>>>,
+}
+
+impl StillSessions {
+    /// Looks after sessions until this is dropped.
+    pub(crate) fn of(sessions: Vec<Session>) -> Self {
+        Self { held: Arc::new(Mutex::new(sessions)) }
+    }
+
+    /// The same, from the next SIGINT or SIGTERM on.
+    pub(crate) fn after_signal(session: &Session) -> Result<Self, Failure> {
+        let still = Self::of(vec![session.clone()]);
+        let failed = |error: std::io::Error| Failure::Failed(format!("cannot take over signals: {error}"));
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+        let held = Arc::clone(&still.held);
+        std::thread::Builder::new()
+            .name("stillness".to_owned())
+            .spawn(move || {
+                if signals.forever().next().is_some() && closed_when_still(&held, None) {
+                    end_soon();
+                }
+            })
+            .map_err(failed)?;
+        Ok(still)
+    }
+
+    /// Looks at the sessions from now on: for `span`, closing them if commands that are under way make no progress, or until the
+    /// end of the process, closing them if nothing happens. `closed` is called if they were closed.
+    pub(crate) fn look(&self, span: Option<Duration>, closed: impl FnOnce() + Send + 'static) {
+        let held = Arc::clone(&self.held);
+        // Without the thread, a second signal still ends the process.
+        let _ = std::thread::Builder::new().name("stillness".to_owned()).spawn(move || {
+            if closed_when_still(&held, span) {
+                closed();
+                end_soon();
+            }
+        });
+    }
+}
+
+impl Drop for StillSessions {
+    fn drop(&mut self) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// Returns once the sessions were closed because they stood still, or need not be looked at any more.
+fn closed_when_still(held: &Mutex<Vec<Session>>, span: Option<Duration>) -> bool {
+    let began = Instant::now();
+    let mut watch = Watch::new(began);
+    loop {
+        let sessions = held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if sessions.is_empty() || span.is_some_and(|span| began.elapsed() > span) {
+            return false;
+        }
+        let seen: Vec<_> = sessions.iter().map(seen_of).collect();
+        match watch.look(Instant::now(), &seen, span.is_none()) {
+            Verdict::GoesOn => {}
+            Verdict::Waits => eprintln!(
+                "targe: the target answers, but what is under way takes its time: waiting for it; another signal ends at once"
+            ),
+            Verdict::Still => {
+                eprintln!("targe: the target does not answer: what is under way is given up");
+                sessions.iter().for_each(Session::close);
+                return true;
+            }
+        }
+        drop(sessions);
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// What is seen of a session: its commands, and signs of life of its target, which it is asked for.
+fn seen_of(session: &Session) -> Seen {
+    let signs = session.ping().wait().ok();
+    session.stats().wait().map_or_else(
+        |_| Seen::default(),
+        |stats| Seen {
+            moved: stats.done + stats.data_in_bytes + stats.data_out_bytes,
+            is_busy: stats.tasks > stats.done,
+            signs,
+        },
+    )
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// A number that grows with what its commands get on.
+    moved: u64,
+    /// Whether commands are under way.
+    is_busy: bool,
+    /// A number that grows with what comes from the target; none if the session has ended.
+    signs: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    GoesOn,
+    /// Commands stand still, but their targets answer. Told once.
+    Waits,
+    Still,
+}
+
+/// Tells sessions whose targets do not answer from those that take their time, such as for a flush.
+#[derive(Debug)]
+struct Watch {
+    moved: Option<u64>,
+    /// Since when nothing gets on.
+    since: Instant,
+    /// Of each session, the last number of signs, and when it was new.
+    signs: Vec<(Option<u64>, Instant)>,
+    told: bool,
+}
+
+impl Watch {
+    const fn new(now: Instant) -> Self {
+        Self { moved: None, since: now, signs: Vec::new(), told: false }
+    }
+
+    /// Judges what is seen of the sessions now. If they are ending, to wait without a command under way is to stand still too.
+    fn look(&mut self, now: Instant, seen: &[Seen], ending: bool) -> Verdict {
+        let moved = seen.iter().map(|seen| seen.moved).sum();
+        let is_busy = seen.iter().any(|seen| seen.is_busy);
+        if self.moved.replace(moved) != Some(moved) || !(ending || is_busy) {
+            self.since = now;
+        }
+        self.signs.resize(seen.len(), (None, now));
+        let mut silent = false;
+        for (seen, (signs, at)) in seen.iter().zip(&mut self.signs) {
+            if *signs != seen.signs || !seen.is_busy {
+                (*signs, *at) = (seen.signs, now);
+            }
+            silent |= now.duration_since(*at) >= STILL_MAX;
+        }
+        let still = now.duration_since(self.since);
+        if still < STILL_MAX {
+            Verdict::GoesOn
+        } else if silent || !is_busy || still >= ANSWERED_MAX {
+            Verdict::Still
+        } else if std::mem::replace(&mut self.told, true) {
+            Verdict::GoesOn
+        } else {
+            Verdict::Waits
+        }
+    }
+}
+
+/// Ends the process if it does not end by itself.
+fn end_soon() {
+    std::thread::sleep(END_MAX);
+    std::process::exit(1);
+}
+
 /// Returns a flag that SIGINT and SIGTERM set. A second signal ends the process at once.
 pub(crate) fn flag() -> Result<Arc<AtomicBool>, Failure> {
     let ends = Arc::new(AtomicBool::new(false));
@@ -101,4 +268,45 @@ pub(crate) fn flag() -> Result<Arc<AtomicBool>, Failure> {
         registered.map_err(|error| Failure::Failed(format!("cannot take over signals: {error}")))?;
     }
     Ok(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUSY: Seen = Seen { moved: 7, is_busy: true, signs: Some(0) };
+
+    /// Looks every quarter of a second for so many seconds at a session with signs of life as `signs` tells of each second,
+    /// and returns what came of it, and when.
+    fn looked(seconds: u64, seen: impl Fn(u64) -> Vec<Seen>) -> (Verdict, u64, bool) {
+        let began = Instant::now();
+        let mut watch = Watch::new(began);
+        for quarter in 0..seconds * 4 {
+            let now = began + Duration::from_millis(quarter * 250);
+            if watch.look(now, &seen(quarter), true) == Verdict::Still {
+                return (Verdict::Still, quarter / 4, watch.told);
+            }
+        }
+        (Verdict::GoesOn, seconds, watch.told)
+    }
+
+    #[test]
+    fn a_target_that_answers_pings_may_take_its_time_for_a_flush() {
+        let answers = |quarter: u64| vec![Seen { signs: Some(quarter / 2), ..BUSY }];
+        assert_eq!(looked(200, answers), (Verdict::GoesOn, 200, true));
+        assert_eq!(looked(300, answers), (Verdict::Still, 240, true), "a medium hangs for good");
+        assert_eq!(looked(20, |_| vec![BUSY]), (Verdict::Still, 3, false), "nothing comes");
+        let dies = |quarter: u64| vec![Seen { signs: Some(quarter.min(40)), ..BUSY }];
+        assert_eq!(looked(60, dies), (Verdict::Still, 13, true), "it dies meanwhile");
+    }
+
+    #[test]
+    fn a_session_that_has_nothing_under_way_answers_for_no_other() {
+        let pair = |quarter: u64| vec![BUSY, Seen { is_busy: false, signs: Some(quarter), ..BUSY }];
+        assert_eq!(looked(20, pair), (Verdict::Still, 3, false));
+        let idle = |quarter: u64| vec![Seen { is_busy: false, signs: Some(quarter), ..BUSY }];
+        assert_eq!(looked(20, idle), (Verdict::Still, 3, false), "a logout takes no time");
+        let ended = |_| vec![Seen { signs: None, ..BUSY }];
+        assert_eq!(looked(20, ended), (Verdict::Still, 3, false));
+    }
 }

@@ -16,13 +16,17 @@ mod discover;
 mod info;
 mod interrupt;
 mod lab;
+#[cfg(feature = "planted")]
+mod planted;
 mod progress;
 mod reach;
 mod serve;
 mod tables;
 mod verify;
 
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use clap::Parser;
 
@@ -33,11 +37,18 @@ use cli::{Cli, Command};
 enum Failure {
     /// The thing asked for failed.
     Failed(String),
-    /// Bad usage or configuration.
+    /// Bad usage.
     Misused(String),
+    /// The report on a configuration with mistakes: its lines say themselves where they are.
+    Misconfigured(String),
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "planted")]
+    if let Err(why) = planted::plant_from_environment() {
+        eprintln!("targe: {why}");
+        return ExitCode::from(2);
+    }
     let done = match Cli::parse().command {
         Command::Serve(args) => serve::run(*args),
         Command::Check(args) => check::run(&args),
@@ -55,10 +66,15 @@ fn main() -> ExitCode {
         Command::Conform(args) => conform::run(args),
     };
     interrupt::give_way();
+    let done = done.and_then(|()| printed());
     let (code, message) = match done {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Failed(message)) => (1, message),
         Err(Failure::Misused(message)) => (2, message),
+        Err(Failure::Misconfigured(report)) => {
+            eprint!("{report}");
+            return ExitCode::from(2);
+        }
     };
     let message = message.trim_end();
     if message.contains('\n') {
@@ -69,8 +85,23 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints data. A reader that went away (`targe luns | head -1`) has seen enough.
+/// The first failure to print something.
+static UNPRINTED: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Prints data. A failure is told at the end.
 fn print(text: &str) {
-    use std::io::Write;
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let mut out = std::io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        let _ = UNPRINTED.set(error);
+    }
+}
+
+/// Returns whether everything was printed. A reader that went away (`targe luns | head -1`) has seen enough.
+fn printed() -> Result<(), Failure> {
+    match UNPRINTED.get() {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("cannot write to stdout: {error}")))
+        }
+        _ => Ok(()),
+    }
 }

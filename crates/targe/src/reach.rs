@@ -5,7 +5,7 @@ use initiator::answer::block_on;
 use initiator::client::{Client, Session, Watcher};
 use initiator::disk::RemoteDisk;
 use initiator::open::{OpenError, open_disk_watched, open_session_watched};
-use initiator::sessions::News;
+use initiator::sessions::{News, Step};
 use initiator::url::{OfProcess, Url};
 
 use crate::Failure;
@@ -43,6 +43,15 @@ pub(crate) fn teller(url: &Url) -> Watcher {
         match news {
             News::WayWidth { interface, peer, width } => {
                 eprintln!("targe: {url}: on {interface} to {peer}: {width}");
+            }
+            News::Unanswered { lun, step } => {
+                let done = match step {
+                    Step::AbortTask => "they are aborted",
+                    Step::LogicalUnitReset => "the logical unit is reset",
+                    Step::LogIn => "the session is given up and logged in anew",
+                };
+                let lun = lun.number().unwrap_or_default();
+                eprintln!("targe: {url}: LUN {lun} does not answer commands in time: {done}");
             }
             News::OtherServer { interface, peer } => {
                 eprintln!(

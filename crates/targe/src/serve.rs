@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use daemon::config::{Auth, Flags, Frames, Medium, Surroundings, Target, show_size};
 use daemon::serve::{ServeError, Started, serve};
 
+use crate::Failure;
 use crate::cli::ServeArgs;
-use crate::{Failure, print};
 
 /// More targets than this are not listed at the start; `targe status` lists them.
 const TARGETS_SHOWN_MAX: usize = 8;
@@ -29,10 +29,20 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
         log: args.log,
     };
     let around = Surroundings::of_process().map_err(|error| Failure::Failed(error.to_string()))?;
-    serve(flags, around, |started| print(&banner(started))).map_err(|error| match error {
-        ServeError::Config(report) => Failure::Misused(report.to_string()),
+    serve(flags, around, |started| show(&banner(started))).map_err(|error| match error {
+        ServeError::Config(report) => Failure::Misconfigured(report.to_string()),
         other => Failure::Failed(other.to_string()),
     })
+}
+
+/// Prints the banner. A daemon whose stdout is closed or full serves all the same.
+fn show(banner: &str) {
+    let mut out = std::io::stdout().lock();
+    if let Err(error) =
+        std::io::Write::write_all(&mut out, banner.as_bytes()).and_then(|()| std::io::Write::flush(&mut out))
+    {
+        eprintln!("targe: cannot write to stdout: {error}");
+    }
 }
 
 /// What is served, and how to use it.

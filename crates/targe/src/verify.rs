@@ -32,6 +32,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let disk = reach::disk(&client, &url)?;
     let plan = plan(args, &disk)?;
     let mut teller = Teller::new()?;
+    let _still = interrupt::StillSessions::after_signal(disk.session())?;
     eprintln!("targe: seed {}", plan.seed);
     let report = verify(&disk, &plan, journal, &mut |progress| teller.tell(progress));
     teller.end();
@@ -49,6 +50,7 @@ fn judge(args: &VerifyArgs, url: &Url) -> Result<(), Failure> {
     let client = reach::client()?;
     let disk = reach::disk(&client, url)?;
     let mut teller = Teller::new()?;
+    let _still = interrupt::StillSessions::after_signal(disk.session())?;
     let report = check(&disk, &journal, args.power_lost, args.stop_on_corruption, &mut |progress| {
         teller.tell(progress)
     });

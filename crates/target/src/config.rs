@@ -20,6 +20,18 @@ use iscsi::target::engine::SessionLimits;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(pub u32);
 
+/// Names a disk across reloads: units with equal names hold the same data for an initiator, others do not. A disk that is taken out
+/// and comes back has the name that it had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DiskId(pub u64);
+
+impl DiskId {
+    /// A disk that never changes under its number.
+    pub const fn of_unit(unit: UnitId) -> Self {
+        Self(1 << 63 | unit.0 as u64)
+    }
+}
+
 /// Where a shard listens and what it serves there.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {

@@ -7,15 +7,16 @@ use core::net::SocketAddr;
 
 use base::ether::{EtherPort, Mac, PortState};
 use base::time::{Duration, Instant};
-use device::contract::UnitConfig;
+use device::contract::{NexusId, UnitConfig};
 use device::unit::{LogicalUnit, UnitStats};
 use hyperscsi::association::{Drops, PathTotals, PathView};
 use iscsi::target::contract::{AsyncEvent, ConnectionView, Down, Refusal, Repairs, SessionId, Traffic};
 use iscsi::target::engine::Limits;
 
-use crate::config::{Admission, ShardConfig, UnitId};
+use crate::config::{Admission, DiskId, ShardConfig, UnitId};
 use crate::nexus::Way;
 use crate::shard::Shard;
+use crate::transport::Session;
 
 /// Reservation state that must be on stable storage before the command that changed it is answered.
 #[derive(Debug)]
@@ -48,8 +49,20 @@ pub enum Notice {
         initiator: String,
         /// The target; `None` if it is gone too.
         target: Option<String>,
+        /// Where its first connection came from.
+        peer: Option<SocketAddr>,
         /// Why.
         why: Down,
+    },
+    /// A LUN means another disk to an initiator than the one that it has opened under it, and leads it to none until it has logged
+    /// out.
+    LunBarred {
+        /// The initiator.
+        initiator: String,
+        /// The target; `None` if it is gone too.
+        target: Option<String>,
+        /// The LUN.
+        lun: u16,
     },
     /// A login failed.
     LoginRefused(Refusal),
@@ -136,6 +149,8 @@ pub struct SessionReport {
     pub traffic: Traffic,
     /// What was repaired in it so far.
     pub repairs: Repairs,
+    /// The LUNs that lead it to no disk, because they mean another one now than the one that it has opened.
+    pub barred: Vec<u16>,
 }
 
 /// A HyperSCSI session, for people.
@@ -163,6 +178,8 @@ pub struct FrameSessionReport {
     pub totals: PathTotals,
     /// Its paths.
     pub paths: Vec<PathView>,
+    /// The LUNs that lead it to no disk, because they mean another one now than the one that it has opened.
+    pub barred: Vec<u16>,
 }
 
 /// A logical unit, for people.
@@ -178,9 +195,16 @@ impl Shard {
     /// Brings a unit in under a number below [`crate::shard::MAX_UNITS`]. Nexuses whose map names it see it at once.
     /// Returns whether the number was free and legal.
     pub fn add_unit(&mut self, now: Instant, id: UnitId, unit: LogicalUnit) -> bool {
-        if self.units.get(id).is_some() || !self.units.put(id, Box::new(unit)) {
+        self.add_disk(now, id, unit, DiskId::of_unit(id))
+    }
+
+    /// The same with the name of its disk, which tells whether an initiator that comes back to a LUN finds what it has opened
+    /// there.
+    pub fn add_disk(&mut self, now: Instant, id: UnitId, unit: LogicalUnit, disk: DiskId) -> bool {
+        if !self.units.put(id, Box::new(unit), disk) {
             return false;
         }
+        self.remap_all();
         let seers: Vec<_> =
             self.nexuses.iter().filter_map(|(nexus, entry)| entry.seen_by(nexus, id)).collect();
         for nexus in seers {
@@ -192,17 +216,34 @@ impl Shard {
         true
     }
 
-    /// Takes a unit out: its open tasks end as if its nexuses were lost. Returns it, so that its medium can be closed
-    /// once its last operation is done.
-    pub fn remove_unit(&mut self, now: Instant, id: UnitId) -> Option<Box<LogicalUnit>> {
-        let nexuses: Vec<_> = self.nexuses.iter().map(|(nexus, _)| nexus).collect();
-        for nexus in nexuses {
-            if let Some(unit) = self.units.stir(id) {
-                unit.nexus_lost(now, nexus);
-            }
+    /// Takes a unit out: nothing reaches it any more, and every command and function that it has is answered.
+    /// [`Self::poll_removed`] gives it back when its medium has ended what it was asked for. Its number is free at once.
+    ///
+    /// Returns whether there was one.
+    pub fn remove_unit(&mut self, now: Instant, id: UnitId) -> bool {
+        let Some(retiring) = self.units.retire(id) else { return false };
+        self.owners.rename(id, retiring);
+        if let Some(unit) = self.units.stir(retiring) {
+            unit.retire(now);
         }
         self.settle(now);
-        self.units.remove(id)
+        true
+    }
+
+    /// Returns a unit that was removed and has nothing under way any more, so that its medium can be closed, and the number
+    /// that it had.
+    pub fn poll_removed(&mut self) -> Option<(UnitId, Box<LogicalUnit>)> {
+        if self.units.has_retiring() { self.units.take_retired() } else { None }
+    }
+
+    /// Tells units that were removed that the medium which had this number has completions.
+    pub(crate) fn retiring_ready(&mut self, now: Instant, given: UnitId) {
+        let ids: Vec<UnitId> = self.units.retiring_from(given).collect();
+        for id in ids {
+            if let Some(unit) = self.units.stir(id) {
+                unit.store_ready(now);
+            }
+        }
     }
 
     /// Changes how a unit presents itself.
@@ -221,11 +262,20 @@ impl Shard {
         self.settle(now);
     }
 
+    /// Withholds the medium of a unit that is not what it was, or gives it back.
+    pub fn withhold_medium(&mut self, now: Instant, id: UnitId, withheld: bool) {
+        if let Some(unit) = self.units.stir(id) {
+            unit.withhold_medium(now, withheld);
+        }
+        self.settle(now);
+    }
+
     /// Takes over changed limits, those of sessions at hand included: `limits` counts for what may change while connections
     /// live, and that is what concerns sessions and logins. Call it before [`Self::apply`].
     pub fn limit(&mut self, limits: &Limits) {
         self.limits = limits.of_session();
         self.engine.set_logins(limits.sessions_max, limits.login_within);
+        self.engine.set_lenient_names(limits.lenient_names);
         self.engine.allow_connections(limits.connections_max);
     }
 
@@ -241,7 +291,12 @@ impl Shard {
             let target = self.config.targets.iter().find(|target| target.id == entry.target);
             let admitted = target.filter(|target| {
                 let way_is_open = match &entry.way {
-                    Way::Portal(portal) => target.port_at(*portal).is_some(),
+                    // A portal that is gone leaves its port to the others of its group; one that is there and does not
+                    // serve the target any more is closed to it.
+                    Way::Portal(portal) => match self.config.has_portal(*portal) {
+                        true => target.port_at(*portal).is_some(),
+                        false => target.ports.iter().any(|(_, port)| *port == entry.target_port()),
+                    },
                     Way::Group(group, authenticated) => {
                         target.port_of(group).is_some() && self.config.lets_in(group, *authenticated)
                     }
@@ -253,27 +308,60 @@ impl Shard {
                 self.close(now, session);
                 continue;
             };
-            let before = entry.units();
-            if entry.remap(target) {
-                self.announce_map(now, id, &before);
+            let (before, disks) = (entry.units(), entry.disks());
+            let barred: Vec<u16> = entry.barred().collect();
+            if entry.remap(target, &self.bindings, |unit| self.units.disk_of(unit)) {
+                let moved = disks != entry.disks();
+                self.announce_map(now, id, &before, moved);
+                self.tell_barred(id, &barred);
             }
         }
         self.settle(now);
     }
 
+    /// Has every nexus look again at what stands under its LUNs.
+    fn remap_all(&mut self) {
+        let ids: Vec<_> = self.nexuses.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            if let Some(entry) = self.nexuses.get_mut(id)
+                && let Some(target) = self.config.targets.iter().find(|target| target.id == entry.target)
+            {
+                entry.remap(target, &self.bindings, |unit| self.units.disk_of(unit));
+            }
+        }
+    }
+
+    /// Tells the operator which LUNs a nexus cannot use because they mean other disks than those that it has opened. `known`
+    /// are those that were told of before.
+    pub(crate) fn tell_barred(&mut self, id: NexusId, known: &[u16]) {
+        let Some(entry) = self.nexuses.get(id) else { return };
+        let target = self.config.target(entry.target).map(|target| target.name.as_str().into());
+        let initiator: String = entry.initiator.as_str().into();
+        let new: Vec<u16> = entry.barred().filter(|lun| !known.contains(lun)).collect();
+        for lun in new {
+            self.notice(Notice::LunBarred { initiator: initiator.clone(), target: target.clone(), lun });
+        }
+    }
+
     /// Tells units about a nexus whose map changed: those that it lost, those that it gained, those that stay.
-    fn announce_map(&mut self, now: Instant, id: device::contract::NexusId, before: &[UnitId]) {
+    /// `moved` says whether another disk than before stands under some LUN.
+    fn announce_map(&mut self, now: Instant, id: NexusId, before: &[UnitId], moved: bool) {
         let Some(entry) = self.nexuses.get(id) else { return };
         let after = entry.units();
         for unit in before.iter().filter(|unit| !after.contains(unit)) {
             if let Some(unit) = self.units.stir(*unit) {
-                unit.nexus_lost(now, id);
+                unit.nexus_withdrawn(now, id);
             }
         }
         for unit in after {
             let (Some(nexus), known) = (entry.seen_by(id, unit), before.contains(&unit)) else { continue };
             match self.units.stir(unit) {
-                Some(unit) if known => unit.nexus_changed(now, nexus),
+                Some(unit) if known => {
+                    unit.nexus_changed(now, nexus);
+                    if moved {
+                        unit.luns_changed(id);
+                    }
+                }
                 Some(unit) => unit.nexus_established(now, nexus),
                 None => {}
             }
@@ -287,7 +375,10 @@ impl Shard {
 
     /// Tells whether a [`SaveRequest`] is on stable storage now.
     pub fn saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
-        if let Some(unit) = self.units.stir(unit) {
+        let incarnation = u32::try_from(ticket >> 32).unwrap_or(u32::MAX);
+        let id = self.units.find(incarnation).filter(|id| self.units.given(*id) == unit);
+        let ticket = ticket & u64::from(u32::MAX);
+        if let Some(unit) = id.and_then(|id| self.units.stir(id)) {
             unit.saved(now, ticket, ok);
         }
         self.settle(now);
@@ -342,8 +433,13 @@ impl Shard {
             error_recovery_level: view.parameters.error_recovery_level,
             traffic: view.traffic,
             repairs: view.repairs,
+            barred: self.barred(Session::Iscsi(view.session)),
         };
         self.engine.sessions().map(report).collect()
+    }
+
+    fn barred(&self, session: Session) -> Vec<u16> {
+        self.nexuses.get(session.nexus()).map(|entry| entry.barred().collect()).unwrap_or_default()
     }
 
     /// Returns every HyperSCSI session.
@@ -360,6 +456,7 @@ impl Shard {
             drops: view.drops,
             totals: view.totals,
             paths: view.paths,
+            barred: self.barred(Session::HyperScsi(view.session)),
         };
         self.frames.sessions().map(report).collect()
     }

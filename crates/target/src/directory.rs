@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use core::net::SocketAddr;
 
+use base::machine::PortalId;
 use iscsi::chap::{Credentials, Secret};
 use iscsi::login::directory::{
     Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
@@ -46,6 +47,11 @@ impl ShardConfig {
         let may_know = target.port_at(via.portal).is_some()
             && !matches!(target.admit(initiator.as_str()), Admission::Refused);
         may_know.then(|| Listed { name: target.name.clone(), addresses: self.addresses(target, via) })
+    }
+
+    /// Returns whether there is such a portal.
+    pub(crate) fn has_portal(&self, id: PortalId) -> bool {
+        self.portals.iter().any(|portal| portal.id == id)
     }
 
     fn portal(&self, via: &Via) -> Option<&Portal> {
@@ -108,11 +114,9 @@ impl Directory for Desk<'_> {
         if self.draining {
             return Found::Unavailable;
         }
-        if !self.has_room(target, initiator) {
-            return Found::OutOfResources;
-        }
+        let found = if self.has_room(target, initiator) { Found::Here } else { Found::Full };
         let (auth, _) = target.auth_of(initiator.as_str());
-        Found::Here(TargetAccess {
+        found(TargetAccess {
             target: target.id,
             portal_group: portal.group,
             alias: target.alias.clone(),

@@ -11,6 +11,7 @@
 
 extern crate alloc;
 
+mod bindings;
 pub mod config;
 pub mod control;
 mod directory;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use base::time::Instant;
-use device::contract::{ManageFunction, ManageKey, ManageOutcome, NexusId, TaskKey};
+use device::contract::{Access, ManageFunction, ManageKey, ManageOutcome, NexusId, TaskKey};
 use hyperscsi::target::contract as frames;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
@@ -81,19 +81,42 @@ impl Shard {
         match request.function {
             TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET => {
                 // SAM-5 §7 resets every unit of the target. What a nexus does not see it has no business with: an
-                // initiator that was let in to one unit must not end the tasks of others.
-                let units = self.nexuses.get(nexus).map(crate::nexus::Entry::units).unwrap_or_default();
-                self.spread(now, request, &units, ManageFunction::LogicalUnitReset, cold);
+                // initiator that was let in to one unit must not end the tasks of others. For the same reason, one that may
+                // only read one of them resets none.
+                let Some(entry) = self.nexuses.get(nexus) else { return };
+                let units = entry.units();
+                let reads_only = |unit| entry.access_to(unit) != Some(Access::ReadWrite);
+                if units.iter().copied().any(reads_only) {
+                    return self.answer(request.tmf, TmfResult::REJECTED);
+                }
+                self.spread(now, request, &units, ManageFunction::TargetReset, cold);
             }
             TmfFunction::I_T_NEXUS_RESET => {
                 let units = self.nexuses.get(nexus).map(crate::nexus::Entry::units).unwrap_or_default();
                 self.spread(now, request, &units, ManageFunction::NexusReset, false);
+            }
+            TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK if one(self).is_none() => {
+                self.manage_without_unit(now, request);
             }
             function => match (one(self), to_device(function, request)) {
                 (_, None) => self.answer(request.tmf, TmfResult::NOT_SUPPORTED),
                 (None, _) => self.answer(request.tmf, TmfResult::NO_LUN),
                 (Some(unit), Some(function)) => self.spread(now, request, &[unit], function, false),
             },
+        }
+    }
+
+    /// Aborts or queries a task whose LUN leads its initiator to nothing any more. The task may live on: its unit can be seen under
+    /// another LUN. If it does not, it has been answered, and does not exist.
+    fn manage_without_unit(&mut self, now: Instant, request: &Request) {
+        let owner = request.task.and_then(|key| self.owner(Task::of(key)));
+        match (owner, to_device(request.function, request)) {
+            (Some(unit), Some(function)) => self.spread(now, request, &[unit], function, false),
+            (None, Some(_)) if request.function == TmfFunction::QUERY_TASK => {
+                self.answer(request.tmf, TmfResult::COMPLETE);
+            }
+            (None, Some(_)) => self.answer(request.tmf, TmfResult::NO_TASK),
+            (_, None) => self.answer(request.tmf, TmfResult::NO_LUN),
         }
     }
 

@@ -2,8 +2,10 @@
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use base::machine::PortalId;
+use base::planted::{self, Bug};
 use device::contract::{Access, Nexus, NexusId, RelativePort};
 use hyperscsi::pdu::name::GroupName;
 use hyperscsi::seal::Level;
@@ -14,8 +16,12 @@ use iscsi::target::contract::SessionUp;
 use scsi::lun::Lun;
 use scsi::transport_id::TransportId;
 
-use crate::config::{LunEntry, TargetConfig, UnitId};
+use crate::bindings::{Bindings, NexusName};
+use crate::config::{DiskId, LunEntry, TargetConfig, UnitId};
 use crate::transport::{Session, place};
+
+/// The iSCSIProtocolLevel from which on a session has the functions of RFC 7144. HyperSCSI has them always.
+const RFC_7144: u8 = 2;
 
 /// Every nexus of a shard. A nexus has the number of its session, which is dense among those of its transport.
 #[derive(Debug, Default)]
@@ -40,12 +46,45 @@ pub(crate) struct Entry {
     pub(crate) target: TargetId,
     pub(crate) initiator: IscsiName,
     pub(crate) way: Way,
-    /// What it sees, sorted by number.
-    pub(crate) map: Vec<LunEntry>,
-    initiator_port: Rc<[u8]>,
+    /// Where it came from, for people: connections of the session may have gone since.
+    pub(crate) peer: Option<SocketAddr>,
+    /// What is known of it from one session to the next.
+    pub(crate) name: NexusName,
+    /// What the configuration shows it, sorted by number.
+    map: Vec<Row>,
     initiator_name: Rc<str>,
     target_port: RelativePort,
+    newer_functions: bool,
     luns: Rc<[Lun]>,
+}
+
+/// One LUN of a nexus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    entry: LunEntry,
+    /// The disk that stands there; `None` while there is no such unit.
+    disk: Option<DiskId>,
+    sight: Sight,
+}
+
+/// What a nexus sees of what the configuration shows it under a LUN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sight {
+    /// The disk. No command has reached it yet.
+    Unopened,
+    /// The disk that it has opened under this LUN.
+    Opened,
+    /// Nothing: it has opened another disk under this LUN.
+    Barred,
+}
+
+/// What a LUN leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// The disk that the nexus has opened.
+    Opened(UnitId),
+    /// A disk that it opens with this command.
+    Unopened(UnitId),
 }
 
 impl Nexuses {
@@ -92,9 +131,12 @@ impl Nexuses {
 impl Entry {
     /// Makes the nexus of a new iSCSI session; `None` when the target or its port is no more, or the names make no
     /// TransportID.
+    /// It sees nothing until [`Self::remap`].
     pub(crate) fn of_iscsi(up: &SessionUp, target: &TargetConfig) -> Option<Self> {
         let (session, port) = (Session::Iscsi(up.session), target.port_at(up.portal)?);
-        Self::new(session, target, (up.initiator.clone(), up.isid.0), Way::Portal(up.portal), port)
+        let entry =
+            Self::new(session, target, (up.initiator.clone(), up.isid.0), Way::Portal(up.portal), port)?;
+        Some(Self { newer_functions: up.parameters.protocol_level >= RFC_7144, ..entry })
     }
 
     /// Makes the nexus of a new HyperSCSI session; `None` when the target is no more there for its group.
@@ -113,59 +155,125 @@ impl Entry {
         target_port: RelativePort,
     ) -> Option<Self> {
         let initiator_port = TransportId::iscsi_port(initiator.as_str(), isid)?.encode().into();
-        let mut entry = Self {
+        let group = match &way {
+            Way::Portal(_) => None,
+            Way::Group(group, _) => Some(group.clone()),
+        };
+        Some(Self {
             session,
             target: target.id,
+            name: NexusName { target: target.id, initiator_port, group },
             map: Vec::new(),
-            initiator_port,
             initiator_name: initiator.as_str().into(),
             initiator,
             way,
+            peer: None,
             target_port,
+            newer_functions: true,
             luns: Rc::new([]),
-        };
-        entry.remap(target);
-        Some(entry)
+        })
     }
 
     /// Takes over what the target's configuration says now. Returns whether anything changed.
-    pub(crate) fn remap(&mut self, target: &TargetConfig) -> bool {
-        let rows = target.luns_of(self.initiator.as_str()).iter();
-        let mut map: Vec<LunEntry> = rows.filter(|row| self.way.shows(row)).cloned().collect();
-        map.sort_by_key(|entry| entry.number);
+    pub(crate) fn remap(
+        &mut self,
+        target: &TargetConfig,
+        bindings: &Bindings,
+        disk_of: impl Fn(UnitId) -> Option<DiskId>,
+    ) -> bool {
+        let rows = target.luns_of(self.initiator.as_str()).iter().filter(|row| self.way.shows(row));
+        let row = |entry: &LunEntry| {
+            let disk = disk_of(entry.unit);
+            let sight = match (bindings.disk_of(&self.name, entry.number), disk) {
+                (Some(opened), Some(disk)) if opened == disk || planted::is(Bug::RemapReachesOther) => {
+                    Sight::Opened
+                }
+                (Some(_), Some(_)) => Sight::Barred,
+                (_, None) | (None, _) => Sight::Unopened,
+            };
+            Row { entry: entry.clone(), disk, sight }
+        };
+        let mut map: Vec<Row> = rows.map(row).collect();
+        map.sort_by_key(|row| row.entry.number);
         let changed = map != self.map;
-        self.luns = map.iter().filter_map(|entry| Lun::from_number(entry.number)).collect();
         self.map = map;
+        self.luns = self.rows().filter_map(|row| Lun::from_number(row.entry.number)).collect();
         changed
+    }
+
+    /// Returns the rows that are more than words to it.
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.map.iter().filter(|row| row.sight != Sight::Barred)
+    }
+
+    /// Returns the LUNs that mean another disk now than the one that it has opened.
+    pub(crate) fn barred(&self) -> impl Iterator<Item = u16> {
+        self.map.iter().filter(|row| row.sight == Sight::Barred).map(|row| row.entry.number)
+    }
+
+    /// Returns which disk stands under each LUN.
+    pub(crate) fn disks(&self) -> Vec<(u16, Option<DiskId>)> {
+        self.rows().map(|row| (row.entry.number, row.disk)).collect()
+    }
+
+    fn row_at(&self, lun: Lun) -> Option<&Row> {
+        let number = lun.number()?;
+        let at = self.map.binary_search_by_key(&number, |row| row.entry.number).ok()?;
+        self.map.get(at)
+    }
+
+    /// Opens a LUN that was not: the disk that stands there now is what it means from now on.
+    pub(crate) fn open(&mut self, lun: Lun, bindings: &mut Bindings) {
+        let Some(number) = lun.number() else { return };
+        let Ok(at) = self.map.binary_search_by_key(&number, |row| row.entry.number) else { return };
+        if let Some(row) = self.map.get_mut(at)
+            && row.sight == Sight::Unopened
+            && let Some(disk) = row.disk
+        {
+            bindings.bind(&self.name, number, disk);
+            row.sight = Sight::Opened;
+        }
     }
 
     /// Returns the least protection that the unit under `lun` wants; `None` when there is none.
     pub(crate) fn least_at(&self, lun: Lun) -> Option<Level> {
-        let number = lun.number()?;
-        let at = self.map.binary_search_by_key(&number, |entry| entry.number).ok()?;
-        self.map.get(at).map(|entry| entry.least)
+        self.row_at(lun).map(|row| row.entry.least)
+    }
+
+    /// Returns what `lun` leads to.
+    pub(crate) fn find(&self, lun: Lun) -> Option<Found> {
+        let row = self.row_at(lun)?;
+        match row.sight {
+            Sight::Opened => Some(Found::Opened(row.entry.unit)),
+            Sight::Unopened => Some(Found::Unopened(row.entry.unit)),
+            Sight::Barred => None,
+        }
     }
 
     /// Returns the unit under `lun`.
     pub(crate) fn unit_at(&self, lun: Lun) -> Option<UnitId> {
-        let number = lun.number()?;
-        let at = self.map.binary_search_by_key(&number, |entry| entry.number).ok()?;
-        self.map.get(at).map(|entry| entry.unit)
+        self.find(lun).map(|(Found::Opened(unit) | Found::Unopened(unit))| unit)
     }
 
     /// Returns how this nexus appears to `unit`; `None` when it does not see it.
     pub(crate) fn seen_by(&self, id: NexusId, unit: UnitId) -> Option<Nexus> {
-        let rows = self.map.iter().filter(|entry| entry.unit == unit);
-        // A unit under several numbers gets the widest access that any of them grants.
-        let access = rows.map(|entry| entry.access).reduce(wider)?;
+        let access = self.access_to(unit)?;
         Some(Nexus {
             id,
-            initiator_port: Rc::clone(&self.initiator_port),
+            initiator_port: Rc::clone(&self.name.initiator_port),
             initiator_name: Rc::clone(&self.initiator_name),
             target_port: self.target_port,
             access,
+            newer_functions: self.newer_functions,
             luns: Rc::clone(&self.luns),
         })
+    }
+
+    /// Returns what this nexus may do with `unit`; `None` when it does not see it. A unit under several numbers gets the
+    /// widest access that any of them grants.
+    pub(crate) fn access_to(&self, unit: UnitId) -> Option<Access> {
+        let rows = self.rows().filter(|row| row.entry.unit == unit);
+        rows.map(|row| row.entry.access).reduce(wider)
     }
 
     /// Returns the LUNs that this nexus sees, sorted.
@@ -173,9 +281,14 @@ impl Entry {
         &self.luns
     }
 
+    /// Returns the port of the target that it came in through.
+    pub(crate) const fn target_port(&self) -> RelativePort {
+        self.target_port
+    }
+
     /// Returns the units that this nexus sees, each once, in the order of their numbers.
     pub(crate) fn units(&self) -> Vec<UnitId> {
-        let mut units: Vec<_> = self.map.iter().map(|entry| entry.unit).collect();
+        let mut units: Vec<_> = self.rows().map(|row| row.entry.unit).collect();
         units.sort_unstable();
         units.dedup();
         units

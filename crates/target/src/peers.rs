@@ -4,6 +4,7 @@ use base::time::Instant;
 use device::contract::{NexusId, PeerCall, PeerCaller, PeerFault, PeerUnit};
 
 use crate::config::UnitId;
+use crate::nexus::Found;
 use crate::shard::Shard;
 
 impl Shard {
@@ -12,7 +13,14 @@ impl Shard {
     /// The map of the nexus is the only place that is searched, so a copy reaches exactly what READ and WRITE of the
     /// same initiator reach (CVE-2020-28374, CVE-2021-3139).
     pub(crate) fn peer(&mut self, now: Instant, from: UnitId, call: PeerCall) {
-        let caller = PeerCaller { unit: from.0, call: call.call };
+        let Some(incarnation) = self.units.incarnation(from) else { return };
+        let caller = PeerCaller { unit: incarnation, call: call.call };
+        if let PeerUnit::Lun(lun) = &call.unit
+            && let Some(entry) = self.nexuses.get_mut(call.nexus)
+            && let Some(Found::Unopened(_)) = entry.find(*lun)
+        {
+            entry.open(*lun, &mut self.bindings);
+        }
         match self.resolve(call.nexus, &call.unit) {
             Some(id) => {
                 if let Some(unit) = self.units.stir(id) {

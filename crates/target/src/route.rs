@@ -17,7 +17,7 @@ use scsi::status::{Status, TaskAttribute};
 use crate::config::UnitId;
 use crate::control::{Notice, SaveRequest};
 use crate::manage::Request;
-use crate::nexus::Entry;
+use crate::nexus::{Entry, Found};
 use crate::shard::Shard;
 use crate::transport::{Session, Task, Tmf};
 
@@ -37,8 +37,12 @@ impl Shard {
             Event::Manage(request) => self.manage(now, &Request::of_iscsi(&request)),
             Event::TaskGone { task } => self.task_gone(now, Task::Iscsi(task)),
             Event::SessionDown { session, why } => {
-                if let Some((initiator, target)) = self.session_down(now, Session::Iscsi(session)) {
-                    self.notice(Notice::SessionDown { initiator, target, why });
+                // While we shut down, initiators log out because they were asked to.
+                let deliberate = why == stream::Down::LoggedOut && !self.draining;
+                let session = Session::Iscsi(session);
+                let peer = self.nexuses.get(session.nexus()).and_then(|entry| entry.peer);
+                if let Some((initiator, target)) = self.session_down(now, session, deliberate) {
+                    self.notice(Notice::SessionDown { initiator, target, peer, why });
                 }
             }
         }
@@ -68,7 +72,9 @@ impl Shard {
                 }
             }
             frames::Event::SessionDown { session, why } => {
-                if let Some((initiator, target)) = self.session_down(now, Session::HyperScsi(session)) {
+                let deliberate = why == frames::Down::LoggedOut && !self.draining;
+                let session = Session::HyperScsi(session);
+                if let Some((initiator, target)) = self.session_down(now, session, deliberate) {
                     self.notice(Notice::FrameSessionDown { initiator, target, why });
                 }
             }
@@ -89,16 +95,18 @@ impl Shard {
 
     fn session_up(&mut self, now: Instant, up: &SessionUp) {
         let entry = self.config.target(up.target).and_then(|target| Entry::of_iscsi(up, target));
-        let Some(entry) = entry.filter(|_| !self.draining) else {
+        let peer = self.engine.peer(up.session);
+        let Some(mut entry) = entry.filter(|_| !self.draining) else {
             // The configuration changed between the login's first question and its end.
             self.engine.close_session(now, up.session);
             return;
         };
+        entry.peer = peer;
         let id = self.nexuses.insert(entry);
         self.notice(Notice::SessionUp {
             initiator: up.initiator.as_str().into(),
             target: up.target_name.as_str().into(),
-            peer: self.engine.peer(up.session),
+            peer,
             user: up.user.clone(),
         });
         self.introduce(now, id);
@@ -125,8 +133,14 @@ impl Shard {
         self.introduce(now, id);
     }
 
-    /// Tells every unit that a nexus sees about it.
+    /// Finds out what a new nexus sees, and tells every unit of that about it.
     fn introduce(&mut self, now: Instant, id: NexusId) {
+        let Some(entry) = self.nexuses.get_mut(id) else { return };
+        self.bindings.session_begins(&entry.name);
+        if let Some(target) = self.config.targets.iter().find(|target| target.id == entry.target) {
+            entry.remap(target, &self.bindings, |unit| self.units.disk_of(unit));
+        }
+        self.tell_barred(id, &[]);
         let Some(entry) = self.nexuses.get(id) else { return };
         for unit in entry.units() {
             if let (Some(nexus), Some(unit)) = (entry.seen_by(id, unit), self.units.stir(unit)) {
@@ -135,10 +149,17 @@ impl Shard {
         }
     }
 
-    /// Takes a nexus away. Returns the initiator and, if it is still there, the target, for people.
-    fn session_down(&mut self, now: Instant, session: Session) -> Option<(String, Option<String>)> {
+    /// Takes a nexus away, whose initiator let go of it `deliberately` or not. Returns the initiator and, if it is still there,
+    /// the target, for people.
+    fn session_down(
+        &mut self,
+        now: Instant,
+        session: Session,
+        deliberately: bool,
+    ) -> Option<(String, Option<String>)> {
         let id = session.nexus();
         let entry = self.nexuses.remove(id)?;
+        self.bindings.session_ended(&entry.name, deliberately);
         self.managing.forget(id);
         for unit in entry.units() {
             if let Some(unit) = self.units.stir(unit) {
@@ -159,10 +180,17 @@ impl Shard {
         (data_in_len, data_out_len): (u32, u32),
     ) {
         let nexus = session.nexus();
-        let unit = self.nexuses.get(nexus).and_then(|entry| entry.unit_at(Lun(lun)));
+        let found = self.nexuses.get(nexus).and_then(|entry| entry.find(Lun(lun)));
         let Some(cdb) = Cdb::from_bytes(cdb) else {
             return self.refuse(task, &Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE));
         };
+        if let Some(Found::Unopened(unit)) = found
+            && self.units.get(unit).is_some()
+            && let Some(entry) = self.nexuses.get_mut(nexus)
+        {
+            entry.open(Lun(lun), &mut self.bindings);
+        }
+        let unit = found.map(|(Found::Opened(unit) | Found::Unopened(unit))| unit);
         let Some((id, unit)) = unit.and_then(|id| Some((id, self.units.stir(id)?))) else {
             return self.absent(nexus, task, &cdb, data_in_len);
         };
@@ -238,11 +266,13 @@ impl Shard {
             }
             UnitEvent::Managed { key, outcome } => self.managed(now, key, outcome),
             UnitEvent::Save { ticket, state } => {
-                self.saves.push_back(SaveRequest { unit: id, ticket, state })
+                let Some(incarnation) = self.units.incarnation(id) else { return };
+                let ticket = u64::from(incarnation) << 32 | ticket & u64::from(u32::MAX);
+                self.saves.push_back(SaveRequest { unit: self.units.given(id), ticket, state });
             }
             UnitEvent::Peer(call) => self.peer(now, id, call),
             UnitEvent::PeerDone { caller, result } => {
-                if let Some(unit) = self.units.stir(UnitId(caller.unit)) {
+                if let Some(unit) = self.units.find(caller.unit).and_then(|id| self.units.stir(id)) {
                     unit.peer_answer(now, caller.call, result);
                 }
             }
@@ -274,6 +304,12 @@ impl Owners {
     fn take(&mut self, task: Task) -> Option<UnitId> {
         let (frames, at) = task.place();
         (if frames { &mut self.hyperscsi } else { &mut self.iscsi }).get_mut(at)?.take()
+    }
+
+    /// Takes note that a unit has another number.
+    pub(crate) fn rename(&mut self, old: UnitId, new: UnitId) {
+        let owners = self.iscsi.iter_mut().chain(&mut self.hyperscsi);
+        owners.filter(|owner| **owner == Some(old)).for_each(|owner| *owner = Some(new));
     }
 
     fn own(&mut self, task: Task, unit: UnitId) {

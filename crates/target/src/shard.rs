@@ -14,7 +14,8 @@ use device::unit::LogicalUnit;
 use hyperscsi::target::engine::{Engine as FrameEngine, Limits as FrameLimits};
 use iscsi::target::engine::{Engine, Limits, SessionLimits};
 
-use crate::config::{ShardConfig, UnitId};
+use crate::bindings::Bindings;
+use crate::config::{DiskId, ShardConfig, UnitId};
 use crate::control::{Notice, SaveRequest};
 use crate::directory::Desk;
 use crate::groups::Register;
@@ -36,6 +37,7 @@ pub struct Shard {
     pub(crate) ports: BTreeMap<EtherPort, PortState>,
     pub(crate) units: Units,
     pub(crate) nexuses: Nexuses,
+    pub(crate) bindings: Bindings,
     pub(crate) owners: Owners,
     pub(crate) managing: Managing,
     pub(crate) saves: VecDeque<SaveRequest>,
@@ -48,6 +50,12 @@ pub struct Shard {
 #[derive(Default)]
 pub(crate) struct Units {
     slots: Vec<Option<Slot>>,
+    /// Units that were removed and still have something under way. Their numbers count from [`MAX_UNITS`], so that the
+    /// number that each had can be another's.
+    retiring: Vec<Option<Slot>>,
+    /// Where each unit is. What comes late for a unit names it by what is never given twice.
+    incarnations: BTreeMap<u32, UnitId>,
+    incarnation_next: u32,
     stirred: VecDeque<UnitId>,
     /// When units want to be called, soonest first. Only a stirred unit can change its mind about it.
     deadlines: BTreeSet<(Instant, UnitId)>,
@@ -55,6 +63,10 @@ pub(crate) struct Units {
 
 struct Slot {
     unit: Box<LogicalUnit>,
+    disk: DiskId,
+    incarnation: u32,
+    /// The number that it came with, which its medium has as well.
+    given: UnitId,
     /// What stands in `deadlines` for it.
     deadline: Option<Instant>,
 }
@@ -65,22 +77,35 @@ pub const MAX_UNITS: u32 = 16384;
 impl Units {
     /// Returns a unit in order to tell it something; it will be asked for events afterwards.
     pub(crate) fn stir(&mut self, id: UnitId) -> Option<&mut LogicalUnit> {
-        let slot = self.slots.get_mut(usize::try_from(id.0).ok()?)?.as_mut()?;
+        let retired = id.0.checked_sub(MAX_UNITS);
+        let slots = if retired.is_some() { &mut self.retiring } else { &mut self.slots };
+        let slot = slots.get_mut(usize::try_from(retired.unwrap_or(id.0)).ok()?)?.as_mut()?;
         if self.stirred.back() != Some(&id) {
             self.stirred.push_back(id);
         }
         Some(&mut slot.unit)
     }
 
+    fn slot(&self, id: UnitId) -> Option<&Slot> {
+        let retired = id.0.checked_sub(MAX_UNITS);
+        let slots = if retired.is_some() { &self.retiring } else { &self.slots };
+        slots.get(usize::try_from(retired.unwrap_or(id.0)).ok()?)?.as_ref()
+    }
+
+    fn slot_mut(&mut self, id: UnitId) -> Option<&mut Slot> {
+        let retired = id.0.checked_sub(MAX_UNITS);
+        let slots = if retired.is_some() { &mut self.retiring } else { &mut self.slots };
+        slots.get_mut(usize::try_from(retired.unwrap_or(id.0)).ok()?)?.as_mut()
+    }
+
     /// Returns a stirred unit's next event.
     pub(crate) fn poll(&mut self, id: UnitId) -> Option<Event> {
-        self.slots.get_mut(usize::try_from(id.0).ok()?)?.as_mut()?.unit.poll()
+        self.slot_mut(id)?.unit.poll()
     }
 
     /// Takes note of when a stirred unit wants to be called.
     pub(crate) fn note_deadline(&mut self, id: UnitId) {
-        let slot = usize::try_from(id.0).ok().and_then(|at| self.slots.get_mut(at)?.as_mut());
-        let Some(slot) = slot else { return };
+        let Some(slot) = self.slot_mut(id) else { return };
         let wanted = slot.unit.poll_timeout();
         if wanted == slot.deadline {
             return;
@@ -102,29 +127,86 @@ impl Units {
     }
 
     pub(crate) fn get(&self, id: UnitId) -> Option<&LogicalUnit> {
-        Some(&*self.slots.get(usize::try_from(id.0).ok()?)?.as_ref()?.unit)
+        Some(&self.slot(id)?.unit)
     }
 
-    /// Puts a unit in, in place of the one that had its number. Returns false when the number is too high.
-    pub(crate) fn put(&mut self, id: UnitId, unit: Box<LogicalUnit>) -> bool {
-        let Some(at) = usize::try_from(id.0).ok().filter(|_| id.0 < MAX_UNITS) else { return false };
-        while self.slots.len() <= at {
-            self.slots.push(None);
-        }
-        self.remove(id);
-        if let Some(slot) = self.slots.get_mut(at) {
-            *slot = Some(Slot { unit, deadline: None });
-        }
-        self.note_deadline(id);
-        true
+    /// Returns the name of the disk that a unit is.
+    pub(crate) fn disk_of(&self, id: UnitId) -> Option<DiskId> {
+        Some(self.slot(id)?.disk)
     }
 
-    pub(crate) fn remove(&mut self, id: UnitId) -> Option<Box<LogicalUnit>> {
+    /// Returns the name of a unit that no other has or will have.
+    pub(crate) fn incarnation(&self, id: UnitId) -> Option<u32> {
+        Some(self.slot(id)?.incarnation)
+    }
+
+    /// Returns where a unit is, by the name that no other has.
+    pub(crate) fn find(&self, incarnation: u32) -> Option<UnitId> {
+        self.incarnations.get(&incarnation).copied()
+    }
+
+    /// Returns the number that a unit was given when it came, removed or not.
+    pub(crate) fn given(&self, id: UnitId) -> UnitId {
+        self.slot(id).map_or(id, |slot| slot.given)
+    }
+
+    /// Returns the units that were removed whose medium had this number.
+    pub(crate) fn retiring_from(&self, given: UnitId) -> impl Iterator<Item = UnitId> {
+        let slots = (MAX_UNITS..).map(UnitId).zip(&self.retiring);
+        slots.filter(move |(_, slot)| slot.as_ref().is_some_and(|slot| slot.given == given)).map(|(id, _)| id)
+    }
+
+    /// Returns whether a unit was removed and still has something under way.
+    pub(crate) const fn has_retiring(&self) -> bool {
+        !self.retiring.is_empty()
+    }
+
+    /// Takes a unit from its number, which is free then. Returns the number by which it is known until it has come to its end.
+    pub(crate) fn retire(&mut self, id: UnitId) -> Option<UnitId> {
         let slot = self.slots.get_mut(usize::try_from(id.0).ok()?)?.take()?;
         if let Some(deadline) = slot.deadline {
             self.deadlines.remove(&(deadline, id));
         }
-        Some(slot.unit)
+        let at = self.retiring.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.retiring.push(None);
+            self.retiring.len() - 1
+        });
+        let new = UnitId(MAX_UNITS.saturating_add(u32::try_from(at).unwrap_or(u32::MAX)));
+        self.incarnations.insert(slot.incarnation, new);
+        *self.retiring.get_mut(at)? = Some(Slot { deadline: None, ..slot });
+        self.note_deadline(new);
+        Some(new)
+    }
+
+    /// Takes out a unit that was removed and has come to its end, with the number that it came with.
+    pub(crate) fn take_retired(&mut self) -> Option<(UnitId, Box<LogicalUnit>)> {
+        let is_over = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.unit.is_retired());
+        let at = self.retiring.iter().position(is_over)?;
+        let slot = self.retiring.get_mut(at)?.take()?;
+        if let Some(deadline) = slot.deadline {
+            let id = UnitId(MAX_UNITS.saturating_add(u32::try_from(at).unwrap_or(u32::MAX)));
+            self.deadlines.remove(&(deadline, id));
+        }
+        self.incarnations.remove(&slot.incarnation);
+        while self.retiring.pop_if(|slot| slot.is_none()).is_some() {}
+        Some((slot.given, slot.unit))
+    }
+
+    /// Puts a unit in. Returns false when the number is too high, or not free.
+    pub(crate) fn put(&mut self, id: UnitId, unit: Box<LogicalUnit>, disk: DiskId) -> bool {
+        let Some(at) = usize::try_from(id.0).ok().filter(|_| id.0 < MAX_UNITS) else { return false };
+        while self.slots.len() <= at {
+            self.slots.push(None);
+        }
+        let incarnation = self.incarnation_next;
+        match self.slots.get_mut(at) {
+            Some(slot @ None) => *slot = Some(Slot { unit, disk, incarnation, given: id, deadline: None }),
+            _ => return false,
+        }
+        self.incarnation_next = incarnation.wrapping_add(1);
+        self.incarnations.insert(incarnation, id);
+        self.note_deadline(id);
+        true
     }
 
     /// Returns the next unit that was stirred and not yet asked.
@@ -155,6 +237,7 @@ impl Shard {
             ports: BTreeMap::new(),
             units: Units::default(),
             nexuses: Nexuses::default(),
+            bindings: Bindings::default(),
             owners: Owners::default(),
             managing: Managing::default(),
             saves: VecDeque::new(),
@@ -282,6 +365,9 @@ impl StreamMachine for Shard {
     fn medium_ready(&mut self, now: Instant, medium: MediumId) {
         if let Some(unit) = self.units.stir(UnitId(medium.0)) {
             unit.store_ready(now);
+        }
+        if self.units.has_retiring() {
+            self.retiring_ready(now, UnitId(medium.0));
         }
         self.settle(now);
     }

@@ -138,9 +138,13 @@ impl Errno {
     /// shrank meanwhile.
     pub(super) const fn of_fault(fault: Fault) -> Self {
         match fault {
-            Fault::Medium | Fault::Hardware | Fault::Gone | Fault::Bug | Fault::Busy | Fault::Aborted => {
-                Self::IO
-            }
+            Fault::Medium
+            | Fault::Hardware
+            | Fault::Gone
+            | Fault::Bug
+            | Fault::Busy
+            | Fault::Aborted
+            | Fault::Refused => Self::IO,
             Fault::NoSpace | Fault::OutOfRange => Self::NOSPC,
             Fault::ReadOnly | Fault::Reserved | Fault::Forbidden => Self::PERM,
             Fault::Unsupported => Self::INVAL,

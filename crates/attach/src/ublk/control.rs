@@ -8,7 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::device::StartError;
 use super::params::{DEPTH, IO_BYTES_MAX};
-use super::ring::Ring;
+use super::ring::{Held, Ring};
 use super::wire::{ANY_DEVICE, ControlCommand, ControlOp, DeviceInfo, Params, flags};
 
 /// Where the kernel has it.
@@ -23,6 +23,8 @@ const NEEDED: u64 =
 pub(super) struct Control {
     device: File,
     ring: Ring,
+    /// The device, as the ring holds it.
+    held: Held,
 }
 
 impl Control {
@@ -34,8 +36,9 @@ impl Control {
                 io::ErrorKind::PermissionDenied => StartError::NotAllowed,
                 _ => StartError::Control(error),
             })?;
-        let ring = Ring::new(ENTRIES).map_err(StartError::NoRing)?;
-        let mut control = Self { device, ring };
+        let mut ring = Ring::new(ENTRIES).map_err(StartError::NoRing)?;
+        let held = ring.hold(&device).map_err(StartError::Control)?;
+        let mut control = Self { device, ring, held };
         let features = match control.ask(ControlOp::GET_FEATURES, ControlCommand::plain(ANY_DEVICE, 0), 0_u64)
         {
             Ok(features) => features,
@@ -123,7 +126,7 @@ impl Control {
     where
         T: zerocopy::IntoBytes + zerocopy::FromBytes + zerocopy::Immutable,
     {
-        self.ring.control(&self.device, op, command, value)
+        self.ring.control(self.held, op, command, value)
     }
 }
 

@@ -14,7 +14,7 @@ use store::shared::SharedStore;
 use super::descriptors::Descriptors;
 use super::machine::{Arrival, Request, Tags, result, understand};
 use super::params::{DEPTH, IO_BYTES_MAX, Told};
-use super::ring::{Ring, WOKEN};
+use super::ring::{Held, Ring, WOKEN};
 use super::wire::{Descriptor, IoCommand, IoOp, payload_at};
 use crate::bytewise::Bytewise;
 use crate::notice::{Notice, Watch, submit};
@@ -107,6 +107,9 @@ impl Shared {
 pub(super) struct Queue {
     shared: Arc<Shared>,
     ring: Ring,
+    /// The device and the waker, as the ring holds them.
+    device: Held,
+    waker: Held,
     descriptors: Descriptors,
     tags: Tags,
     pool: Pool,
@@ -117,12 +120,21 @@ impl Queue {
     /// first turn of [`Self::run`] on.
     pub(super) fn new(shared: Arc<Shared>) -> io::Result<Self> {
         let mut ring = Ring::new(ENTRIES)?;
+        let (device, waker) = (ring.hold(&shared.device)?, ring.hold(&shared.waker)?);
         let descriptors = Descriptors::map(&shared.device, DEPTH)?;
         for tag in 0..DEPTH {
-            ring.command(&shared.device, IoOp::FETCH, IoCommand::fetch(tag))?;
+            ring.command(device, IoOp::FETCH, IoCommand::fetch(tag))?;
         }
-        ring.watch(&shared.waker)?;
-        Ok(Self { shared, ring, descriptors, tags: Tags::new(DEPTH), pool: Pool::new(POOL_KEPT_BYTES) })
+        ring.watch(waker)?;
+        Ok(Self {
+            shared,
+            ring,
+            device,
+            waker,
+            descriptors,
+            tags: Tags::new(DEPTH),
+            pool: Pool::new(POOL_KEPT_BYTES),
+        })
     }
 
     /// Serves until the device is stopped and every request answered.
@@ -132,7 +144,7 @@ impl Queue {
             while let Some((name, result)) = self.ring.completed() {
                 if name == WOKEN {
                     self.shared.waker.reset();
-                    self.ring.watch(&self.shared.waker)?;
+                    self.ring.watch(self.waker)?;
                 } else {
                     self.arrived(name, result);
                 }
@@ -190,7 +202,7 @@ impl Queue {
         answers.returned.into_iter().for_each(|block| self.pool.recycle(block));
         for (tag, result) in answers.ready {
             if let Some(command) = self.tags.answer(tag, result) {
-                self.ring.command(&self.shared.device, IoOp::COMMIT_AND_FETCH, command)?;
+                self.ring.command(self.device, IoOp::COMMIT_AND_FETCH, command)?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "what stands in the submission queue may point to memory")]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
@@ -18,7 +18,14 @@ const CONTROL: u64 = 0;
 
 pub(super) struct Ring {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    /// The descriptors that entries name. An entry names a number, which the kernel looks up when it takes the entry: were
+    /// the descriptor closed by then, the number could be another file's. So the ring has its own, as long as it lives.
+    held: Vec<OwnedFd>,
 }
+
+/// Names a descriptor that a ring holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held(usize);
 
 impl Ring {
     /// Makes one for the calling thread alone.
@@ -26,23 +33,33 @@ impl Ring {
         let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
         // Whoever has ublk with what else we need has these (6.0).
         builder.setup_single_issuer().setup_coop_taskrun();
-        Ok(Self { ring: builder.build(entries)? })
+        Ok(Self { ring: builder.build(entries)?, held: Vec::new() })
+    }
+
+    /// Takes a descriptor of the same open file, for entries to name.
+    pub(super) fn hold(&mut self, file: impl AsFd) -> io::Result<Held> {
+        self.held.push(file.as_fd().try_clone_to_owned()?);
+        Ok(Held(self.held.len() - 1))
+    }
+
+    fn descriptor(&self, held: Held) -> io::Result<Fd> {
+        let file = self.held.get(held.0).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Fd(file.as_raw_fd()))
     }
 
     /// Has a tag's command wait in the kernel, from the next [`Self::wait`] on.
-    pub(super) fn command(&mut self, device: impl AsFd, op: IoOp, command: IoCommand) -> io::Result<()> {
+    pub(super) fn command(&mut self, device: Held, op: IoOp, command: IoCommand) -> io::Result<()> {
         let name = command.tag.into();
-        let entry = opcode::UringCmd80::new(Fd(device.as_fd().as_raw_fd()), op.0).cmd(room(&command)).build();
-        // SAFETY: the command holds no address: payloads are copied through the device. A descriptor that is closed
-        // before the kernel takes the entry is an error and no more.
+        let entry = opcode::UringCmd80::new(self.descriptor(device)?, op.0).cmd(room(&command)).build();
+        // SAFETY: the command holds no address: payloads are copied through the device. The descriptor is the ring's own.
         unsafe { self.push(entry.user_data(name)) }
     }
 
     /// Looks out for `event` to be readable, once, from the next [`Self::wait`] on.
-    pub(super) fn watch(&mut self, event: impl AsFd) -> io::Result<()> {
+    pub(super) fn watch(&mut self, event: Held) -> io::Result<()> {
         let readable = u32::try_from(libc::POLLIN).unwrap_or_default();
-        let entry = opcode::PollAdd::new(Fd(event.as_fd().as_raw_fd()), readable).build();
-        // SAFETY: it points to nothing.
+        let entry = opcode::PollAdd::new(self.descriptor(event)?, readable).build();
+        // SAFETY: it points to nothing, and the descriptor is the ring's own.
         unsafe { self.push(squeue::Entry128::from(entry).user_data(WOKEN)) }
     }
 
@@ -66,7 +83,7 @@ impl Ring {
     /// under way in this ring.
     pub(super) fn control<T: IntoBytes + FromBytes + Immutable>(
         &mut self,
-        control: impl AsFd,
+        control: Held,
         op: ControlOp,
         command: ControlCommand,
         value: T,
@@ -76,9 +93,8 @@ impl Ring {
         let len = u16::try_from(bytes.len()).unwrap_or_default();
         let addr = if len == 0 { 0 } else { wide(bytes.as_mut_ptr().expose_provenance()) };
         let command = ControlCommand { len, addr, ..command };
-        let entry =
-            opcode::UringCmd80::new(Fd(control.as_fd().as_raw_fd()), op.0).cmd(room(&command)).build();
-        // SAFETY: what the command points to is in a box of its own, which is neither touched nor freed until the
+        let entry = opcode::UringCmd80::new(self.descriptor(control)?, op.0).cmd(room(&command)).build();
+        // SAFETY: the descriptor is the ring's own; what the command points to is in a box of its own, which is neither touched nor freed until the
         // command has completed: see below.
         unsafe { self.push(entry.user_data(CONTROL)) }?;
         let result = loop {
@@ -100,7 +116,8 @@ impl Ring {
     /// Puts an entry into the submission queue.
     ///
     /// # Safety
-    /// Whatever it points to stays where it is, untouched, until its completion was taken.
+    /// Whatever it points to stays where it is, untouched, until its completion was taken. Descriptors in it are open until
+    /// the kernel has taken it.
     unsafe fn push(&mut self, entry: squeue::Entry128) -> io::Result<()> {
         // SAFETY: our caller promises it.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
@@ -117,4 +134,40 @@ fn room(command: &(impl IntoBytes + Immutable)) -> [u8; 80] {
         *to = *from;
     }
     room
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    fn event(count: u32) -> OwnedFd {
+        eventfd(count, EventfdFlags::CLOEXEC).unwrap()
+    }
+
+    #[test]
+    fn an_entry_names_the_file_it_was_made_for_even_if_its_owner_closed_it() {
+        let Ok(mut ring) = Ring::new(4) else {
+            eprintln!("SKIP io_uring is not to be had here");
+            return;
+        };
+        let watched = event(0);
+        let ours = watched.try_clone().unwrap();
+        let held = ring.hold(&watched).unwrap();
+        ring.watch(held).unwrap();
+        // Another file gets the number before the kernel takes the entry: the tests of this process open files meanwhile, so
+        // it may take more than one.
+        let number = watched.as_raw_fd();
+        drop(watched);
+        let others: Vec<OwnedFd> = (0..16).map(|_| event(1)).collect();
+        assert!(others.iter().any(|other| other.as_raw_fd() >= number));
+        ring.ring.submit().unwrap();
+        assert_eq!(ring.completed(), None, "the entry named a file that is readable");
+        rustix::io::write(&ours, &1_u64.to_ne_bytes()).unwrap();
+        ring.wait().unwrap();
+        assert_eq!(ring.completed().map(|(name, _)| name), Some(WOKEN));
+    }
 }

@@ -50,6 +50,7 @@ with_both_engines! {
     says_no_space_and_recovers,
     says_no_space_for_a_stable_write_and_recovers,
     writes_through_without_a_cache,
+    a_cache_is_switched_off_and_on,
     tells_the_machine_of_results,
     serves_a_block_device,
     never_flushes_well_again_after_a_failed_flush,
@@ -147,6 +148,7 @@ fn says_gone_where_the_file_was_cut(engine: EngineChoice) {
     OpenOptions::new().write(true).open(&path).unwrap().set_len(10_000).unwrap();
     let failure = rig.one(OpAction::Read { at: 8192, len: 8192 }).unwrap_err();
     assert_eq!(failure, Failure { fault: Fault::Gone, at: Some(10_000) });
+    assert_eq!((rig.store.is_cut(), rig.store.measure()), (true, Ok(10_000)));
     assert_eq!(rig.read(0, 8192).len(), 8192);
 }
 
@@ -422,6 +424,72 @@ fn creates_and_grows_a_file_and_keeps_what_is_in_it() {
     assert_eq!((words.len() as u64, &words[..5000]), (2 * MIB, &[3; 5000][..]));
     let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).unwrap());
     assert_eq!(mode & 0o077, 0, "only its owner may read it");
+}
+
+#[test]
+fn what_cannot_be_given_its_size_is_left_as_it_was() {
+    let scratch = Scratch::new();
+    // No file system has that much room, and few take a file of that length.
+    let vast = |name: &str, allocation| FileSpec { allocation, ..spec(scratch.file(name), 1 << 62) };
+    for allocation in [Allocation::Full, Allocation::Sparse] {
+        if vast("new", allocation).open().is_ok() {
+            fs::remove_file(scratch.file("new")).unwrap();
+            continue;
+        }
+        assert!(!scratch.file("new").exists(), "{allocation:?}");
+    }
+    fs::write(scratch.file("old"), [3; 5000]).unwrap();
+    assert!(vast("old", Allocation::Full).open().is_err());
+    assert_eq!(fs::read(scratch.file("old")).unwrap(), [3; 5000]);
+}
+
+#[test]
+fn what_was_done_to_a_file_that_is_not_served_after_all_is_taken_back() {
+    let scratch = Scratch::new();
+    let path = scratch.file("disk");
+    let mut created = spec(path.clone(), MIB).open().unwrap();
+    let undo = created.take_undo().unwrap();
+    drop(created);
+    undo.undo().unwrap();
+    assert!(!path.exists());
+    fs::write(&path, [3; 5000]).unwrap();
+    let mut grown = spec(path.clone(), MIB).open().unwrap();
+    grown.take_undo().unwrap().undo().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [3; 5000]);
+    drop(grown);
+    let as_it_is = FileSpec { size: None, ..spec(path, MIB) };
+    assert!(open_soon(|| as_it_is.open()).take_undo().is_none());
+}
+
+#[test]
+fn what_another_process_added_before_it_gave_the_lock_up_is_not_taken_back() {
+    let scratch = Scratch::new();
+    let path = scratch.file("disk");
+    let holder = fs::File::create(&path).unwrap();
+    holder.set_len(4096).unwrap();
+    holder.lock().unwrap();
+    let spec = spec(path.clone(), MIB);
+    let opener = std::thread::spawn(move || open_soon(|| spec.open()));
+    std::thread::sleep(Duration::from_millis(200));
+    fs::write(&path, [3; 8192]).unwrap();
+    drop(holder);
+    opener.join().unwrap().take_undo().unwrap().undo().unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [3; 8192]);
+}
+
+fn a_cache_is_switched_off_and_on(engine: EngineChoice) {
+    let scratch = Scratch::new();
+    let Some(mut rig) = Rig::serve(engine, spec(scratch.file("disk"), MIB).open().unwrap()) else { return };
+    for cached in [false, true] {
+        // One write is under way when the cache is switched.
+        let data = list(&[7; 4096]);
+        let action = OpAction::Write { at: 0, data, durability: Durability::Cached };
+        let result = rig.one_switching(action, cached);
+        assert!(matches!(result, Ok(Outcome::Done(_))), "{result:?}");
+        assert_eq!(rig.store.profile().volatile_cache, cached);
+        rig.write(4096, &[8; 4096], Durability::Cached).unwrap();
+        assert_eq!(rig.read(4095, 2), [7, 8]);
+    }
 }
 
 fn tells_how_much_storage_a_sparse_file_takes(engine: EngineChoice) {

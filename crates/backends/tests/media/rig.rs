@@ -42,6 +42,8 @@ pub(crate) struct Rig {
     pub(crate) listener: Listener,
     reactor: Reactor<Listener>,
     next_id: u64,
+    /// The first operation that is under way.
+    first: u64,
 }
 
 impl Rig {
@@ -57,17 +59,33 @@ impl Rig {
             Err(why) => panic!("{why}"),
         };
         let store = FileStore::new(opened, reactor.files().queue(MEDIUM));
-        Some(Self { store, listener: Listener::default(), reactor, next_id: 0 })
+        Some(Self { store, listener: Listener::default(), reactor, next_id: 0, first: 0 })
     }
 
     /// Submits all of `actions` together and returns their results in the same order.
     pub(crate) fn run(&mut self, actions: Vec<OpAction>) -> Vec<Result<Outcome, Failure>> {
-        let first = self.next_id;
-        let mut waiting = actions.len();
+        self.begin(actions);
+        self.finish()
+    }
+
+    /// Runs one operation, and switches the write cache while it is under way.
+    pub(crate) fn one_switching(&mut self, action: OpAction, cached: bool) -> Result<Outcome, Failure> {
+        self.begin(vec![action]);
+        self.store.set_write_cache(cached);
+        self.finish().pop().unwrap()
+    }
+
+    fn begin(&mut self, actions: Vec<OpAction>) {
+        self.first = self.next_id;
         for action in actions {
             self.store.submit(Op { id: OpId(self.next_id), action });
             self.next_id += 1;
         }
+    }
+
+    fn finish(&mut self) -> Vec<Result<Outcome, Failure>> {
+        let first = self.first;
+        let mut waiting = self.next_id - first;
         let mut results = BTreeMap::new();
         let start = Wall::now();
         while waiting > 0 {

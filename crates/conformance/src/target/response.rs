@@ -57,6 +57,12 @@ pub(super) const CASES: &[Test] = &[
     writing("ffp-t-16.4.2", RETRY, "a retry before its data is discarded", |s| retry_in_progress(s, false)),
     writing("ffp-t-16.5", "RFC 7143 §11.4.2", "no response before the last data that is due", response_waits),
     writing(
+        "ffp-t-16.6",
+        "RFC 7143 §11.4.8",
+        "ExpDataSN counts the Data-In PDUs, and is 0 for a command that only writes",
+        exp_data_sn,
+    ),
+    writing(
         "ffp-t-18.1.1",
         "RFC 7143 §7.8",
         "a command with a wrong header digest is discarded",
@@ -156,6 +162,22 @@ fn all_by_r2t(station: &mut Station) -> Outcome {
     conn.write_blocks(&data)?;
     let back = conn.read_blocks(2)?;
     require!(back.data == data, "other data is read back than was written");
+    Ok(())
+}
+
+/// The response of a write that R2Ts asked for, and that of a read of the same blocks, unless its status rides on the data.
+fn exp_data_sn(station: &mut Station) -> Outcome {
+    let mut conn = station.start(&[("ImmediateData", "No"), ("InitialR2T", "Yes")])?;
+    let data = pattern(74, 2 * conn.block());
+    let said = conn.write_blocks(&data)?.exp_data_sn();
+    require!(said == Some(0), "no Data-In was sent for the write, ExpDataSN is {said:?}");
+    let done = conn.read_blocks(2)?;
+    match done.exp_data_sn() {
+        None => station.record.remark("the status of the read rides on its data"),
+        Some(said) => {
+            require!(said == done.data_ins, "{} Data-In were sent, ExpDataSN is {said}", done.data_ins);
+        }
+    }
     Ok(())
 }
 

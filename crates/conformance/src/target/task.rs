@@ -24,6 +24,8 @@ pub(crate) struct Done {
     pub(crate) data: Vec<u8>,
     /// The status number.
     pub(crate) stat_sn: u32,
+    /// How many Data-In PDUs came.
+    pub(crate) data_ins: u32,
     /// The last PDU.
     pub(crate) last: Pdu,
 }
@@ -40,6 +42,11 @@ pub(crate) const CHECK_CONDITION: u8 = 2;
 impl Done {
     pub(crate) fn is_good(&self) -> bool {
         self.response == 0 && self.status == GOOD
+    }
+
+    /// Returns ExpDataSN, unless the status came with the last data.
+    pub(crate) fn exp_data_sn(&self) -> Option<u32> {
+        (self.last.opcode() == Opcode::SCSI_RESPONSE).then(|| self.last.word(36))
     }
 
     /// Returns sense key and additional sense code.
@@ -67,6 +74,7 @@ impl Conn {
     /// Follows a command that was sent to its status, answering every R2T out of `out`.
     pub(crate) fn finish(&mut self, task: &ScsiCommand, out: &[u8]) -> Outcome<Done> {
         let mut data = Vec::new();
+        let mut data_ins = 0;
         loop {
             let pdu = self.next_of(task.itt, "the answer to a command")?;
             match pdu.opcode() {
@@ -76,6 +84,7 @@ impl Conn {
                 }
                 Opcode::DATA_IN => {
                     let head: DataIn = pdu.read()?;
+                    data_ins += 1;
                     store(&mut data, head.buffer_offset, &pdu.data, task.expected_data_transfer_length)?;
                     if let Some(status) = head.status {
                         return Ok(Done {
@@ -85,6 +94,7 @@ impl Conn {
                             residual: status.residual,
                             data,
                             stat_sn: pdu.word(24),
+                            data_ins,
                             last: pdu,
                         });
                     }
@@ -94,7 +104,16 @@ impl Conn {
                     let sense = pdu.data.get(2..).unwrap_or_default().to_vec();
                     let (response, status, residual) = (head.response.0, head.status, head.residual);
                     let stat_sn = pdu.word(24);
-                    return Ok(Done { response, status, sense, residual, data, stat_sn, last: pdu });
+                    return Ok(Done {
+                        response,
+                        status,
+                        sense,
+                        residual,
+                        data,
+                        stat_sn,
+                        data_ins,
+                        last: pdu,
+                    });
                 }
                 _ => fail!("in the middle of a command came {}", pdu.shown()),
             }

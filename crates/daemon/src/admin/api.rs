@@ -207,6 +207,12 @@ object! {
         logins: u64,
         /// Logins that were refused, since the start.
         failed_logins: u64,
+        /// How often files and devices that are served now have failed, in all.
+        medium_errors: u64,
+        /// How many disks are not ready because their file or device is not what it was.
+        not_ready: u32,
+        /// Number of internal errors (violated invariants and panics) since the start.
+        bugs: u64,
         /// What was lost or damaged on the way, since the start, in sessions at hand and gone.
         repairs: Repairs,
         /// The portals.
@@ -229,7 +235,7 @@ object! {
     Reload {
         /// How long ago, in seconds.
         ago_s: u64,
-        /// Whether it was applied. If not, nothing was changed.
+        /// Whether it was applied. If not, nothing was changed but what it takes away, which `message` tells then.
         applied: bool,
         /// What changed, or why nothing did.
         message: String,
@@ -346,6 +352,8 @@ object! {
         data_in_bytes: u64,
         /// Bytes received from the initiator as data so far.
         data_out_bytes: u64,
+        /// LUNs that are another disk now than the one that the initiator opened, and show it none until it has logged out.
+        other_disk_luns: Vec<u16>,
         /// Its paths.
         paths: Vec<Path>,
         /// What was lost, damaged, repeated or late, and passed over or repaired.
@@ -461,6 +469,8 @@ object! {
         lost_connections: u64,
         /// What was repaired so far.
         repairs: Repairs,
+        /// LUNs that are another disk now than the one that the initiator opened, and show it none until it has logged out.
+        other_disk_luns: Vec<u16>,
     }
 }
 
@@ -535,5 +545,11 @@ object! {
         read_bytes: u64,
         /// Bytes written so far.
         write_bytes: u64,
+        /// How often its file or device failed so far: no space, an error of the device, a file that ends too early.
+        medium_errors: u64,
+        /// How often its file or device took longer than `io_timeout` so far.
+        io_timeouts: u64,
+        /// Why it is not ready: its file or device is not what it was. Null when it is ready.
+        not_ready: Option<String>,
     }
 }

@@ -1,12 +1,13 @@
 //! The daemon's end of the admin socket.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -20,6 +21,9 @@ const CLIENTS_MAX: usize = 16;
 
 /// How long a client may be silent, or take for reading an answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a request may take from its first byte to its last.
+const REQUEST_MAX: Duration = Duration::from_secs(5);
 
 /// How long to rest when no client can be accepted for lack of descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -126,13 +130,13 @@ impl Drop for Server {
 }
 
 fn accept_all(listener: &UnixListener, answers: &Arc<dyn Answers>, ending: &AtomicBool) {
-    let clients = Arc::new(AtomicUsize::new(0));
-    for stream in listener.incoming() {
+    let clients = Arc::new(Clients::default());
+    for (number, stream) in (0..).zip(listener.incoming()) {
         if ending.load(Ordering::Acquire) {
             return;
         }
         match stream {
-            Ok(stream) => admit(stream, answers, &clients),
+            Ok(stream) => admit(stream, answers, &clients, number),
             Err(error) => {
                 crate::warning!("admin socket: cannot accept: {}", os_error(&error));
                 std::thread::sleep(ACCEPT_REST);
@@ -141,33 +145,83 @@ fn accept_all(listener: &UnixListener, answers: &Arc<dyn Answers>, ending: &Atom
     }
 }
 
-/// A client's place among the few that there are.
-struct Seat(Arc<AtomicUsize>);
+/// The clients that are connected.
+#[derive(Debug, Default)]
+struct Clients {
+    list: Mutex<Vec<Client>>,
+}
 
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+#[derive(Debug)]
+struct Client {
+    /// Tells one from another.
+    number: u64,
+    stream: UnixStream,
+    /// When it last asked something, or came.
+    since: Instant,
+    /// Whether an answer is being made.
+    asking: bool,
+}
+
+impl Clients {
+    fn list(&self) -> MutexGuard<'_, Vec<Client>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a client in. Where there are too many, the one that has been idle longest makes room: its thread ends at once.
+    fn enter(&self, number: u64, stream: UnixStream) -> bool {
+        let mut list = self.list();
+        if list.len() >= CLIENTS_MAX {
+            let idle = list.iter().enumerate().filter(|(_, client)| !client.asking);
+            let Some(oldest) = idle.min_by_key(|(_, client)| client.since).map(|(at, _)| at) else {
+                return false;
+            };
+            let _ = list.remove(oldest).stream.shutdown(Shutdown::Both);
+        }
+        list.push(Client { number, stream, since: Instant::now(), asking: false });
+        true
+    }
+
+    fn set_asking(&self, number: u64, asking: bool) {
+        if let Some(client) = self.list().iter_mut().find(|client| client.number == number) {
+            client.asking = asking;
+            client.since = Instant::now();
+        }
+    }
+
+    fn leave(&self, number: u64) {
+        self.list().retain(|client| client.number != number);
     }
 }
 
-fn admit(stream: UnixStream, answers: &Arc<dyn Answers>, clients: &Arc<AtomicUsize>) {
-    let seat = Seat(Arc::clone(clients));
-    let taken = clients.fetch_add(1, Ordering::AcqRel);
+/// A client's place among the few that there are.
+struct Seat {
+    number: u64,
+    clients: Arc<Clients>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.clients.leave(self.number);
+    }
+}
+
+fn admit(stream: UnixStream, answers: &Arc<dyn Answers>, clients: &Arc<Clients>, number: u64) {
     let timeouts = stream
         .set_read_timeout(Some(CLIENT_TIMEOUT))
         .and_then(|()| stream.set_write_timeout(Some(CLIENT_TIMEOUT)));
     if timeouts.is_err() || !is_owner(&stream) {
         return;
     }
-    if taken >= CLIENTS_MAX {
-        let message = format!("{CLIENTS_MAX} clients are connected already");
+    let Ok(other) = stream.try_clone() else { return };
+    if !clients.enter(number, other) {
+        let message = format!("{CLIENTS_MAX} clients wait for their answers already");
         send(&stream, &Response::<Value>::Error(Failure { kind: Kind::Busy, message }));
         return;
     }
+    let seat = Seat { number, clients: Arc::clone(clients) };
     let answers = Arc::clone(answers);
     let spawned = std::thread::Builder::new().name("admin-client".to_owned()).spawn(move || {
-        let _seat = seat;
-        converse(&stream, &*answers);
+        converse(&stream, &*answers, &seat);
     });
     if let Err(error) = spawned {
         crate::warning!("admin socket: no thread for a client: {}", os_error(&error));
@@ -181,32 +235,70 @@ fn is_owner(stream: &UnixStream) -> bool {
     rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == ours || peer.uid.is_root())
 }
 
-/// Answers one client until it leaves, falls silent, or sends a line that is too long.
-fn converse(stream: &UnixStream, answers: &dyn Answers) {
-    let mut reader = BufReader::new(stream);
+/// Answers one client until it leaves, falls silent, or sends a line that is too long or takes too long.
+fn converse(stream: &UnixStream, answers: &dyn Answers, seat: &Seat) {
+    let mut held = Vec::new();
     loop {
-        let mut line = Vec::new();
-        let limit = u64::try_from(REQUEST_LEN_MAX).unwrap_or(u64::MAX);
-        match reader.by_ref().take(limit).read_until(b'\n', &mut line) {
-            Ok(0) => return,
-            Ok(_) if line.last() != Some(&b'\n') && line.len() >= REQUEST_LEN_MAX => {
+        let line = match next_line(stream, &mut held) {
+            Line::Whole(line) => line,
+            Line::TooLong => {
                 let message = format!("a request has at most {REQUEST_LEN_MAX} bytes");
                 send(stream, &Response::<Value>::Error(Failure { kind: Kind::TooLong, message }));
                 return;
             }
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(_) => return,
-        }
+            Line::None => return,
+        };
+        seat.clients.set_asking(seat.number, true);
         let response = match serde_json::from_slice::<Request>(&line) {
-            Ok(request) => match answers.answer(request.method) {
-                Ok(result) => Response::Result(result),
-                Err(failure) => Response::Error(failure),
-            },
+            Ok(request) => {
+                crate::debug!("admin socket: asked for {:?}", request.method);
+                match answers.answer(request.method) {
+                    Ok(result) => Response::Result(result),
+                    Err(failure) => Response::Error(failure),
+                }
+            }
             Err(error) => Response::Error(Failure { kind: Kind::Malformed, message: error.to_string() }),
         };
+        seat.clients.set_asking(seat.number, false);
         if !send(stream, &response) {
             return;
+        }
+    }
+}
+
+/// What a client sent.
+enum Line {
+    Whole(Vec<u8>),
+    TooLong,
+    /// It left, or is too slow.
+    None,
+}
+
+/// Returns the next line. What comes after it is held for the next time.
+fn next_line(mut stream: &UnixStream, held: &mut Vec<u8>) -> Line {
+    let mut begun = None;
+    loop {
+        if let Some(end) = held.iter().take(REQUEST_LEN_MAX).position(|byte| *byte == b'\n') {
+            let rest = held.split_off(end + 1);
+            return Line::Whole(std::mem::replace(held, rest));
+        }
+        if held.len() >= REQUEST_LEN_MAX {
+            return Line::TooLong;
+        }
+        if !held.is_empty() {
+            begun = begun.or_else(|| Some(Instant::now()));
+        }
+        let left = begun.map_or(CLIENT_TIMEOUT, |begun: Instant| REQUEST_MAX.saturating_sub(begun.elapsed()));
+        if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
+            return Line::None;
+        }
+        let mut piece = [0; REQUEST_LEN_MAX];
+        match stream.read(&mut piece) {
+            Ok(0) if held.is_empty() => return Line::None,
+            Ok(0) => return Line::Whole(std::mem::take(held)),
+            Ok(len) => held.extend_from_slice(piece.get(..len).unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return Line::None,
         }
     }
 }

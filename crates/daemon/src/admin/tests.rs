@@ -83,13 +83,47 @@ fn a_line_that_is_too_long_ends_the_conversation() {
 }
 
 #[test]
-fn more_clients_than_seats_are_told_to_come_back() {
+fn idle_clients_make_room_for_one_that_asks() {
     let scratch = Scratch::new();
     let _server = scratch.serve();
-    let seated: Vec<UnixStream> = (0..16)
+    let idle: Vec<UnixStream> = (0..16)
         .map(|_| {
             let stream = UnixStream::connect(scratch.socket()).unwrap();
             exchange(&stream, b"{\"method\":\"status\"}\n");
+            stream
+        })
+        .collect();
+    for _ in 0..3 {
+        assert!(ask(&scratch.socket(), Method::Status).is_ok());
+    }
+    // The one that was idle longest is gone, the one that asked last is not.
+    assert_eq!({ &idle[0] }.read(&mut [0]).unwrap(), 0);
+    assert_eq!(exchange(&idle[15], b"{\"method\":\"status\"}\n")["result"]["asked"], "status");
+}
+
+/// Answers when it is told to.
+struct Slow(std::sync::Mutex<std::sync::mpsc::Receiver<()>>, std::sync::mpsc::Sender<()>);
+
+impl Answers for Slow {
+    fn answer(&self, _: Method) -> Result<Value, Failure> {
+        self.1.send(()).unwrap();
+        let _ = self.0.lock().unwrap().recv();
+        Ok(json!({}))
+    }
+}
+
+#[test]
+fn clients_that_wait_for_an_answer_keep_their_places() {
+    let scratch = Scratch::new();
+    let (go, wait) = std::sync::mpsc::channel();
+    let (asked, seen) = std::sync::mpsc::channel();
+    let answers = Slow(std::sync::Mutex::new(wait), asked);
+    let _server = Server::start(&scratch.socket(), Arc::new(answers)).unwrap();
+    let waiting: Vec<UnixStream> = (0..16)
+        .map(|_| {
+            let mut stream = UnixStream::connect(scratch.socket()).unwrap();
+            stream.write_all(b"{\"method\":\"status\"}\n").unwrap();
+            seen.recv().unwrap();
             stream
         })
         .collect();
@@ -101,12 +135,12 @@ fn more_clients_than_seats_are_told_to_come_back() {
         ),
         "{refused}"
     );
-    drop(seated);
-    let again = (0..100).find_map(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        ask(&scratch.socket(), Method::Status).ok()
-    });
-    assert!(again.is_some());
+    drop(go);
+    for stream in &waiting {
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).unwrap();
+        assert_eq!(answer, "{\"result\":{}}\n");
+    }
 }
 
 /// CVE-2018-14649: a management interface that was open to everybody.

@@ -99,6 +99,8 @@ impl Config {
             ("queue_depth", was.queue_depth != is.queue_depth),
             ("nop_interval", was.ping_after != is.ping_after),
             ("nop_timeout", was.pong_within != is.pong_within),
+            ("nop_idle_timeout", was.idle_within != is.idle_within),
+            ("names", old.lenient_names != new.lenient_names),
             ("send_timeout", old.send_timeout != new.send_timeout),
         ];
         let fixed = [

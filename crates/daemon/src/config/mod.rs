@@ -17,6 +17,7 @@ mod resolve;
 mod schema;
 pub(crate) mod secret;
 mod spec;
+mod tighten;
 mod units;
 mod value;
 mod wire;
@@ -57,6 +58,15 @@ pub struct Loaded {
     pub report: Report,
 }
 
+/// A configuration that cannot be applied.
+#[derive(Clone, Debug)]
+pub(crate) struct Unusable {
+    /// What is wrong with it.
+    pub(crate) report: Report,
+    /// What is written, if all that is wrong is that media cannot be used: it tells what access to take away.
+    pub(crate) config: Option<Config>,
+}
+
 impl Config {
     /// Reads what the flags ask for: their file, if they name one, with the other flags over it. Relative paths in
     /// the file count from its directory, those in flags from the working directory.
@@ -64,6 +74,14 @@ impl Config {
     /// # Errors
     /// The report, when it has mistakes.
     pub fn load(flags: &Flags, around: &Surroundings) -> Result<Loaded, Report> {
+        Self::read(flags, around).map_err(|unusable| unusable.report)
+    }
+
+    /// The same, for a daemon that takes access away even if a medium cannot be used.
+    ///
+    /// # Errors
+    /// [`Unusable`], when there are mistakes.
+    pub(crate) fn read(flags: &Flags, around: &Surroundings) -> Result<Loaded, Box<Unusable>> {
         let mut around = around.clone();
         let mut flags = flags.clone();
         for path in [&mut flags.state_dir, &mut flags.socket].into_iter().flatten() {
@@ -80,7 +98,7 @@ impl Config {
                 }
                 Err(why) => {
                     report.whole(why);
-                    return Err(report);
+                    return Err(Box::new(Unusable { report, config: None }));
                 }
             },
             None => document::Tree::new(Place::Default),
@@ -90,7 +108,11 @@ impl Config {
         around.name_is_ours = flags.config.is_none() && flags.target.is_none();
         let root = wire::Root::read(tree, &mut report);
         let config = resolve::resolve(root, &around, &mut report);
-        if report.is_clean() { Ok(Loaded { config, report }) } else { Err(report) }
+        if report.is_clean() {
+            return Ok(Loaded { config, report });
+        }
+        let config = report.is_of_media_alone().then_some(config);
+        Err(Box::new(Unusable { report, config }))
     }
 }
 

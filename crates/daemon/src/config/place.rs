@@ -56,6 +56,8 @@ pub struct Report {
     pub mistakes: BTreeSet<Mistake>,
     /// What deserves a look but does not stop anything.
     pub warnings: BTreeSet<Mistake>,
+    /// Those of the mistakes that say that a medium cannot be used as it is now.
+    of_media: BTreeSet<Mistake>,
     /// Whether the text itself was damaged, so that what seems missing may only be unreadable.
     damaged: bool,
 }
@@ -68,6 +70,18 @@ impl Report {
     /// Returns whether the configuration can be used.
     pub fn is_clean(&self) -> bool {
         self.mistakes.is_empty()
+    }
+
+    /// Returns whether there are mistakes, and each says that a medium cannot be used as it is now: what is written is right.
+    pub(crate) fn is_of_media_alone(&self) -> bool {
+        !self.mistakes.is_empty() && self.mistakes == self.of_media
+    }
+
+    /// Notes that a medium cannot be used as it is now.
+    pub(crate) fn unusable(&mut self, place: &Place, message: impl Into<String>) {
+        let mistake = Mistake { place: Some(place.clone()), message: message.into() };
+        self.of_media.insert(mistake.clone());
+        self.mistakes.insert(mistake);
     }
 
     /// Notes a mistake.

@@ -117,6 +117,21 @@ pub(crate) static ROOT: Section = Section {
             "A connection that leaves the question unanswered for so long is dropped. A target can have its own.",
         ),
         key(
+            "nop_idle_timeout",
+            Span { min_ms: 0, max_ms: 3_600_000 },
+            Value("5m"),
+            "A connection may be silent for so long, the question unanswered, while its session has no command under way: \
+             firmware answers nothing while it waits in a menu. When `max_sessions` is reached, a new login replaces such a \
+             session. `0s` drops it after `nop_timeout` like any other.",
+        ),
+        key(
+            "names",
+            Choice(&["strict", "lenient"]),
+            Value("strict"),
+            "Which initiator names are taken: those of the form of RFC 7143, or also any other text without spaces, slashes, \
+             quotes and commas, as the target of Linux takes them.",
+        ),
+        key(
             "send_timeout",
             Span { min_ms: 0, max_ms: 3_600_000 },
             Value("30s"),
@@ -166,7 +181,9 @@ pub(crate) static PORTAL: Section = Section {
             "listen",
             Text { len_max: 64 },
             Required,
-            "Address and port: `127.0.0.1:3260`, `[::1]:3260`, `0.0.0.0:3260`. Without a port, 3260.",
+            "Address and port: `127.0.0.1:3260`, `[::1]:3260`, `0.0.0.0:3260`. Without a port, 3260. An IPv6 address \
+             with a port needs brackets. `fd00::10:20` without brackets is refused, since its end could be a port; write \
+             `[fd00::10:20]` or `[fd00::10]:20`.",
         ),
         key(
             "announce",
@@ -351,7 +368,10 @@ macro_rules! lun_keys {
             key("bs", Choice(&["512", "4096"]), Value("512"), "The length of a logical block in bytes."),
             key("physical_bs", Choice(&["512", "4096", "8192", "16384", "32768", "65536"]), Value("4096"),
                 "The length of a physical block that is reported; at least `bs`."),
-            key("ro", Switch, Value("false"), "Whether the LUN is write-protected."),
+            key("ro", Switch, Value("false"),
+                "Whether the medium is write-protected for everyone. Where the LUN shows a shared disk (`share`): whether \
+                 those who see it here may change nothing that others meet; reservations, mode parameters and resets are \
+                 refused to them as well."),
             key("direct", Switch, Value("false"), "Whether a file or device bypasses the page cache (O_DIRECT)."),
             key("provisioning", Choice(&["thin", "full"]), Value("thin"),
                 "`thin`: unmapped blocks give their storage back. `full`: everything is allocated at the start, and \
@@ -359,6 +379,9 @@ macro_rules! lun_keys {
             key("write_cache", Switch, Value("true"),
                 "Whether writes are acknowledged before they are durable, as a disk with a write cache does. Initiators \
                  flush it."),
+            key("io_timeout", Span { min_ms: 0, max_ms: 86_400_000 }, Value("60s"),
+                "How long the medium may take for one read, write or flush before its command fails with ABORTED COMMAND, TIMEOUT \
+                 ON LOGICAL UNIT, which initiators retry. `0s` waits for ever. See [A disk that hangs](serve.md#a-disk-that-hangs)."),
             key("encrypt", Path, Told("not encrypted"),
                 "A file with at least 32 secret bytes, readable by its owner alone: everything is then stored encrypted (see \
                  [Encryption at rest](#encryption-at-rest)). Not for `null`."),
@@ -369,13 +392,25 @@ macro_rules! lun_keys {
             key("long_cdbs", Switch, Value("false"),
                 "Whether the 32-byte commands are offered: READ(32) and its kin, which are made for protection \
                  information."),
+            key("tst", Choice(&["0", "1"]), Value("1"),
+                "Task sets (TST of the control mode page). `1`: every initiator has its own, so that ORDERED commands, \
+                 CLEAR TASK SET and QERR of one do not reach another. `0`: one for all, which lets an initiator that sends \
+                 an ORDERED write and not its data stop every other."),
+            key("tas", Switch, Value("true"),
+                "Whether a command that another initiator aborts, as by LOGICAL UNIT RESET, is answered with TASK ABORTED \
+                 (TAS of the control mode page). Otherwise the aborted command gets no response; its initiator gets a \
+                 unit attention with its next command and times out on the aborted one. MODE SELECT can change it."),
             key("spc", Choice(&["3", "4", "5"]), Value("4"),
                 "The standard that INQUIRY claims in its VERSION field. `3`, for initiators that refuse what is newer, also \
                  names no later standard elsewhere, and offers no ODX, no EXTENDED COPY(LID4) and no WRITE ATOMIC. `4` names \
                  SPC-5 and SBC-4 among the version descriptors, `5` in the field too."),
+            key("rotation", Choice(&["0", "ssd", "5400", "5900", "7200", "10000", "10500", "15000"]),
+                Told("`ssd`, or `0` where the device below spins"),
+                "The rotation rate that is reported: `ssd`, turns per minute, or `0` for none, which Linux takes for a \
+                 spinning disk."),
             key("unmapped", Choice(&["zeros", "unspecified"]), Value("zeros"),
                 "What is promised of unmapped blocks: `zeros` (LBPRZ, where the medium keeps it), or nothing, for a disk that \
-                 is to move to a medium that does not. Blocks are then not anchored either."),
+                 is to move to a medium that does not."),
             key("write_same_to_end", Switch, Value("false"),
                 "Whether a WRITE SAME of no blocks goes to the end of the disk, as SBC allows. Otherwise it is refused (WSNZ): \
                  a zero by mistake overwrites nothing."),
@@ -497,7 +532,12 @@ pub(crate) static ACL: Section = Section {
             Told("every LUN under its own number"),
             "What the initiator sees: numbers, or tables `{ lun = 2, as = 0, ro = true }`.",
         ),
-        key("ro", Switch, Value("false"), "Whether everything the initiator sees is write-protected."),
+        key(
+            "ro",
+            Switch,
+            Value("false"),
+            "Whether the initiator may only read: what changes something for others, reservations, mode parameters and resets among it, is refused.",
+        ),
         key("auth", Table(&AUTH), Told("the target's `auth`"), "The CHAP that these initiators need."),
     ],
 };
@@ -513,7 +553,7 @@ pub(crate) static MAPPING: Section = Section {
             Told("the same number"),
             "The number that the initiator sees.",
         ),
-        key("ro", Switch, Value("false"), "Whether it is write-protected for this initiator."),
+        key("ro", Switch, Value("false"), "Whether this initiator may only read it."),
     ],
 };
 

@@ -5,6 +5,7 @@ mod flags;
 mod mistakes;
 mod reload;
 mod secrets;
+mod tighten;
 mod whole;
 
 use std::fs;

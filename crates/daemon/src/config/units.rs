@@ -5,8 +5,8 @@ use std::time::Duration;
 /// The binary units of a size, smallest first.
 const SIZE_UNITS: [(&str, u32); 6] = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50), ("E", 60)];
 
-/// Parses a size in bytes: digits and an optional unit `K M G T P E`, each 1024 times the last; `KiB` and `KB` mean
-/// the same as `K`, and case does not matter.
+/// Parses a size in bytes: digits and an optional unit `K M G T P E`, each 1024 times the last; `KiB` means the same as `K`, and
+/// case does not matter. `KB` is refused: to some it is 1000 bytes, to others 1024.
 ///
 /// # Errors
 /// A fragment that says what is wrong.
@@ -15,9 +15,18 @@ pub fn size(text: &str) -> Result<u64, String> {
     let number: u64 =
         digits.parse().map_err(|_| format!("\"{text}\" is not a size (such as 512M or 10G)"))?;
     let unit = unit.to_ascii_uppercase();
-    let letter = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
+    if unit.starts_with('.') {
+        return Err(format!("\"{text}\" is not a whole number; write it in a smaller unit (1536M for 1.5G)"));
+    }
+    if let Some(letter) = unit.strip_suffix('B').filter(|letter| is_letter(letter)) {
+        return Err(format!(
+            "\"{text}\" can be read as powers of 1000 or of 1024; write {digits}{letter}iB or {digits}{letter}, which are \
+             powers of 1024"
+        ));
+    }
+    let letter = unit.strip_suffix("IB").filter(|letter| is_letter(letter)).unwrap_or(&unit);
     let shift = match letter {
-        "" if unit.is_empty() || unit == "B" => 0,
+        "" | "B" => 0,
         _ => {
             SIZE_UNITS.iter().find(|(name, _)| *name == letter).map(|(_, shift)| *shift).ok_or_else(|| {
                 format!("\"{text}\" has no known unit of size (K, M, G, T, P or E, each 1024 times the last)")
@@ -25,6 +34,10 @@ pub fn size(text: &str) -> Result<u64, String> {
         }
     };
     number.checked_mul(1 << shift).ok_or_else(|| format!("\"{text}\" is more than 64 bits hold"))
+}
+
+fn is_letter(unit: &str) -> bool {
+    SIZE_UNITS.iter().any(|(name, _)| *name == unit)
 }
 
 /// Writes a size in its largest unit that loses nothing.
@@ -74,13 +87,18 @@ mod tests {
             ("4k", 4096),
             ("10G", 10 << 30),
             ("10 GiB", 10 << 30),
-            ("1MB", 1 << 20),
+            ("1MiB", 1 << 20),
             ("15E", 15 << 60),
         ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
         for text in ["", "G", "-1", "1.5G", "10Q", "16E", "10GG", "IB", "1iB", "99999999999999999999"] {
             assert!(size(text).is_err(), "{text}");
+        }
+        for (text, hint) in
+            [("10GB", "write 10GiB or 10G,"), ("1 mb", "write 1MiB or 1M,"), ("1.5G", "1536M for 1.5G")]
+        {
+            assert!(size(text).unwrap_err().contains(hint), "{text}");
         }
     }
 

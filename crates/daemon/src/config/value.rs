@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::{BlockSize, ByteLen};
-use device::contract::Claims;
+use device::contract::{Claims, TaskRules};
 
 use hyperscsi::pdu::name::GroupName;
 use hyperscsi::seal::Level;
@@ -45,6 +45,8 @@ pub struct Config {
     pub login_timeout: Duration,
     /// What a session may do whose target says nothing else.
     pub limits: SessionLimits,
+    /// Whether initiator names are taken that are not of the form of RFC 7143.
+    pub lenient_names: bool,
     /// How long an initiator may take nothing of what is sent to it; `None` waits for ever.
     pub send_timeout: Option<Duration>,
     /// The listening addresses; at least one, or HyperSCSI is spoken.
@@ -209,6 +211,8 @@ pub struct Unit {
     pub thin: bool,
     /// Whether writes are acknowledged before they are durable.
     pub write_cache: bool,
+    /// How long the medium may take for one operation; `None` for as long as it wants.
+    pub io_timeout: Option<Duration>,
     /// The file with the secret that protects the key which the medium is encrypted with, if it is.
     pub encrypt: Option<PathBuf>,
     /// What atomic writes are multiples of, if that is restricted.
@@ -217,6 +221,8 @@ pub struct Unit {
     pub removable: bool,
     /// Whether the 32-byte commands are offered.
     pub long_cdbs: bool,
+    /// How tasks of several initiators stand to each other.
+    pub tasks: TaskRules,
     /// What it claims of what it can.
     pub claims: Claims,
     /// Who it says it is.
@@ -348,7 +354,7 @@ pub struct MappedLun {
     pub lun: u16,
     /// The unit.
     pub unit: UnitIndex,
-    /// Whether it is write-protected here.
+    /// Whether those who see it here may change nothing that others meet. It may be write-protected for everyone besides.
     pub read_only: bool,
     /// The least protection with which it is reached.
     pub protection: Level,

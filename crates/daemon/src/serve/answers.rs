@@ -16,6 +16,7 @@ use target::control::{FrameSessionReport, SessionReport};
 
 use super::blueprint::Blueprint;
 use super::member::{FrameReport, Member, UnitView};
+use super::panics;
 use super::reactors::{Facts, Running};
 use crate::admin::api::{
     Connection, ErrorKind, Failure, FrameRepairs, FrameSession, FrameTotals, Group, Lun, Luns, Method, Path,
@@ -78,6 +79,8 @@ impl Shared {
         let reports = self.all_sessions()?;
         let frames = self.frame_sessions()?;
         let logins = self.gather(Member::logins)?;
+        let units: Vec<UnitView> = self.gather(|member| member.units())?.into_iter().flatten().collect();
+        let bugs = self.gather(Member::bugs)?;
         let repaired = self.gather(Member::repairs)?;
         let hyperscsi = self.gather(Member::frame_totals)?;
         let current = self.current();
@@ -104,6 +107,9 @@ impl Shared {
             sessions: count(reports.len() + frames.len()),
             logins: logins.iter().map(|(good, _)| good).sum(),
             failed_logins: logins.iter().map(|(_, failed)| failed).sum(),
+            medium_errors: units.iter().map(|view| view.errors).sum(),
+            not_ready: count(units.iter().filter(|view| view.withheld.is_some()).count()),
+            bugs: bugs.iter().sum::<u64>() + panics::count(),
             repairs: repaired.iter().fold(Repairs::NONE, |sum, one| sum.with(one)),
             portals: portals
                 .map(|(portal, (_, listening))| Portal {
@@ -168,7 +174,7 @@ impl Shared {
                     medium: unit.medium.to_string(),
                     bytes: view.map_or(0, |view| view.bytes),
                     block_bytes: unit.block_size.bytes(),
-                    read_only: mapped.read_only,
+                    read_only: mapped.read_only || unit.read_only,
                     thin: unit.thin,
                     write_cache: unit.write_cache,
                     encrypted: unit.encrypt.is_some(),
@@ -177,6 +183,9 @@ impl Shared {
                     commands: stats.commands,
                     read_bytes: stats.read_bytes,
                     write_bytes: stats.write_bytes,
+                    medium_errors: view.map_or(0, |view| view.errors),
+                    io_timeouts: stats.io_timeouts,
+                    not_ready: view.and_then(|view| view.withheld.clone()),
                 });
             }
         }
@@ -273,6 +282,7 @@ fn frame_session(
         data_in_bytes: report.traffic.data_in_bytes,
         data_out_bytes: report.traffic.data_out_bytes,
         paths: report.paths.iter().zip(interfaces).map(path).collect(),
+        other_disk_luns: report.barred,
         repairs: frame_repairs(
             (report.traffic.duplicates, report.traffic.strays),
             &report.drops,
@@ -300,6 +310,7 @@ fn session(report: SessionReport) -> Session {
         members: report.members.iter().map(connection).collect(),
         lost_connections: u64::try_from(report.lost).unwrap_or(u64::MAX),
         repairs: Repairs::NONE.with(&report.repairs),
+        other_disk_luns: report.barred,
     }
 }
 

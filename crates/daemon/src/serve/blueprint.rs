@@ -26,9 +26,10 @@ use target::config::{
 };
 
 use super::spread::{Homes, Owners};
+use super::target_ports::TargetPorts;
 use crate::config::{
-    Announced, Auth, Config, Frames, Group, GroupPassword, GroupSet, MappedLun, Target, UNITS_MAX, Unit,
-    UnitIndex, UnitKey,
+    Announced, Auth, Config, Group, GroupPassword, GroupSet, MappedLun, Target, UNITS_MAX, Unit, UnitIndex,
+    UnitKey,
 };
 
 /// SPC-5 §7.6.1: PROTOCOL IDENTIFIER of iSCSI.
@@ -63,6 +64,8 @@ pub(crate) struct Numbers {
     interfaces: BTreeMap<String, u32>,
     /// What was made of the passwords of groups: slowly, so only when one changes.
     records: BTreeMap<GroupName, (GroupPassword, Arc<Record>)>,
+    /// The relative port identifiers, which outlive the process.
+    pub(crate) ports: TargetPorts,
     /// How many reactors there are.
     pub(crate) reactors: usize,
 }
@@ -102,11 +105,12 @@ impl Numbers {
         ids
     }
 
-    /// Makes what the passwords of groups are checked by.
+    /// Gives identifiers to new target ports, and makes what the passwords of groups are checked by.
     ///
     /// # Errors
     /// A sentence.
     pub(crate) fn learn(&mut self, config: &Config) -> Result<(), String> {
+        self.ports.assign(config)?;
         for group in config.frames.iter().flat_map(|frames| &frames.groups) {
             let Some(password) = &group.password else { continue };
             if self.records.get(&group.name).is_some_and(|(known, _)| known == password) {
@@ -139,7 +143,8 @@ impl Numbers {
         let keys: Vec<UnitKey> = config.units.iter().map(Unit::key).collect();
         self.units.retain(|key, _| keys.contains(key));
         let units = keys.into_iter().map(|key| UnitId(self.unit(key))).collect();
-        let (ports, group_ports) = (relative_ports(&config), group_ports(&config));
+        let ports = config.targets.iter().map(|target| self.ports.of_portals(&config, target)).collect();
+        let group_ports = config.targets.iter().map(|target| self.ports.of_groups(&config, target)).collect();
         let (mut interfaces, mut records) = (Vec::new(), BTreeMap::new());
         if let Some(frames) = &config.frames {
             for name in &frames.interfaces {
@@ -170,75 +175,6 @@ impl Numbers {
         self.units.insert(key, number);
         number
     }
-}
-
-/// Numbers target ports. Those of targets that share a unit must differ, since the unit tells its initiators of all of
-/// them; numbering by name keeps them when the file is rearranged.
-fn relative_ports(config: &Config) -> Vec<BTreeMap<u16, RelativePort>> {
-    let tags = |target: &Target| -> Vec<u16> {
-        let tags = target.portals.iter().filter_map(|index| Some(config.portals.get(*index)?.tag));
-        let mut tags: Vec<u16> = tags.collect();
-        tags.sort_unstable();
-        tags.dedup();
-        tags
-    };
-    let mut by_name: Vec<&Target> =
-        config.targets.iter().filter(|target| shares_a_unit(config, target)).collect();
-    by_name.sort_by(|a, b| a.name.cmp(&b.name));
-    let shared: BTreeMap<(&IscsiName, u16), u16> = by_name
-        .into_iter()
-        .flat_map(|target| tags(target).into_iter().map(move |tag| (&target.name, tag)))
-        .zip(1..)
-        .collect();
-    let port = |target: &Target, tag| shared.get(&(&target.name, tag)).copied().unwrap_or(tag);
-    let ports = |target: &Target| {
-        tags(target).into_iter().map(|tag| (tag, RelativePort(port(target, tag)))).collect()
-    };
-    config.targets.iter().map(ports).collect()
-}
-
-fn shares_a_unit(config: &Config, target: &Target) -> bool {
-    let others = || config.targets.iter().filter(|other| other.name != target.name);
-    target.luns.iter().any(|lun| others().any(|other| other.luns.iter().any(|o| o.unit == lun.unit)))
-}
-
-/// Numbers the ports through which groups come. What a group registered under its port must never become another's, so a number
-/// follows from the names of target and group alone, whatever else stands in the file; only where two would
-/// meet, the one whose names sort later moves on.
-fn group_ports(config: &Config) -> Vec<BTreeMap<usize, RelativePort>> {
-    let mut ports = vec![BTreeMap::new(); config.targets.len()];
-    let groups = config.frames.iter().flat_map(|frames| frames.groups.iter().enumerate());
-    let mut by_name: Vec<_> = groups
-        .flat_map(|(place, group)| config.targets.iter().enumerate().map(move |to| (to, place, group)))
-        .filter(|((_, target), place, _)| target.groups.has(*place))
-        .collect();
-    by_name.sort_by_key(|((_, target), _, group)| (&target.name, &group.name));
-    // Units are shown by the ports of their targets: within a target, and among targets that share units, numbers differ.
-    let mut among_sharers = BTreeSet::new();
-    let mut of_one: (usize, BTreeSet<u16>) = (0, BTreeSet::new());
-    for ((at, target), place, group) in by_name {
-        if of_one.0 != at {
-            of_one = (at, BTreeSet::new());
-        }
-        let shares = shares_a_unit(config, target);
-        let taken = if shares { &mut among_sharers } else { &mut of_one.1 };
-        let first = group_port(target.name.as_str(), &group.name);
-        let around = (first..=*Frames::PORT_TAGS.end()).chain(*Frames::PORT_TAGS.start()..first);
-        let number = around.into_iter().find(|number| !taken.contains(number)).unwrap_or(first);
-        taken.insert(number);
-        if let Some(ports) = ports.get_mut(at) {
-            ports.insert(place, RelativePort(number));
-        }
-    }
-    ports
-}
-
-/// Returns the number that a group's port at a target has if no other has it: FNV-1a of both names.
-fn group_port(target: &str, group: &str) -> u16 {
-    let bytes = target.bytes().chain([0]).chain(group.bytes());
-    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    let folded = u16::try_from((hash >> 16 ^ hash) & 0xffff).unwrap_or_default();
-    Frames::PORT_TAGS.start() | folded
 }
 
 impl Blueprint {
@@ -284,7 +220,7 @@ impl Blueprint {
         let reactors = self.targets.iter().map(|(_, owner)| *owner).collect::<BTreeSet<_>>();
         let units =
             reactors.into_iter().flat_map(|at| self.units(at).map(move |(.., unit)| (unit.key(), at)));
-        Homes { targets: self.owners(), units: units.collect() }
+        Homes { targets: self.owners(), units: units.collect(), former: Owners::new() }
     }
 
     /// Returns the reactor that owns each target.
@@ -465,7 +401,9 @@ impl Blueprint {
             thin: unit.thin,
             write_cache: unit.write_cache,
             claims: unit.claims,
+            tasks: unit.tasks,
             task_set_max: TASK_SET_MAX,
+            io_timeout: unit.io_timeout,
             transfer_blocks_max: TRANSFER_BYTES_MAX >> unit.block_size.shift(),
             ports: Rc::from(ports),
         })

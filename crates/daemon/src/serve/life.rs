@@ -1,7 +1,10 @@
 //! From the start to the end: opens everything, starts the reactors, obeys signals, reloads, and stops in order.
 
+mod reload;
+
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,15 +15,19 @@ use drivers::ether::{PortConfig, PortSocket, Steering};
 use hyperscsi::frame::SID_AT;
 use target::config::UnitId;
 
+use self::reload::{kept_units, refuse_replaced_media, running};
 use super::answers::{Current, Reloaded, Shared};
 use super::blueprint::{Blueprint, Numbers};
+use super::disk_names::DiskNames;
+use super::media::Provisional;
+use super::media_watch::Watched;
 use super::member::{Fresh, Member};
 use super::reactors::{self, Running, Start};
 use super::router::{Deliver, Router};
 use super::saver::{self, Saves};
-use super::spread::{self, Homes};
+use super::spread::{self, Homes, Owners};
 use super::state::StateDir;
-use super::{ServeError, Started, media, portals};
+use super::{ServeError, Started, media, panics, portals, served_size};
 use crate::admin::server::{Reserved, Server};
 use crate::config::{Config, Flags, Loaded, Surroundings, Unit, UnitIndex};
 
@@ -29,6 +36,9 @@ const LOGOUT_WITHIN: Duration = Duration::from_secs(3);
 
 /// How long the end waits for sessions to be gone before their connections are closed.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// How long a reload waits for a disk that was removed before and is to be served again.
+const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// How often the end looks whether sessions are gone.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
@@ -48,6 +58,8 @@ pub(super) enum Occasion {
     Stop,
     /// A reactor's thread is gone.
     Ended(usize),
+    /// A thread has panicked.
+    Panicked,
 }
 
 /// A daemon that serves.
@@ -57,12 +69,18 @@ pub(super) struct Daemon {
     numbers: Numbers,
     blueprint: Blueprint,
     state: StateDir,
+    disks: DiskNames,
+    /// Where each target was served last.
+    former: Owners,
     reactors: Vec<Running>,
     /// Accepts for several reactors; a single one does it itself.
     router: Option<Router>,
     shared: Arc<Shared>,
     occasions: Receiver<Occasion>,
     admin: Server,
+    watched: Watched,
+    /// The thread that looks at what is watched ends when this is dropped.
+    _watch: Sender<()>,
 }
 
 /// An interface that is open.
@@ -88,26 +106,54 @@ impl Daemon {
         let mut listening = Vec::new();
         for (portal, id) in config.portals.iter().zip(ids) {
             let (listener, address) = portals::open(portal.listen)?;
+            crate::info!("listening on {address}, portal group tag {}", portal.tag);
             listeners.push((listener, id));
             listening.push(address);
         }
         let count = reactors::cores(&config).min(spread::components(&config).len()).max(1);
         let owners = spread::owners(&config, &Homes::default(), count)?;
         numbers.reactors = count;
+        numbers.ports = state.load_ports(&config)?;
         numbers.learn(&config).map_err(ServeError::Failed)?;
+        // Before anything can be reserved through one of them.
+        state.save_ports(&numbers.ports)?;
         let blueprint = numbers.blueprint(config, &listening, &owners);
-        let mut units = Vec::new();
+        let former = blueprint.owners();
+        let (mut units, mut disks) = (Vec::new(), DiskNames::default());
+        let mut provisional = Provisional::default();
         for index in 0..count {
-            units.push(open_units(blueprint.units(index), &state)?);
+            units.push(open_units(blueprint.units(index), &state, &mut disks, &mut provisional)?);
         }
         let ports =
             (0..count).map(|index| open_ports(&blueprint, index, &[])).collect::<Result<Vec<_>, _>>()?;
         let (saves, _) = saver::start(state.clone()).map_err(ServeError::Thread)?;
-        let (reactors, router) = start_reactors(&blueprint, (units, ports), listeners, &saves, &occasions.0)?;
+        let watched = Watched::default();
+        let (reactors, router) =
+            start_reactors(&blueprint, (units, ports), listeners, (&saves, &watched), &occasions.0)?;
+        provisional.keep();
+        if let Err(error) = served_size::keep(&blueprint.config, |_| true, &state) {
+            crate::warning!("{error}");
+        }
+        let watch = watched.start().map_err(ServeError::Thread)?;
         let shared = Arc::new(Shared::new(&flags, &blueprint, &reactors));
         let admin = reserved.serve(Arc::clone(&shared) as Arc<_>)?;
         let occasions = occasions.1;
-        Ok(Self { flags, around, numbers, blueprint, state, reactors, router, shared, occasions, admin })
+        Ok(Self {
+            flags,
+            around,
+            numbers,
+            blueprint,
+            state,
+            disks,
+            former,
+            reactors,
+            router,
+            shared,
+            occasions,
+            admin,
+            watched,
+            _watch: watch,
+        })
     }
 
     /// Returns what was started, for whoever tells the user.
@@ -136,27 +182,46 @@ impl Daemon {
                     self.stop()?;
                     return Err(ServeError::Failed(sentence));
                 }
+                Ok(Occasion::Panicked) => return self.stop(),
             }
         }
     }
 
-    /// Reads the configuration again, and applies it or nothing.
+    /// Reads the configuration again, and applies it. One that cannot be applied still takes away what it takes away.
     fn reload(&mut self) {
-        let numbers = self.numbers.clone();
-        let result = self.try_reload();
-        if result.is_err() {
-            self.numbers = numbers;
-        }
+        let result = match Config::read(&self.flags, &self.around) {
+            Err(unusable) => {
+                let taken = unusable.config.and_then(|config| self.tighten(&config));
+                Err((unusable.report.to_string(), taken))
+            }
+            Ok(Loaded { config, report }) => {
+                for line in report.warning_lines() {
+                    crate::warning!("{line}");
+                }
+                let numbers = self.numbers.clone();
+                self.try_reload(config.clone()).map_err(|why| {
+                    self.numbers = numbers;
+                    (why, self.tighten(&config))
+                })
+            }
+        };
         let (applied, message) = match result {
             Ok(message) => {
                 crate::info!("reloaded: {message}");
                 (true, message)
             }
-            Err(message) => {
+            Err((mut message, taken)) => {
+                if let Some(changes) = taken {
+                    message = format!(
+                        "{}\nreload refused; only its access restrictions were applied: {changes}\n",
+                        message.trim_end()
+                    );
+                } else {
+                    crate::error!("reload: nothing was changed");
+                }
                 for line in message.lines() {
                     crate::error!("reload: {line}");
                 }
-                crate::error!("reload: nothing was changed");
                 (false, message)
             }
         };
@@ -166,17 +231,14 @@ impl Daemon {
         *current = Current { blueprint: self.blueprint.clone(), reloads, reload };
     }
 
-    fn try_reload(&mut self) -> Result<String, String> {
-        let Loaded { config, report } =
-            Config::load(&self.flags, &self.around).map_err(|report| report.to_string())?;
-        for line in report.warning_lines() {
-            crate::warning!("{line}");
-        }
+    fn try_reload(&mut self, config: Config) -> Result<String, String> {
         let old = Arc::clone(&self.blueprint.config);
         let changes = Config::diff(&old, &config);
-        let owners = spread::owners(&config, &self.blueprint.homes(), self.reactors.len());
+        let homes = Homes { former: self.former.clone(), ..self.blueprint.homes() };
+        let owners = spread::owners(&config, &homes, self.reactors.len());
         let owners = owners.map_err(|parted| parted.to_string())?;
         refuse_replaced_media(&old, &config)?;
+        self.refuse_writing(&old, &config)?;
         let (opened, listening) = self.open_portals(&config).map_err(|error| error.to_string())?;
         let log = config.log;
         self.numbers.learn(&config)?;
@@ -184,21 +246,73 @@ impl Daemon {
         let open = |index| open_ports(&blueprint, index, &self.blueprint.interfaces);
         let ports: Result<Vec<_>, _> = (0..self.reactors.len()).map(open).collect();
         let ports = ports.map_err(|error| error.to_string())?;
-        let mut fresh = Vec::new();
+        self.await_closed(&blueprint)?;
+        let (mut fresh, mut provisional) = (Vec::new(), Provisional::default());
         for index in 0..self.reactors.len() {
             let known: Vec<UnitId> = self.blueprint.units(index).map(|(id, ..)| id).collect();
             let new = blueprint.units(index).filter(|(id, ..)| !known.contains(id));
-            fresh.push(open_units(new, &self.state).map_err(|error| error.to_string())?);
+            let opened = open_units(new, &self.state, &mut self.disks, &mut provisional);
+            fresh.push(opened.map_err(|error| error.to_string())?);
         }
-        for unit in
-            blueprint.config.units.iter().filter(|unit| old.units.iter().any(|was| was.key() == unit.key()))
-        {
-            media::grow(unit).map_err(|error| error.to_string())?;
+        let wrong = self.compare_media(&old, &blueprint);
+        for (id, unit) in kept_units(&old, &blueprint).map(|(id, _, unit)| (id, unit)) {
+            if !wrong.contains_key(&id) {
+                media::grow(unit, &mut provisional).map_err(|error| error.to_string())?;
+            }
         }
+        self.state.save_ports(&self.numbers.ports).map_err(|error| error.to_string())?;
         // From here on nothing can fail.
+        provisional.keep();
         crate::log::set_level(log);
-        self.apply(blueprint, (fresh, ports), opened);
-        Ok(changes.to_string())
+        let mut told = changes.to_string();
+        for (id, why) in &wrong {
+            let label = blueprint.unit(*id).map_or("a disk", |unit| unit.label.as_str());
+            told += &format!("; {label} is not ready: {why}");
+        }
+        let uncached: Vec<Unit> = kept_units(&old, &blueprint)
+            .filter(|(_, was, unit)| was.write_cache && !unit.write_cache)
+            .map(|(_, _, unit)| unit.clone())
+            .collect();
+        for (portal, (id, address)) in blueprint.config.portals.iter().zip(&blueprint.portals) {
+            if opened.iter().any(|(_, new)| new == id) {
+                crate::info!("listening on {address}, portal group tag {}", portal.tag);
+            }
+        }
+        let not_right: Vec<&Unit> = wrong.keys().filter_map(|id| blueprint.unit(*id)).collect();
+        if let Err(error) =
+            served_size::keep(&blueprint.config, |unit| !not_right.contains(&unit), &self.state)
+        {
+            crate::warning!("{error}");
+        }
+        self.apply(blueprint, (fresh, ports), opened, Some(&wrong));
+        self.empty_caches(&uncached);
+        Ok(told)
+    }
+
+    /// Waits until the files and devices that are to be served again are closed, whose units were removed not long ago.
+    fn await_closed(&self, blueprint: &Blueprint) -> Result<(), String> {
+        let served = |blueprint: &Blueprint| -> Vec<(UnitId, Unit)> {
+            let units = (0..self.reactors.len()).flat_map(|index| blueprint.units(index));
+            units.map(|(id, _, unit)| (id, unit.clone())).collect()
+        };
+        let mut wanted = served(blueprint);
+        let before = served(&self.blueprint);
+        wanted.retain(|(id, _)| !before.iter().any(|(known, _)| known == id));
+        let deadline = Instant::now() + CLOSE_WAIT;
+        loop {
+            let closing = closing(&self.reactors);
+            let busy = |unit: &&Unit| unit.medium.path().is_some_and(|path| closing.contains(path));
+            let Some(unit) = wanted.iter().map(|(_, unit)| unit).find(busy) else { return Ok(()) };
+            if Instant::now() >= deadline {
+                return Err(format!(
+                    "{}: the disk that was removed before has something under way in {}; try again when the log says that it is \
+                     closed",
+                    unit.label,
+                    unit.medium.path().map_or(String::new(), |path| path.display().to_string())
+                ));
+            }
+            std::thread::sleep(DRAIN_LOOK);
+        }
     }
 
     /// Opens the portals that are new. Returns them, and the address of every portal.
@@ -219,11 +333,13 @@ impl Daemon {
         Ok((opened, listening))
     }
 
+    /// Applies a configuration. `wrong` has the disks that are not what they were; without it, none is measured again.
     fn apply(
         &mut self,
         blueprint: Blueprint,
         (fresh, ports): (Vec<Vec<Fresh>>, Vec<Vec<Port>>),
         opened: Vec<Listening>,
+        wrong: Option<&BTreeMap<UnitId, String>>,
     ) {
         if blueprint.config.max_connections > self.blueprint.config.max_connections {
             super::make_room(&blueprint.config);
@@ -238,13 +354,17 @@ impl Daemon {
                 let _ = running.handle.open_port(port, socket);
             }
             let _ = running.handle.limit(reactors::driver_limits(&blueprint.config));
-            let blueprint = blueprint.clone();
+            let (blueprint, wrong) = (blueprint.clone(), wrong.cloned());
             // A reactor that is gone is told of by its own occasion.
-            let _ = running.handle.post(move |member: &mut Member, now| member.reload(now, blueprint, units));
+            let reload = move |member: &mut Member, now| member.reload(now, blueprint, units, wrong.as_ref());
+            let _ = running.handle.post(reload);
         }
         let gone = self.blueprint.portals.iter().map(|(id, _)| *id);
         let gone: Vec<PortalId> =
             gone.filter(|id| !blueprint.portals.iter().any(|(kept, _)| kept == id)).collect();
+        for (_, address) in self.blueprint.portals.iter().filter(|(id, _)| gone.contains(id)) {
+            crate::info!("no longer listening on {address}");
+        }
         let first = self.reactors.first().map(|running| running.handle.clone());
         match (&self.router, first) {
             (Some(router), _) => {
@@ -263,6 +383,7 @@ impl Daemon {
             }
             (None, None) => {}
         }
+        self.former.extend(blueprint.owners());
         self.blueprint = blueprint;
     }
 
@@ -287,6 +408,9 @@ impl Daemon {
                 failed.push(format!("reactor {index} panicked"));
             }
         }
+        if panics::count() > 0 {
+            failed.push(format!("{} threads panicked; this is a bug of targe", panics::count()));
+        }
         for unit in &blueprint.config.units {
             if let Err(error) = media::sync(unit) {
                 crate::error!("{error}");
@@ -301,13 +425,31 @@ impl Daemon {
 
 /// Returns whether no reactor has a session. One that does not answer has nothing that could be waited for.
 fn all_idle(reactors: &[Running]) -> bool {
+    all(reactors, Member::is_idle)
+}
+
+/// Returns whether something holds for every reactor that answers.
+fn all(reactors: &[Running], holds: fn(&Member) -> bool) -> bool {
     reactors.iter().all(|running| {
         let (sender, receiver) = channel();
         let posted = running.handle.post(move |member: &mut Member, _| {
-            let _ = sender.send(member.is_idle());
+            let _ = sender.send(holds(member));
         });
         posted.is_err() || receiver.recv_timeout(ANSWER_MAX).unwrap_or(true)
     })
+}
+
+/// Returns the files and devices of removed units that are not closed yet. A reactor that does not answer says nothing: then
+/// the file is locked, and opening it fails.
+fn closing(reactors: &[Running]) -> Vec<PathBuf> {
+    let ask = |running: &Running| {
+        let (sender, receiver) = channel();
+        let posted = running.handle.post(move |member: &mut Member, _| {
+            let _ = sender.send(member.closing());
+        });
+        posted.ok().and_then(|()| receiver.recv_timeout(ANSWER_MAX).ok()).unwrap_or_default()
+    };
+    reactors.iter().flat_map(ask).collect()
 }
 
 /// Opens the interfaces of a blueprint that are not among those in use, for one reactor.
@@ -336,13 +478,18 @@ fn open_ports(
 fn open_units<'u>(
     units: impl Iterator<Item = (UnitId, UnitIndex, &'u Unit)>,
     state: &StateDir,
+    disks: &mut DiskNames,
+    provisional: &mut Provisional,
 ) -> Result<Vec<Fresh>, ServeError> {
-    let open = |(id, index, unit): (UnitId, UnitIndex, &Unit)| {
+    let mut open = |(id, index, unit): (UnitId, UnitIndex, &Unit)| {
         let naa = unit.identity.naa;
         let saved = state.load(naa)?.map(|bytes| (bytes, state.file(naa).display().to_string()));
-        Ok(Fresh { id, index, medium: media::open(unit, state)?, state: saved })
+        served_size::check(unit, state).map_err(ServeError::Failed)?;
+        let medium = media::open(unit, state, provisional)?;
+        let disk = disks.name(unit, medium.identity());
+        Ok(Fresh { id, index, medium, disk, state: saved })
     };
-    units.map(open).collect()
+    units.map(&mut open).collect()
 }
 
 /// Starts the reactors; a router before them when there are several.
@@ -350,7 +497,7 @@ fn start_reactors(
     blueprint: &Blueprint,
     (units, ports): (Vec<Vec<Fresh>>, Vec<Vec<Port>>),
     listeners: Vec<Listening>,
-    saves: &Saves,
+    (saves, watched): (&Saves, &Watched),
     occasions: &Sender<Occasion>,
 ) -> Result<(Vec<Running>, Option<Router>), ServeError> {
     let count = units.len();
@@ -365,6 +512,7 @@ fn start_reactors(
             listeners: std::mem::take(&mut own),
             ports,
             saves: saves.clone(),
+            watched: watched.clone(),
             occasions: occasions.clone(),
         })?);
     }
@@ -382,35 +530,4 @@ fn start_reactors(
     router.owners(blueprint.owners());
     shared.into_iter().for_each(|(listener, id)| router.listen(listener, id));
     Ok((reactors, Some(router)))
-}
-
-/// Refuses a change that would have to close a file and open it again: its disk would be gone in between.
-fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), String> {
-    for unit in new.units.iter().filter(|unit| !old.units.iter().any(|was| was.key() == unit.key())) {
-        if let Some(path) = unit.medium.path()
-            && old.units.iter().any(|was| was.medium.path() == Some(path))
-        {
-            return Err(format!(
-                "{}: the type, block length, provisioning, \"direct\", \"encrypt\" and \"naa\" of {} cannot change while it is \
-                 served; restart targe to apply this",
-                unit.label,
-                path.display()
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Returns a new configuration with what only a restart can change as it was, so that it is told of again until then.
-fn running(new: Config, old: &Config) -> Config {
-    Config {
-        state_dir: old.state_dir.clone(),
-        admin_socket: old.admin_socket.clone(),
-        reactor: old.reactor,
-        cores: old.cores.clone(),
-        poll: old.poll,
-        look: old.look,
-        memory: old.memory,
-        ..new
-    }
 }

@@ -1,22 +1,20 @@
 //! Opens media: on the thread that reads configurations, before any reactor depends on them.
 
-use std::cell::RefCell;
 use std::error::Error;
 use std::fs::OpenOptions;
-use std::rc::Rc;
+use std::path::{Path, PathBuf};
 
-use backends::open::{Allocation, BlockSpec, FileSpec, OpenError, Opened};
-use backends::store::FileStore;
+use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, OpenError, Opened, Undo};
 use base::buffer::Pool;
 use base::machine::MediumId;
 use base::units::ByteLen;
 use drivers::files::Files;
 use store::Store;
-use store::contract::{Completion, Op, Profile, Space};
 use store::encrypt::Encrypted;
 use store::null::Null;
 use store::ram::Ram;
 
+use super::disk::Disk;
 use super::media_key::{self, Keeper, MediaKeys};
 use super::state::StateDir;
 use crate::config::{Medium, Unit};
@@ -32,8 +30,8 @@ pub(super) struct Open {
 /// The same as it lies there.
 #[derive(Debug)]
 enum Bare {
-    /// A file or device.
-    Disk(Opened),
+    /// A file or device, and its path.
+    Disk(Opened, PathBuf),
     /// Memory.
     Ram(ByteLen),
     /// Zeros.
@@ -49,13 +47,38 @@ pub struct MediaError {
 }
 
 /// Opens the medium of a unit: creates it if its size is given, makes it longer if it is too short, and locks it.
-pub(super) fn open(unit: &Unit, state: &StateDir) -> Result<Open, MediaError> {
-    let bare = open_bare(unit)?;
-    let keys = media_key::of(unit, state).map_err(|why| MediaError { unit: unit.label.clone(), why })?;
+/// What that changes in the file system is noted in `provisional`.
+pub(super) fn open(unit: &Unit, state: &StateDir, provisional: &mut Provisional) -> Result<Open, MediaError> {
+    let bare = open_bare(unit, provisional)?;
+    let mut created = |path: &Path| provisional.0.extend(Undo::creation(path).ok());
+    let keys = media_key::of(unit, state, &mut created);
+    let keys = keys.map_err(|why| MediaError { unit: unit.label.clone(), why })?;
     Ok(Open { bare, keys })
 }
 
-fn open_bare(unit: &Unit) -> Result<Bare, MediaError> {
+/// What was changed in the file system for a start or a reload that may still be refused. Dropped, it is taken back.
+#[derive(Debug, Default)]
+pub(super) struct Provisional(Vec<Undo>);
+
+impl Provisional {
+    /// Lets everything be as it is now.
+    pub(super) fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Provisional {
+    fn drop(&mut self) {
+        while let Some(undo) = self.0.pop() {
+            let path = undo.path().to_path_buf();
+            if let Err(error) = undo.undo() {
+                crate::warning!("{} cannot be made as it was: {}", path.display(), os_error(&error));
+            }
+        }
+    }
+}
+
+fn open_bare(unit: &Unit, provisional: &mut Provisional) -> Result<Bare, MediaError> {
     let opened = match &unit.medium {
         Medium::Ram { size } => return Ok(Bare::Ram(*size)),
         Medium::Null { size } => return Ok(Bare::Null(*size)),
@@ -75,11 +98,14 @@ fn open_bare(unit: &Unit) -> Result<Bare, MediaError> {
         }
         .open(),
     };
-    opened.map(Bare::Disk).map_err(|error| MediaError { unit: unit.label.clone(), why: told(&error) })
+    let path = unit.medium.path().cloned().unwrap_or_default();
+    let mut opened = opened.map_err(|error| MediaError { unit: unit.label.clone(), why: told(&error) })?;
+    provisional.0.extend(opened.take_undo());
+    Ok(Bare::Disk(opened, path))
 }
 
 /// Makes the file of a unit that is served as long as its configuration now asks. Reserves the storage of a full one.
-pub(super) fn grow(unit: &Unit) -> Result<(), MediaError> {
+pub(super) fn grow(unit: &Unit, provisional: &mut Provisional) -> Result<(), MediaError> {
     let Medium::File { path, size: Some(size), .. } = &unit.medium else { return Ok(()) };
     if unit.read_only {
         return Ok(());
@@ -92,7 +118,9 @@ pub(super) fn grow(unit: &Unit) -> Result<(), MediaError> {
     if file.metadata().map_err(failed)?.len() >= size.0 {
         return Ok(());
     }
+    provisional.0.push(Undo::growth(path, &file).map_err(failed)?);
     if !unit.thin {
+        backends::open::expect_room(&file, size.0).map_err(failed)?;
         let flags = rustix::fs::FallocateFlags::empty();
         rustix::fs::fallocate(&file, flags, 0, size.0).map_err(|errno| failed(errno.into()))?;
     }
@@ -118,35 +146,6 @@ fn told(error: &OpenError) -> String {
     }
 }
 
-/// A file or device on its reactor, where the daemon can look at it as well as the unit.
-#[derive(Clone, Debug)]
-pub(super) struct Disk(Rc<RefCell<FileStore>>);
-
-impl Disk {
-    /// Measures it again; returns whether it has another size.
-    pub(super) fn refresh(&self) -> std::io::Result<bool> {
-        Ok(self.0.borrow_mut().refresh_len()?)
-    }
-}
-
-impl Store for Disk {
-    fn profile(&self) -> Profile {
-        self.0.borrow().profile()
-    }
-
-    fn space(&self) -> Option<Space> {
-        self.0.borrow().space()
-    }
-
-    fn submit(&mut self, op: Op) {
-        self.0.borrow_mut().submit(op);
-    }
-
-    fn poll(&mut self) -> Option<Completion> {
-        self.0.borrow_mut().poll()
-    }
-}
-
 /// A medium on its reactor.
 pub(super) struct Placed {
     bare: PlacedBare,
@@ -164,12 +163,18 @@ enum PlacedBare {
 }
 
 impl Open {
+    /// Returns which file or device it is, if it is one.
+    pub(super) const fn identity(&self) -> Option<FileIdentity> {
+        match &self.bare {
+            Bare::Disk(opened, _) => Some(opened.identity()),
+            Bare::Ram(_) | Bare::Null(_) => None,
+        }
+    }
+
     /// Brings the medium to the reactor of `files`.
-    pub(super) fn place(self, files: &Files, id: MediumId) -> Placed {
+    pub(super) fn place(self, files: &Files, id: MediumId, label: &str) -> Placed {
         let bare = match self.bare {
-            Bare::Disk(opened) => {
-                PlacedBare::Disk(Disk(Rc::new(RefCell::new(FileStore::new(opened, files.queue(id))))))
-            }
+            Bare::Disk(opened, path) => PlacedBare::Disk(Disk::new(opened, path, files.queue(id), label)),
             Bare::Ram(size) => PlacedBare::Ram(size),
             Bare::Null(size) => PlacedBare::Null(size),
         };

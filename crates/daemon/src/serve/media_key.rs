@@ -43,23 +43,26 @@ impl std::fmt::Debug for MediaKeys {
     }
 }
 
-/// Finds the keys of a unit whose medium is open, if it is encrypted. A blank medium gets a key.
+/// Finds the keys of a unit whose medium is open, if it is encrypted. A blank medium gets a key; `created` is told of the file that
+/// was created for it.
 ///
 /// # Errors
 /// A fragment that says what is wrong.
-pub(super) fn of(unit: &Unit, state: &StateDir) -> Result<Option<MediaKeys>, String> {
-    let path = match &unit.medium {
-        Medium::File { path, .. } => Some(beside(path)),
-        Medium::Block { .. } => Some(state.media_key(unit.identity.naa)),
-        Medium::Ram { .. } | Medium::Null { .. } => None,
-    };
+pub(super) fn of(
+    unit: &Unit,
+    state: &StateDir,
+    created: &mut dyn FnMut(&Path),
+) -> Result<Option<MediaKeys>, String> {
+    let path = file(unit, state);
     let Some(secret) = &unit.encrypt else {
-        return match path.filter(|path| path.exists()) {
-            Some(path) => Err(format!(
-                "it is encrypted, as {} shows; name the file with its secret (encrypt = …)",
-                path.display()
-            )),
-            None => Ok(None),
+        let Some(path) = path else { return Ok(None) };
+        let name = path.display();
+        return match path.try_exists() {
+            Ok(false) => Ok(None),
+            Ok(true) => {
+                Err(format!("it is encrypted, as {name} shows; name the file with its secret (encrypt = …)"))
+            }
+            Err(error) => Err(format!("cannot tell whether it is encrypted: {name}: {}", os_error(&error))),
         };
     };
     let wrap = Wrap::new(&secret::key_file(secret)?);
@@ -70,7 +73,7 @@ pub(super) fn of(unit: &Unit, state: &StateDir) -> Result<Option<MediaKeys>, Str
     };
     let (key, data_unit) = match read(&path)? {
         Some(bytes) => wrap.open(&bytes).map_err(|why| format!("{}: {why}", path.display()))?,
-        None => (first_key(unit, &path, &wrap, data_unit)?, data_unit),
+        None => (first_key(unit, &path, &wrap, data_unit, created)?, data_unit),
     };
     if data_unit.bytes() > unit.block_size.bytes() {
         return Err(format!(
@@ -81,8 +84,23 @@ pub(super) fn of(unit: &Unit, state: &StateDir) -> Result<Option<MediaKeys>, Str
     Ok(Some(MediaKeys { key, unit: data_unit, kept: Some(Kept { path, wrap }) }))
 }
 
+/// Returns where the key of a unit is kept if it is encrypted; `None` for memory.
+pub(super) fn file(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
+    match &unit.medium {
+        Medium::File { path, .. } => Some(beside(path)),
+        Medium::Block { .. } => Some(state.media_key(unit.identity.naa)),
+        Medium::Ram { .. } | Medium::Null { .. } => None,
+    }
+}
+
 /// Makes the first key of a medium, which must hold nothing yet: what it holds could not be read any more.
-fn first_key(unit: &Unit, path: &Path, wrap: &Wrap, data_unit: DataUnit) -> Result<MediaKey, String> {
+fn first_key(
+    unit: &Unit,
+    path: &Path,
+    wrap: &Wrap,
+    data_unit: DataUnit,
+    created: &mut dyn FnMut(&Path),
+) -> Result<MediaKey, String> {
     let medium = unit.medium.path().map_or(path, PathBuf::as_path);
     let missing = path.display();
     if unit.read_only {
@@ -96,6 +114,9 @@ fn first_key(unit: &Unit, path: &Path, wrap: &Wrap, data_unit: DataUnit) -> Resu
         ));
     }
     let made = fresh().and_then(|key| Ok((replace(path, &wrap.seal(&key, data_unit)?), key)));
+    if let Ok((Step::Done | Step::Unknown(_), _)) = &made {
+        created(path);
+    }
     match made {
         Ok((Step::Done, key)) => Ok(key),
         Ok((Step::Kept(error) | Step::Unknown(error), _)) | Err(error) => {

@@ -1,6 +1,7 @@
 //! The machine that a reactor runs: the target's shard, with what the daemon adds around it.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
@@ -12,13 +13,16 @@ use drivers::files::Files;
 use drivers::mailbox::Handle;
 use hyperscsi::association::PathTotals;
 use hyperscsi::login::target::Refusal as Refused;
+use iscsi::name::IscsiName;
 use iscsi::target::contract::{Down, Refusal, Repairs};
-use target::config::UnitId;
+use target::config::{DiskId, UnitId};
 use target::control::{FrameSessionReport, Notice, SaveRequest, SessionReport, UnitReport};
 use target::shard::Shard;
 
 use super::blueprint::Blueprint;
-use super::media::{Disk, Open};
+use super::disk::Disk;
+use super::media::Open;
+use super::media_watch::Watched;
 use super::reactors;
 use super::saver::{Save, Saves};
 use crate::config::{Medium, Naa, UnitIndex};
@@ -31,11 +35,24 @@ pub(super) struct Member {
     blueprint: Blueprint,
     disks: BTreeMap<UnitId, Disk>,
     names: BTreeMap<UnitId, Naa>,
+    /// Units that are removed and whose media have something under way: their numbers, and what they are for people.
+    removed: Vec<(UnitId, Removed)>,
     files: Files,
     pool: Pool,
     saves: Saves,
+    watched: Watched,
     /// Reaches the reactor that runs this; others answer through it.
     own: Handle<Member>,
+}
+
+/// A unit that was removed.
+#[derive(Debug)]
+struct Removed {
+    label: String,
+    path: Option<PathBuf>,
+    naa: Option<Naa>,
+    /// Whether the log says that it is waited for.
+    told: bool,
 }
 
 /// A unit that is to be served: its medium is open.
@@ -44,6 +61,8 @@ pub(super) struct Fresh {
     pub(super) id: UnitId,
     pub(super) index: UnitIndex,
     pub(super) medium: Open,
+    /// What names it across reloads.
+    pub(super) disk: DiskId,
     /// Its state from before, and the file that it comes from.
     pub(super) state: Option<(Vec<u8>, String)>,
 }
@@ -53,6 +72,10 @@ pub(super) struct Fresh {
 pub(super) struct UnitView {
     pub(super) report: UnitReport,
     pub(super) bytes: u64,
+    /// How often its file or device failed.
+    pub(super) errors: u64,
+    /// Why its file or device is withheld, if it is.
+    pub(super) withheld: Option<String>,
 }
 
 /// What HyperSCSI did on one reactor.
@@ -69,15 +92,16 @@ pub(super) struct Place {
     pub(super) files: Files,
     pub(super) pool: Pool,
     pub(super) saves: Saves,
+    pub(super) watched: Watched,
     pub(super) own: Handle<Member>,
 }
 
 impl Member {
     /// Makes the machine of one reactor, without units.
     pub(super) fn new(shard: Shard, blueprint: Blueprint, place: Place) -> Self {
-        let Place { index, files, pool, saves, own } = place;
-        let (disks, names) = (BTreeMap::new(), BTreeMap::new());
-        Self { shard, index, blueprint, disks, names, files, pool, saves, own }
+        let Place { index, files, pool, saves, watched, own } = place;
+        let (disks, names, removed) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { shard, index, blueprint, disks, names, removed, files, pool, saves, watched, own }
     }
 
     /// Brings a unit in.
@@ -85,14 +109,14 @@ impl Member {
     /// # Errors
     /// A sentence that says why it cannot be served.
     pub(super) fn add(&mut self, now: Instant, fresh: Fresh) -> Result<(), String> {
-        let Fresh { id, index, medium, state } = fresh;
+        let Fresh { id, index, medium, disk, state } = fresh;
         let (Some(config), Some(unit)) =
             (self.blueprint.unit_config(index), self.blueprint.config.units.get(index.0))
         else {
             return Err("the unit is not in the configuration".to_owned());
         };
-        let (label, naa) = (unit.label.clone(), unit.identity.naa);
-        let placed = medium.place(&self.files, MediumId(id.0));
+        let (label, naa, unit_medium) = (unit.label.clone(), unit.identity.naa, unit.medium.to_string());
+        let placed = medium.place(&self.files, MediumId(id.0), &label);
         let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
         let own = self.own.clone();
         let wake = move || {
@@ -116,18 +140,41 @@ impl Member {
             Ok(entropy) => made.seed(&entropy),
             Err(why) => crate::warning!("{label}: no random bytes, so no copies by ROD tokens: {why}"),
         }
-        if !self.shard.add_unit(now, id, made) {
+        if !self.shard.add_disk(now, id, made, disk) {
             return Err(format!("{label}: there is no number for it"));
         }
+        crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
         self.names.insert(id, naa);
         if let Some(disk) = placed.disk() {
+            let own = self.own.clone();
+            disk.when_cut(move || {
+                let why = "the file ends before the disk does";
+                // Told through the mailbox: the unit is in the middle of something.
+                let _ = own.post(move |member: &mut Self, now| member.withhold(now, id, why));
+            });
+            self.watched.add(id, &disk.facts(), self.own.clone());
             self.disks.insert(id, disk);
         }
         Ok(())
     }
 
+    /// Lets nothing through to a disk that is not what it was, until a reload accepts it.
+    pub(super) fn withhold(&mut self, now: Instant, id: UnitId, why: &str) {
+        if self.disks.get(&id).is_some_and(|disk| disk.withhold(why)) {
+            self.shard.withhold_medium(now, id, true);
+        }
+    }
+
     /// Goes over to another configuration.
-    pub(super) fn reload(&mut self, now: Instant, blueprint: Blueprint, fresh: Vec<Fresh>) {
+    ///
+    /// `wrong` has the disks that are not what they were; without it, none is measured again.
+    pub(super) fn reload(
+        &mut self,
+        now: Instant,
+        blueprint: Blueprint,
+        fresh: Vec<Fresh>,
+        wrong: Option<&BTreeMap<UnitId, String>>,
+    ) {
         let before = std::mem::replace(&mut self.blueprint, blueprint);
         for fresh in fresh {
             if let Err(why) = self.add(now, fresh) {
@@ -139,6 +186,11 @@ impl Member {
         self.shard.apply(now, self.blueprint.shard_config(self.index));
         let ours: Vec<(UnitId, UnitIndex)> =
             self.blueprint.units(self.index).map(|(id, index, _)| (id, index)).collect();
+        for (id, _) in &ours {
+            if let (Some(disk), Some(unit)) = (self.disks.get(id), self.blueprint.unit(*id)) {
+                disk.set_write_cache(unit.write_cache);
+            }
+        }
         for (id, index) in &ours {
             if self.blueprint.presents_otherwise(&before, *id)
                 && let Some(config) = self.blueprint.unit_config(*index)
@@ -146,26 +198,67 @@ impl Member {
                 self.shard.reconfigure_unit(now, *id, config);
             }
         }
-        self.measure(now);
+        if let Some(wrong) = wrong {
+            self.measure(now, wrong);
+        }
         let gone: Vec<UnitId> =
             self.names.keys().filter(|id| !ours.iter().any(|(ours, _)| ours == *id)).copied().collect();
         for id in gone {
-            self.names.remove(&id);
+            let naa = self.names.remove(&id);
             self.disks.remove(&id);
+            let unit = before.unit(id);
+            let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
+            let path = unit.and_then(|unit| unit.medium.path().cloned());
+            self.removed.push((id, Removed { label, path, naa, told: false }));
             self.shard.remove_unit(now, id);
+            self.close_removed();
+            if let Some((_, waits)) = self.removed.last_mut().filter(|(known, _)| *known == id) {
+                let label = &waits.label;
+                crate::info!("{label} is removed; it is closed when its medium has ended what is under way");
+                waits.told = true;
+            }
         }
     }
 
-    /// Measures every disk again.
-    fn measure(&mut self, now: Instant) {
-        for (id, disk) in &self.disks {
-            let label = self.blueprint.unit(*id).map_or("a disk", |unit| unit.label.as_str());
-            match disk.refresh() {
-                Ok(true) => {
-                    crate::info!("{label} has another size now");
-                    self.shard.capacity_changed(now, *id);
+    /// Closes the media of units that were removed and have nothing under way any more.
+    fn close_removed(&mut self) {
+        while let Some((id, unit)) = self.shard.poll_removed() {
+            drop(unit);
+            let Some(at) = self.removed.iter().position(|(known, _)| *known == id) else { continue };
+            let (_, Removed { label, told, .. }) = self.removed.remove(at);
+            if told {
+                crate::info!("{label} is closed");
+            }
+        }
+    }
+
+    /// Returns the files and devices of units that were removed and still have something under way.
+    pub(super) fn closing(&self) -> Vec<PathBuf> {
+        self.removed.iter().filter_map(|(_, removed)| removed.path.clone()).collect()
+    }
+
+    /// Takes over the sizes of the disks that are right, and withholds the others.
+    fn measure(&mut self, now: Instant, wrong: &BTreeMap<UnitId, String>) {
+        let ids: Vec<UnitId> = self.disks.keys().copied().collect();
+        for id in ids {
+            let (Some(disk), Some(unit)) = (self.disks.get(&id), self.blueprint.unit(id)) else { continue };
+            let label = &unit.label;
+            disk.rename(label);
+            if let Some(why) = wrong.get(&id) {
+                self.withhold(now, id, why);
+                continue;
+            }
+            match disk.accept() {
+                Ok((changed, withheld)) => {
+                    if changed {
+                        crate::info!("{label} has another size now");
+                        self.shard.capacity_changed(now, id);
+                    }
+                    if withheld {
+                        crate::info!("{label} is served again");
+                        self.shard.withhold_medium(now, id, false);
+                    }
                 }
-                Ok(false) => {}
                 Err(error) => crate::error!("{label} cannot be measured: {}", crate::os_error(&error)),
             }
         }
@@ -189,6 +282,11 @@ impl Member {
     /// Returns how many logins succeeded and how many failed so far.
     pub(super) const fn logins(&self) -> (u64, u64) {
         self.shard.logins()
+    }
+
+    /// Returns how often the machine was in a state that cannot be.
+    pub(super) const fn bugs(&self) -> u64 {
+        self.shard.wire_stats().bugs + self.shard.frame_stats().bugs
     }
 
     /// Returns what was lost or damaged on the way so far, and what was repaired.
@@ -220,7 +318,16 @@ impl Member {
                 _ => 0,
             },
         };
-        self.shard.units().into_iter().map(|report| UnitView { bytes: bytes(report.unit), report }).collect()
+        let view = |report: UnitReport| {
+            let disk = self.disks.get(&report.unit);
+            UnitView {
+                bytes: bytes(report.unit),
+                errors: disk.map_or(0, Disk::errors),
+                withheld: disk.and_then(Disk::withheld),
+                report,
+            }
+        };
+        self.shard.units().into_iter().map(view).collect()
     }
 
     fn pass_notices_on(&mut self) {
@@ -231,17 +338,32 @@ impl Member {
                     let user = user.map_or(String::new(), |user| format!(" as {user:?}"));
                     crate::info!("session of {initiator}{user}{from} with {target} is up");
                 }
-                Notice::SessionDown { initiator, target, why } => {
+                Notice::SessionDown { initiator, target, peer, why } => {
+                    let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
                     let with = target.map_or(String::new(), |target| format!(" with {target}"));
                     if matches!(why, Down::LoggedOut | Down::Reinstated | Down::Closed) {
-                        crate::info!("session of {initiator}{with} is over: {why}");
+                        crate::info!("session of {initiator}{from}{with} is over: {why}");
                     } else {
-                        crate::warning!("session of {initiator}{with} is over: {why}");
+                        crate::warning!("session of {initiator}{from}{with} is over: {why}");
                     }
                 }
-                Notice::LoginRefused(Refusal { peer, initiator, why }) => {
-                    let of = initiator.map_or(String::new(), |name| format!(" of {}", name.as_str()));
-                    crate::warning!("login{of} from {peer} is refused: {why}");
+                Notice::LunBarred { initiator, target, lun } => {
+                    let of = target.map_or(String::new(), |target| format!(" of {target}"));
+                    crate::warning!(
+                        "LUN {lun}{of} is another disk now than the one that {initiator} opened: it finds no disk there \
+                         until it has logged out and in again, or the LUN is that disk again"
+                    );
+                }
+                Notice::LoginRefused(Refusal { peer, claims, why }) => {
+                    let of = claims.initiator.map_or(String::new(), |name| format!(" of {}", name.as_str()));
+                    // What a peer wrote may be anything: it is quoted.
+                    let user = claims.user.map_or(String::new(), |user| format!(" as {user:?}"));
+                    let to =
+                        claims.target.map_or(String::new(), |target| match target.parse::<IscsiName>() {
+                            Ok(name) => format!(" with {name}"),
+                            Err(_) => format!(" with {target:?}"),
+                        });
+                    crate::warning!("login{of}{user} from {peer}{to} is refused: {why}");
                 }
                 notice => self.pass_frame_notice_on(notice),
             }
@@ -322,7 +444,8 @@ impl Member {
 
     fn pass_saves_on(&mut self) {
         while let Some(SaveRequest { unit, ticket, state }) = self.shard.poll_save() {
-            let Some(naa) = self.names.get(&unit).copied() else { continue };
+            let removed = || self.removed.iter().find(|(id, _)| *id == unit)?.1.naa;
+            let Some(naa) = self.names.get(&unit).copied().or_else(removed) else { continue };
             // The saver outlives every reactor.
             let _ = self.saves.send(Save { reactor: self.own.clone(), unit, ticket, naa, state });
         }
@@ -385,6 +508,7 @@ impl FrameMachine for Member {
 
 impl StreamMachine for Member {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+        crate::debug!("connection {} from {} to {} is open", conn.0, arrival.peer, arrival.local);
         self.shard.connected(now, conn, arrival);
     }
 
@@ -409,6 +533,7 @@ impl StreamMachine for Member {
     }
 
     fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
+        crate::debug!("connection {} is closed: {why:?}", conn.0);
         self.shard.disconnected(now, conn, why);
     }
 
@@ -421,6 +546,7 @@ impl StreamMachine for Member {
     fn poll_action(&mut self) -> Option<Action> {
         self.pass_saves_on();
         self.pass_notices_on();
+        self.close_removed();
         self.shard.poll_action()
     }
 

@@ -2,18 +2,24 @@
 
 mod answers;
 mod blueprint;
+mod disk;
+mod disk_names;
 mod first_login;
 mod life;
 mod media;
 mod media_key;
+mod media_watch;
 mod member;
+mod panics;
 mod portals;
 mod reactors;
 mod router;
 mod saver;
+mod served_size;
 mod signals;
 mod spread;
 pub mod state;
+mod target_ports;
 
 use std::io;
 use std::net::SocketAddr;
@@ -90,6 +96,7 @@ pub struct Started {
 pub fn serve(flags: Flags, around: Surroundings, started: impl FnOnce(&Started)) -> Result<(), ServeError> {
     let (sender, receiver) = channel();
     signals::watch(sender.clone()).map_err(ServeError::Thread)?;
+    panics::watch(sender.clone());
     if flags.is_default_disk() {
         make_home(&flags, &around)?;
     }

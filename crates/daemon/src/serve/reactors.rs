@@ -19,6 +19,7 @@ use target::shard::Shard;
 use super::ServeError;
 use super::blueprint::Blueprint;
 use super::life::Occasion;
+use super::media_watch::Watched;
 use super::member::{Fresh, Member, Place};
 use super::saver::Saves;
 use crate::config::{Config, ReactorChoice};
@@ -53,6 +54,7 @@ pub(super) struct Start {
     /// The Ethernet interfaces that it serves.
     pub(super) ports: Vec<(EtherPort, PortSocket)>,
     pub(super) saves: Saves,
+    pub(super) watched: Watched,
     /// Told when the thread ends, however it does.
     pub(super) occasions: Sender<Occasion>,
 }
@@ -108,7 +110,7 @@ struct Prepared {
 
 impl Prepared {
     fn new(start: Start) -> Result<Self, ServeError> {
-        let Start { index, count, blueprint, units, listeners, ports, saves, .. } = start;
+        let Start { index, count, blueprint, units, listeners, ports, saves, watched, .. } = start;
         let config = std::sync::Arc::clone(&blueprint.config);
         let core = pin(&config, index);
         let mut reactor = Reactor::new(&driver_config(&config, count)).map_err(|error| {
@@ -124,6 +126,7 @@ impl Prepared {
             files: reactor.files().clone(),
             pool: reactor.pool().clone(),
             saves,
+            watched,
             own: reactor.handle(),
         };
         let mut member = Member::new(shard, blueprint, place);
@@ -208,6 +211,8 @@ pub(super) fn limits(config: &Config, index: usize, count: usize) -> Limits {
         login_within: config.login_timeout,
         ping_after: config.limits.ping_after,
         pong_within: config.limits.pong_within,
+        idle_within: config.limits.idle_within,
+        lenient_names: config.lenient_names,
         tsih_first: number(index + 1),
         tsih_step: number(count),
         ..Limits::default()

@@ -19,6 +19,8 @@ pub struct Parted(String, String);
 pub(super) struct Homes {
     pub(super) targets: Owners,
     pub(super) units: BTreeMap<UnitKey, usize>,
+    /// The targets that were served before, too. What their initiators opened is known there.
+    pub(super) former: Owners,
 }
 
 /// Returns the targets in groups that share units, as places in the configuration.
@@ -58,7 +60,8 @@ pub(super) fn owners(config: &Config, homes: &Homes, reactors: usize) -> Result<
     }
     for members in homeless {
         let roomiest = load.iter().enumerate().min_by_key(|(_, targets)| **targets).map_or(0, |(at, _)| at);
-        settle(&members, roomiest, &mut owners, &mut load);
+        let former = members.iter().find_map(|target| homes.former.get(&target.name).copied());
+        settle(&members, former.unwrap_or(roomiest), &mut owners, &mut load);
     }
     Ok(owners)
 }
@@ -133,7 +136,7 @@ mod tests {
         let units = config.targets.iter().flat_map(|target| {
             target.luns.iter().map(|lun| (config.units[lun.unit.0].key(), owners[&target.name]))
         });
-        Homes { targets: owners.clone(), units: units.collect() }
+        Homes { targets: owners.clone(), units: units.collect(), ..Homes::default() }
     }
 
     #[test]
@@ -166,6 +169,21 @@ mod tests {
         let next = |targets: &[(&str, &[u8])]| show(&owners(&config(targets), &homes, 2).unwrap());
         assert_eq!(next(&[("a", &[2]), ("c", &[1]), ("d", &[3])]), "a0 c1 d0");
         assert_eq!(next(&[("a", &[1]), ("c", &[1])]), "a1 c1");
+    }
+
+    #[test]
+    fn a_target_that_comes_back_goes_where_it_was() {
+        let homes = Homes {
+            former: BTreeMap::from([("iqn.2001-04.com.example:c".parse().unwrap(), 1)]),
+            ..homes(
+                &config(&[("b", &[0])]),
+                &BTreeMap::from([("iqn.2001-04.com.example:b".parse().unwrap(), 1)]),
+            )
+        };
+        let now = config(&[("b", &[0]), ("c", &[1])]);
+        assert_eq!(show(&owners(&now, &homes, 2).unwrap()), "b1 c1");
+        let elsewhere = config(&[("b", &[0]), ("d", &[1])]);
+        assert_eq!(show(&owners(&elsewhere, &homes, 2).unwrap()), "b1 d0");
     }
 
     #[test]

@@ -6,10 +6,11 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::config::Naa;
+use super::target_ports::{Damaged, TargetPorts};
+use crate::config::{Config, Naa};
 use crate::os_error;
 
 /// The longest state that is read: one byte more than any that is written, so that the device finds it too long.
@@ -18,6 +19,7 @@ const STATE_LEN_MAX: usize = device::saved::MAX_LEN + 1;
 /// The state directory of a running daemon.
 #[derive(Clone, Debug)]
 pub struct StateDir {
+    root: PathBuf,
     units: PathBuf,
 }
 
@@ -42,12 +44,34 @@ impl StateDir {
             path: units.clone(),
             source,
         })?;
-        Ok(Self { units })
+        for directory in [path, &units] {
+            check_closed(directory)?;
+        }
+        Ok(Self { root: path.to_path_buf(), units })
     }
 
     /// Returns the file of a unit's state.
     pub fn file(&self, unit: Naa) -> PathBuf {
         self.units.join(format!("{unit}.state"))
+    }
+
+    /// Returns the file that tells how long a unit's file was.
+    pub(super) fn size_file(&self, unit: Naa) -> PathBuf {
+        self.units.join(format!("{unit}.size"))
+    }
+
+    /// Forgets how long the files of units were that are not known any more, by their world-wide names.
+    pub(super) fn forget_sizes(&self, known: impl Fn(&str) -> bool) {
+        for entry in fs::read_dir(&self.units).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            // One that a crash left is not in use: this thread alone writes them.
+            let is_left = name.ends_with(".size.new");
+            if is_left || name.strip_suffix(".size").is_some_and(|unit| !known(unit)) {
+                // One that stays is read again only if the same disk comes back.
+                let _ = fs::remove_file(&path);
+            }
+        }
     }
 
     /// Returns the file of the key that a unit without a file of its own is encrypted with.
@@ -97,13 +121,93 @@ impl StateDir {
                 _ => {}
             }
         } else {
-            let fresh = path.with_extension("new");
-            write_durably(&fresh, state).map_err(failed("write", &fresh))?;
-            fs::rename(&fresh, &path).map_err(failed("replace", &path))?;
+            replace(&path, state)?;
         }
-        let directory = File::open(&self.units).and_then(|directory| directory.sync_all());
-        directory.map_err(failed("sync", &self.units))
+        sync_directory(&self.units)
     }
+
+    /// Reads the identifiers of target ports. A directory that has none yet gives those that the configuration had in releases
+    /// that kept none, if anything is reserved in it, or else fresh ones.
+    ///
+    /// # Errors
+    /// [`StateError`]
+    pub(crate) fn load_ports(&self, config: &Config) -> Result<TargetPorts, StateError> {
+        let path = self.ports();
+        match fs::read_to_string(&path) {
+            Ok(text) => TargetPorts::decode(&text).map_err(|Damaged| StateError {
+                what: "make sense of the identifiers of target ports in",
+                path,
+                source: io::Error::new(
+                    ErrorKind::InvalidData,
+                    "it is damaged; bring it back, or remove it and register all reservations again",
+                ),
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let saved = fs::read_dir(&self.units).map_err(|source| StateError {
+                    what: "list",
+                    path: self.units.clone(),
+                    source,
+                })?;
+                let is_state = |path: &Path| path.extension().is_some_and(|extension| extension == "state");
+                let any = saved.flatten().any(|entry| is_state(&entry.path()));
+                Ok(if any { TargetPorts::positional(config) } else { TargetPorts::default() })
+            }
+            Err(source) => Err(StateError { what: "read", path, source }),
+        }
+    }
+
+    /// Keeps the identifiers of target ports; returns when they are durable.
+    ///
+    /// # Errors
+    /// [`StateError`]; what was kept before is still there.
+    pub(crate) fn save_ports(&self, ports: &TargetPorts) -> Result<(), StateError> {
+        replace(&self.ports(), ports.encode().as_bytes())?;
+        sync_directory(&self.root)
+    }
+
+    fn ports(&self) -> PathBuf {
+        self.root.join("ports")
+    }
+}
+
+/// Refuses a directory that everybody may write to: whoever puts a file there decides what is reserved. A sticky bit keeps nobody from
+/// putting a file there first.
+fn check_closed(path: &Path) -> Result<(), StateError> {
+    let failed = |source| StateError { what: "use", path: path.to_path_buf(), source };
+    let mode = path.metadata().map_err(failed)?.mode();
+    if mode & 0o002 != 0 {
+        let mode = mode & 0o7777;
+        let why = format!("everybody may write to it (mode {mode:03o}); take that right away (chmod o-w)");
+        return Err(failed(io::Error::new(ErrorKind::PermissionDenied, why)));
+    }
+    if mode & 0o020 != 0 {
+        crate::warning!("the group of {} may write to it; what is reserved is kept there", path.display());
+    }
+    Ok(())
+}
+
+/// Returns where the next content of a file is written first. Different threads replace files of one unit at the same time, so each
+/// file has another place. What a crash leaves there is overwritten, and never read.
+fn beside_new(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+/// Replaces a file whole.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
+    let failed = |what, path: &Path| {
+        let path = path.to_path_buf();
+        move |source| StateError { what, path, source }
+    };
+    let fresh = beside_new(path);
+    write_durably(&fresh, bytes).map_err(failed("write", &fresh))?;
+    fs::rename(&fresh, path).map_err(failed("replace", path))
+}
+
+fn sync_directory(path: &Path) -> Result<(), StateError> {
+    let synced = File::open(path).and_then(|directory| directory.sync_all());
+    synced.map_err(|source| StateError { what: "sync", path: path.to_path_buf(), source })
 }
 
 fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -114,7 +218,7 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
     use crate::scratch::Scratch;
@@ -152,10 +256,24 @@ mod tests {
         let state = StateDir::open(scratch.path()).unwrap();
         state.save(UNIT, b"old").unwrap();
         // What a crash between write and rename leaves behind.
-        fs::write(state.file(UNIT).with_extension("new"), b"ha").unwrap();
+        fs::write(beside_new(&state.file(UNIT)), b"ha").unwrap();
+        fs::write(beside_new(&state.size_file(UNIT)), b"5 5 5").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"old"[..]));
         state.save(UNIT, b"new").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"new"[..]));
+    }
+
+    #[test]
+    fn files_of_one_unit_are_replaced_independently() {
+        let scratch = Scratch::new();
+        let state = StateDir::open(scratch.path()).unwrap();
+        // As another thread has it that is about to replace the length.
+        let half = beside_new(&state.size_file(UNIT));
+        fs::write(&half, b"5 5").unwrap();
+        state.save(UNIT, b"reserved").unwrap();
+        assert_eq!(fs::read(&half).unwrap(), b"5 5");
+        fs::rename(&half, state.size_file(UNIT)).unwrap();
+        assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"reserved"[..]));
     }
 
     #[test]
@@ -164,6 +282,21 @@ mod tests {
         let state = StateDir::open(scratch.path()).unwrap();
         fs::write(state.file(UNIT), b"").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&[0][..]));
+    }
+
+    #[test]
+    fn a_directory_that_everybody_may_write_to_is_refused() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("state");
+        drop(StateDir::open(&path).unwrap());
+        for (place, mode) in [("", 0o777), ("", 0o1777), ("units", 0o703)] {
+            let place = path.join(place);
+            fs::set_permissions(&place, fs::Permissions::from_mode(mode)).unwrap();
+            let error = StateDir::open(&path).unwrap_err().to_string();
+            assert!(error.contains(&format!("everybody may write to it (mode {mode:03o})")), "{error}");
+            fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        drop(StateDir::open(&path).unwrap());
     }
 
     #[test]

@@ -10,9 +10,10 @@ use super::{extended, results, rod};
 use crate::contract::Level;
 use crate::pr::conflict::Conflict;
 use crate::server::Facts;
-use crate::table::{Attention, Medium, Row, always};
+use crate::table::{Attention, Medium, ReadOnlyNexus, Row, always};
 
-/// A row with what most of these commands have in common.
+/// A row with what most of these commands have in common. What they leave behind belongs to the nexus that sent them; blocks
+/// that they change are written through the unit that has them, with the access that the nexus has there.
 const ROW: Row = Row {
     opcode: op::THIRD_PARTY_COPY_OUT,
     service_action: None,
@@ -21,6 +22,7 @@ const ROW: Row = Row {
     conflict: Conflict::Never,
     attention: Attention::Reported,
     medium: Medium::Untouched,
+    read_only: ReadOnlyNexus::Admitted,
     timeout_s: 30,
     handler: results::operating_parameters,
     enabled: always,
@@ -79,6 +81,7 @@ pub(crate) const ROWS: &[Row] = &[
         usage: &[0x83, 0x11, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0],
         conflict: Conflict::Changes,
         medium: Medium::Written,
+        read_only: ReadOnlyNexus::Refused,
         timeout_s: COPY_TIMEOUT_S,
         handler: rod::write_using_token,
         ..TOKEN

@@ -35,7 +35,9 @@ fn config() -> UnitConfig {
         thin: true,
         write_cache: true,
         claims: Claims::default(),
+        tasks: crate::contract::TaskRules::default(),
         task_set_max: 128,
+        io_timeout: None,
         transfer_blocks_max: 0x8000,
         ports: Rc::from([port(1), port(2)]),
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::contract::TaskRules;
 use crate::settings::QueueError;
 
 const MEDIUM: MediumFacts =
@@ -9,7 +10,7 @@ fn ask(code: u8, subpage: u8) -> SenseRequest {
 }
 
 fn fresh() -> Settings {
-    Settings::new(true)
+    Settings::new(true, TaskRules::SHARED)
 }
 
 fn answer(request: SenseRequest, settings: &Settings) -> Vec<u8> {
@@ -18,7 +19,7 @@ fn answer(request: SenseRequest, settings: &Settings) -> Vec<u8> {
 
 /// These current settings and these saved ones.
 fn lists<'a>(current: &'a Settings, saved: &'a Settings) -> Lists<'a> {
-    const DEFAULTS: &Settings = &Settings::new(true);
+    const DEFAULTS: &Settings = &Settings::new(true, TaskRules::SHARED);
     Lists { current, defaults: DEFAULTS, saved }
 }
 
@@ -265,4 +266,18 @@ fn a_reserved_value_of_qerr_is_refused_and_the_others_are_taken() {
             None => assert_eq!(selected, Err(Sense::invalid_parameter(7, Some(2)))),
         }
     }
+}
+
+#[test]
+fn task_sets_of_nexuses_are_told_and_cannot_be_changed() {
+    let own = Settings::new(true, TaskRules::default());
+    let page = answer(ask(0x0a, 0), &own)[4..].to_vec();
+    assert_eq!((page[2] >> 5, page[5] & 0x40), (0b001, 0x40));
+    assert_eq!(answer(ask(0x0a, 0), &fresh())[6] >> 5, 0b000);
+    let changeable = SenseRequest { values: Values::Changeable, ..ask(0x0a, 0) };
+    assert_eq!(answer(changeable, &own)[6] >> 5, 0b000);
+    let mut other = page.clone();
+    other[2] ^= 0x20;
+    assert_eq!(select(Form::Six, &list(&other), &own, MEDIUM), Err(Sense::invalid_parameter(6, Some(5))));
+    assert_eq!(select(Form::Six, &list(&page), &own, MEDIUM), Ok(own));
 }

@@ -5,6 +5,7 @@ use scsi::transport_id::TransportId;
 
 use super::*;
 use crate::contract::RelativePort;
+use crate::contract::TaskRules;
 use crate::pr::out::{Request, World};
 use crate::pr::{NexusName, Standing};
 
@@ -78,7 +79,7 @@ fn work() -> Record {
 
 /// The settings that the fixture holds.
 fn settings() -> Settings {
-    Settings { write_cache: false, descriptor_sense: true, ..Settings::new(true) }
+    Settings { write_cache: false, descriptor_sense: true, ..Settings::new(true, TaskRules::SHARED) }
 }
 
 #[test]

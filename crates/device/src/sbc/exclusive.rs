@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 
 use base::buffer::{Bytes, DataList};
 use scsi::sense::{Asc, Sense};
-use store::contract::{Durability, OpAction, Outcome};
+use store::contract::{OpAction, Outcome};
 
 use super::address::{Span, length_field};
 use super::compare::{first_difference, miscompare};
@@ -40,7 +40,7 @@ pub(super) fn compare_and_write(core: &mut Core, task: &TaskInfo) -> Verdict {
     }
     core.stats.writes += 1;
     core.stats.write_bytes += span.len;
-    run(core, task, span, Action::CompareAndWrite, total)
+    run(task, span, Action::CompareAndWrite, total)
 }
 
 /// Answers a COMPARE AND WRITE of no blocks: nothing is compared, and that is GOOD (SBC-4 §5.3).
@@ -76,7 +76,7 @@ fn set_bits(core: &mut Core, task: &TaskInfo, expected: u32) -> Verdict {
         return Verdict::Check(GENERATION_DOES_NOT_MATCH);
     }
     match take_blocks(core, task, span) {
-        Ok(len) => run(core, task, span, Action::Or { expected }, u64::try_from(len).unwrap_or(u64::MAX)),
+        Ok(len) => run(task, span, Action::Or { expected }, u64::try_from(len).unwrap_or(u64::MAX)),
         Err(verdict) => verdict,
     }
 }
@@ -97,9 +97,9 @@ fn change_generation(core: &mut Core, task: &TaskInfo, expected: u32) -> Verdict
     let action = Action::Clear { expected, new: task.cdb.u32(24), policy };
     match take_blocks(core, task, span) {
         Ok(len) if u64::try_from(len) != Ok(span.len) => Verdict::Check(super::wrong_data_out()),
-        Ok(_) => run(core, task, span, action, span.len),
+        Ok(_) => run(task, span, action, span.len),
         // No bit is to be cleared.
-        Err(Verdict::Good) if span.len == 0 => run(core, task, span, action, 0),
+        Err(Verdict::Good) if span.len == 0 => run(task, span, action, 0),
         Err(Verdict::Good) => Verdict::Check(super::wrong_data_out()),
         Err(verdict) => verdict,
     }
@@ -126,7 +126,7 @@ pub(super) fn write_atomic(core: &mut Core, task: &TaskInfo) -> Verdict {
     match take_blocks(core, task, span) {
         // Part of it is not all of it.
         Ok(len) if u64::try_from(len) != Ok(span.len) => Verdict::Check(super::wrong_data_out()),
-        Ok(_) => run(core, task, span, Action::Put, span.len),
+        Ok(_) => run(task, span, Action::Put, span.len),
         Err(verdict) => verdict,
     }
 }
@@ -137,7 +137,7 @@ fn span_within(core: &Core, task: &TaskInfo, blocks_max: u64) -> Result<Span, Ve
     Ok(span)
 }
 
-fn run(core: &Core, task: &TaskInfo, span: Span, action: Action, total: u64) -> Verdict {
+fn run(task: &TaskInfo, span: Span, action: Action, total: u64) -> Verdict {
     let total = usize::try_from(total).unwrap_or(usize::MAX);
     Verdict::Run(Box::new(Exclusive {
         at: span.at,
@@ -146,7 +146,7 @@ fn run(core: &Core, task: &TaskInfo, span: Span, action: Action, total: u64) -> 
             Action::Or { .. } | Action::Clear { .. } | Action::Put => total,
         },
         action,
-        durability: core.durability(super::force_unit_access(&task.cdb)),
+        force_unit_access: super::force_unit_access(&task.cdb),
         intake: Intake::new(total),
         done: 0,
     }))
@@ -178,7 +178,7 @@ struct Exclusive {
     at: u64,
     len: usize,
     action: Action,
-    durability: Durability,
+    force_unit_access: bool,
     intake: Intake,
     /// How many bytes are through, for ORWRITE, which works part by part.
     done: usize,
@@ -203,7 +203,8 @@ impl Exclusive {
     }
 
     fn write(&self, core: &mut Core, task: &TaskInfo, data: DataList) {
-        core.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability: self.durability });
+        let durability = core.durability(self.force_unit_access);
+        core.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability });
     }
 
     fn lock(&self, core: &mut Core, task: &TaskInfo) {
@@ -284,7 +285,8 @@ impl Job for Exclusive {
                 }
             }
             JobInput::Store { result: Ok(Outcome::Done(data)), .. } => {
-                self.done += data.len();
+                // The medium need not give back what it has written.
+                self.done += self.step_len(core);
                 core.recycle(data);
                 if self.done >= self.len {
                     core.recycle(self.intake.take_all());

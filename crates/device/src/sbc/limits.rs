@@ -67,7 +67,11 @@ pub(crate) fn limits(facts: &Facts) -> BlockLimits {
 /// Returns what the medium is made of.
 pub(crate) fn characteristics(facts: &Facts) -> BlockCharacteristics {
     BlockCharacteristics {
-        rotation_rate: if facts.profile.rotational { NOT_REPORTED } else { NON_ROTATING },
+        rotation_rate: facts.config.claims.rotation_rate.unwrap_or(if facts.profile.rotational {
+            NOT_REPORTED
+        } else {
+            NON_ROTATING
+        }),
         read_after_block_erase: if erases(facts) { READS_SUCCEED } else { 0 },
         read_after_crypto_erase: if forgets(facts) { READS_SUCCEED } else { 0 },
         force_unit_access: true,
@@ -75,7 +79,8 @@ pub(crate) fn characteristics(facts: &Facts) -> BlockCharacteristics {
     }
 }
 
-/// Returns how blocks are provisioned, if the unit is thin.
+/// Returns how blocks are provisioned, if the unit is thin. Anchored blocks are not offered (ANC_SUP): a file system tells a
+/// block that is allocated and unwritten as a hole, so GET LBA STATUS could not tell it from a deallocated one.
 pub(crate) fn provisioning(facts: &Facts) -> Option<LogicalBlockProvisioning> {
     let zeros = unmapped_zeros(facts);
     facts.is_thin().then_some(LogicalBlockProvisioning {
@@ -84,7 +89,7 @@ pub(crate) fn provisioning(facts: &Facts) -> Option<LogicalBlockProvisioning> {
         write_same_16: true,
         write_same_10: true,
         reads_zero: zeros,
-        anchor: zeros,
+        anchor: false,
         kind: ProvisioningType::THIN,
     })
 }

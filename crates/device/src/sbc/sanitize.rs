@@ -11,6 +11,7 @@ mod record;
 mod run;
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use scsi::opcode as op;
 use scsi::sense::{Asc, Sense, SenseKey};
@@ -92,21 +93,25 @@ pub(super) fn exit_failure_mode(core: &mut Core, task: &TaskInfo) -> Verdict {
     if !core.sanitizer.may_leave_failure() {
         return Verdict::Check(Sense::invalid_cdb(1, Some(4)));
     }
-    let Some(failure) = core.spc.medium_work.take() else {
+    Verdict::InTurn { list: Vec::new(), then: exit_in_turn }
+}
+
+/// The failure is left only when it is written down that it is over: the next start would close the unit again.
+fn exit_in_turn(core: &mut Core, _: &TaskInfo, _: &[u8]) -> Verdict {
+    if core.spc.medium_work.is_none() || core.sanitizer.is_running() {
         core.sanitizer.leave_failure();
         return Verdict::Good;
-    };
-    // Not before it is written down that the failure is over: the next start would close the unit again.
-    let then = move |core: &mut Core, _: &TaskInfo, saved| {
+    }
+    let then = |core: &mut Core, _: &TaskInfo, saved| {
         if saved {
+            core.spc.medium_work = None;
             core.sanitizer.leave_failure();
             Verdict::Good
         } else {
-            core.spc.medium_work = Some(failure);
             Verdict::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
         }
     };
-    Verdict::Save { state: core.spc.to_save(), then: Box::new(then) }
+    Verdict::Save { state: core.spc.to_save_without_work(), then: Box::new(then) }
 }
 
 /// FORMAT UNIT: no protection information, no defect lists; all blocks become zeros.
@@ -177,6 +182,10 @@ fn begin(
     immediate: bool,
     may_leave_failure: bool,
 ) -> Verdict {
+    // Another may have begun while the parameter list of this one was on its way.
+    if let Some(sense) = core.sanitizer.progress(core.facts.profile.len) {
+        return Verdict::Check(sense);
+    }
     core.start_sanitizing(kind, plan, may_leave_failure, (task.id, immediate));
     Verdict::Run(Box::new(Waiting))
 }

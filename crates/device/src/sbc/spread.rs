@@ -29,21 +29,17 @@ pub(super) enum Change {
 /// A change on its way over its ranges.
 pub(super) struct Spread {
     change: Change,
-    durability: Durability,
     ranges: VecDeque<ByteRange>,
     /// How many operations are under way.
     under_way: usize,
     /// Where the last one started: the best guess for a medium that cannot tell.
     last: u64,
-    /// Whether the changes are made durable at the end, which they cannot be one by one.
-    flush: bool,
     flushing: bool,
 }
 
 impl Spread {
-    pub(super) fn new(change: Change, durability: Durability, ranges: VecDeque<ByteRange>) -> Self {
-        let flush = durability == Durability::Stable && matches!(change, Change::Free);
-        Self { change, durability, ranges, under_way: 0, last: 0, flush, flushing: false }
+    pub(super) const fn new(change: Change, ranges: VecDeque<ByteRange>) -> Self {
+        Self { change, ranges, under_way: 0, last: 0, flushing: false }
     }
 
     /// Returns a buffer that repeats `block` over one part.
@@ -64,7 +60,9 @@ impl Spread {
         if self.under_way > 0 {
             return JobStep::Wait;
         }
-        if self.flush && !self.flushing {
+        // What is freed cannot be made durable piece by piece.
+        let flush = matches!(self.change, Change::Free) && core.durability(false) == Durability::Stable;
+        if flush && !self.flushing {
             self.flushing = true;
             core.submit(task, 0, OpAction::Flush);
             return JobStep::Wait;
@@ -80,7 +78,7 @@ impl Spread {
 
     fn begin(&mut self, core: &mut Core, task: &TaskInfo, range: ByteRange) {
         let ByteRange { start: at, end } = range;
-        let (len, durability) = (end - at, self.durability);
+        let (len, durability) = (end - at, core.durability(false));
         self.last = at;
         self.under_way += 1;
         let action = match &self.change {
@@ -124,6 +122,9 @@ impl Job for Spread {
             JobInput::Store { result: Ok(_), .. } if self.flushing => JobStep::Done(Verdict::Good),
             JobInput::Store { result: Ok(_), .. } => {
                 self.under_way -= 1;
+                if matches!(self.change, Change::Free) {
+                    core.space_returned();
+                }
                 if let Change::Zero { .. } = self.change {
                     self.ranges.pop_front();
                 }

@@ -1,6 +1,8 @@
 //! The rows of the block commands.
 //!
-//! Protection fields (RDPROTECT and its like) are in no usage map, so whoever asks for protection information is refused.
+//! Protection fields (RDPROTECT and its like) are in no usage map, so a command that asks for protection information is
+//! refused. Nor is ANCHOR: no medium here tells a block that keeps its storage from one that has none (see
+//! [`limits::provisioning`]).
 
 use scsi::opcode as op;
 use scsi::opcode::{sanitize as erase, service_action_in_16 as in_16, variable_length as long};
@@ -10,7 +12,7 @@ use super::{
 };
 use crate::pr::conflict::Conflict;
 use crate::server::Facts;
-use crate::table::{Attention, Handler, Medium, Row, always};
+use crate::table::{Attention, Handler, Medium, ReadOnlyNexus, Row, always};
 
 /// A row with what most commands have in common.
 const ROW: Row = Row {
@@ -21,13 +23,18 @@ const ROW: Row = Row {
     conflict: Conflict::Never,
     attention: Attention::Reported,
     medium: Medium::Ready,
+    read_only: ReadOnlyNexus::Refused,
     timeout_s: 30,
     handler: capacity::test_unit_ready,
     enabled: always,
 };
 
+/// A command that changes nothing and that reservations let pass.
+const TELLS: Row = Row { read_only: ReadOnlyNexus::Admitted, ..ROW };
 /// A command that reads.
-const READS: Row = Row { conflict: Conflict::Looks, ..ROW };
+const READS: Row = Row { conflict: Conflict::Looks, ..TELLS };
+/// A command that writes caches: reservations stop it as they stop a write, and no nexus meets anything new.
+const FLUSHES: Row = Row { conflict: Conflict::Changes, timeout_s: 120, ..TELLS };
 /// A command that writes.
 const WRITES: Row = Row { conflict: Conflict::Changes, medium: Medium::Written, ..ROW };
 /// A command that works on the whole medium and checks for itself whether it may.
@@ -86,12 +93,12 @@ const fn is_thin(facts: &Facts) -> bool {
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
     Row { opcode: op::TEST_UNIT_READY, name: "TEST UNIT READY", usage: &[0x00, 0, 0, 0, 0, 0],
-        conflict: Conflict::Reserve, handler: capacity::test_unit_ready, ..ROW },
+        conflict: Conflict::Reserve, handler: capacity::test_unit_ready, ..TELLS },
     Row { opcode: op::READ_CAPACITY_10, name: "READ CAPACITY(10)", usage: &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0],
-        handler: capacity::read_capacity_10, ..ROW },
+        handler: capacity::read_capacity_10, ..TELLS },
     Row { opcode: op::SERVICE_ACTION_IN_16, service_action: Some(in_16::READ_CAPACITY_16), name: "READ CAPACITY(16)",
         usage: &[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
-        handler: capacity::read_capacity_16, ..ROW },
+        handler: capacity::read_capacity_16, ..TELLS },
     Row { opcode: op::SERVICE_ACTION_IN_16, service_action: Some(in_16::GET_LBA_STATUS), name: "GET LBA STATUS(16)",
         usage: &[0x9e, 0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: lba_status::get_16, ..READS },
@@ -138,21 +145,19 @@ pub(crate) const ROWS: &[Row] = &[
     Row { enabled: limits::writes_atomically,
         ..long(WRITES, long::WRITE_ATOMIC_32, "WRITE ATOMIC(32)", &usage_32(long::WRITE_ATOMIC_32, 0x18), exclusive::write_atomic) },
 
-    Row { opcode: op::WRITE_SAME_10, name: "WRITE SAME(10)", usage: &usage_10(op::WRITE_SAME_10, 0x18),
+    Row { opcode: op::WRITE_SAME_10, name: "WRITE SAME(10)", usage: &usage_10(op::WRITE_SAME_10, 0x08),
         handler: write_same::write_same, timeout_s: 120, ..WRITES },
-    Row { opcode: op::WRITE_SAME_16, name: "WRITE SAME(16)", usage: &usage_16(op::WRITE_SAME_16, 0x19),
+    Row { opcode: op::WRITE_SAME_16, name: "WRITE SAME(16)", usage: &usage_16(op::WRITE_SAME_16, 0x09),
         handler: write_same::write_same, timeout_s: 120, ..WRITES },
     Row { timeout_s: 120,
-        ..long(WRITES, long::WRITE_SAME_32, "WRITE SAME(32)", &usage_32(long::WRITE_SAME_32, 0x19), write_same::write_same) },
-    Row { opcode: op::UNMAP, name: "UNMAP", usage: &[0x42, 0x01, 0, 0, 0, 0, 0x3f, 0xff, 0xff, 0],
+        ..long(WRITES, long::WRITE_SAME_32, "WRITE SAME(32)", &usage_32(long::WRITE_SAME_32, 0x09), write_same::write_same) },
+    Row { opcode: op::UNMAP, name: "UNMAP", usage: &[0x42, 0, 0, 0, 0, 0, 0x3f, 0xff, 0xff, 0],
         handler: unmap::unmap, timeout_s: 120, enabled: is_thin, ..WRITES },
 
     Row { opcode: op::SYNCHRONIZE_CACHE_10, name: "SYNCHRONIZE CACHE(10)",
-        usage: &usage_10(op::SYNCHRONIZE_CACHE_10, 0x06), conflict: Conflict::Changes, handler: cache::synchronize,
-        timeout_s: 120, ..ROW },
+        usage: &usage_10(op::SYNCHRONIZE_CACHE_10, 0x06), handler: cache::synchronize, ..FLUSHES },
     Row { opcode: op::SYNCHRONIZE_CACHE_16, name: "SYNCHRONIZE CACHE(16)",
-        usage: &usage_16(op::SYNCHRONIZE_CACHE_16, 0x06), conflict: Conflict::Changes, handler: cache::synchronize,
-        timeout_s: 120, ..ROW },
+        usage: &usage_16(op::SYNCHRONIZE_CACHE_16, 0x06), handler: cache::synchronize, ..FLUSHES },
     Row { opcode: op::PRE_FETCH_10, name: "PRE-FETCH(10)", usage: &usage_10(op::PRE_FETCH_10, 0x02),
         handler: cache::pre_fetch, ..READS },
     Row { opcode: op::PRE_FETCH_16, name: "PRE-FETCH(16)", usage: &usage_16(op::PRE_FETCH_16, 0x02),

@@ -20,22 +20,16 @@ const HEADER_LEN: usize = 8;
 const DESCRIPTOR_LEN: usize = 16;
 
 /// UNMAP.
-pub(super) fn unmap(core: &mut Core, task: &TaskInfo) -> Verdict {
-    if task.cdb.u8(1) & 1 != 0 && !limits::unmapped_zeros(&core.facts) {
-        return Verdict::Check(Sense::invalid_cdb(1, Some(0)));
-    }
+pub(super) fn unmap(_: &mut Core, task: &TaskInfo) -> Verdict {
     Verdict::Parameters { len: u32::from(task.cdb.u16(7)), then: free }
 }
 
-fn free(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+fn free(core: &mut Core, _: &TaskInfo, list: &[u8]) -> Verdict {
     let ranges = match ranges(&core.facts, list) {
         Ok(ranges) => ranges,
         Err(sense) => return Verdict::Check(sense),
     };
-    // An anchored block keeps its storage and reads as zeros.
-    let anchor = task.cdb.u8(1) & 1 != 0;
-    let change = if anchor { Change::Zero { may_deallocate: false } } else { Change::Free };
-    Verdict::Run(Box::new(Spread::new(change, core.durability(false), ranges)))
+    Verdict::Run(Box::new(Spread::new(Change::Free, ranges)))
 }
 
 /// Reads the list, and checks all of it before anything is done.

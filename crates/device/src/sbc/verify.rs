@@ -71,10 +71,11 @@ pub(super) fn write_and_verify(core: &mut Core, task: &TaskInfo) -> Verdict {
     }
 }
 
-fn run(core: &Core, span: Span, len: u64, compare: Compare, write: Option<Durability>) -> Verdict {
+fn run(core: &mut Core, span: Span, len: u64, compare: Compare, write: Option<Durability>) -> Verdict {
     if len == 0 {
         return Verdict::Good;
     }
+    core.errors.verified_bytes = core.errors.verified_bytes.saturating_add(len);
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     Verdict::Run(Box::new(Verify {
         at: span.at,
@@ -201,7 +202,7 @@ impl Job for Verify {
                 self.begin(core, task);
             }
             JobInput::Store { tag, result: Err(failure) } => {
-                let doing = if tag == tag::READ { Doing::Reading } else { Doing::Writing };
+                let doing = if tag == tag::READ { Doing::Verifying } else { Doing::Writing };
                 return JobStep::Done(Verdict::Check(core.failed(failure, doing, Some(self.here()))));
             }
             _ => return super::confused(),

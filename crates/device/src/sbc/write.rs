@@ -16,7 +16,7 @@ use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// WRITE 6, 10, 12, 16 and 32.
 pub(crate) fn write(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let durability = core.durability(super::force_unit_access(&task.cdb));
+    let force_unit_access = super::force_unit_access(&task.cdb);
     let span = match Span::of_transfer(&core.facts, &task.cdb) {
         Ok(span) => span,
         Err(sense) => return Verdict::Check(sense),
@@ -27,9 +27,9 @@ pub(crate) fn write(core: &mut Core, task: &TaskInfo) -> Verdict {
     };
     let part = part_len(core);
     if len <= part {
-        Verdict::Write(Write { at: span.at, len, durability })
+        Verdict::Write(Write { at: span.at, len, force_unit_access })
     } else {
-        Verdict::Run(Box::new(LongWrite { at: span.at, len, part, durability, ..LongWrite::new() }))
+        Verdict::Run(Box::new(LongWrite { at: span.at, len, part, force_unit_access, ..LongWrite::new() }))
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) fn take_blocks(core: &mut Core, task: &TaskInfo, span: Span) -> Resul
 pub(crate) struct Write {
     at: u64,
     len: usize,
-    durability: Durability,
+    force_unit_access: bool,
 }
 
 impl Write {
@@ -69,7 +69,9 @@ impl Write {
                 JobStep::Wait
             }
             JobInput::DataOut { data, .. } if data.len() == self.len => {
-                core.submit(task, 0, OpAction::Write { at: self.at, data, durability: self.durability });
+                // The write cache may have been disabled while the data was on its way.
+                let durability = core.durability(self.force_unit_access);
+                core.submit(task, 0, OpAction::Write { at: self.at, data, durability });
                 if planted::is(Bug::AckBeforeWrite) {
                     return JobStep::Done(Verdict::Good);
                 }
@@ -91,7 +93,7 @@ struct LongWrite {
     at: u64,
     len: usize,
     part: usize,
-    durability: Durability,
+    force_unit_access: bool,
     /// How many bytes were asked of the initiator.
     asked: usize,
     /// How many parts are asked for or being written.
@@ -101,15 +103,7 @@ struct LongWrite {
 
 impl LongWrite {
     const fn new() -> Self {
-        Self {
-            at: 0,
-            len: 0,
-            part: 0,
-            durability: Durability::Cached,
-            asked: 0,
-            under_way: 0,
-            flushing: false,
-        }
+        Self { at: 0, len: 0, part: 0, force_unit_access: false, asked: 0, under_way: 0, flushing: false }
     }
 
     fn ask(&mut self, core: &mut Core, task: &TaskInfo) {
@@ -134,7 +128,7 @@ impl LongWrite {
         if self.under_way > 0 {
             return JobStep::Wait;
         }
-        if self.durability == Durability::Cached {
+        if core.durability(self.force_unit_access) == Durability::Cached {
             return JobStep::Done(Verdict::Good);
         }
         self.flushing = true;

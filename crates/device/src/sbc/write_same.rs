@@ -19,7 +19,6 @@ use crate::verdict::{Job, JobInput, JobStep, Verdict};
 /// The bits that say what to do.
 #[derive(Clone, Copy)]
 struct Flags {
-    anchor: bool,
     unmap: bool,
     /// There is no Data-Out buffer: write zeros.
     no_data: bool,
@@ -38,11 +37,7 @@ fn prepare(facts: &Facts, cdb: &Cdb) -> Result<(Flags, Span), Sense> {
     let at = flags_byte(cdb);
     let byte = cdb.u8(usize::from(at));
     let no_data = byte & 0x01 != 0;
-    let flags = Flags { anchor: byte & 0x10 != 0, unmap: byte & 0x08 != 0, no_data };
-    let anchors = limits::provisioning(facts).is_some_and(|provisioning| provisioning.anchor);
-    if flags.anchor && !(flags.unmap && anchors) {
-        return Err(Sense::invalid_cdb(at, Some(4)));
-    }
+    let flags = Flags { unmap: byte & 0x08 != 0, no_data };
     if flags.unmap && !facts.is_thin() {
         return Err(Sense::invalid_cdb(at, Some(3)));
     }
@@ -79,12 +74,12 @@ fn begin(core: &mut Core, task: &TaskInfo, flags: Flags, span: Span) -> Verdict 
 /// Spreads `block`, or zeros if it is empty.
 fn spread(core: &Core, flags: Flags, span: Span, block: &[u8]) -> Verdict {
     let change = if block.iter().all(|byte| *byte == 0) {
-        Change::Zero { may_deallocate: flags.unmap && !flags.anchor }
+        Change::Zero { may_deallocate: flags.unmap }
     } else {
         Spread::fill_of(core, block, span.len)
     };
     let ranges = VecDeque::from([ByteRange::new(span.at, span.len)]);
-    Verdict::Run(Box::new(Spread::new(change, core.durability(false), ranges)))
+    Verdict::Run(Box::new(Spread::new(change, ranges)))
 }
 
 /// Waits for the block.

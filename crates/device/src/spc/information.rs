@@ -1,10 +1,11 @@
 //! REPORT and SET IDENTIFYING INFORMATION, REPORT and SET TIMESTAMP.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use scsi::sense::Asc;
 
-use super::reservation::answer_saved;
+use super::reservation::not_saved;
 use super::{data, data_or, length_error, whole};
 use crate::identifying::IdentifyingInformation;
 use crate::server::Core;
@@ -24,19 +25,30 @@ pub(super) fn set(_: &mut Core, task: &TaskInfo) -> Verdict {
     }
 }
 
-fn set_list(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
-    let set = match whole(list, task.cdb.u32(6)) {
-        Ok(list) => core.spc.identifying.set(task.cdb.u8(10) >> 1, list),
-        Err(verdict) => return verdict,
-    };
-    match set {
-        Ok(false) => Verdict::Good,
-        Ok(true) => {
-            core.nexuses.attend_all(Asc::DEVICE_IDENTIFIER_CHANGED, Some(task.nexus));
-            Verdict::Save { state: core.spc.to_save(), then: Box::new(answer_saved) }
-        }
-        Err(sense) => Verdict::Check(sense),
+fn set_list(_: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+    match whole(list, task.cdb.u32(6)) {
+        Ok(list) => Verdict::InTurn { list: Vec::from(list), then: set_in_turn },
+        Err(verdict) => verdict,
     }
+}
+
+fn set_in_turn(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+    let mut new = core.spc.identifying.clone();
+    match new.set(task.cdb.u8(10) >> 1, list) {
+        Ok(false) => return Verdict::Good,
+        Ok(true) => {}
+        Err(sense) => return Verdict::Check(sense),
+    }
+    let state = core.spc.to_save_with_information(&new);
+    let then = move |core: &mut Core, task: &TaskInfo, saved: bool| {
+        if !saved {
+            return not_saved();
+        }
+        core.spc.identifying = new;
+        core.nexuses.attend_all(Asc::DEVICE_IDENTIFIER_CHANGED, Some(task.nexus));
+        Verdict::Good
+    };
+    Verdict::Save { state, then: Box::new(then) }
 }
 
 pub(super) fn report_timestamp(core: &mut Core, task: &TaskInfo) -> Verdict {

@@ -1,18 +1,21 @@
 //! MODE SENSE and MODE SELECT.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
+use base::planted::{self, Bug};
 use scsi::mode::{BlockDescriptor, Form, Values};
 use scsi::opcode;
 use scsi::sense::{Asc, Sense};
+use store::contract::OpAction;
 
-use super::reservation::answer_saved;
+use super::reservation::not_saved;
 use super::{data_or, whole};
-use crate::flush::FlushThen;
 use crate::mode::{self, Lists, MediumFacts, SenseRequest};
 use crate::server::Core;
+use crate::settings::Settings;
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
+use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 pub(super) fn sense(core: &mut Core, task: &TaskInfo) -> Verdict {
     let cdb = &task.cdb;
@@ -44,42 +47,74 @@ pub(super) fn select(_: &mut Core, task: &TaskInfo) -> Verdict {
     Verdict::Parameters { len, then: selected }
 }
 
-fn selected(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
-    let list = match whole(list, list_len(task)) {
-        Ok(list) => list,
-        Err(verdict) => return verdict,
-    };
+fn selected(_: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+    match whole(list, list_len(task)) {
+        Ok(list) => Verdict::InTurn { list: Vec::from(list), then: select_in_turn },
+        Err(verdict) => verdict,
+    }
+}
+
+/// Judges the list by the settings in force. Those that it asks for replace them when they are saved, if they are to be, and
+/// when nothing that was acknowledged can be lost any more, if the write cache goes.
+fn select_in_turn(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
     let new = match mode::select(form(task), list, &core.settings, medium_facts(core, task)) {
         Ok(new) => new,
         Err(sense) => return Verdict::Check(sense),
     };
-    let saves = task.cdb.u8(1) & 0x01 != 0 && !list.is_empty();
-    let cache_goes = core.settings.write_cache && !new.write_cache;
+    if core.settings.write_cache && !new.write_cache && !core.is_closing_cache(task.id) {
+        return Verdict::Run(Box::new(CloseCache { list: Vec::from(list) }));
+    }
+    if task.cdb.u8(1) & 0x01 == 0 || list.is_empty() {
+        set(core, task, new);
+        return Verdict::Good;
+    }
+    let state = core.spc.to_save_with_settings(&new);
+    if planted::is(Bug::SettingsUnsaved) {
+        core.settings = new.clone();
+    }
+    let then = move |core: &mut Core, task: &TaskInfo, saved| {
+        if saved {
+            core.spc.saved_settings = Some(new.clone());
+            set(core, task, new);
+            Verdict::Good
+        } else {
+            not_saved()
+        }
+    };
+    Verdict::Save { state, then: Box::new(then) }
+}
+
+fn set(core: &mut Core, task: &TaskInfo, new: Settings) {
     if new != core.settings {
         core.settings = new;
         core.nexuses.attend_all(Asc::MODE_PARAMETERS_CHANGED, Some(task.nexus));
     }
-    if !saves {
-        return end(cache_goes);
-    }
-    let before = core.spc.saved_settings.replace(core.settings.clone());
-    let then = move |core: &mut Core, task: &TaskInfo, saved| match answer_saved(core, task, saved) {
-        Verdict::Good => end(cache_goes),
-        failed => {
-            core.spc.saved_settings = before;
-            failed
-        }
-    };
-    Verdict::Save { state: core.spc.to_save(), then: Box::new(then) }
 }
 
-/// Ends a MODE SELECT whose settings are in force.
-fn end(cache_goes: bool) -> Verdict {
-    if cache_goes {
-        // From now on each write is durable when it is acknowledged; those before become so here.
-        Verdict::Run(Box::new(FlushThen { then: |_, _| Verdict::Good }))
-    } else {
-        Verdict::Good
+/// Makes everything durable that was acknowledged under the write cache, before the setting changes. Writes that are
+/// submitted from its start on are durable when they are acknowledged; those that were under way end first, then comes a
+/// flush. If that fails, the write cache stays.
+struct CloseCache {
+    list: Vec<u8>,
+}
+
+impl Job for CloseCache {
+    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+        match input {
+            JobInput::Start => {
+                core.close_cache(task.id);
+                JobStep::Wait
+            }
+            JobInput::Woken => {
+                core.submit(task, 0, OpAction::Flush);
+                JobStep::Wait
+            }
+            JobInput::Store { result, .. } => JobStep::Done(match core.flushed(result) {
+                Ok(()) => Verdict::InTurn { list: core::mem::take(&mut self.list), then: select_in_turn },
+                Err(sense) => Verdict::Check(sense),
+            }),
+            _ => JobStep::Wait,
+        }
     }
 }
 

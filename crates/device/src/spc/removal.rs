@@ -1,13 +1,15 @@
 //! START STOP UNIT (SBC-4 §5.31) and PREVENT ALLOW MEDIUM REMOVAL (SBC-4 §5.15).
 //!
-//! There is no spindle here that takes time to start, so a stopped unit starts by itself when it is used, and every power
-//! condition is as good as active. What stopping means for data is kept: caches are written.
+//! A disk that is stopped writes its caches and is NOT READY for every nexus until it is started (SBC-4 §4.20.4). One with a
+//! removable medium starts by itself when it is used, as drives of such media do (MMC-6 §6.43) and as initiators expect of
+//! them. Every other power condition is as good as active: there is no spindle here that takes time to start.
 
 use alloc::boxed::Box;
 
 use scsi::cdb::Cdb;
-use scsi::sense::{Asc, Sense};
+use scsi::sense::{Asc, Sense, SenseKey};
 
+use crate::contract::Access;
 use crate::flush::FlushThen;
 use crate::pr::conflict::Conflict;
 use crate::server::Core;
@@ -28,26 +30,37 @@ pub(super) fn start_stop_conflict(cdb: &Cdb) -> Conflict {
     if cdb.u8(4) & (0xf0 | START) == START { Conflict::Never } else { Conflict::Changes }
 }
 
-/// Only allowing goes through reservations of others.
-pub(super) fn prevent_allow_conflict(cdb: &Cdb) -> Conflict {
-    if cdb.u8(4) & 3 == 0 { Conflict::Never } else { Conflict::Changes }
+/// Whether a START STOP UNIT does no more than start the unit.
+pub(super) fn only_starts(cdb: &Cdb) -> bool {
+    cdb.u8(4) & (0xf0 | LOEJ | START) == START
 }
 
-/// Every POWER CONDITION is taken, also those that SBC-4 reserves: there is nothing to be done for any of them, and
-/// initiators walk through all values.
+/// Only allowing goes through reservations of others.
+pub(super) fn prevent_allow_conflict(cdb: &Cdb) -> Conflict {
+    if only_allows(cdb) { Conflict::Never } else { Conflict::Changes }
+}
+
+/// Whether a PREVENT ALLOW MEDIUM REMOVAL allows, which a nexus does for itself alone.
+pub(super) fn only_allows(cdb: &Cdb) -> bool {
+    cdb.u8(4) & 3 == 0
+}
+
+/// Every POWER CONDITION is taken, also those that SBC-4 reserves: all start a stopped unit, there is nothing more to be done
+/// for any of them, and initiators walk through all values.
 pub(super) fn start_stop(core: &mut Core, task: &TaskInfo) -> Verdict {
     let flags = task.cdb.u8(4);
     let condition = flags >> 4;
     if condition != 0 {
+        core.spc.removal.stop(false);
         return if matches!(condition, STANDBY | FORCE_STANDBY) {
-            stopped(core, flags)
+            flushed(core, flags)
         } else {
             Verdict::Good
         };
     }
     match (flags & LOEJ != 0, flags & START != 0) {
-        (false, true) => Verdict::Good,
-        (false, false) => stopped(core, flags),
+        (false, true) => start(core, task),
+        (false, false) => stop(core, flags),
         (true, _) if !core.facts.config.removable => Verdict::Check(Sense::invalid_cdb(4, Some(1))),
         (true, start) => match core.spc.removal.check() {
             Err(sense) => Verdict::Check(sense),
@@ -68,7 +81,26 @@ pub(super) fn prevent_allow(core: &mut Core, task: &TaskInfo) -> Verdict {
     }
 }
 
-fn stopped(core: &Core, flags: u8) -> Verdict {
+/// Starts the unit. A nexus that may only read does not undo what another has done.
+fn start(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let access = core.nexuses.find(task.nexus).map(|state| state.nexus.access);
+    if core.spc.removal.is_stopped() && access != Some(Access::ReadWrite) {
+        return Verdict::Check(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED));
+    }
+    core.spc.removal.stop(false);
+    Verdict::Good
+}
+
+/// Stops the unit: no command that comes from now on uses the medium, and what was acknowledged is made durable.
+fn stop(core: &mut Core, flags: u8) -> Verdict {
+    if !core.facts.config.removable {
+        core.spc.removal.stop(true);
+    }
+    flushed(core, flags)
+}
+
+/// Writes the caches, unless that is not wanted, and answers then.
+fn flushed(core: &Core, flags: u8) -> Verdict {
     if flags & NO_FLUSH != 0 || !core.spc.removal.is_present() {
         Verdict::Good
     } else {

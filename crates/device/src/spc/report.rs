@@ -46,18 +46,21 @@ pub(super) fn target_port_groups(core: &mut Core, task: &TaskInfo) -> Verdict {
     }
 }
 
-pub(super) fn supported_task_management(_: &mut Core, task: &TaskInfo) -> Verdict {
+/// What the nexus that asks can request. There is never an auto contingent allegiance to clear (NACA is refused), so CLEAR
+/// ACA is not offered.
+pub(super) fn supported_task_management(core: &mut Core, task: &TaskInfo) -> Verdict {
+    let newer = core.nexuses.find(task.nexus).is_some_and(|state| state.nexus.newer_functions);
     let functions = TaskManagement {
         abort_task: true,
         abort_task_set: true,
-        clear_aca: true,
+        clear_aca: false,
         clear_task_set: true,
         logical_unit_reset: true,
-        query_task: true,
+        query_task: newer,
         target_reset: true,
-        query_asynchronous_event: true,
-        query_task_set: true,
-        nexus_reset: true,
+        query_asynchronous_event: newer,
+        query_task_set: newer,
+        nexus_reset: newer,
     };
     data(functions.encode(task.cdb.u8(2) & 0x80 != 0), task.cdb.u32(6))
 }
@@ -132,7 +135,13 @@ pub(super) fn log_sense(core: &mut Core, task: &TaskInfo) -> Verdict {
         pointer: cdb.u16(5),
     };
     let statistics = counted(core).since(core.spc.counted_before);
-    let facts = LogFacts { statistics, self_tests: &core.spc.self_tests, storage: storage(core) };
+    let minutes = core.now.since(core.spc.started).as_secs() / 60;
+    let facts = LogFacts {
+        statistics,
+        self_tests: &core.spc.self_tests,
+        storage: storage(core),
+        powered_on_minutes: u32::try_from(minutes).unwrap_or(u32::MAX),
+    };
     data_or(log::sense(request, facts), u32::from(cdb.u16(7)))
 }
 
@@ -167,12 +176,16 @@ fn storage(core: &Core) -> Option<Storage> {
     })
 }
 
-const fn counted(core: &Core) -> Statistics {
+fn counted(core: &Core) -> Statistics {
     let shift = core.facts.block_size().shift();
     Statistics {
         read_commands: core.stats.reads,
         write_commands: core.stats.writes,
         blocks_received: core.stats.write_bytes >> shift,
         blocks_transmitted: core.stats.read_bytes >> shift,
+        read_bytes: core.stats.read_bytes,
+        written_bytes: core.stats.write_bytes,
+        errors: core.errors,
+        idle_ms: u64::try_from(core.idle_time().as_millis()).unwrap_or(u64::MAX),
     }
 }

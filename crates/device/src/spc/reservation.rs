@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
+use base::planted::{self, Bug};
 use scsi::pr::{BasicList, MoveList, ReservationType, service_action_in, service_action_out};
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::Status;
@@ -41,14 +42,20 @@ impl Core {
 /// What is answered while saved reservations could not be read (SPC-5 §5.14.5.4).
 const LOST: Sense = Sense::new(SenseKey::DATA_PROTECT, Asc::PERSISTENT_RESERVATION_INFORMATION_LOST);
 
-pub(super) fn reserve(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let standing = core.spc.standing(task.nexus);
-    Verdict::Status(core.spc.reserve.reserve(task.nexus, standing, &core.spc.pr))
+pub(super) fn reserve(_: &mut Core, _: &TaskInfo) -> Verdict {
+    let then = |core: &mut Core, task: &TaskInfo, _: &[u8]| {
+        let standing = core.spc.standing(task.nexus);
+        Verdict::Status(core.spc.reserve.reserve(task.nexus, standing, &core.spc.pr))
+    };
+    Verdict::InTurn { list: Vec::new(), then }
 }
 
-pub(super) fn release(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let standing = core.spc.standing(task.nexus);
-    Verdict::Status(core.spc.reserve.release(task.nexus, standing, &core.spc.pr))
+pub(super) fn release(_: &mut Core, _: &TaskInfo) -> Verdict {
+    let then = |core: &mut Core, task: &TaskInfo, _: &[u8]| {
+        let standing = core.spc.standing(task.nexus);
+        Verdict::Status(core.spc.reserve.release(task.nexus, standing, &core.spc.pr))
+    };
+    Verdict::InTurn { list: Vec::new(), then }
 }
 
 pub(super) fn persistent_reserve_in(core: &mut Core, task: &TaskInfo) -> Verdict {
@@ -74,11 +81,18 @@ pub(super) fn persistent_reserve_out(_: &mut Core, task: &TaskInfo) -> Verdict {
     if fits { Verdict::Parameters { len, then: persistent_reserve_out_list } } else { length_error() }
 }
 
-fn persistent_reserve_out_list(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
-    let parsed = whole(list, task.cdb.u32(5)).and_then(|list| request(task, list).map_err(Verdict::Check));
-    let request = match parsed {
+fn persistent_reserve_out_list(_: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+    match whole(list, task.cdb.u32(5)) {
+        Ok(list) => Verdict::InTurn { list: Vec::from(list), then: persistent_reserve_out_in_turn },
+        Err(verdict) => verdict,
+    }
+}
+
+/// Decides on a copy of the registrations, which takes the place of those in force when it is stored.
+fn persistent_reserve_out_in_turn(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+    let request = match request(task, list) {
         Ok(request) => request,
-        Err(verdict) => return verdict,
+        Err(sense) => return Verdict::Check(sense),
     };
     let Some(from) = core.nexuses.find(task.nexus).map(|state| NexusName::of(&state.nexus)) else {
         return Verdict::Status(Status::RESERVATION_CONFLICT);
@@ -87,29 +101,34 @@ fn persistent_reserve_out_list(core: &mut Core, task: &TaskInfo, list: &[u8]) ->
     let initiator_ports: Vec<Rc<[u8]>> =
         core.nexuses.iter().map(|state| Rc::clone(&state.nexus.initiator_port)).collect();
     let world = World { target_ports: &target_ports, initiator_ports: &initiator_ports };
-    match core.spc.pr.out(&from, request, world) {
-        Ok(change) => changed(core, change),
-        Err(Refusal::Conflict) => Verdict::Status(Status::RESERVATION_CONFLICT),
-        Err(Refusal::Check(sense)) => Verdict::Check(sense),
+    let mut new = core.spc.pr.clone();
+    let change = match new.out(&from, request, world) {
+        Ok(change) => change,
+        Err(Refusal::Conflict) => return Verdict::Status(Status::RESERVATION_CONFLICT),
+        Err(Refusal::Check(sense)) => return Verdict::Check(sense),
+    };
+    if !change.save {
+        return changed(core, new, &change);
     }
+    let state = core.spc.to_save_with(&new);
+    if planted::is(Bug::ReserveUnsaved) {
+        core.spc.pr = new.clone();
+        core.refresh_standings();
+    }
+    let then = move |core: &mut Core, _: &TaskInfo, saved| {
+        if saved { changed(core, new, &change) } else { not_saved() }
+    };
+    Verdict::Save { state, then: Box::new(then) }
 }
 
-/// Carries out what a change asks of the rest of the unit, and answers when it is done. State is saved first: that is
-/// not undone when the command is aborted on its way.
-fn changed(core: &mut Core, change: Change) -> Verdict {
+/// Puts changed registrations in force and carries out what the change asks of the rest of the unit.
+fn changed(core: &mut Core, new: PersistentReservations, change: &Change) -> Verdict {
+    core.spc.pr = new;
     core.refresh_standings();
     for (nexus, asc) in &change.attentions {
         core.nexuses.attend_ports(&nexus.initiator_port, nexus.target_port, *asc);
     }
-    let Change { abort, save, .. } = change;
-    if !save {
-        return abort_tasks(core, &abort);
-    }
-    let then = move |core: &mut Core, task: &TaskInfo, saved| match answer_saved(core, task, saved) {
-        Verdict::Good => abort_tasks(core, &abort),
-        failed => failed,
-    };
-    Verdict::Save { state: core.spc.to_save(), then: Box::new(then) }
+    abort_tasks(core, &change.abort)
 }
 
 /// Aborts the tasks of preempted nexuses, lifts their prevention of medium removal, and then answers.
@@ -126,13 +145,9 @@ fn abort_tasks(core: &mut Core, victims: &[NexusName]) -> Verdict {
     Verdict::AbortOthers { nexuses, then: Box::new(Verdict::Good) }
 }
 
-/// Answers a command that had something saved. If that failed, the initiator must not rely on it.
-pub(super) fn answer_saved(_: &mut Core, _: &TaskInfo, saved: bool) -> Verdict {
-    if saved {
-        Verdict::Good
-    } else {
-        Verdict::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
-    }
+/// Answers a command whose change could not be saved: nothing has changed.
+pub(super) const fn not_saved() -> Verdict {
+    Verdict::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
 }
 
 fn action(task: &TaskInfo) -> u16 {

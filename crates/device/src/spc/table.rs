@@ -7,7 +7,7 @@ use scsi::pr::{service_action_in as pr_in, service_action_out as pr_out};
 use super::{buffer, diagnostic, identity, information, mode, removal, report as reports, reservation};
 use crate::pr::conflict::Conflict;
 use crate::server::Facts;
-use crate::table::{Attention, Medium, Row, always};
+use crate::table::{Attention, Medium, ReadOnlyNexus, Row, always};
 
 /// A row with what most of these commands have in common: they need no medium.
 const ROW: Row = Row {
@@ -18,15 +18,18 @@ const ROW: Row = Row {
     conflict: Conflict::Never,
     attention: Attention::Reported,
     medium: Medium::Untouched,
+    read_only: ReadOnlyNexus::Refused,
     timeout_s: 10,
     handler: identity::inquiry,
     enabled: always,
 };
 
 /// A command that reservations and attentions let pass.
-const PASSED: Row = Row { attention: Attention::Passed, ..ROW };
+const PASSED: Row = Row { attention: Attention::Passed, ..REPORTS };
+/// A command that reservations let pass and that changes nothing.
+const REPORTS: Row = Row { read_only: ReadOnlyNexus::Admitted, ..ROW };
 /// A command that looks.
-const LOOKS: Row = Row { conflict: Conflict::Looks, ..ROW };
+const LOOKS: Row = Row { conflict: Conflict::Looks, ..REPORTS };
 /// A command that changes.
 const CHANGES: Row = Row { conflict: Conflict::Changes, ..ROW };
 
@@ -43,7 +46,7 @@ const fn persistent_in(action: u16, name: &'static str, usage: &'static [u8; 10]
         usage,
         conflict: Conflict::Persistent,
         handler: reservation::persistent_reserve_in,
-        ..ROW
+        ..REPORTS
     }
 }
 
@@ -119,7 +122,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "LOG SENSE",
         usage: &[0x4d, 0, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0xff, 0],
         handler: reports::log_sense,
-        ..ROW
+        ..REPORTS
     },
     Row {
         opcode: op::LOG_SELECT,
@@ -169,6 +172,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "START STOP UNIT",
         usage: &[0x1b, 0x01, 0, 0x0f, 0xf7, 0],
         conflict: Conflict::ByCdb(removal::start_stop_conflict),
+        read_only: ReadOnlyNexus::ByCdb(removal::only_starts),
         timeout_s: 60,
         handler: removal::start_stop,
         ..ROW
@@ -178,6 +182,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "PREVENT ALLOW MEDIUM REMOVAL",
         usage: &[0x1e, 0, 0, 0, 0x03, 0],
         conflict: Conflict::ByCdb(removal::prevent_allow_conflict),
+        read_only: ReadOnlyNexus::ByCdb(removal::only_allows),
         handler: removal::prevent_allow,
         enabled: is_removable,
         ..ROW
@@ -203,16 +208,18 @@ pub(crate) const ROWS: &[Row] = &[
         name: "RELEASE(6)",
         usage: &[0x17, 0, 0, 0, 0, 0],
         conflict: Conflict::Own,
+        // It gives up what this nexus holds, which is nothing.
         handler: reservation::release,
-        ..ROW
+        ..REPORTS
     },
     Row {
         opcode: op::RELEASE_10,
         name: "RELEASE(10)",
         usage: &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         conflict: Conflict::Own,
+        // It gives up what this nexus holds, which is nothing.
         handler: reservation::release,
-        ..ROW
+        ..REPORTS
     },
     persistent_in(pr_in::READ_KEYS, "PERSISTENT RESERVE IN, READ KEYS", &in_usage(0)),
     persistent_in(pr_in::READ_RESERVATION, "PERSISTENT RESERVE IN, READ RESERVATION", &in_usage(1)),
@@ -241,7 +248,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "REPORT IDENTIFYING INFORMATION",
         usage: &[0xa3, 0x05, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xfe, 0],
         handler: information::report,
-        ..ROW
+        ..REPORTS
     },
     Row {
         opcode: op::MAINTENANCE_IN,
@@ -249,7 +256,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "REPORT TARGET PORT GROUPS",
         usage: &[0xa3, 0xea, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: reports::target_port_groups,
-        ..ROW
+        ..REPORTS
     },
     Row {
         opcode: op::MAINTENANCE_IN,
@@ -273,7 +280,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "REPORT TIMESTAMP",
         usage: &[0xa3, 0x0f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: information::report_timestamp,
-        ..ROW
+        ..REPORTS
     },
     Row {
         opcode: op::MAINTENANCE_OUT,

@@ -1,6 +1,7 @@
 //! The commands as an initiator meets them, through a whole logical unit. Where libiscsi's suite asks for a behaviour, the
 //! test says so.
 
+mod access;
 mod identity;
 mod media;
 mod modes;
@@ -8,6 +9,7 @@ mod persistent;
 mod reports;
 mod reserve;
 mod robustness;
+mod saving;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -7,11 +7,12 @@ use base::planted::{self, Bug};
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
+use store::contract::Fault;
 
-use super::LogicalUnit;
-use crate::attention;
+use super::{LogicalUnit, Managing};
 use crate::contract::{
-    DataOutFault, Event, NexusId, PeerAnswer, PeerCaller, PeerFault, PeerRequest, PeerResult, SenseBytes,
+    Access, DataOutFault, Event, NexusId, PeerAnswer, PeerCaller, PeerFault, PeerRequest, PeerResult,
+    SenseBytes,
 };
 use crate::medium::{Ended, Granted};
 use crate::peer;
@@ -21,6 +22,7 @@ use crate::table::{Attention, Handler, Medium, Row};
 use crate::task::{Origin, PeerTask, TaskId, TaskInfo};
 use crate::task_set::{Answer, Refused, Task, Work};
 use crate::verdict::{Job, JobInput, JobStep, MAX_PARAMETER_LIST, Verdict};
+use crate::{absent, attention, fault};
 
 impl LogicalUnit {
     /// Takes a task in and starts it if the task set allows.
@@ -57,12 +59,62 @@ impl LogicalUnit {
                 }
             } else if let Some(id) = self.core.next_woken() {
                 self.step(id, JobInput::Woken);
+            } else if let Some(id) = self.core.saves.next_turn() {
+                self.take_turn(id);
             } else if let Some((nexus, job)) = self.core.copies.take_spawned() {
                 self.begin_background(nexus, job);
             } else if let Some(id) = self.tasks.wake() {
                 self.start(id);
-            } else if !self.finish_managing() {
-                return;
+            } else if !self.finish_managing() && !self.core.flush_for_the_last_time(self.tasks.len()) {
+                break;
+            }
+        }
+        self.core.note_idle(self.tasks.len() == 0);
+        if self.io_deadline.is_none() && self.core.medium.is_awaited() {
+            self.io_deadline = self.core.facts.config.io_timeout.map(|limit| self.core.now.after(limit));
+        }
+    }
+
+    /// Ends what has waited for the medium for too long.
+    pub(super) fn expire_operations(&mut self) {
+        self.io_deadline = None;
+        let Some(limit) = self.core.facts.config.io_timeout else { return };
+        for id in self.core.expire_operations(limit) {
+            let forgotten = self.core.medium.forget_waiting(id);
+            if let Some(task) = self.tasks.find_mut(id) {
+                task.info.ops.set(task.info.ops.get().saturating_sub(forgotten));
+            }
+            self.apply(id, Verdict::Check(fault::TIMED_OUT));
+        }
+        self.io_deadline = self.core.medium.next_expiry(limit);
+    }
+
+    /// Answers tasks of nexuses that do not see the unit any more.
+    pub(super) fn withdraw_tasks(&mut self, chosen: impl Fn(&TaskInfo) -> bool) {
+        for id in self.tasks.every(chosen) {
+            let Some(task) = self.tasks.find_mut(id) else { continue };
+            if task.info.calls.get() > 0 || matches!(task.work, Work::Saving(_)) {
+                // Other units are at work for it, or its state is half way to where it is kept.
+                self.abort(id, Answer::NoUnit);
+                continue;
+            }
+            self.core.medium.forget_waiting(id);
+            self.core.medium.abandon(id);
+            self.core.task_ended(id);
+            if let Some(task) = self.tasks.remove(id) {
+                self.core.stats.aborts += u64::from(task.aborted.is_none());
+                self.report(&task.info, task.aborted.unwrap_or(Answer::NoUnit));
+            }
+        }
+    }
+
+    /// Answers task management functions, whatever they wait for.
+    pub(super) fn answer_functions(&mut self, chosen: impl Fn(&Managing) -> bool) {
+        for managing in core::mem::take(&mut self.managing) {
+            if chosen(&managing) {
+                self.core.emit(Event::Managed { key: managing.key, outcome: managing.outcome });
+            } else {
+                self.managing.push_back(managing);
             }
         }
     }
@@ -95,7 +147,7 @@ impl LogicalUnit {
                 Verdict::AbortOthers { nexuses, then } => self.abort_others(id, &nexuses, then),
                 Verdict::AbortTask { task, then } => {
                     self.abort(task, Answer::TaskAborted);
-                    self.go_on_after_aborts(id, then)
+                    self.go_on_after_aborts(id, &[task], then)
                 }
                 verdict => {
                     let LogicalUnit { core, tasks, .. } = self;
@@ -114,15 +166,15 @@ impl LogicalUnit {
     }
 
     fn operation_ended(&mut self, ended: Ended) {
-        let Ended { owner, tag, result } = ended;
+        let Ended { owner, tag, flushes, result } = ended;
         if owner == TaskId::BACKGROUND {
             return self.core.sanitizer_ended(result);
         }
-        let Some(task) = self.tasks.find_mut(owner) else { return self.core.discard(result) };
+        let Some(task) = self.tasks.find_mut(owner) else { return self.core.discard(flushes, result) };
         task.info.ops.set(task.info.ops.get().saturating_sub(1));
         match task.work {
             Work::Draining | Work::Ending(_) | Work::Saving(_) => {
-                self.core.discard(result);
+                self.core.discard(flushes, result);
                 self.resume_idle(owner);
             }
             _ => self.step(owner, JobInput::Store { tag, result }),
@@ -190,7 +242,7 @@ impl LogicalUnit {
     /// Ends a task with a status.
     fn finish(&mut self, id: TaskId, status: Status, sense: Option<Sense>) -> Option<Verdict> {
         let task = self.tasks.remove(id)?;
-        self.core.medium.unlock(id);
+        self.core.task_ended(id);
         match status {
             Status::CHECK_CONDITION => self.core.stats.check_conditions += 1,
             Status::RESERVATION_CONFLICT => self.core.stats.reservation_conflicts += 1,
@@ -225,19 +277,35 @@ impl LogicalUnit {
         if task.aborted.is_none() || !task.info.is_idle() || matches!(task.work, Work::Saving(_)) {
             return;
         }
-        self.core.medium.unlock(id);
+        self.core.task_ended(id);
         let Some(task) = self.tasks.remove(id) else { return };
-        match (task.aborted, task.info.key()) {
-            (Some(Answer::TaskAborted), _) | (_, None) => {
-                self.core.answer(&task.info, Status::TASK_ABORTED, None);
+        self.report(&task.info, task.aborted.unwrap_or(Answer::Nothing));
+    }
+
+    /// Reports a task that was aborted.
+    fn report(&mut self, task: &TaskInfo, answer: Answer) {
+        match (answer, task.key()) {
+            (Answer::NoUnit, _) => {
+                self.core.stats.check_conditions += 1;
+                self.core.answer(task, Status::CHECK_CONDITION, Some(&absent::NOT_SUPPORTED));
             }
-            (Some(Answer::Aborted), Some(key)) => self.core.emit(Event::Aborted { key }),
-            _ => {}
+            (Answer::TaskAborted, _) | (_, None) => self.core.answer(task, Status::TASK_ABORTED, None),
+            (Answer::Aborted, Some(key)) => self.core.emit(Event::Aborted { key }),
+            (Answer::Nothing, Some(_)) => {}
         }
     }
 
     fn abort_others(&mut self, id: TaskId, nexuses: &[NexusId], then: Box<Verdict>) -> Option<Verdict> {
-        let requester = self.tasks.find_mut(id)?.info.nexus;
+        self.abort_victims(id, nexuses);
+        // A write that its own host aborted, or whose session is lost, can reach the medium late as well: a host that
+        // fences another must not be told that it is out before.
+        let aborted = self.tasks.every(|task| task.id != id);
+        self.go_on_after_aborts(id, &aborted, then)
+    }
+
+    /// Aborts every task of `nexuses` but one, which is in the set.
+    fn abort_victims(&mut self, id: TaskId, nexuses: &[NexusId]) {
+        let Some(requester) = self.tasks.find_mut(id).map(|task| task.info.nexus) else { return };
         for other in self.tasks.select(|task| nexuses.contains(&task.nexus) && task.id != id) {
             let Some(owner) = self.tasks.find_mut(other).map(|task| task.info.nexus) else { continue };
             let answer = self.core.answer_to_abort(owner == requester);
@@ -246,13 +314,12 @@ impl LogicalUnit {
                 self.core.nexuses.attend(owner, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
             }
         }
-        self.go_on_after_aborts(id, then)
     }
 
-    /// Lets a task go on when everything aborted so far is gone.
-    fn go_on_after_aborts(&mut self, id: TaskId, then: Box<Verdict>) -> Option<Verdict> {
-        let mark = self.tasks.abort_mark();
-        self.tasks.find_mut(id)?.work = Work::AbortingOthers(mark, then);
+    /// Lets a task go on when those that it aborted are gone.
+    fn go_on_after_aborts(&mut self, id: TaskId, aborted: &[TaskId], then: Box<Verdict>) -> Option<Verdict> {
+        let wait = self.tasks.wait_for(aborted);
+        self.tasks.find_mut(id)?.work = Work::AbortingOthers(wait, then);
         self.waiting_for_aborts.push(id);
         None
     }
@@ -268,9 +335,8 @@ impl LogicalUnit {
     /// Answers task management functions, and goes on with tasks, that waited for aborted tasks to be gone. Returns
     /// whether there was one.
     fn finish_managing(&mut self) -> bool {
-        if let Some(managing) = self.managing.front()
-            && self.tasks.is_past(managing.mark)
-            && let Some(managing) = self.managing.pop_front()
+        if let Some(at) = self.managing.iter().position(|managing| self.tasks.is_over(managing.wait))
+            && let Some(managing) = self.managing.remove(at)
         {
             self.core.emit(Event::Managed { key: managing.key, outcome: managing.outcome });
             return true;
@@ -281,12 +347,12 @@ impl LogicalUnit {
                 self.waiting_for_aborts.swap_remove(at);
                 return true;
             };
-            let Work::AbortingOthers(mark, _) = &task.work else {
+            let Work::AbortingOthers(wait, _) = &task.work else {
                 self.waiting_for_aborts.swap_remove(at);
                 return true;
             };
-            let mark = *mark;
-            if self.tasks.is_past(mark)
+            let wait = *wait;
+            if self.tasks.is_over(wait)
                 && let Some(task) = self.tasks.find_mut(id)
                 && let Work::AbortingOthers(_, then) = core::mem::replace(&mut task.work, Work::Dormant)
             {
@@ -298,15 +364,40 @@ impl LogicalUnit {
         false
     }
 
-    /// Goes on with a task whose state was stored, or not.
+    /// Goes on with a task that waited for its turn to change what is stored. A reservation that was made meanwhile stops it.
+    fn take_turn(&mut self, id: TaskId) {
+        if id == TaskId::BACKGROUND {
+            return self.core.record_sanitizing();
+        }
+        let Some(task) = self.tasks.find_mut(id).filter(|task| task.aborted.is_none()) else { return };
+        if !matches!(task.work, Work::InTurn(..)) {
+            return;
+        }
+        if let Work::InTurn(list, then) = core::mem::replace(&mut task.work, Work::Dormant) {
+            let row = self.core.table.find(&self.core.facts, &task.info.cdb).ok();
+            let conflict = row.and_then(|row| self.core.reservation_stops(&task.info, row));
+            let verdict = conflict.unwrap_or_else(|| then(&mut self.core, &task.info, &list));
+            self.apply(id, verdict);
+        }
+    }
+
+    /// Goes on with a task whose state was stored, or not. A change that is stored has all of its effects, the aborts of other
+    /// tasks among them, even if its task was aborted meanwhile.
     pub(super) fn stored(&mut self, ticket: u64, ok: bool) {
-        let Some(id) = self.core.take_ticket(ticket) else { return };
+        let Some(id) = self.core.saves.end(ticket) else { return };
         if id == TaskId::BACKGROUND {
             return self.core.sanitizer_recorded(ok);
         }
         let Some(task) = self.tasks.find_mut(id) else { return };
         if let Work::Saving(then) = core::mem::replace(&mut task.work, Work::Draining) {
+            let is_aborted = task.aborted.is_some();
             let verdict = then(&mut self.core, &task.info, ok);
+            if let Verdict::AbortOthers { nexuses, .. } = &verdict
+                && is_aborted
+                && !planted::is(Bug::SpareVictims)
+            {
+                self.abort_victims(id, nexuses);
+            }
             self.apply(id, verdict);
         }
     }
@@ -315,9 +406,9 @@ impl LogicalUnit {
 impl Core {
     /// Finds the handler of a command, or the verdict that keeps it from being executed.
     fn admit(&mut self, task: &TaskInfo) -> Result<Handler, Verdict> {
-        if self.nexuses.find(task.nexus).is_none() {
+        let Some(access) = self.nexuses.find(task.nexus).map(|state| state.nexus.access) else {
             return Err(Verdict::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE)));
-        }
+        };
         let found = self.table.find(&self.facts, &task.cdb);
         let passed = matches!(found, Ok(Row { attention: Attention::Passed, .. })) || task.key().is_none();
         // SAM-5 §5.3.3: resets are reported before a reservation conflict, everything else after it.
@@ -329,7 +420,7 @@ impl Core {
             return Err(verdict);
         }
         let row = found.map_err(Verdict::Check)?;
-        self.check_request(task, row)?;
+        self.check_request(task, row, access)?;
         Ok(row.handler)
     }
 
@@ -344,7 +435,7 @@ impl Core {
         Some(Verdict::Check(next))
     }
 
-    fn check_request(&self, task: &TaskInfo, row: &Row) -> Result<(), Verdict> {
+    fn check_request(&self, task: &TaskInfo, row: &Row, access: Access) -> Result<(), Verdict> {
         if task.data_in_len > 0 && task.data_out_len > 0 {
             let sense = Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
             return Err(Verdict::Check(sense));
@@ -355,8 +446,14 @@ impl Core {
         if let Some(sense) = self.sanitizer.obstacle(row.opcode) {
             return Err(Verdict::Check(self.sanitizer.progress(self.facts.profile.len).unwrap_or(sense)));
         }
+        if access == Access::ReadOnly && !row.read_only.admits(&task.cdb) {
+            return Err(Verdict::Check(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)));
+        }
         if row.medium == Medium::Untouched {
             return Ok(());
+        }
+        if self.medium.is_clogged() {
+            return Err(Verdict::Status(Status::BUSY));
         }
         let obstacle = self.not_ready().or_else(|| match row.medium {
             Medium::Written => self.write_protection(task.nexus),
@@ -381,6 +478,14 @@ impl Core {
             Verdict::Run(job) => {
                 task.work = Work::Job(job);
                 self.step(task, JobInput::Start)
+            }
+            Verdict::InTurn { list, then } => {
+                if self.saves.is_idle() {
+                    return Some(then(self, &task.info, &list));
+                }
+                task.work = Work::InTurn(list, then);
+                self.saves.wait(task.info.id);
+                None
             }
             Verdict::Save { state, then } => {
                 task.work = Work::Saving(then);
@@ -470,7 +575,14 @@ impl Core {
         good.map(|()| PeerAnswer::Data(peer.data_in.take())).map_err(refused)
     }
 
-    fn discard(&self, result: Result<store::contract::Outcome, store::contract::Failure>) {
+    /// Throws away what came of an operation whose owner does not care any more. A flush that failed is remembered all the
+    /// same: the medium reports it once.
+    fn discard(&mut self, flushes: bool, result: Result<store::contract::Outcome, store::contract::Failure>) {
+        if flushes
+            && result.as_ref().is_err_and(|failure| !matches!(failure.fault, Fault::Busy | Fault::Refused))
+        {
+            self.lost_a_flush();
+        }
         if let Ok(store::contract::Outcome::Data(data) | store::contract::Outcome::Done(data)) = result {
             self.recycle(data);
         }

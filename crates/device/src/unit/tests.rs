@@ -2,3 +2,6 @@ mod attentions;
 mod manage;
 mod order;
 mod peers;
+mod removal;
+mod task_sets;
+mod time_limit;

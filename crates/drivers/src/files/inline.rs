@@ -65,10 +65,9 @@ pub(super) enum Elsewhere {
 
 impl Habits {
     pub(super) fn of(file: &File, direct: bool) -> Self {
-        let kind = rustix::fs::fstatfs(file).map_or(0, |facts| u64::try_from(facts.f_type).unwrap_or(0));
         Self {
             direct,
-            in_memory: IN_MEMORY.contains(&kind),
+            in_memory: is_in_memory(file),
             reads_without_wait: AtomicBool::new(true),
             writes_without_wait: AtomicU8::new(UNKNOWN),
             rest_until: AtomicU64::new(0),
@@ -84,6 +83,13 @@ impl Habits {
         let until = self.rest_until.load(Ordering::Relaxed);
         until != 0 && until > clock.now().0
     }
+}
+
+/// Returns whether the data of a regular file are in memory and nowhere else. The node of a block device may lie in such a
+/// file system, as all of `/dev` does; what is written to it does not.
+fn is_in_memory(file: &File) -> bool {
+    let kind = rustix::fs::fstatfs(file).map_or(0, |facts| u64::try_from(facts.f_type).unwrap_or(0));
+    IN_MEMORY.contains(&kind) && file.metadata().is_ok_and(|facts| facts.is_file())
 }
 
 impl Elsewhere {
@@ -196,5 +202,19 @@ fn write(work: &mut Work) -> Attempt {
             Attempt::Again => {}
             over => return over,
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "all of this is test code, where a panic is the verdict")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_whose_node_is_in_memory_is_not() {
+        let node = File::open("/dev/null").unwrap();
+        let kind = u64::try_from(rustix::fs::fstatfs(&node).unwrap().f_type).unwrap();
+        assert!(IN_MEMORY.contains(&kind), "/dev is of another kind here: {kind:#x}");
+        assert!(!is_in_memory(&node));
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use base::buffer::{Buf, DataList};
+use base::planted::{self, Bug};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 use smallvec::SmallVec;
@@ -157,7 +158,7 @@ pub(crate) fn run_to_end(mut op: FileOp, mut done: usize) -> FileDone {
 }
 
 fn transfer_blocking(op: &mut FileOp, done: usize) -> Result<usize, Errno> {
-    if !matches!(op.kind, FileOpKind::Write { stable: true, .. }) {
+    if !matches!(op.kind, FileOpKind::Write { stable: true, .. }) || planted::is(Bug::FilesDropDsync) {
         return transfer(op, done, ReadWriteFlags::empty());
     }
     match transfer(op, done, ReadWriteFlags::DSYNC) {
@@ -173,6 +174,7 @@ fn transfer_blocking(op: &mut FileOp, done: usize) -> Result<usize, Errno> {
 fn change(op: &FileOp) -> Result<(), Errno> {
     let file = op.file.file();
     match &op.kind {
+        FileOpKind::Sync { .. } if planted::is(Bug::FilesSkipFdatasync) => Ok(()),
         FileOpKind::Sync { data_only: true } => rustix::fs::fdatasync(file),
         FileOpKind::Sync { data_only: false } => rustix::fs::fsync(file),
         FileOpKind::Fallocate { mode, at, len } => rustix::fs::fallocate(file, mode.flags(), *at, *len),

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use base::buffer::Buf;
 use base::ether::{FrameBatch, Mac};
 use base::machine::Loan;
+use base::planted::{self, Bug};
 use base::transmit::Transmit;
 use io_uring::{opcode, squeue, types};
 
@@ -148,7 +149,8 @@ impl Message {
             FileOpKind::Write { at, data, stable } => {
                 self.pieces.extend(rest(data, done).iter().map(|slice| readable(slice)));
                 let at = offset(*at, done);
-                let flags = if *stable { libc::RWF_DSYNC } else { 0 };
+                let stable = *stable && !planted::is(Bug::FilesDropDsync);
+                let flags = if stable { libc::RWF_DSYNC } else { 0 };
                 if let [only] = self.pieces.as_slice() {
                     let len = u32::try_from(only.iov_len).unwrap_or(u32::MAX);
                     return opcode::Write::new(file, only.iov_base.cast(), len)
@@ -161,6 +163,7 @@ impl Message {
                     .rw_flags(flags)
                     .build()
             }
+            FileOpKind::Sync { .. } if planted::is(Bug::FilesSkipFdatasync) => opcode::Nop::new().build(),
             FileOpKind::Sync { data_only } => {
                 let flags = if *data_only { types::FsyncFlags::DATASYNC } else { types::FsyncFlags::empty() };
                 opcode::Fsync::new(file).flags(flags).build()

@@ -10,7 +10,7 @@ use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 
 use super::provided::{GROUP, ProvidedBuffers};
-use super::silent;
+use super::silent::{self, Trial};
 use crate::files::Errno;
 
 /// Entries of the submission queue. A drain that starts more submits in between.
@@ -63,7 +63,20 @@ pub(super) struct Ring {
 }
 
 impl Ring {
+    /// Makes a ring, and finds out whether it can send silently.
     pub(super) fn new() -> Result<Self, String> {
+        let mut ring = Self::open()?;
+        if ring.ring.params().is_feature_skip_cqe_on_success() {
+            match silent::try_out(&mut ring) {
+                Trial::Works => ring.sends_silently = true,
+                Trial::Differs => {}
+                Trial::Unclear => ring = Self::open()?,
+            }
+        }
+        Ok(ring)
+    }
+
+    fn open() -> Result<Self, String> {
         let ring = build().map_err(|why| format!("io_uring_setup: {why}"))?;
         let features = ring.params();
         if !(features.is_feature_ext_arg() && features.is_feature_nodrop() && features.is_feature_fast_poll())
@@ -93,22 +106,26 @@ impl Ring {
         }
         let buffers = ProvidedBuffers::register(&ring)
             .map_err(|why| format!("the kernel has no buffer rings: {why}"))?;
-        let mut ring = Self {
+        Ok(Self {
             ring,
             buffers: Some(buffers),
             waiting: VecDeque::new(),
             in_flight: 0,
             enters: 0,
             sends_silently: false,
-        };
-        ring.sends_silently = ring.ring.params().is_feature_skip_cqe_on_success() && silent::works(&mut ring);
-        Ok(ring)
+        })
     }
 
     /// Makes `bell` readable whenever something completes. The ring's own descriptor would not do: completions that
     /// are prepared only when we ask for them do not show there.
     pub(super) fn ring_bell(&self, bell: &OwnedFd) -> io::Result<()> {
         self.ring.submitter().register_eventfd(bell.as_raw_fd())
+    }
+
+    /// Returns the number of the ring's descriptor.
+    #[cfg(test)]
+    pub(super) fn number(&self) -> std::os::fd::RawFd {
+        self.ring.as_raw_fd()
     }
 
     pub(super) fn buffers(&mut self) -> Option<&mut ProvidedBuffers> {

@@ -360,6 +360,9 @@ pub enum Lost {
     /// What we sent used its keys up before they could be changed: nothing that was sealed with them was acknowledged.
     #[error("its keys are used up")]
     KeysExhausted,
+    /// We gave it up: commands got no answer.
+    #[error("the target did not answer commands in time")]
+    Unanswered,
     /// The target broke a rule.
     #[error("the target broke a rule: {0}")]
     Misbehaved(Why),

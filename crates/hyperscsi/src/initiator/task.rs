@@ -113,6 +113,11 @@ impl Task {
         Some(true)
     }
 
+    /// Returns how many requests for data came without a gap.
+    pub(super) const fn requests_for_data(&self) -> u32 {
+        self.ready.0
+    }
+
     /// Forgets everything that happened to it on the wire.
     pub(super) fn start_over(&mut self, pool: &base::buffer::Pool) {
         self.inn.clear(pool);

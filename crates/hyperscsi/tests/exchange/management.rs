@@ -178,3 +178,26 @@ fn a_function_with_too_little_protection_is_refused() {
     world.rest(SECOND);
     world.is_clean();
 }
+
+#[test]
+fn a_session_that_is_given_up_is_built_anew_and_only_what_may_run_again_does() {
+    let mut world = World::new(1, lossy(0, Duration::from_micros(300)), None);
+    world.join(world.plan_of(1));
+    world.up();
+    let again = world.submit(0, Request { replay: true, ..Request::new(0, cdb(LINGER, 0, 0)) });
+    let lost = linger(&mut world, 0, 0);
+    world.rest(SECOND);
+    let before = world.initiators[0].session.progress(again);
+    world.rest(SECOND);
+    assert!(before.is_some());
+    assert_eq!(world.initiators[0].session.progress(again), before, "it gets no answer");
+    let now = world.now;
+    world.initiators[0].session.log_in_anew(now);
+    assert_eq!(world.end(0, lost).end, End::Lost);
+    let up = world.run(60 * SECOND, |world| world.initiators[0].session.is_up());
+    assert!(up, "it is not built anew");
+    world.rest(SECOND);
+    let stats = world.initiators[0].session.stats();
+    assert_eq!((stats.logins, stats.replays), (2, 1));
+    assert_eq!(world.server.tasks.len(), 1, "the target ended those of the old session");
+}

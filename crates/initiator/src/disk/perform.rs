@@ -419,10 +419,11 @@ pub fn fault_of(error: &DiskError, block_size: BlockSize) -> Failure {
             | CommandError::Down(_)
             | CommandError::Lost(_)
             | CommandError::OtherDevice(_)
+            | CommandError::Silence
             | CommandError::Stopped => Fault::Gone,
             CommandError::ReservationConflict => Fault::Reserved,
             CommandError::Busy => Fault::Busy,
-            CommandError::Aborted => Fault::Aborted,
+            CommandError::Aborted | CommandError::Cleared(_) => Fault::Aborted,
             CommandError::TargetFailure | CommandError::Nonsense(_) | CommandError::Status(_) => {
                 Fault::Hardware
             }

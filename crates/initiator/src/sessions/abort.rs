@@ -7,6 +7,9 @@ use iscsi::initiator::contract::Refusal;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 
+use scsi::lun::Lun;
+
+use super::overdue::Asked;
 use super::{Event, Seat, SessionId, Sessions};
 use crate::care::Pending;
 use crate::carrier::Task;
@@ -17,7 +20,7 @@ enum Found {
     /// The session works on it.
     Carried(Task),
     /// It waits here.
-    Here(Pending),
+    Here(Box<Pending>),
     /// It has ended, or never was.
     Gone,
 }
@@ -36,8 +39,8 @@ impl Sessions {
         let result = match seat.give_up(command) {
             Found::Carried(task) => match seat.session.manage(now, TmfFunction::ABORT_TASK, 0, Some(task)) {
                 Ok(manage) => {
-                    seat.manages.insert(manage, token);
-                    return;
+                    let function = TmfFunction::ABORT_TASK;
+                    return seat.asked(now, manage, Asked::new(now, token, function, Lun(0)));
                 }
                 Err(Refusal::NoTask) => Some(TmfResult::NO_TASK),
                 Err(_) => None,
@@ -63,7 +66,8 @@ impl Seat {
         }
         let later = self.delayed.iter().find(|(_, pending)| pending.token == command).map(|(key, _)| *key);
         let here = later.and_then(|key| self.delayed.remove(&key));
-        here.or_else(|| take_from(&mut self.waiting, command)).map_or(Found::Gone, Found::Here)
+        let here = here.or_else(|| take_from(&mut self.waiting, command));
+        here.map_or(Found::Gone, |pending| Found::Here(Box::new(pending)))
     }
 }
 

@@ -8,8 +8,10 @@ use base::time::Instant;
 use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::{Down, Event as Asked, Lost};
 use hyperscsi::login::{Done, Job};
+use iscsi::initiator::contract::{End, Ending};
 use iscsi::pdu::tmf_response::TmfResult;
 use rustix::rand::{GetRandomFlags, getrandom};
+use scsi::status::Status;
 
 use super::{Errand, Event, News, SessionId, Sessions, Up, index};
 use crate::carrier::{self, Ether, Manage, Task};
@@ -153,17 +155,18 @@ impl Sessions {
             Asked::Done { task, outcome } => {
                 let Some(seat) = self.seats.get_mut(&id) else { return };
                 let task = Task::HyperScsi(task);
-                let outcome = carrier::outcome(outcome, seat.expected(task));
+                let mut outcome = carrier::outcome(outcome, seat.expected(task));
+                if outcome.end == End::Aborted && !seat.wants_ended(task) {
+                    // What another initiator ended: iSCSI has a status for it.
+                    outcome.end = End::Status(Ending { status: Status::TASK_ABORTED.0, ..Ending::default() });
+                }
                 return seat.done(now, id, task, outcome, &mut self.events);
             }
             Asked::Managed { id: manage, result } => {
-                let manage = Manage::HyperScsi(manage);
-                if let Some(token) = self.seat(id).and_then(|seat| seat.manages.remove(&manage)) {
-                    // The answers have one number in both protocols.
-                    let result = result.map(|result| TmfResult(result.0));
-                    self.events.push_back(Event::Managed { session: id, token, result });
-                }
-                return;
+                let Some(seat) = self.seats.get_mut(&id) else { return };
+                // The answers have one number in both protocols.
+                let result = result.map(|result| TmfResult(result.0));
+                return seat.managed(now, id, Manage::HyperScsi(manage), result, &mut self.events);
             }
             Asked::Up(up) => {
                 if let Some(seat) = self.seats.get_mut(&id) {

@@ -24,7 +24,16 @@ pub(super) struct Ward {
     identity: Identity,
     /// Since when it is asked which device it is.
     asked: Option<Instant>,
+    /// Whether the device changed since it was asked, so that the answer may be the old one's.
+    stale: bool,
     other: Option<OtherDevice>,
+}
+
+impl Ward {
+    /// Returns whether it is asked at present which device it is.
+    pub(super) const fn is_asked(&self) -> bool {
+        self.asked.is_some()
+    }
 }
 
 impl Sessions {
@@ -33,7 +42,7 @@ impl Sessions {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         if seat.down.is_none() && !seat.wards.contains_key(&lun) {
             seat.session.guard(lun.0);
-            seat.wards.insert(lun, Ward { identity, asked: None, other: None });
+            seat.wards.insert(lun, Ward { identity, asked: None, stale: false, other: None });
             seat.ask_who_is_there(now, id, &mut self.events);
         }
     }
@@ -45,11 +54,24 @@ impl Seat {
         let mut questions = Vec::new();
         for (lun, ward) in &mut self.wards {
             if ward.other.is_none() {
-                ward.asked = Some(now);
+                (ward.asked, ward.stale) = (Some(now), false);
                 questions.push(ward.identity.question_again(*lun));
             }
         }
         for question in questions {
+            self.start(now, id, Pending::probe(question), events);
+        }
+    }
+
+    /// Asks a guarded unit which device it is, since its device changed in a session that goes on. Until it has answered,
+    /// nothing else is sent to it.
+    pub(super) fn ask_again(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<Event>) {
+        let Some(ward) = self.wards.get_mut(&lun) else { return };
+        ward.stale = ward.asked.is_some();
+        if !ward.stale && ward.other.is_none() {
+            ward.asked = Some(now);
+            let question = ward.identity.question_again(lun);
+            self.session.guard(lun.0);
             self.start(now, id, Pending::probe(question), events);
         }
     }
@@ -67,6 +89,7 @@ impl Seat {
         let Some(ward) = self.wards.get_mut(&lun) else { return };
         let other = match result {
             Ok(reply) => match ward.identity.is_same(reply.bytes()) {
+                Ok(()) if core::mem::take(&mut ward.stale) => return self.ask_later(now, probe),
                 Ok(()) => {
                     ward.asked = None;
                     return self.session.vouch(now, lun.0);

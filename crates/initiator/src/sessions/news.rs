@@ -106,6 +106,13 @@ pub enum News {
         /// What.
         asc: Asc,
     },
+    /// Commands for a LUN got no answer in time, and this is done about it.
+    Unanswered {
+        /// Which LUN.
+        lun: Lun,
+        /// What is done.
+        step: Step,
+    },
     /// Behind a LUN that is guarded there is another device than before. Commands for it fail from now on.
     OtherDevice {
         /// Which LUN.
@@ -123,6 +130,17 @@ pub enum News {
     TextFailed,
     /// The target sent us elsewhere, and the session follows.
     Redirected(TargetAddress),
+}
+
+/// What is done about commands that get no answer; each step follows if the one before got none either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// ABORT TASK for each.
+    AbortTask,
+    /// LOGICAL UNIT RESET, which ends the commands of all initiators there.
+    LogicalUnitReset,
+    /// The session is given up and logged in anew.
+    LogIn,
 }
 
 /// A session that is up.

@@ -66,7 +66,12 @@ impl StreamMachine for Sessions {
         seats
             .filter_map(|seat| {
                 let delayed = seat.delayed.first_key_value().map(|((at, _), _)| *at);
-                seat.session.poll_timeout().into_iter().chain(delayed).min()
+                seat.session
+                    .poll_timeout()
+                    .into_iter()
+                    .chain(delayed)
+                    .chain(seat.overdue.poll_timeout())
+                    .min()
             })
             .min()
     }
@@ -76,6 +81,7 @@ impl StreamMachine for Sessions {
             if seat.session.poll_timeout().is_some_and(|at| at <= now) {
                 seat.session.handle_timeout(now);
             }
+            seat.look_for_overdue(now, *id, &mut self.events);
             seat.advance(now, *id, &mut self.events);
         }
     }

@@ -45,6 +45,8 @@ pub struct Options {
     pub patience: Option<Duration>,
     /// How long connecting and logging in may take.
     pub connect_timeout: Option<Duration>,
+    /// How long a command may go without an answer before it is ended; zero for any time.
+    pub command_timeout: Option<Duration>,
     /// HyperSCSI: the longest frames.
     pub mtu: Option<u16>,
     /// HyperSCSI: how what was lost is sent again.
@@ -118,7 +120,7 @@ impl std::fmt::Debug for OptionKey {
 }
 
 /// Every key that the query can hold.
-pub static KEYS: [OptionKey; 27] = [
+pub static KEYS: [OptionKey; 28] = [
     iscsi("header_digest", DIGESTS, "HeaderDigest", |options, value| {
         options.keys.header_digest = digest(value)?;
         Some(())
@@ -196,6 +198,15 @@ pub static KEYS: [OptionKey; 27] = [
         options.connect_timeout = Some(Duration::from_secs(number(value, 1, SECONDS_MAX)?.into()));
         Some(())
     }),
+    both(
+        "command_timeout",
+        "0 to 86400 seconds",
+        "how long a command may go unanswered; 0: for ever",
+        |options, value| {
+            options.command_timeout = Some(Duration::from_secs(number(value, 0, SECONDS_MAX)?.into()));
+            Some(())
+        },
+    ),
     iscsi("immediate_data", "yes or no", "ImmediateData", |options, value| {
         options.keys.immediate_data = flag(value)?;
         Some(())
@@ -278,6 +289,7 @@ impl Default for Options {
             chap: None,
             patience: None,
             connect_timeout: None,
+            command_timeout: None,
             mtu: None,
             retransmission: Repair::Selective,
             paths: Vec::new(),

@@ -7,6 +7,7 @@
     reason = "all of this is test code, where a panic is the verdict"
 )]
 
+mod reset;
 mod target;
 
 #[path = "../../examples/poll_loop.rs"]
@@ -247,6 +248,20 @@ fn connections_come_and_go_while_commands_go_on() {
     let stats = session.stats().wait().unwrap();
     assert_eq!((stats.connections_lost, stats.sessions_rebuilt), (0, 0), "{stats:?}");
     session.log_out().wait().unwrap();
+}
+
+#[test]
+fn a_target_that_lives_answers_a_ping() {
+    let disk = disk(3);
+    let session = disk.session();
+    let (before, began) = (session.ping().wait().unwrap(), Instant::now());
+    // Nothing else is under way, and the target says nothing by itself for so long.
+    while session.ping().wait().unwrap() < before + 3 {
+        assert!(began.elapsed() < HANG, "nothing comes");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    session.log_out().wait().unwrap();
+    assert!(session.ping().wait().is_err(), "a session that has ended is pinged");
 }
 
 #[test]

@@ -92,6 +92,11 @@ impl<'a> ChapKeys<'a> {
         true
     }
 
+    /// Returns the name under which the peer wants to prove itself, as it wrote it.
+    pub const fn name(&self) -> Option<&'a [u8]> {
+        self.name
+    }
+
     /// Returns whether there are none.
     pub const fn is_empty(&self) -> bool {
         matches!(self, Self { algorithms: None, id: None, challenge: None, name: None, response: None })

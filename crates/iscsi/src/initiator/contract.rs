@@ -478,6 +478,9 @@ pub enum ConnectionDown {
     /// The target announced that it drops it.
     #[error("the target dropped it")]
     Dropped,
+    /// We gave it up: commands got no answer.
+    #[error("the target did not answer commands in time")]
+    Unanswered,
     /// It ended together with its session.
     #[error("its session ended")]
     SessionEnded,

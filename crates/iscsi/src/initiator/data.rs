@@ -68,10 +68,11 @@ impl Session {
             }
         };
         let landing = match incoming {
-            Incoming::Data(key) if bhs.data_len() > 0 => self
-                .tasks
-                .get_mut(key)
-                .map_or(Landing::Discard, |task| task.inn.land(&self.pool, pdu.buffer_offset)),
+            Incoming::Data(key) if bhs.data_len() > 0 => {
+                self.tasks.get_mut(key).map_or(Landing::Discard, |task| {
+                    task.inn.land(&self.pool, pdu.buffer_offset, bhs.data_len())
+                })
+            }
             _ => Landing::Discard,
         };
         if let Some(link) = self.link_mut(slot) {
@@ -244,6 +245,7 @@ impl Session {
         }
         let known = task.numbers.next;
         task.numbers.take(pdu.r2t_sn.0)?;
+        task.numbers.r2ts = task.numbers.r2ts.saturating_add(1);
         task.out.asked = task.out.asked.max(end);
         task.out.bursts.push(Burst {
             r2t_sn: pdu.r2t_sn.0,
@@ -299,9 +301,17 @@ impl Session {
             if task.request.data_in_len == 0 {
                 task.numbers.missing.clear();
             } else {
+                // ExpDataSN counts the Data-In PDUs (§11.4.8), and the R2Ts of a bidirectional command share their numbers.
+                // RFC 3720 had it count both: where all bytes are here, nothing of the sum is missing.
+                let shares = task.data_out_len > 0;
+                let is_whole = task.ending.as_ref().is_some_and(|ending| task.check_end(ending).is_ok());
+                let r2ts = if shares { task.numbers.r2ts } else { 0 };
+                let end = pdu.exp_data_sn.0.saturating_add(r2ts);
                 let known = task.numbers.next;
-                task.numbers.expect_up_to(pdu.exp_data_sn.0)?;
-                self.ask_for_data(now, slot, key, known..pdu.exp_data_sn.0);
+                if !(shares && is_whole) {
+                    task.numbers.expect_up_to(end)?;
+                }
+                self.ask_for_data(now, slot, key, known..end);
             }
         }
         self.conclude(key)

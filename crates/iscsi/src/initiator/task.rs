@@ -1,8 +1,10 @@
 //! A SCSI task as the initiator sees it: where it stands, what data came, what data was asked for.
 
 use alloc::vec::Vec;
+use core::mem;
 
 use base::buffer::{Buf, Bytes, Pool};
+use base::planted::{self, Bug};
 use base::time::Instant;
 use smallvec::SmallVec;
 
@@ -132,6 +134,8 @@ pub(super) struct Numbers {
     pub(super) next: u32,
     /// Runs below `next` that did not come: first, and one behind the last.
     pub(super) missing: SmallVec<[(u32, u32); 1]>,
+    /// How many of those that came are of R2Ts.
+    pub(super) r2ts: u32,
 }
 
 /// How a number stands to those that came.
@@ -250,8 +254,16 @@ impl Inbound {
         if self.spans.len() >= MAX_SPANS { Err(Why::DataInScattered) } else { Ok(()) }
     }
 
-    /// Says where a piece that was judged good goes.
-    pub(super) fn land(&mut self, pool: &Pool, offset: u32) -> Landing {
+    /// Says where a piece goes whose header was judged good.
+    ///
+    /// The digest of a piece is known only when its last byte was written, so no piece is written over bytes that
+    /// count: a piece of which every byte is here is read and discarded, and of any other the bytes that are here stop
+    /// to count until the digest proves right.
+    pub(super) fn land(&mut self, pool: &Pool, offset: u32, len: u32) -> Landing {
+        let end = offset.saturating_add(len);
+        if self.buf.is_some() && self.has(offset, end) && !planted::is(Bug::LandOverCounted) {
+            return Landing::Discard;
+        }
         let mut buf = match self.buf.take() {
             Some(buf) => buf,
             None => {
@@ -268,7 +280,31 @@ impl Inbound {
             buf.append_zeros(to_usize(self.len).saturating_sub(buf.len()));
             self.placed = true;
         }
+        if !planted::is(Bug::LandOverCounted) {
+            self.forget(offset, end);
+        }
         Landing::Place { buf, at: to_usize(offset) }
+    }
+
+    /// Returns whether every byte of a range counts.
+    fn has(&self, from: u32, to: u32) -> bool {
+        to <= self.received || self.spans.iter().any(|(start, end)| *start <= from && to <= *end)
+    }
+
+    /// Stops to count the bytes of a range.
+    fn forget(&mut self, from: u32, to: u32) {
+        if from < self.received {
+            if to < self.received {
+                self.spans.push((to, self.received));
+            }
+            self.received = from;
+        }
+        if self.spans.iter().any(|(start, end)| from < *end && *start < to) {
+            let spans = mem::take(&mut self.spans);
+            let around = |(start, end): (u32, u32)| [(start, end.min(from)), (start.max(to), end)];
+            self.spans.extend(spans.into_iter().flat_map(around).filter(|(start, end)| start < end));
+        }
+        self.spans.sort_unstable();
     }
 
     /// Takes the buffer back; a piece that is not whole and good is as if it never came.
@@ -283,8 +319,11 @@ impl Inbound {
         }
     }
 
-    /// Takes the buffer back with a piece that is good.
+    /// Takes the buffer back with a piece that is good. A piece that was discarded is here already.
     pub(super) fn took(&mut self, pool: &Pool, landing: Landing, offset: u32, len: u32) {
+        if matches!(landing, Landing::Discard | Landing::Lent { .. }) {
+            return;
+        }
         let end = offset.saturating_add(len);
         if offset <= self.received {
             self.received = self.received.max(end);
@@ -313,6 +352,12 @@ impl Inbound {
         self.spans = merged;
     }
 
+    /// Returns how many bytes came, those behind gaps included.
+    pub(super) fn landed(&self) -> u64 {
+        let behind = self.spans.iter().map(|(from, to)| u64::from(to.saturating_sub(*from)));
+        behind.fold(u64::from(self.received), u64::saturating_add)
+    }
+
     /// Returns what came, without gaps.
     pub(super) fn finish(&mut self) -> Option<Bytes> {
         let mut buf = self.buf.take()?;
@@ -331,7 +376,7 @@ impl Inbound {
 
     /// Returns whether its buffer was lost with the connection that was receiving into it.
     pub(super) const fn lost_buffer(&self) -> bool {
-        self.buf.is_none() && self.received > 0
+        self.buf.is_none() && (self.received > 0 || !self.spans.is_empty())
     }
 }
 
@@ -373,13 +418,13 @@ mod tests {
 
     fn land(inn: &mut Inbound, pool: &Pool, offset: u32, data: &[u8]) {
         let len = to_u32(data.len());
-        let mut landing = inn.land(pool, offset);
+        let mut landing = inn.land(pool, offset, len);
         match &mut landing {
             Landing::Append(buf) => {
                 buf.append(data);
             }
             Landing::Place { buf, at } => buf.filled_mut()[*at..*at + data.len()].copy_from_slice(data),
-            _ => panic!("it must land"),
+            _ => assert!(inn.has(offset, offset + len), "it must land"),
         }
         inn.took(pool, landing, offset, len);
     }
@@ -407,7 +452,7 @@ mod tests {
         let pool = Pool::new(1 << 20);
         let mut inn = Inbound::new(8);
         land(&mut inn, &pool, 0, b"ab");
-        let mut landing = inn.land(&pool, 2);
+        let mut landing = inn.land(&pool, 2, 2);
         if let Landing::Append(buf) = &mut landing {
             buf.append(b"XX");
         }
@@ -415,6 +460,59 @@ mod tests {
         land(&mut inn, &pool, 4, b"ef");
         land(&mut inn, &pool, 2, b"cd");
         assert_eq!(inn.finish().as_deref(), Some(&b"abcdef"[..]));
+    }
+
+    /// Begins to receive a piece and writes bytes that will prove damaged.
+    fn hurt(inn: &mut Inbound, pool: &Pool, offset: u32, len: u32) {
+        let mut landing = inn.land(pool, offset, len);
+        match &mut landing {
+            Landing::Append(buf) => {
+                buf.append(&alloc::vec![b'X'; to_usize(len)]);
+            }
+            Landing::Place { buf, at } => buf.filled_mut()[*at..*at + to_usize(len)].fill(b'X'),
+            _ => {}
+        }
+        inn.restore(pool, landing);
+    }
+
+    #[test]
+    fn damaged_bytes_never_count_wherever_they_stood() {
+        let want: Vec<u8> = (0..40).map(|at| b'a' + at % 26).collect();
+        for seed in 0..2000 {
+            let mut rng = base::rng::Rng::from_seed(seed);
+            let pool = Pool::new(1 << 20);
+            let mut inn = Inbound::new(40);
+            while inn.received < 40 {
+                let from = u32::try_from(rng.below(40)).unwrap();
+                let len = 1 + u32::try_from(rng.below(u64::from(40 - from))).unwrap().min(12);
+                let len = len.min(40 - from);
+                let had = inn.has(from, from + len);
+                if rng.below(3) == 0 {
+                    hurt(&mut inn, &pool, from, len);
+                    assert_eq!(
+                        inn.has(from, from + len),
+                        had,
+                        "seed {seed}: whole it stays, in part it goes"
+                    );
+                } else {
+                    land(&mut inn, &pool, from, &want[to_usize(from)..to_usize(from + len)]);
+                    assert!(inn.has(from, from + len), "seed {seed}");
+                }
+            }
+            assert_eq!(inn.finish().as_deref(), Some(&want[..]), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_piece_that_is_discarded_does_not_count_for_a_buffer_that_is_gone() {
+        let pool = Pool::new(1 << 20);
+        let mut inn = Inbound::new(8);
+        land(&mut inn, &pool, 0, b"abcd");
+        let landing = inn.land(&pool, 0, 4);
+        assert!(matches!(landing, Landing::Discard));
+        inn.clear(&pool);
+        inn.took(&pool, landing, 0, 4);
+        assert_eq!(inn.received, 0);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod hostile;
 mod leave;
 mod lost;
 mod pair;
+mod progress;
 mod raw;
 mod recovery;
 mod together;

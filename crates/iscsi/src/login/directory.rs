@@ -90,6 +90,8 @@ pub enum Found {
     Unavailable,
     /// A target with no room for more.
     OutOfResources,
+    /// It is here and has as many sessions as it may: a newcomer takes the place of one that is silent, or gets none.
+    Full(TargetAccess),
 }
 
 /// How an initiator may log in to a target.

@@ -44,11 +44,12 @@ pub struct TargetLogin {
     outgoing: Spreader,
     /// Whether we would leave the stage, once what is outgoing is sent.
     ready: bool,
-    /// Who the initiator says it is, as soon as that is a name.
-    named: Option<IscsiName>,
+    claims: Claims,
     identity: Option<Identity>,
     auth: Auth,
     over: bool,
+    /// Whether initiator names are taken that are not of the form of the standard.
+    lenient: bool,
 }
 
 /// What every request of a login must repeat (RFC 7143 §11.12.5–8).
@@ -83,6 +84,24 @@ impl<T: Into<Why>> From<T> for Failure {
     }
 }
 
+/// What an initiator said of itself and of what it wants, for people: nothing of it is proven.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// Who it says it is, as soon as that is a name.
+    pub initiator: Option<IscsiName>,
+    /// The target that it asked for, whatever it wrote.
+    pub target: Option<String>,
+    /// The name under which it wanted to prove itself, whatever it wrote.
+    pub user: Option<String>,
+}
+
+/// The most that is kept of a word of a peer: the longest legal name.
+const MAX_READABLE: usize = crate::name::MAX_NAME;
+
+fn readable(word: &[u8]) -> String {
+    String::from_utf8_lossy(word.get(..MAX_READABLE).unwrap_or(word)).into_owned()
+}
+
 /// One text of the initiator, by what its keys are for.
 #[derive(Default)]
 struct Sorted<'a> {
@@ -110,11 +129,17 @@ impl TargetLogin {
             incoming: Collector::new(),
             outgoing: Spreader::default(),
             ready: false,
-            named: None,
+            claims: Claims::default(),
             identity: None,
             auth: Auth::Open,
             over: false,
+            lenient: false,
         }
+    }
+
+    /// Takes initiator names that are not of the form of RFC 7143 §4.2.7, as [`IscsiName::parse_leniently`] does.
+    pub const fn take_lenient_names(&mut self) {
+        self.lenient = true;
     }
 
     /// Returns how many bytes of text it holds that goes on in other PDUs.
@@ -122,9 +147,9 @@ impl TargetLogin {
         self.incoming.held() + self.outgoing.held()
     }
 
-    /// Returns who the initiator says it is, if it said so. Whether that is true is another question.
-    pub const fn named(&self) -> Option<&IscsiName> {
-        self.named.as_ref()
+    /// Returns what the initiator said of itself so far. Whether that is true is another question.
+    pub const fn claims(&self) -> &Claims {
+        &self.claims
     }
 
     /// Returns when the login must be complete; the owner closes the connection then.
@@ -257,9 +282,11 @@ impl TargetLogin {
     ) -> Result<bool, Failure> {
         let sorted = self.sort(text, out)?;
         if self.identity.is_none() {
-            self.named = sorted.initiator_name.and_then(|name| IscsiName::parse(name).ok());
+            let parse_name = if self.lenient { IscsiName::parse_leniently } else { IscsiName::parse };
+            self.claims.initiator = sorted.initiator_name.and_then(|name| parse_name(name).ok());
+            self.claims.target = sorted.target_name.map(readable);
             let fixed = self.fixed.ok_or(Why::AfterTheEnd)?;
-            let identity = Identity::establish(&sorted, fixed, &self.via, directory, out)?;
+            let identity = Identity::establish(&sorted, (fixed, parse_name), &self.via, directory, out)?;
             self.identity = Some(identity);
         }
         let Some(identity) = &mut self.identity else { return Err(Why::AfterTheEnd.into()) };
@@ -288,7 +315,9 @@ impl TargetLogin {
                 }
                 return Err(Why::IdentityTooLate(key));
             }
-            self.gate.admit(key, self.stage)?;
+            // Several initiators that have nothing to prove say so in the operational stage (see `operate`).
+            let says_none = key == Key::AuthMethod && self.stage == Stage::OPERATIONAL;
+            self.gate.admit(key, if says_none { Stage::SECURITY } else { self.stage })?;
             match key {
                 Key::InitiatorName => sorted.initiator_name = Some(pair.value),
                 Key::InitiatorAlias => sorted.initiator_alias = Some(pair.value),
@@ -330,6 +359,9 @@ impl TargetLogin {
                 }
             }
             (Auth::Chap(chap), None) => {
+                if let Some(name) = sorted.chap.name() {
+                    self.claims.user = Some(readable(name));
+                }
                 let secret_of = |user: &str| directory.chap_secret(identity.realm, &identity.initiator, user);
                 let user = chap.handle(&sorted.chap, &secret_of, policy.own.as_ref(), out)?;
                 if user.is_some() {
@@ -345,6 +377,14 @@ impl TargetLogin {
     /// The LoginOperationalNegotiation stage.
     fn operate(&mut self, sorted: &Sorted<'_>, transit: bool, out: &mut TextOut) -> Result<bool, Why> {
         let Some(identity) = &mut self.identity else { return Err(Why::AuthenticationSkipped) };
+        if let Some(offer) = sorted.auth_method {
+            // It says no more than that no proof will come, which is harmless where none is demanded.
+            let only_none = list(offer).all(|method| method == b"None");
+            if !only_none || !identity.auth.allows_none {
+                return Err(BadNegotiation::KeyInWrongStage(Key::AuthMethod).into());
+            }
+            out.put(Key::AuthMethod.name(), "None");
+        }
         if matches!(self.auth, Auth::Open) {
             self.auth = Auth::Done(identity.auth.without_proof()?);
         }

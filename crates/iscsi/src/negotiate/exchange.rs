@@ -241,6 +241,7 @@ impl Exchange {
         };
         Some(Want::Number(match key {
             Key::ErrorRecoveryLevel if self.setting == Setting::Discovery => 0,
+            Key::MaxConnections if self.setting == Setting::Discovery => 1,
             //= rfc7143#section-13.14
             //# FirstBurstLength MUST NOT exceed MaxBurstLength.
             Key::FirstBurstLength => {
@@ -306,10 +307,10 @@ impl Exchange {
         negotiated && here
     }
 
-    /// Returns whether an offer of `key` is answered `Irrelevant`. FirstBurstLength without unsolicited data could be
-    /// too (§13.14), but some initiators read that answer as the number zero.
+    /// Returns whether an offer of `key` is answered `Irrelevant`. FirstBurstLength without unsolicited data (§13.14) and
+    /// MaxConnections in a discovery session (§13.2) could be too, but some initiators take only a number for an answer.
     fn is_irrelevant(&self, key: Key) -> bool {
-        self.setting == Setting::Discovery && key.spec().irrelevant_in_discovery
+        self.setting == Setting::Discovery && key.spec().irrelevant_in_discovery && key != Key::MaxConnections
     }
 
     /// Returns whether any data may come unasked, as far as is settled.

@@ -1,6 +1,6 @@
 //! Which keys may be sent, by whom, when, and how often (RFC 7143 §6.3, §13).
 
-use crate::keys::{Key, Role, Stages, Usage};
+use crate::keys::{Key, Kind, Role, Stages, Usage};
 use crate::login::Stage;
 
 /// A rule of negotiation that a peer broke.
@@ -82,8 +82,10 @@ impl Gate {
         if !in_stage {
             return Err(BadNegotiation::KeyInWrongStage(key));
         }
-        // A connection that joins a session repeats its type; that is checked, not negotiated.
-        if spec.usage == Usage::LeadingOnly && !self.leading && key != Key::SessionType {
+        // A connection that joins a session repeats its type; that is checked, not negotiated. Markers are answered alike
+        // wherever they are offered (§13.25).
+        let is_obsolete = matches!(spec.kind, Kind::Obsolete { .. });
+        if spec.usage == Usage::LeadingOnly && !self.leading && key != Key::SessionType && !is_obsolete {
             return Err(BadNegotiation::KeyOfLeadingConnection(key));
         }
         // A target with several addresses sends this key for each (RFC 7143 §13.8).

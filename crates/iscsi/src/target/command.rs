@@ -6,13 +6,14 @@ use base::machine::{Action, ConnId};
 use base::time::Instant;
 
 use super::arena::Key;
-use super::connection::Output;
+use super::connection::{Output, index};
 use super::contract::{Command, Down, Event, Finish, MAX_SENSE, SessionId, TaskRef};
 use super::data_in::DataIn;
 use super::dispatch::Cx;
 use super::engine::Engine;
 use super::run::Run;
 use super::session::{Ready, Request, Session};
+use super::stall::Pace;
 use super::states::{ConnectionEvent, SessionEvent};
 use super::task::{DataOut, Ending, Holder, Task};
 use super::why::Why;
@@ -104,6 +105,7 @@ impl Engine {
         if let Some(old) = self.sessions.get(session).and_then(|state| state.find(&self.tasks, command.itt)) {
             self.retire(old);
         }
+        let brought = self.brought(cx.conn);
         let Some(state) = self.sessions.get_mut(session) else { return Err(Why::Bug) };
         let keeps = state.parameters.error_recovery_level > 0;
         let broken = check_unsolicited(state, command, bhs.data_len()).err();
@@ -113,6 +115,7 @@ impl Engine {
         if command.write && (bhs.data_len() > 0 || !command.is_final) {
             let mut run = Run::new(Ttt::NONE, 0, unsolicited_len(state, command, bhs.data_len()));
             run.sent = true;
+            run.pace = Some(Pace::new(cx.now, brought));
             run.took(DataSn(0), 0, bhs.data_len(), state.parameters.data_pdu_in_order);
             run.data_sn = DataSn(0);
             if let Landing::Append(buf) = immediate_data {
@@ -141,6 +144,12 @@ impl Engine {
             listed: false,
             next: None,
         });
+        if !keeps && let Some(connection) = self.conns.get_mut(index(cx.conn)).and_then(Option::as_deref_mut)
+        {
+            // It is as good a sign that data gets through as Data-Out is.
+            connection.data_out_bytes += u64::from(bhs.data_len());
+            connection.commanded = true;
+        }
         state.enter(&mut self.tasks, key);
         state.immediate += u32::from(command.immediate);
         state.traffic.commands += 1;

@@ -3,11 +3,13 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use base::buffer::Bytes;
 use base::machine::{Arrival, ConnId};
 use base::time::Instant;
 
+use super::admission::source;
 use super::arena::Key;
 use super::contract::ConnectionView;
 use super::retain::Unacked;
@@ -47,6 +49,10 @@ pub(crate) struct Connection {
     /// The next command number while there is no session.
     pub(crate) login_cmd_sn: CmdSn,
     pub(crate) session: Option<Key>,
+    /// The session that its login is to join.
+    pub(crate) joins: Option<Key>,
+    /// The address under which it counts while it has not logged in.
+    pub(crate) logs_in_from: Option<IpAddr>,
     pub(crate) cid: u16,
     pub(crate) parameters: ConnectionParameters,
     /// The number of the next status.
@@ -79,10 +85,18 @@ pub(crate) struct Connection {
     /// How much Data-Out came, and how much had when it was last seen to owe some.
     pub(crate) data_out_bytes: u64,
     pub(crate) data_mark: Option<u64>,
+    /// At level 0: since when none came.
+    pub(crate) data_since: Option<Instant>,
+    /// Whether a task failed because its data did not come, and none came since.
+    pub(crate) let_down: bool,
+    /// Whether a command came since.
+    pub(crate) commanded: bool,
     /// For how many looks at it none came.
     pub(crate) data_quiet: u32,
     /// The ping that it has not answered.
     pub(crate) ping: Option<Ttt>,
+    /// Whether it had the time to answer, and is kept only because its session is idle.
+    pub(crate) silent: bool,
     pub(crate) text: TargetText,
 }
 
@@ -185,6 +199,8 @@ impl Connection {
             login: Some(Box::new(TargetLogin::new(now, arrival))),
             login_cmd_sn: CmdSn(0),
             session: None,
+            joins: None,
+            logs_in_from: Some(source(arrival.peer)),
             cid: 0,
             parameters: ConnectionParameters::default(),
             stat_sn: StatSn(1),
@@ -205,8 +221,12 @@ impl Connection {
             progress: 0,
             data_out_bytes: 0,
             data_mark: None,
+            data_since: None,
+            let_down: false,
+            commanded: false,
             data_quiet: 0,
             ping: None,
+            silent: false,
             text: TargetText::new(),
         }
     }

@@ -10,6 +10,7 @@ use base::machine::PortalId;
 use base::time::Duration;
 
 use crate::login::directory::TargetId;
+use crate::login::target::Claims;
 use crate::name::{IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{ConnectionParameters, SessionParameters};
 use crate::pdu::ahs::Cdb;
@@ -214,8 +215,8 @@ pub enum AsyncEvent<'a> {
 pub struct Refusal {
     /// Where it came from.
     pub peer: SocketAddr,
-    /// Who the initiator says it is, if it came to that.
-    pub initiator: Option<IscsiName>,
+    /// What the initiator said of itself, as far as it came.
+    pub claims: Claims,
     /// Why.
     pub why: Refused,
 }

@@ -23,6 +23,9 @@ impl Engine {
         session: Key,
         (request, data): (&TextRequest, Option<Bytes>),
     ) -> Result<(), Why> {
+        if let Some(state) = self.sessions.get_mut(session) {
+            state.asked_at = cx.now;
+        }
         let reply = self.converse(cx, conn, session, (request, data.as_deref().unwrap_or_default()));
         self.recycle(data);
         let reply = reply?;

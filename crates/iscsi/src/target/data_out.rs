@@ -6,21 +6,22 @@
 
 use base::buffer::Buf;
 use base::machine::ConnId;
-use base::time::Instant;
+use base::planted::{self, Bug};
 
 use super::arena::Key;
 use super::budget::LOOKS;
-use super::connection::{Incoming, Output, index};
+use super::connection::{Incoming, Output};
 use super::contract::{Event, TaskRef};
 use super::engine::Engine;
 use super::run::{Close, Fate, Run};
+use super::stall::Pace;
 use super::task::{Ending, Fetch, Freed};
-use super::timer::{Owner, Timer};
 use super::why::Why;
 use crate::pdu::data_out::DataOut;
 use crate::pdu::r2t::R2t;
 use crate::pdu::{Bhs, Message, TargetSn, Ttt};
 use crate::receive::{Landing, Segment};
+use crate::recovery::Condition;
 use crate::serial::DataSn;
 
 /// The longest run that one R2T asks for, whatever MaxBurstLength allows: the largest buffer that is pooled.
@@ -49,6 +50,8 @@ impl Engine {
             asked: offset,
             awaits_unsolicited: false,
             reserved: None,
+            revoked: None,
+            overdraft: 0,
             parts: smallvec::SmallVec::new(),
         };
         let here = state.out.unsolicited_end();
@@ -81,16 +84,22 @@ impl Engine {
                 let Some(state) = self.sessions.get_mut(session) else { return false };
                 // First come, first served, within a session.
                 let is_first = state.waiting.front().is_none_or(|first| *first == key);
-                if need > 0 && !(is_first && self.asked.take(self.now, &mut state.asked, need)) {
+                // A session that did not send what it was asked for gets nothing more before it does.
+                let may = state.revoked == 0;
+                let passes = may && is_first && state.passed_over.is_none_or(|until| until <= self.now);
+                if need > 0 && !(passes && self.asked.take(self.now, &mut state.asked, need)) {
                     if !core::mem::replace(&mut task.out.waits, true) {
                         state.waiting.push_back(key);
                     }
-                    self.asked.wait(self.now, session, &mut state.asked);
+                    if may {
+                        self.asked.wait(self.now, session, &mut state.asked);
+                    }
                     return true;
                 }
                 fetch.reserved = Some(need);
             }
-            if fetch.asked < fetch.end && !self.ask(session, key, at) {
+            // Nothing more is asked for while what was asked for has no memory.
+            if fetch.asked < fetch.end && (fetch.revoked.is_some() || !self.ask(session, key, at)) {
                 return false;
             }
             at += 1;
@@ -136,7 +145,9 @@ impl Engine {
     fn hand_up(&mut self, key: Key, at: usize) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let fetch = task.out.fetches.remove(at);
-        let mut freed = Freed { asked: fetch.reserved.unwrap_or(0), unasked: 0 };
+        let revoked = u32::from(fetch.revoked.is_some());
+        let asked = fetch.reserved.unwrap_or(0);
+        let mut freed = Freed { asked, unasked: 0, revoked, overdraft: fetch.overdraft };
         if task.out.early.is_some() && fetch.end >= task.out.unsolicited_end() {
             freed.unasked = core::mem::take(&mut task.out.reserved);
         }
@@ -178,38 +189,10 @@ impl Engine {
         }
     }
 
-    /// Watches a connection that owes data from now on.
-    pub(super) fn watch_data(&mut self, now: Instant, conn: ConnId) {
-        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_mut) else { return };
-        if !connection.deadlines.is_set(Timer::Data) {
-            let repairs = connection.level > 0;
-            let at = now.after(if repairs { self.limits.repair_after } else { self.limits.data_within });
-            self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Data, at);
-        }
-    }
-
-    /// Looks after a connection that owed data some time ago: gives it up if none came since the last look.
-    pub(super) fn data_is_late(&mut self, now: Instant, conn: ConnId) {
-        if self.conn(conn).is_some_and(|connection| connection.level > 0) {
-            return self.repair_late_data(now, conn);
-        }
-        let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
-        let owes = session.filter(|session| {
-            let mut tasks = session.tasks(&self.tasks);
-            tasks.any(|(_, task)| task.conn == conn && task.out.is_expecting())
-        });
-        let came = owes.map(|session| session.traffic.data_out_bytes);
-        let Some(connection) = self.conn_mut(conn) else { return };
-        let before = core::mem::replace(&mut connection.data_mark, came);
-        if came.is_some() && came == before {
-            self.drop_connection(conn, Why::DataTooSlow);
-        } else if came.is_some() {
-            self.watch_data(now, conn);
-        }
-    }
-
     /// Builds the R2T of a run, if it is still wanted.
     pub(super) fn r2t(&mut self, key: Key, ttt: Ttt, sn: TargetSn) -> Option<Bhs> {
+        let brought = self.tasks.get(key).map_or(0, |task| self.brought(task.conn));
+        let now = self.now;
         let task = self.tasks.get_mut(key)?;
         if !task.out.all_runs().any(|run| run.ttt == ttt) {
             return None;
@@ -217,6 +200,7 @@ impl Engine {
         let (lun, itt, r2t_sn) = (task.lun, task.itt, task.use_r2t_sn());
         let run = task.out.all_runs().find(|run| run.ttt == ttt)?;
         run.sent = true;
+        run.pace.get_or_insert(Pace::new(now, brought));
         run.r2t_sn = r2t_sn;
         let (from, to) = run.asked;
         let r2t = R2t {
@@ -262,6 +246,10 @@ impl Engine {
         }
         let (lun, has_ended) = (task.lun, task.ending.is_some());
         let Some(run) = task.out.select(pdu.ttt) else {
+            if has_ended {
+                // It may be of a sequence that was given up.
+                return (Incoming::Stray, Landing::Discard);
+            }
             return refused(if pdu.ttt == Ttt::NONE {
                 Why::UnsolicitedNotExpected
             } else {
@@ -280,21 +268,17 @@ impl Engine {
             Ok(Fate::Skip) => return (Incoming::Skipped(key), Landing::Discard),
             Err(why) => return refused(why),
         }
-        let whole = to_usize(run.len);
-        if len > 0 && run.buf.is_none() {
-            // The room for solicited data was taken when it was asked for.
-            if run.unsolicited {
-                let room = self.sessions.get_mut(session).map(|state| &mut state.unasked);
-                if !room.is_some_and(|share| self.unasked.take(self.now, share, whole)) {
-                    return (Incoming::Run(key), Landing::Discard);
-                }
-                task.out.reserved += whole;
-            }
-            if let Some(run) = task.out.select(pdu.ttt) {
-                run.buf = Some(self.pool.take(whole));
-            }
+        let (whole, unsolicited) = (to_usize(run.len), run.unsolicited);
+        let is_first = len > 0 && run.buf.is_none();
+        if is_first && !self.find_memory(session, key, pdu.ttt, (whole, unsolicited)) {
+            return (Incoming::Run(key), Landing::Discard);
         }
-        let Some(run) = task.out.select(pdu.ttt) else { return refused(Why::Bug) };
+        let run = self.tasks.get_mut(key).and_then(|task| task.out.select(pdu.ttt));
+        let Some(run) = run else { return refused(Why::Bug) };
+        if is_first {
+            run.buf = Some(self.pool.take(whole));
+        }
+        run.reading = run.buf.is_some();
         let landing = match run.buf.take() {
             Some(buf) if in_order => Landing::Append(buf),
             Some(mut buf) => {
@@ -304,6 +288,20 @@ impl Engine {
             None => Landing::Discard,
         };
         (Incoming::Run(key), landing)
+    }
+
+    /// Takes memory for a sequence whose first data comes: that of solicited data was taken when it was asked for, and may have
+    /// been given to others since.
+    fn find_memory(&mut self, session: Key, key: Key, ttt: Ttt, (len, unsolicited): (usize, bool)) -> bool {
+        if !unsolicited {
+            return self.set_aside_again(key, ttt);
+        }
+        let room = self.sessions.get_mut(session).map(|state| &mut state.unasked);
+        let found = room.is_some_and(|share| self.unasked.take(self.now, share, len));
+        if let Some(task) = self.tasks.get_mut(key).filter(|_| found) {
+            task.out.reserved += len;
+        }
+        found
     }
 
     /// Acts on a Data-Out that came whole.
@@ -375,7 +373,7 @@ impl Engine {
                     if in_order {
                         buf.truncate(to_usize(run.received));
                     }
-                    run.buf = Some(buf);
+                    run.put_back(buf);
                 }
             }
             None => self.recycle_buf(buf),
@@ -397,20 +395,29 @@ impl Engine {
         let state = self.sessions.get(task.session);
         let in_order = state.is_none_or(|state| state.parameters.data_pdu_in_order);
         let starved = of_use && buf.is_none() && bhs.data_len() > 0;
-        if let Some(run) = task.out.select(pdu.ttt) {
-            if of_use {
-                run.took(pdu.data_sn, pdu.buffer_offset, bhs.data_len(), in_order);
-            } else {
-                run.skipped(pdu.data_sn);
+        match task.out.select(pdu.ttt) {
+            Some(run) => {
+                if of_use {
+                    run.took(pdu.data_sn, pdu.buffer_offset, bhs.data_len(), in_order);
+                } else {
+                    run.skipped(pdu.data_sn);
+                }
+                if let Some(buf) = buf {
+                    run.put_back(buf);
+                }
             }
-            if buf.is_some() {
-                run.buf = buf;
-            }
+            // Its sequence was asked for anew while it was being read.
+            None => self.recycle_buf(buf),
         }
+        self.note_pace(key, pdu.ttt);
         if starved {
-            // Unsolicited data found no room: the initiator tries again.
+            // Data found no room: the initiator tries again. What was asked for may not be all, and what came before it may
+            // be written.
             self.stats.busy += 1;
-            self.end_early(key, Ending::busy());
+            let busy = pdu.ttt == Ttt::NONE;
+            let late = || Ending::condition(Condition::InitiatorResponseTimeout);
+            let ending = if busy { Ending::busy() } else { late() };
+            self.end_early(key, ending);
         }
         Ok(())
     }
@@ -445,6 +452,8 @@ impl Engine {
     pub(super) fn close_unsolicited(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(run) = task.out.unsolicited.take() else { return };
+        // What was lost of it was asked for by recovery R2Ts, whose last answer may come twice.
+        task.out.has_answered(run.ttt);
         if task.ending.is_some() {
             self.recycle_buf(run.buf);
             return self.conclude(key);
@@ -458,13 +467,15 @@ impl Engine {
             return self.bug(session);
         }
         let early = buf.freeze();
-        let mut freed = 0;
+        let mut freed = Freed::default();
         for fetch in task.out.fetches.iter_mut().filter(|fetch| fetch.awaits_unsolicited) {
             fetch.awaits_unsolicited = false;
             if len < fetch.asked && fetch.parts.len() == 1 {
                 // Less came than could have: the rest is asked for, and needs room of its own.
                 fetch.asked = len.max(fetch.start);
-                freed += fetch.reserved.take().unwrap_or(0);
+                freed.asked += fetch.reserved.take().unwrap_or(0);
+                freed.revoked += u32::from(fetch.revoked.take().is_some());
+                freed.overdraft += core::mem::take(&mut fetch.overdraft);
             }
             if let Some(first) = fetch.parts.first_mut() {
                 *first = Some(early.slice(to_usize(fetch.start), to_usize(fetch.end.min(len))));
@@ -472,7 +483,7 @@ impl Engine {
         }
         task.out.early = Some(early);
         let session = task.session;
-        self.give_data_out(session, Freed { asked: freed, unasked: 0 });
+        self.give_data_out(session, freed);
         self.pump(key);
     }
 
@@ -487,6 +498,11 @@ impl Engine {
             self.recycle_buf(run.buf);
             self.conclude(key);
         } else {
+            let is_short = run.buf.as_ref().is_some_and(|buf| buf.len() != to_usize(run.len));
+            if is_short && !planted::is(Bug::CountWithoutBuffer) {
+                // Going on would hand up bytes that did not come.
+                return self.bug(session);
+            }
             let fetch = task.out.fetches.iter_mut().find(|fetch| fetch.id == run.fetch);
             if let (Some(part), Some(buf)) = (fetch.and_then(|fetch| fetch.parts.get_mut(run.part)), run.buf)
             {
@@ -508,7 +524,12 @@ impl Engine {
 
     /// Gives back room for Data-Out.
     pub(super) fn give_data_out(&mut self, session: Key, freed: Freed) {
-        self.asked.give(self.sessions.get_mut(session).map(|state| &mut state.asked), freed.asked);
+        self.restore_turn(session, freed.revoked);
+        let state = self.sessions.get_mut(session).map(|state| {
+            state.overdraft = state.overdraft.saturating_sub(freed.overdraft);
+            &mut state.asked
+        });
+        self.asked.give(state, freed.asked);
         self.give_unasked(Some(session), freed.unasked);
     }
 

@@ -13,7 +13,7 @@
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::IpAddr;
 
 use base::buffer::Pool;
 use base::machine::{Action, Arrival, ConnId, Gone, Loan};
@@ -22,16 +22,15 @@ use base::time::{Duration, Instant};
 use super::arena::{Arena, Key};
 use super::budget::Budget;
 use super::connection::{Connection, Output, index};
-use super::contract::{Down, Event, Refusal, Refused, Repairs, SessionId, SessionView};
+use super::contract::{Down, Event, Refusal, Refused, Repairs};
 use super::reassign::is_adrift;
 use super::session::{Session, Tmf};
 use super::states::{ConnectionEvent, SessionEvent};
 use super::task::Task;
 use super::timer::{Owner, Timer, Timers};
 use super::why::Why;
-use crate::login::SessionKind;
 use crate::login::directory::{Directory, TargetId};
-use crate::name::IscsiName;
+use crate::login::target::Claims;
 use crate::negotiate::full_feature::TargetText;
 use crate::pdu::{TargetSn, Ttt};
 use crate::recovery::{self, Answer, Then};
@@ -46,6 +45,9 @@ pub struct Engine {
     pub(super) pool: Pool,
     /// By connection number.
     pub(super) conns: Vec<Option<Box<Connection>>>,
+    /// How many connections there are, and how many of an address have not logged in.
+    pub(super) open_conns: usize,
+    pub(super) logins: BTreeMap<IpAddr, usize>,
     pub(super) sessions: Arena<Session>,
     pub(super) tasks: Arena<Task>,
     pub(super) tmfs: Arena<Tmf>,
@@ -80,6 +82,9 @@ pub struct SessionLimits {
     pub ping_after: Duration,
     /// How long the answer to a ping may take before the connection is given up.
     pub pong_within: Duration,
+    /// How long a connection may be silent, its ping unanswered, while its session has no command under way: there are
+    /// initiators, firmware above all, that answer nothing while they do nothing.
+    pub idle_within: Duration,
 }
 
 /// What an engine allows.
@@ -87,7 +92,7 @@ pub struct SessionLimits {
 pub struct Limits {
     /// Connections at a time. A connection with a number at or above this is refused, so numbers must be dense.
     pub connections_max: u32,
-    /// Sessions at a time, discovery sessions included.
+    /// Sessions at a time. Discovery sessions have places of their own.
     pub sessions_max: u16,
     /// [`SessionLimits::queue_depth`] where nothing else is said.
     pub queue_depth: u32,
@@ -109,7 +114,12 @@ pub struct Limits {
     pub ping_after: Duration,
     /// [`SessionLimits::pong_within`] likewise.
     pub pong_within: Duration,
-    /// How long an initiator may owe data without sending any before it is given up.
+    /// [`SessionLimits::idle_within`] likewise.
+    pub idle_within: Duration,
+    /// Whether initiator names are taken that are not of the form of RFC 7143 §4.2.7.
+    pub lenient_names: bool,
+    /// How long an initiator may owe data without sending any before it is given up, and at level 0 how long one sequence of
+    /// data may bring none before its task fails (`stall` says more).
     pub data_within: Duration,
     /// From ErrorRecoveryLevel 1 on: how long data that an initiator owes may stay out before it is asked for again.
     pub repair_after: Duration,
@@ -149,6 +159,8 @@ impl Default for Limits {
             login_within: crate::login::MAX_LOGIN_TIME,
             ping_after: Duration::from_secs(30),
             pong_within: Duration::from_secs(15),
+            idle_within: Duration::from_secs(300),
+            lenient_names: false,
             data_within: Duration::from_secs(30),
             repair_after: Duration::from_secs(2),
             ack_within: Duration::from_secs(1),
@@ -207,6 +219,10 @@ pub struct Stats {
     pub rejects: u64,
     /// Requests passed over: numbers outside the window, data that nobody waits for.
     pub ignored: u64,
+    /// Silent sessions that gave way to others.
+    pub evicted: u64,
+    /// Commands that failed because their data did not come.
+    pub data_late: u64,
     /// Commands answered BUSY because memory was short.
     pub busy: u64,
     /// Task management requests taken.
@@ -233,6 +249,8 @@ impl Engine {
             limits,
             pool,
             conns: Vec::new(),
+            open_conns: 0,
+            logins: BTreeMap::new(),
             sessions: Arena::new(),
             tasks: Arena::new(),
             tmfs: Arena::new(),
@@ -256,7 +274,7 @@ impl Engine {
     pub fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
         self.now = now;
         self.stats.connections += 1;
-        if conn.0 >= self.limits.connections_max || is_adrift(conn) {
+        if conn.0 >= self.limits.connections_max || is_adrift(conn) || !self.begin_login(arrival.peer) {
             self.actions.push_back(Action::Abort(conn));
             return;
         }
@@ -264,6 +282,10 @@ impl Engine {
             self.conns.push(None);
         }
         let mut new = Box::new(Connection::new(now, arrival));
+        if let (true, Some(login)) = (self.limits.lenient_names, &mut new.login) {
+            login.take_lenient_names();
+        }
+        self.open_conns += 1;
         let deadline = new.login.as_ref().map_or(now, |login| login.deadline());
         let deadline = deadline.min(now.after(self.limits.login_within));
         self.timers.set(Owner::Connection(conn), &mut new.deadlines, Timer::Login, deadline);
@@ -320,7 +342,9 @@ impl Engine {
         };
         let session = self.conn(conn).and_then(|connection| connection.session);
         self.leave_session(conn, down);
+        self.end_login(conn);
         if let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::take) {
+            self.open_conns = self.open_conns.saturating_sub(1);
             self.give_unasked(session, connection.reserved);
             let freed = connection.control_bytes + connection.text_bytes;
             self.control_bytes = self.control_bytes.saturating_sub(freed);
@@ -337,11 +361,6 @@ impl Engine {
     /// Returns a login that failed. Of many between two questions only some are told.
     pub fn poll_refusal(&mut self) -> Option<Refusal> {
         self.refusals.pop_front()
-    }
-
-    /// Returns where the first connection of a session comes from.
-    pub fn peer(&self, session: SessionId) -> Option<SocketAddr> {
-        self.sessions.get(session.0).and_then(|session| self.peer_of(*session.conns.first()?))
     }
 
     /// Returns the next thing that the driver must do.
@@ -375,33 +394,6 @@ impl Engine {
         }
     }
 
-    /// Returns the sessions, in the order of their indices.
-    pub fn sessions(&self) -> impl Iterator<Item = SessionView<'_>> {
-        self.sessions.iter().map(|(key, session)| SessionView {
-            session: SessionId(key),
-            target: match session.kind {
-                SessionKind::Normal { target, .. } => Some(target),
-                SessionKind::Discovery => None,
-            },
-            initiator: &session.initiator,
-            isid: session.isid,
-            tsih: session.tsih,
-            parameters: &session.parameters,
-            peer: session.conns.first().and_then(|conn| self.peer_of(*conn)),
-            connections: session.conns.len(),
-            members: session.conns.iter().filter_map(|conn| self.conn(*conn)).map(Connection::view).collect(),
-            lost: session.lost.len(),
-            tasks: session.tasks.saturating_sub(session.answered),
-            unsent_bytes: session.answers.held(),
-            traffic: session.traffic,
-            repairs: session.repairs,
-        })
-    }
-
-    fn peer_of(&self, conn: ConnId) -> Option<SocketAddr> {
-        Some(self.conns.get(index(conn))?.as_ref()?.via.peer)
-    }
-
     /// Returns what the engine did so far.
     pub const fn stats(&self) -> &Stats {
         &self.stats
@@ -423,10 +415,12 @@ impl Engine {
             (Owner::Session(session), Timer::Fence) => self.fence_expired(session),
             (Owner::Session(session), Timer::Acked) => self.fences_are_late(session),
             (Owner::Session(session), Timer::Retain) => self.retention_is_over(now, session),
+            (Owner::Session(session), Timer::Discovery) => self.discovery_is_over(now, session),
             (Owner::Session(_), Timer::Login | Timer::Silence | Timer::Logout | Timer::Data | Timer::Ack)
-            | (Owner::Connection(_), Timer::Gap | Timer::Fence | Timer::Acked | Timer::Retain) => {
-                self.stats.bugs += 1
-            }
+            | (
+                Owner::Connection(_),
+                Timer::Gap | Timer::Fence | Timer::Acked | Timer::Retain | Timer::Discovery,
+            ) => self.stats.bugs += 1,
         }
     }
 
@@ -466,8 +460,10 @@ impl Engine {
                 }
             }
             None => {
-                let next = connection.login_cmd_sn;
-                TargetSn { stat_sn, exp_cmd_sn: next, max_cmd_sn: next }
+                let (next, joins) = (connection.login_cmd_sn, connection.joins);
+                let counters = joins.and_then(|session| self.counters_to_join(session));
+                let (exp_cmd_sn, max_cmd_sn) = counters.unwrap_or((next, next));
+                TargetSn { stat_sn, exp_cmd_sn, max_cmd_sn }
             }
         }
     }
@@ -478,13 +474,13 @@ impl Engine {
     }
 
     /// Takes note of a login that failed.
-    pub(super) fn note_refusal(&mut self, conn: ConnId, initiator: Option<IscsiName>, why: Refused) {
+    pub(super) fn note_refusal(&mut self, conn: ConnId, claims: Claims, why: Refused) {
         self.stats.logins_failed += 1;
         if let Some(connection) = self.conn(conn)
             && self.refusals.len() < MAX_REFUSALS
         {
             let peer = connection.via.peer;
-            self.refusals.push_back(Refusal { peer, initiator, why });
+            self.refusals.push_back(Refusal { peer, claims, why });
         }
     }
 
@@ -558,6 +554,9 @@ impl Engine {
         session.conns.retain(|other| *other != conn);
         let is_last = session.conns.is_empty();
         let kept = down != Down::Closed && self.set_adrift(self.now, key, conn, false);
+        if is_last && let Some(session) = self.sessions.get_mut(key) {
+            session.lost_since = Some(self.now);
+        }
         if is_last && !kept {
             self.end_session(key, down);
         } else if !kept {

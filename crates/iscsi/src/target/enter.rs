@@ -5,8 +5,8 @@ use alloc::boxed::Box;
 use base::machine::{Action, ConnId};
 use base::time::Instant;
 
-use super::arena::{Arena, Key};
-use super::connection::{Body, Connection, Control, index};
+use super::arena::Key;
+use super::connection::{Body, Control};
 use super::contract::{Down, Event, Refused, SessionId, SessionUp};
 use super::dispatch::Cx;
 use super::engine::Engine;
@@ -20,6 +20,7 @@ use super::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};
 use crate::login::directory::{
     Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess, TargetId, Via,
 };
+use crate::login::target::Claims;
 use crate::login::{self, Entry, LoginStep, Outcome, SessionKind, Stage, Status};
 use crate::name::{IscsiName, PortalGroupTag, Tsih};
 use crate::negotiate::{Digest, KeyPolicy};
@@ -43,9 +44,13 @@ impl Engine {
                 connection.on(ConnectionEvent::LoginRequest)?;
                 connection.login_cmd_sn = request.cmd_sn;
             }
-            let directory =
-                WithSessions { outer: cx.directory, sessions: &self.sessions, conns: &self.conns };
-            login.handle(cx.now, &as_request(&request, data.filled()), &directory)
+            let directory = WithSessions { outer: cx.directory, engine: self };
+            let step = login.handle(cx.now, &as_request(&request, data.filled()), &directory);
+            let joins = self.joined_by(request.tsih, request.isid, login.claims().initiator.as_ref());
+            if let Some(connection) = self.conn_mut(conn) {
+                connection.joins = joins;
+            }
+            step
         } else {
             login.handle_other(segment.bhs.itt().0)
         };
@@ -64,11 +69,11 @@ impl Engine {
                 self.enter(cx, response, *outcome)
             }
             LoginStep::Fail { response, why } => {
-                self.note_refusal(conn, login.named().cloned(), why.into());
+                self.note_refusal(conn, login.claims().clone(), why.into());
                 self.refuse_login(conn, response)
             }
             LoginStep::Drop(why) => {
-                self.note_refusal(conn, login.named().cloned(), why.into());
+                self.note_refusal(conn, login.claims().clone(), why.into());
                 Err(Why::Login(why))
             }
         }
@@ -122,7 +127,15 @@ impl Engine {
         let session = match found {
             Ok(session) => session,
             Err(status) => {
-                self.note_refusal(conn, Some(outcome.initiator), Refused::Status(status));
+                let claims = Claims {
+                    initiator: Some(outcome.initiator),
+                    target: match outcome.kind {
+                        SessionKind::Normal { name, .. } => Some(name.as_str().into()),
+                        SessionKind::Discovery => None,
+                    },
+                    user: outcome.user,
+                };
+                self.note_refusal(conn, claims, Refused::Status(status));
                 return self.refuse_login(conn, response.refused(status));
             }
         };
@@ -136,6 +149,7 @@ impl Engine {
             state.state = state.state.on(event).ok_or(Why::Bug)?;
         }
         state.conns.push(conn);
+        state.lost_since = None;
         response.tsih = state.tsih.0;
         let announced = state.announced.take();
         state.up |= announced.is_some();
@@ -156,6 +170,7 @@ impl Engine {
         connection.acked = connection.stat_sn;
         connection.unacked = Unacked::new(connection.stat_sn);
         connection.deadlines.clear(Timer::Login);
+        self.end_login(conn);
         self.stats.logins += 1;
         self.watch_silence(cx.now, conn);
         if let Some(up) = announced {
@@ -165,9 +180,7 @@ impl Engine {
     }
 
     fn new_session(&mut self, cx: Cx<'_>, outcome: &Outcome) -> Result<Key, Status> {
-        if self.sessions.len() >= usize::from(self.limits.sessions_max) {
-            return Err(Status::OUT_OF_RESOURCES);
-        }
+        self.make_place(cx, outcome)?;
         let via = self.conn(cx.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
         let tsih = self.new_tsih().ok_or(Status::OUT_OF_RESOURCES)?;
         let limits = self.limits_for(&outcome.kind);
@@ -176,7 +189,8 @@ impl Engine {
         let parameters = outcome.negotiated.session;
         let key = self
             .sessions
-            .insert_with(|_| Session::new(outcome.kind.clone(), names, parameters, limits, window));
+            .insert_with(|_| Session::new(cx.now, outcome.kind.clone(), names, parameters, limits, window));
+        self.watch_discovery(key);
         if let (SessionKind::Normal { target, name, portal_group }, Some(state)) =
             (&outcome.kind, self.sessions.get_mut(key))
         {
@@ -232,14 +246,16 @@ impl Engine {
 /// The owner's directory, and what the engine itself knows of sessions.
 struct WithSessions<'a> {
     outer: &'a dyn Directory,
-    sessions: &'a Arena<Session>,
-    conns: &'a [Option<Box<Connection>>],
+    engine: &'a Engine,
 }
 
 impl Directory for WithSessions<'_> {
     fn find_target(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Found {
         match self.outer.find_target(via, initiator, name) {
             Found::Here(access) => Found::Here(TargetAccess { keys: as_served(access.keys), ..access }),
+            Found::Full(access) if self.engine.may_evict(access.target) => {
+                Found::Here(TargetAccess { keys: as_served(access.keys), ..access })
+            }
             other => other,
         }
     }
@@ -258,7 +274,7 @@ impl Directory for WithSessions<'_> {
     }
 
     fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionFacts> {
-        let found = self.sessions.iter().map(|(_, session)| session).find(|session| {
+        let found = self.engine.sessions.iter().map(|(_, session)| session).find(|session| {
             let (target, group) = place_of(session);
             let group_fits = query.tsih != Tsih::NEW || query.target.is_none() || group == query.portal_group;
             target == query.target
@@ -268,7 +284,7 @@ impl Directory for WithSessions<'_> {
                 && (query.tsih == Tsih::NEW || session.tsih == query.tsih)
         });
         let Some(session) = found else { return self.outer.find_session(query) };
-        let cid_of = |conn: &ConnId| Some(self.conns.get(index(*conn))?.as_ref()?.cid);
+        let cid_of = |conn: &ConnId| Some(self.engine.conn(*conn)?.cid);
         Some(SessionFacts {
             tsih: session.tsih,
             portal_group: place_of(session).1,

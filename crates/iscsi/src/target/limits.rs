@@ -19,8 +19,8 @@ use crate::login::directory::TargetId;
 impl Limits {
     /// Returns what a session has whose target says nothing else.
     pub const fn of_session(&self) -> SessionLimits {
-        let Self { queue_depth, ping_after, pong_within, .. } = *self;
-        SessionLimits { queue_depth, ping_after, pong_within }
+        let Self { queue_depth, ping_after, pong_within, idle_within, .. } = *self;
+        SessionLimits { queue_depth, ping_after, pong_within, idle_within }
     }
 }
 
@@ -29,6 +29,11 @@ impl Engine {
     pub fn set_logins(&mut self, sessions_max: u16, login_within: Duration) {
         self.limits.sessions_max = sessions_max;
         self.limits.login_within = login_within;
+    }
+
+    /// Changes which initiator names are taken, from the next connection on.
+    pub const fn set_lenient_names(&mut self, lenient: bool) {
+        self.limits.lenient_names = lenient;
     }
 
     /// Lets connections have numbers up to this. Numbers that were given stay good, so this never shrinks; how many
@@ -45,8 +50,8 @@ impl Engine {
         of_targets: BTreeMap<TargetId, SessionLimits>,
     ) {
         self.now = now;
-        let SessionLimits { queue_depth, ping_after, pong_within } = usual;
-        self.limits = Limits { queue_depth, ping_after, pong_within, ..self.limits };
+        let SessionLimits { queue_depth, ping_after, pong_within, idle_within } = usual;
+        self.limits = Limits { queue_depth, ping_after, pong_within, idle_within, ..self.limits };
         let depths = of_targets.values().map(|limits| limits.queue_depth);
         self.depth_max = depths.chain([queue_depth, self.depth_max]).max().unwrap_or(queue_depth);
         self.of_targets = of_targets;

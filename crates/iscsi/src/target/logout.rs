@@ -194,7 +194,8 @@ impl Engine {
         }
         // Without a time to wait in, nothing is kept, and nothing is left of a session without connections.
         if self.sessions.get(session).is_some_and(|state| state.conns.is_empty() && state.lost.is_empty()) {
-            self.end_session(session, Down::LoggedOut);
+            // The initiator gave up a connection in order to go on by another: it has not let go of the session's LUNs.
+            self.end_session(session, Down::ConnectionLost);
         }
         Ok(())
     }

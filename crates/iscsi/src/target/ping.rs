@@ -64,10 +64,23 @@ impl Engine {
         session.map_or(self.limits.of_session(), |session| session.limits)
     }
 
+    /// Returns whether nothing is under way in the session of a connection, nor half a PDU on the connection.
+    fn is_idle(&self, conn: ConnId) -> bool {
+        let Some(connection) = self.conn(conn) else { return false };
+        if connection.receiver.as_ref().is_none_or(|receiver| !receiver.is_between_pdus()) {
+            return false;
+        }
+        let session = connection.session.and_then(|session| self.sessions.get(session));
+        session.is_some_and(|session| {
+            session.tasks == session.answered && session.tmfs.is_empty() && session.leaving.is_empty()
+        })
+    }
+
     /// Looks after a connection whose time to be heard from may have passed: pings it, or gives it up.
     pub(super) fn silence(&mut self, now: Instant, conn: ConnId) {
         let ttt = self.new_ttt();
-        let SessionLimits { ping_after, pong_within, .. } = self.limits_of(conn);
+        let SessionLimits { ping_after, pong_within, idle_within, .. } = self.limits_of(conn);
+        let is_idle = self.is_idle(conn);
         let Some(connection) = self.conns.get_mut(super::connection::index(conn)).and_then(Option::as_mut)
         else {
             return;
@@ -75,11 +88,19 @@ impl Engine {
         let due = connection.heard.after(ping_after);
         if due > now {
             // Anything that came proves the peer alive, an answer or not.
-            connection.ping = None;
+            (connection.ping, connection.silent) = (None, false);
             self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, due);
             return;
         }
         if connection.ping.is_some() {
+            let until = connection.heard.after(idle_within);
+            if is_idle && until > now {
+                // Nothing waits for it. The ping stays open, and a command ends the idleness.
+                connection.silent = true;
+                let at = now.after(pong_within).min(until);
+                self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
+                return;
+            }
             return self.drop_connection(conn, Why::PingUnanswered);
         }
         connection.ping = Some(ttt);

@@ -76,7 +76,10 @@ impl Engine {
                 task.conn = adrift;
                 task.listed = false;
                 task.wanted.clear();
-                task.out.all_runs().for_each(super::run::Run::connection_lost);
+                for run in task.out.all_runs() {
+                    run.count_without_buffer();
+                    run.reading = false;
+                }
             }
         }
         //= rfc7143#section-7.14
@@ -225,6 +228,8 @@ impl Engine {
     /// Asks for what the initiator still owes a task that has a new connection.
     fn ask_anew(&mut self, now: Instant, key: Key, conn: ConnId) {
         let Some(task) = self.tasks.get_mut(key) else { return };
+        // Without a connection nothing could come: the time of each begins anew with its next R2T.
+        task.out.all_runs().for_each(|run| run.pace = None);
         let runs: smallvec::SmallVec<[(crate::pdu::Ttt, bool); 2]> =
             task.out.all_runs().map(|run| (run.ttt, run.sent)).collect();
         let has_ended = task.ending.is_some();

@@ -21,8 +21,8 @@ use super::why::Why;
 use crate::pdu::Ttt;
 use crate::recovery::Condition;
 
-/// How many times one sequence is asked for before its task fails: a peer whose digests are always wrong would
-/// keep us for ever.
+/// How many times in a row one sequence is asked for in vain before its task fails: a peer whose digests are always wrong
+/// would keep us for ever. One that brings a little each time has the time that `stall` gives it.
 const MAX_TRIES: u8 = 16;
 
 /// For how many looks a sequence may be silent, at first, while others of its connection go on.
@@ -39,12 +39,13 @@ impl Engine {
         let (conn, session) = (task.conn, task.session);
         let in_order = self.sessions.get(session).is_none_or(|state| state.parameters.data_pdu_in_order);
         let Some(run) = task.out.select(ttt) else { return };
-        if run.tries >= MAX_TRIES || task.ending.is_some() {
+        if run.vain >= MAX_TRIES || task.ending.is_some() {
             // Nothing more of this sequence will come.
             task.out.drop_run(ttt, &self.pool);
             self.fail(key, Condition::CrcError);
             return self.conclude(key);
         }
+        run.count_without_buffer();
         if run.received == run.len {
             // Only its end was lost; what still comes of it is of no use.
             let (unsolicited, former) = (run.unsolicited, run.as_former());
@@ -78,7 +79,7 @@ impl Engine {
             if let Some(connection) = self.conn_mut(conn) {
                 (connection.data_mark, connection.data_quiet) = (None, 0);
             }
-            return;
+            return self.watch_passed_over(now, conn);
         }
         if waited >= within.as_nanos() {
             return self.drop_connection(conn, Why::DataTooSlow);

@@ -4,7 +4,9 @@
 use alloc::vec::Vec;
 
 use base::buffer::Buf;
+use base::planted::{self, Bug};
 
+use super::stall::Pace;
 use super::why::Why;
 use crate::pdu::Ttt;
 use crate::serial::{DataSn, R2tSn};
@@ -30,6 +32,9 @@ pub(crate) struct Run {
     pub(crate) broken: bool,
     /// How many times something was asked for again.
     pub(crate) tries: u8,
+    /// How many times in a row that brought nothing, and how much was here then.
+    pub(crate) vain: u8,
+    had: u32,
     /// How many PDUs came, and how many had at the last look of the clock.
     pub(crate) seen: u32,
     pub(crate) mark: Option<u32>,
@@ -39,6 +44,10 @@ pub(crate) struct Run {
     pub(crate) fetch: u32,
     pub(crate) part: usize,
     pub(crate) buf: Option<Buf>,
+    /// Whether a PDU is being read into the buffer, which is away meanwhile.
+    pub(crate) reading: bool,
+    /// How it gets on, once the initiator was told.
+    pub(crate) pace: Option<Pace>,
     /// What is covered, if PDUs may come in any order: sorted, not touching.
     spans: Vec<(u32, u32)>,
 }
@@ -79,14 +88,34 @@ impl Run {
             data_sn: DataSn(0),
             broken: false,
             tries: 0,
+            vain: 0,
+            had: 0,
             seen: 0,
             mark: None,
             quiet: 0,
             fetch: 0,
             part: 0,
             buf: None,
+            reading: false,
+            pace: None,
             spans: Vec::new(),
         }
+    }
+
+    /// Returns whether it has memory: something of it is here, or being read.
+    pub(crate) const fn has_memory(&self) -> bool {
+        self.buf.is_some() || self.reading
+    }
+
+    /// Takes the buffer back into which a PDU was read.
+    pub(crate) fn put_back(&mut self, buf: Buf) {
+        self.buf = Some(buf);
+        self.reading = false;
+    }
+
+    /// Returns whether the initiator was told of it, in an R2T that may have been lost since.
+    pub(crate) const fn is_told(&self) -> bool {
+        self.sent || self.tries > 0
     }
 
     /// Judges a PDU of this run, before its data is read. Where lost data is asked for again (`repairs`), a gap in the
@@ -190,10 +219,10 @@ impl Run {
         if whole > self.len || !prefix { Err(Why::NotEnoughUnsolicited) } else { Ok(Close::Whole) }
     }
 
-    /// Takes note that the connection is gone, and with it the buffer if a PDU was just being read into it: then
-    /// nothing of the run is here any more.
-    pub(crate) fn connection_lost(&mut self) {
-        if self.buf.is_none() {
+    /// Stops to count what came if the buffer that has it is away: a PDU was just being read into it whose connection is
+    /// gone, or whose sequence another took the place of. The buffer does not come back then.
+    pub(crate) fn count_without_buffer(&mut self) {
+        if self.buf.is_none() && !planted::is(Bug::CountWithoutBuffer) {
             self.received = 0;
             self.spans.clear();
         }
@@ -219,6 +248,8 @@ impl Run {
         self.broken = false;
         self.data_sn = DataSn(0);
         self.tries = self.tries.saturating_add(1);
+        self.vain = if self.received > self.had { 0 } else { self.vain.saturating_add(1) };
+        self.had = self.received;
         (self.mark, self.quiet) = (None, 0);
         former
     }

@@ -378,7 +378,10 @@ fn response_of(task: &Task, ending: &Ending) -> ScsiResponse {
         itt: task.itt,
         snack_tag: task.snack_tag,
         sn: TargetSn::default(),
-        exp_data_sn: DataSn(task.inn.data_sn.0.wrapping_add(task.out.r2t_sn.0)),
+        //= rfc7143#section-11.4.8
+        //# This field MUST be 0 if the response code is not Command Completed at
+        //# Target or the target sent no Data-In PDUs for the command.
+        exp_data_sn: DataSn(task.data_ins_sent()),
         bidirectional_read_residual: bidirectional_residual(task),
         residual: residual(task, ending),
     }

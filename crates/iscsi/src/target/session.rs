@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use base::buffer::Bytes;
 use base::machine::ConnId;
+use base::time::Instant;
 use smallvec::SmallVec;
 
 use super::arena::{Arena, Key};
@@ -66,11 +67,22 @@ pub(crate) struct Session {
     pub(crate) answers: Share,
     /// Its tasks that wait for room for the data that they ask for.
     pub(crate) waiting: VecDeque<Key>,
+    /// How many fetches lost what was set aside for them; until their data comes or they end, it gets no more.
+    pub(crate) revoked: u32,
+    /// By how many bytes it exceeds the budget for data that it was asked for, because that came when others had its memory.
+    pub(crate) overdraft: usize,
+    /// Until when others come first, since it did not finish what it began to send.
+    pub(crate) passed_over: Option<Instant>,
     pub(crate) traffic: Traffic,
     pub(crate) repairs: Repairs,
     /// How often a missing command number was looked for.
     pub(crate) gap_looks: u32,
     pub(crate) deadlines: Deadlines,
+    /// When it began, and when it last asked something.
+    pub(crate) began: Instant,
+    pub(crate) asked_at: Instant,
+    /// Since when its connections are gone.
+    pub(crate) lost_since: Option<Instant>,
     /// The logouts that wait for tasks to end, at most one of each connection, and whether something happened to them.
     pub(crate) leaving: Vec<Leaving>,
     pub(crate) stirred: bool,
@@ -125,6 +137,7 @@ const TAG_BUCKETS: usize = 64;
 
 impl Session {
     pub(crate) fn new(
+        now: Instant,
         kind: SessionKind,
         (initiator, isid, tsih): (IscsiName, Isid, Tsih),
         parameters: SessionParameters,
@@ -158,8 +171,14 @@ impl Session {
             asked: Share::default(),
             answers: Share::default(),
             waiting: VecDeque::new(),
+            revoked: 0,
+            overdraft: 0,
+            passed_over: None,
             traffic: Traffic::default(),
             deadlines: Deadlines::default(),
+            began: now,
+            asked_at: now,
+            lost_since: None,
             leaving: Vec::new(),
             stirred: false,
             announced: None,

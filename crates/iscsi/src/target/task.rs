@@ -82,14 +82,20 @@ impl Task {
 
     /// Returns the number of its next R2T and uses it up.
     pub(crate) fn use_r2t_sn(&mut self) -> R2tSn {
+        let sn = self.out.r2t_sn;
+        self.out.r2t_sn = sn.next();
         if self.is_bidirectional() {
             let sn = self.inn.data_sn;
             self.inn.data_sn = sn.next();
             return R2tSn(sn.0);
         }
-        let sn = self.out.r2t_sn;
-        self.out.r2t_sn = sn.next();
         sn
+    }
+
+    /// Returns how many Data-In PDUs were sent for it.
+    pub(crate) const fn data_ins_sent(&self) -> u32 {
+        let r2ts = if self.is_bidirectional() { self.out.r2t_sn.0 } else { 0 };
+        self.inn.data_sn.0.wrapping_sub(r2ts)
     }
 
     /// Returns the numbers of its Data-In and R2T PDUs: the first that is not acknowledged, and the next.
@@ -157,6 +163,7 @@ pub(crate) struct DataOut {
     /// What the layer above asked for and has not got.
     pub(crate) fetches: SmallVec<[Fetch; 1]>,
     pub(crate) fetch_count: u32,
+    /// The next number of an R2T, and so how many were sent.
     pub(crate) r2t_sn: R2tSn,
     /// R2Ts that recovery R2Ts took the place of: their answers mean nothing any more.
     pub(crate) former: SmallVec<[Former; 0]>,
@@ -177,6 +184,10 @@ const MAX_ANSWERED: usize = 4;
 pub(crate) struct Freed {
     pub(crate) unasked: usize,
     pub(crate) asked: usize,
+    /// How many fetches that lost what was set aside for them are gone.
+    pub(crate) revoked: u32,
+    /// How many of the bytes exceeded the budget when they were taken.
+    pub(crate) overdraft: usize,
 }
 
 /// A range of the data that the layer above asked for.
@@ -191,12 +202,29 @@ pub(crate) struct Fetch {
     pub(crate) awaits_unsolicited: bool,
     /// Bytes of the budget that it takes; `None` until it got them.
     pub(crate) reserved: Option<usize>,
+    /// What it had of the budget before it lost it because its data did not come.
+    pub(crate) revoked: Option<usize>,
+    /// How much of what it takes exceeded the budget when its data came after it lost that.
+    pub(crate) overdraft: usize,
     pub(crate) parts: SmallVec<[Option<Bytes>; 2]>,
 }
 
 impl Fetch {
     pub(crate) fn is_complete(&self) -> bool {
         self.asked == self.end && self.parts.iter().all(Option::is_some)
+    }
+
+    /// Takes back its R2Ts that have not left: they are the last. Returns whether others have.
+    fn withdraw(&mut self, runs: &mut SmallVec<[Run; 1]>) -> bool {
+        let own = |run: &Run| run.fetch == self.id;
+        let is_told = runs.iter().any(|run| own(run) && run.is_told());
+        let untold = runs.iter().filter(|run| own(run) && !run.is_told());
+        if let Some((part, start)) = untold.map(|run| (run.part, run.start)).min() {
+            runs.retain(|run| run.fetch != self.id || run.is_told());
+            self.parts.truncate(part);
+            self.asked = start;
+        }
+        is_told
     }
 
     pub(crate) fn into_data(self) -> DataList {
@@ -263,6 +291,26 @@ impl DataOut {
             || ttt == Ttt::NONE && self.early.is_some() && self.unsolicited.is_none()
     }
 
+    /// Takes the budget back from every fetch of which nothing that was asked for is here. Returns how much, and how many of
+    /// them the initiator was told of. The others wait again: no R2T of theirs leaves without memory.
+    pub(crate) fn revoke(&mut self) -> Freed {
+        let early_end = self.unsolicited_end();
+        let mut freed = Freed::default();
+        for fetch in &mut self.fetches {
+            let early = usize::from(fetch.start < early_end);
+            let has_some = fetch.parts.iter().skip(early).any(Option::is_some)
+                || self.runs.iter().any(|run| run.fetch == fetch.id && run.has_memory());
+            let may = !has_some && fetch.revoked.is_none();
+            let Some(need) = fetch.reserved.filter(|need| *need > 0 && may) else { continue };
+            let is_told = fetch.withdraw(&mut self.runs);
+            (fetch.reserved, fetch.revoked) = if is_told { (Some(0), Some(need)) } else { (None, None) };
+            freed.asked += need;
+            freed.revoked += u32::from(is_told);
+            freed.overdraft += mem::take(&mut fetch.overdraft);
+        }
+        freed
+    }
+
     /// Returns whether the initiator still has to end a sequence.
     pub(crate) fn is_expecting(&self) -> bool {
         self.unsolicited.is_some() || self.runs.iter().any(|run| run.sent)
@@ -280,9 +328,11 @@ impl DataOut {
         if let Some(early) = self.early.take() {
             pool.recycle(early);
         }
-        let mut freed = Freed { unasked: mem::take(&mut self.reserved), asked: 0 };
+        let mut freed = Freed { unasked: mem::take(&mut self.reserved), ..Freed::default() };
         for fetch in self.fetches.drain(..) {
             freed.asked += fetch.reserved.unwrap_or(0);
+            freed.revoked += u32::from(fetch.revoked.is_some());
+            freed.overdraft += fetch.overdraft;
             for part in fetch.parts.into_iter().flatten() {
                 pool.recycle(part);
             }

@@ -1,5 +1,6 @@
 //! The engine against raw initiators.
 
+mod admission;
 mod alive;
 mod chaos;
 mod commands;
@@ -10,6 +11,7 @@ mod happy;
 mod management;
 mod mcs;
 mod sessions;
+mod stall;
 mod stream;
 mod text;
 mod world;

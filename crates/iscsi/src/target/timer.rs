@@ -32,10 +32,12 @@ pub(crate) enum Timer {
     Acked,
     /// Tasks whose connection is gone.
     Retain,
+    /// The life of a discovery session.
+    Discovery,
 }
 
 /// How many timers there are.
-pub(crate) const TIMERS: usize = Timer::Retain as usize + 1;
+pub(crate) const TIMERS: usize = Timer::Discovery as usize + 1;
 
 /// Whose timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

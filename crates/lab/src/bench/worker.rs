@@ -21,6 +21,8 @@ const UP_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long commands that are under way at the end are waited for.
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
+/// The same, once an end was asked for.
+const STOP_WITHIN: Duration = Duration::from_secs(3);
 
 /// How often a worker that waits looks whether another one has failed.
 const LOOK: Duration = Duration::from_millis(50);
@@ -54,6 +56,11 @@ impl<'a> Gate<'a> {
     /// Returns whether somebody wants an end: who asked for the load, or a worker that failed.
     fn is_over(&self) -> bool {
         self.failed.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether who asked for the load wants an end.
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 
     /// Notes that a worker starts to measure.
@@ -190,8 +197,13 @@ impl<'a> Worker<'a> {
         // What is counted ends within the window; when it began does not matter, as it is the same at both ends.
         self.window = Some((self.now, until));
         let measured_from = self.now;
+        let mut failure = None;
         while until.map_or(self.under_way > 0, |until| self.now < until) && !self.gate.is_over() {
-            self.turn(until.map_or(LOOK, |until| (until - self.now).min(LOOK)))?;
+            if let Err(why) = self.turn(until.map_or(LOOK, |until| (until - self.now).min(LOOK))) {
+                self.gate.failed.store(true, Ordering::Relaxed);
+                failure = Some(why);
+                break;
+            }
         }
         self.gate.ends();
         self.report.seconds = (self.now - measured_from).as_secs_f64();
@@ -199,7 +211,14 @@ impl<'a> Worker<'a> {
         self.report.system_calls = calls(self.driver.engine(), &after) - calls(self.driver.engine(), &before);
         self.report.connections = self.lanes.iter().map(|lane| lane.up).sum();
         self.report.engine = self.driver.engine().to_string();
-        self.let_go()?;
+        if failure.is_some() && self.report.reads.count + self.report.writes.count == 0 {
+            return Err(failure.unwrap_or_else(super::died));
+        }
+        // What was measured until something went wrong was measured all the same.
+        self.report.failure = failure.map(|why| why.to_string());
+        if self.report.failure.is_none() {
+            self.let_go()?;
+        }
         Ok(std::mem::take(&mut self.report))
     }
 
@@ -207,9 +226,15 @@ impl<'a> Worker<'a> {
     fn let_go(&mut self) -> Result<(), BenchError> {
         self.window = None;
         self.ending = true;
-        let deadline = self.now + DRAIN_WITHIN;
+        let within = if self.gate.is_stopped() { STOP_WITHIN } else { DRAIN_WITHIN };
+        let deadline = self.now + within;
         while self.under_way > 0 && self.now < deadline {
             self.turn(LOOK)?;
+        }
+        if self.under_way > 0 && self.gate.is_stopped() {
+            // Whoever wants the end does not wait for a target that does not answer.
+            self.lanes.iter().for_each(|lane| self.driver.close(lane.session));
+            return Ok(());
         }
         if self.under_way > 0 && !self.gate.failed.load(Ordering::Relaxed) {
             return Err(BenchError::Reactor(format!("{} commands never ended", self.under_way)));
@@ -325,9 +350,13 @@ impl<'a> Lane<'a> {
         let slots = to.saturating_sub(from) / u64::from(plan.block_bytes);
         let number = u64::try_from(number).unwrap_or(0);
         let share = slots / u64::try_from(plan.jobs.len()).unwrap_or(1).max(1);
+        let session = driver.open(job.session.clone());
+        if let Some(limit) = job.command_timeout {
+            driver.limit_commands(session, Some(limit).filter(|limit| !limit.is_zero()));
+        }
         Self {
             job,
-            session: driver.open(job.session.clone()),
+            session,
             up: 0,
             rng: Rng::from_seed(plan.seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             first: from >> shift,

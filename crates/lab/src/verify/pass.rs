@@ -569,7 +569,9 @@ impl<'a> Pass<'a> {
 /// Returns what a failure says of the write. Only an answer that came from the device tells that it is over.
 const fn end_of(failure: Failure) -> End {
     match failure.fault {
-        Fault::ReadOnly | Fault::OutOfRange | Fault::Unsupported | Fault::Bug => End::Refused,
+        Fault::ReadOnly | Fault::OutOfRange | Fault::Unsupported | Fault::Bug | Fault::Refused => {
+            End::Refused
+        }
         // A large write may have been several commands, of which the first ones were carried out.
         Fault::NoSpace | Fault::Reserved | Fault::Forbidden | Fault::Busy | Fault::Aborted => End::Failed,
         Fault::Medium | Fault::Hardware | Fault::Gone => End::Unknown,
@@ -584,11 +586,7 @@ fn step_of(start: u64, step: u64, number: u64, count: u64) -> u64 {
 
 /// Returns a number near `near` that shares no factor with `count`.
 fn coprime(count: u64, near: u64) -> u64 {
-    let mut step = near.max(1);
-    while gcd(step, count) != 1 {
-        step += 1;
-    }
-    step
+    (near.max(1)..).find(|step| gcd(*step, count) == 1).unwrap_or(1)
 }
 
 const fn gcd(mut a: u64, mut b: u64) -> u64 {

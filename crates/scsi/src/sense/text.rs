@@ -44,10 +44,11 @@ impl fmt::Display for SenseKey {
 }
 
 /// What disks say, as far as an operator meets it.
-const TEXTS: [(Asc, &str); 35] = [
+const TEXTS: [(Asc, &str); 37] = [
     (Asc::FORMAT_IN_PROGRESS, "format in progress"),
     (Asc::SANITIZE_IN_PROGRESS, "sanitize in progress"),
     (Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED, "the unit is stopped"),
+    (Asc::NOT_READY_MANUAL_INTERVENTION_REQUIRED, "the unit waits for its operator"),
     (Asc::NOT_READY_SPACE_ALLOCATION_IN_PROGRESS, "space is being allocated"),
     (Asc::NOT_READY_TARGET_PORT_STANDBY, "the target port is in standby"),
     (Asc::NOT_READY_TARGET_PORT_UNAVAILABLE, "the target port is unavailable"),
@@ -73,6 +74,7 @@ const TEXTS: [(Asc, &str); 35] = [
     (Asc::CAPACITY_DATA_HAS_CHANGED, "the capacity has changed"),
     (Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR, "another initiator cleared the commands"),
     (Asc::MEDIUM_NOT_PRESENT, "no medium"),
+    (Asc::TIMEOUT_ON_LOGICAL_UNIT, "the medium took too long"),
     (Asc::REPORTED_LUNS_DATA_HAS_CHANGED, "the list of LUNs has changed"),
     (Asc::INTERNAL_TARGET_FAILURE, "internal failure of the target"),
     (Asc::ACCESS_DENIED_NO_ACCESS_RIGHTS, "no access rights"),

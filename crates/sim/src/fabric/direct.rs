@@ -148,6 +148,7 @@ impl Direct {
                     initiator_name: name.into(),
                     target_port: RelativePort(1),
                     access: Access::ReadWrite,
+                    newer_functions: true,
                     luns: Rc::clone(&luns),
                 },
             );

@@ -2,6 +2,7 @@
 
 mod promises;
 mod shard;
+mod tally;
 mod watched;
 mod wire;
 
@@ -35,6 +36,7 @@ use crate::scenario::{IscsiPlan, Scenario, pick};
 use crate::trace::Trace;
 use promises::{Mercy, Promises};
 use shard::config;
+use tally::Tally;
 use watched::Watched;
 use wire::{Side, Wire};
 
@@ -93,28 +95,8 @@ enum Step {
     Linger(u64, Side),
 }
 
-/// When initiators declare what they receive.
-const DECLARES_WITHIN: Duration = Duration::from_secs(10);
-
 /// How many rounds of events, actions and bytes one moment may have.
 const SETTLES_WITHIN: u32 = 1_000_000;
-
-/// What happened, for people.
-#[derive(Debug, Default)]
-struct Tally {
-    connections: u64,
-    restarts: u64,
-    faults: u64,
-    /// Of sessions that are over.
-    retries: u64,
-    reassigns: u64,
-    snacks: u64,
-    rebuilt: u64,
-    continued: u64,
-    bugs: u64,
-    /// Of shards that are over.
-    shard_bugs: u64,
-}
 
 impl Iscsi {
     /// Makes a target and its initiators, which begin to log in.
@@ -155,7 +137,7 @@ impl Iscsi {
             let fresh = fabric.host(now, host);
             fabric.hosts.push(fresh);
             for _ in 0..plan.declares {
-                let within = Span::between(Duration::ZERO, DECLARES_WITHIN).pick(&mut fabric.rng);
+                let within = Span::between(Duration::ZERO, plan.declares_within).pick(&mut fabric.rng);
                 fabric.plan(now.after(within), Step::Declare(host));
             }
         }
@@ -385,13 +367,7 @@ impl Iscsi {
     }
 
     fn count(&mut self, session: &Session) {
-        let stats = session.stats();
-        self.tally.retries += stats.retries;
-        self.tally.reassigns += stats.reassigns;
-        self.tally.snacks += stats.data_snacks + stats.status_snacks;
-        self.tally.rebuilt += stats.sessions_rebuilt;
-        self.tally.continued += stats.sessions_continued;
-        self.tally.bugs += stats.bugs;
+        self.tally.session(&session.stats());
     }
 }
 
@@ -409,7 +385,7 @@ impl Fabric for Iscsi {
         request.data_in_len = order.data_in_len;
         request.immediate = order.immediate;
         request.replay = order.replay;
-        let mercy = Mercy { immediate: order.immediate, aborted: self.scenario.aborts() };
+        let mercy = Mercy { immediate: order.immediate, aborted: self.scenario.aborts(), reset: false };
         let host = &mut self.hosts[initiator];
         let Ok(task) = host.session.submit(now, request) else { return false };
         host.tasks.insert(task, ticket);
@@ -424,6 +400,9 @@ impl Fabric for Iscsi {
         let on = |unit: u16| u64::from(unit) << 48;
         if let Manage::AbortTask(task) = function {
             host.promises.aborts(task);
+        }
+        if matches!(function, Manage::WarmReset | Manage::ColdReset) {
+            host.promises.resets_target();
         }
         let (function, lun, task) = match function {
             Manage::AbortTask(task) => (TmfFunction::ABORT_TASK, 0, Some(task)),
@@ -510,7 +489,7 @@ impl Fabric for Iscsi {
         for wire in wires {
             self.lose_target(now, wire);
         }
-        self.tally.shard_bugs += self.shard.wire_stats().bugs;
+        self.tally.shard(self.shard.wire_stats());
         self.queue.retain(|_, step| !matches!(step, Step::Saved(..)));
         self.boot(now);
         self.boots_at = now.after(Span::between(Duration::ZERO, Duration::from_secs(4)).pick(&mut self.rng));
@@ -539,6 +518,13 @@ impl Fabric for Iscsi {
 
     fn wrongs(&mut self) -> Vec<String> {
         std::mem::take(&mut self.wrongs)
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let mut tally = self.tally.clone();
+        self.hosts.iter().for_each(|host| tally.session(&host.session.stats()));
+        tally.shard(self.shard.wire_stats());
+        tally.into_counts()
     }
 
     fn tally(&self) -> String {

@@ -1,7 +1,7 @@
 //! `targe attach --ublk`: a block device, until nobody uses it any more.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use ::attach::ublk::{Detached, Device, Key, Started};
@@ -14,7 +14,7 @@ use initiator::url::{OfProcess, Url};
 use iscsi::name::Isid;
 use store::shared::SharedStore;
 
-use super::{Occasion, teller};
+use super::{End, Occasion, teller};
 use crate::{Failure, print, reach};
 
 /// How often it is asked whether the device is still in use, once it shall go.
@@ -54,7 +54,7 @@ pub(super) fn serve(
     disks: &[RemoteDisk],
     urls: &str,
     name: &str,
-    (tell, occasions): (Sender<Occasion>, &Receiver<Occasion>),
+    (tell, end): (Sender<Occasion>, &End),
 ) -> Result<(), Failure> {
     let size = show_size(whole.profile().len);
     let ended = Box::new(move || {
@@ -70,18 +70,21 @@ pub(super) fn serve(
         Started::TakenOver => eprintln!("{urls}, {size}, is the block device it was; Ctrl-C detaches it"),
     }
     print(&format!("{}\n", path.display()));
-    let end = match wait_for_the_end(&device, occasions) {
+    let how = wait_for_the_end(&device, end);
+    end.last();
+    let ended = match how {
         Detached::Free => device.stop(),
         Detached::InUse => device.cut_off(),
     };
-    end.map_err(|why| Failure::Failed(reach::told(&why)))
+    ended.map_err(|why| Failure::Failed(reach::told(&why)))
 }
 
 /// Returns once the device shall go, and nobody uses it any more or a second signal does not wait for that.
-fn wait_for_the_end(device: &Device, occasions: &Receiver<Occasion>) -> Detached {
-    if !matches!(occasions.recv(), Ok(Occasion::Stop)) {
+fn wait_for_the_end(device: &Device, end: &End) -> Detached {
+    if !matches!(end.occasions.recv(), Ok(Occasion::Stop)) {
         return Detached::Free;
     }
+    end.asked();
     let path = device.path();
     let asked = Instant::now();
     let mut told = false;
@@ -98,7 +101,7 @@ fn wait_for_the_end(device: &Device, occasions: &Receiver<Occasion>) -> Detached
                 path.display()
             );
         }
-        match occasions.recv_timeout(ASK_AGAIN) {
+        match end.occasions.recv_timeout(ASK_AGAIN) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Occasion::Stop) => {
                 eprintln!("targe: {}: cut off from those who still use it", path.display());

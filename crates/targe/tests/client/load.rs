@@ -90,3 +90,23 @@ fn a_load_that_cannot_be_is_bad_usage() {
         assert!(said.contains(told), "{flags:?}: {said}");
     }
 }
+
+#[test]
+fn what_was_measured_before_a_failure_is_told() {
+    let (house, daemon) = two_disks();
+    let url = format!("{}?timeout=0", url(&daemon, 0));
+    let mut command = house.command(&["bench", &url, "--time", "60", "--warmup", "0", "--json"]);
+    let child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let began = std::time::Instant::now();
+    while daemon.ask("sessions")["sessions"][0]["data_in_bytes"].as_u64().unwrap_or(0) < 1 << 20 {
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "it moves nothing");
+    }
+    daemon.kill();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("what is told was measured in the "), "{told}");
+    let report = json(std::str::from_utf8(&output.stdout).unwrap());
+    assert!(report["ios"].as_u64().unwrap() > 0, "{report}");
+}

@@ -128,6 +128,11 @@ fn chap_is_passed_with_the_password_of_a_file_or_the_environment_and_refused_wit
     house.write("right", "correct-horse\n");
     house.write("wrong", "correct-house\n");
     house.write("theirs", "battery-staple");
+    for secret in ["right", "wrong", "theirs"] {
+        std::fs::set_permissions(house.path(secret), std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    house.write("exposed", "correct-horse");
+    std::fs::set_permissions(house.path("exposed"), std::fs::Permissions::from_mode(0o644)).unwrap();
     let info = |user: &str, query: &str, password: &str| {
         let url = format!("iscsi://{user}{}/{NAME}/0{query}", daemon.address);
         let output = house.command(&["info", &url]).env("TARGE_PASSWORD", password).output().unwrap();
@@ -150,6 +155,8 @@ fn chap_is_passed_with_the_password_of_a_file_or_the_environment_and_refused_wit
         ("vm@", "?target_user=other", "correct-horse", "no password of the target's user"),
         ("vm@", "?target_user=san&target_password_file=wrong", "correct-horse", "the login failed"),
         ("vm@", "?password_file=missing", "", "cannot read the password in missing"),
+        ("vm@", "?password_file=exposed", "", "can be read by others (mode 644); run: chmod 600 exposed"),
+        ("", "?password_file=right", "", "there is a password (password_file) and no user"),
     ] {
         let (code, told) = info(user, query, password);
         assert_ne!(code, 0, "{user}{query}");
@@ -195,6 +202,57 @@ fn a_target_that_dies_is_waited_for_as_long_as_the_url_says() {
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{told}");
     assert!(told.contains(&format!("{NAME}/0: ")), "{told}");
+}
+
+/// A target that is stopped still has its connections, and answers nothing.
+#[test]
+fn a_signal_ends_a_command_whose_target_does_not_answer() {
+    for args in [
+        &["read", "--bs", "4K"][..],
+        &["bench", "--time", "60"],
+        &["verify", "--write", "--time", "60"],
+        &["attach", "--nbd", "socket"],
+    ] {
+        let (house, daemon) = two_disks();
+        let url = url(&daemon, 0);
+        let mut command = house.command(&[&args[..1], &[&url], &args[1..]].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let is_attach = args.contains(&"attach");
+        loop {
+            let moved = daemon.ask("sessions")["sessions"][0]["data_in_bytes"].as_u64().unwrap_or(0);
+            if if is_attach { house.path("socket").exists() } else { moved >= 16 << 10 } {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{args:?} moves nothing");
+        }
+        let child_id = child.id().to_string();
+        let signal = |name| {
+            assert!(Command::new("kill").args([name, &*child_id]).status().unwrap().success());
+        };
+        daemon.signal("STOP");
+        // What is under way then is never answered.
+        std::thread::sleep(Duration::from_millis(200));
+        signal("-TERM");
+        // Unless a command waits for its target, it ends in a few seconds; else when the session gives up, after minutes.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let ended = loop {
+            if child.try_wait().unwrap().is_some() {
+                break true;
+            }
+            if Instant::now() > deadline {
+                break false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        daemon.signal("CONT");
+        if !ended {
+            signal("-KILL");
+        }
+        let output = child.wait_with_output().unwrap();
+        assert!(ended, "{args:?} waits for its target: {}", String::from_utf8_lossy(&output.stderr));
+        assert_ne!(output.status.code(), Some(0), "{args:?}");
+    }
 }
 
 #[test]

@@ -43,6 +43,8 @@ impl House {
         let mut command = Command::new(env!("CARGO_BIN_EXE_targe"));
         command.args(args).current_dir(&self.path).env_clear();
         command.env("XDG_STATE_HOME", self.path("state")).stdin(Stdio::null());
+        // Other daemons of the machine are not to be found.
+        command.env("TARGE_ROOT", &self.path);
         command
     }
 
@@ -137,6 +139,7 @@ impl Daemon {
 
     /// Asks it to end: exit code, and how long that took.
     pub(crate) fn stop(self) -> (i32, Duration) {
+        assert_eq!(self.ask("status")["bugs"], 0);
         self.signal("TERM");
         self.wait()
     }

@@ -178,7 +178,7 @@ fn a_reload_changes_what_it_says_and_no_session_that_it_does_not_touch() {
 fn changed_limits_count_for_sessions_that_go_on() {
     let house = House::new();
     let with = |top: &str, of_b: &str| {
-        let targets = ram_targets(&["a", "b"]);
+        let targets = ram_targets(&["a", "b", "c"]);
         let own = targets.replace(&format!("{NAME}b\"\n"), &format!("{NAME}b\"\n{of_b}"));
         assert!(of_b.is_empty() || own != targets);
         house.write("targe.toml", &(top.to_owned() + &own));
@@ -195,7 +195,9 @@ fn changed_limits_count_for_sessions_that_go_on() {
     assert!(!told["message"].as_str().unwrap().contains("next start"), "{told}");
     assert_eq!((a.window(), b.window()), (16, 64));
     // There are two sessions, and that is all there may be now: 0302h, out of resources.
-    assert_eq!(Initiator::discover_or(daemon.address).err(), Some([3, 2]));
+    assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}c")).err(), Some([3, 2]));
+    // Discovery has places of its own.
+    assert!(Initiator::discover_or(daemon.address).is_ok());
     drop(a);
     assert_eq!(b.window(), 64);
     with("queue_depth = 16\nmax_connections = 1\n", "");
@@ -319,7 +321,7 @@ fn the_log_tells_who_came_who_went_and_who_was_refused_and_no_secret() {
         .unwrap();
     let daemon = house.serve(&["--config", "targe.toml"]);
     let mut polite = Initiator::log_in(daemon.address, &format!("{NAME}a"));
-    let from = polite.address();
+    let (from, address) = (polite.address(), daemon.address);
     polite.log_out();
     drop(polite);
     drop(Initiator::log_in(daemon.address, &format!("{NAME}a")));
@@ -330,9 +332,11 @@ fn the_log_tells_who_came_who_went_and_who_was_refused_and_no_secret() {
     let who = "iqn.2001-04.com.example:test";
     for told in [
         format!("info  session of {who} from {from} with {NAME}a is up"),
-        format!("info  session of {who} with {NAME}a is over: it logged out"),
-        format!("warn  session of {who} with {NAME}a is over: it closed its half of the connection"),
+        format!("info  session of {who} from {from} with {NAME}a is over: it logged out"),
+        format!(" with {NAME}a is over: it closed its half of the connection"),
         format!("warn  login of {who} from 127.0.0.1:"),
+        format!(" with {NAME}b is refused: "),
+        format!("info  listening on {address}, portal group tag 1"),
     ] {
         assert!(log.contains(&told), "{told:?} is not in:\n{log}");
     }
@@ -390,4 +394,77 @@ fn help_and_version_go_to_stdout() {
         assert!(stdout.contains(flag), "{flag}");
     }
     assert_eq!(targe(&[]).0, 2);
+}
+
+#[test]
+fn what_cannot_be_printed_is_a_failure_and_a_reader_that_left_is_none() {
+    let house = House::new();
+    house.write("targe.toml", &ram_targets(&["a"]));
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    for args in [&["luns", "--json"][..], &["status"], &["sessions"], &["check", "targe.toml"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = house.command(args).stdout(full).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), told.lines().count()), (Some(1), 1), "{args:?}: {told}");
+        assert!(told.starts_with("targe: cannot write to stdout: "), "{args:?}: {told}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = house.command(args).stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{args:?}");
+    }
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn a_daemon_is_found_from_another_environment() {
+    let house = House::new();
+    house.write("targe.toml", &ram_targets(&["a"]));
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let output = house
+        .command(&["status", "--json"])
+        .env("XDG_RUNTIME_DIR", house.path("elsewhere"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(told.contains("state/targe/admin/admin.sock answers"), "{told}");
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status["targets"][0]["name"], format!("{NAME}a"));
+    assert_eq!(daemon.stop().0, 0);
+    let (exit, _, told) = house.run(&["status"]);
+    assert_eq!(exit, 1);
+    assert!(
+        told.contains("state/targe/admin/admin.sock") && told.contains("/run/targe/admin.sock"),
+        "{told}"
+    );
+}
+
+#[test]
+fn check_warns_of_open_doors_and_of_disks_that_their_file_system_cannot_hold() {
+    let house = House::new();
+    let text = "[[portal]]\nlisten = \"[::]:0\"\n[[target]]\nname = \"iqn.2001-04.com.example:vm_1\"\n\
+                lun = [{ type = \"file\", path = \"a.img\", size = \"1000000T\" }]\n";
+    house.write("targe.toml", text);
+    let (exit, stdout, _) = house.run(&["check", "targe.toml"]);
+    assert_eq!(exit, 0, "{stdout}");
+    for (place, told) in [
+        (
+            "2:10",
+            "everybody who reaches this host reaches target iqn.2001-04.com.example:vm_1 without a password",
+        ),
+        ("4:8", "RFC 3722 has no '_'"),
+        ("5:", "its file system holds "),
+    ] {
+        let line =
+            stdout.lines().find(|line| line.contains(told)).unwrap_or_else(|| panic!("{told}: {stdout}"));
+        assert!(line.starts_with(&format!("targe.toml:{place}")) && line.contains(" warning: "), "{line}");
+    }
+    // One mistake looks as several do.
+    house.write("targe.toml", &text.replace("[::]:0", "::1:3260"));
+    let (exit, _, told) = house.run(&["serve", "--config", "targe.toml"]);
+    assert_eq!(exit, 2);
+    assert!(
+        told.starts_with("targe.toml:2:10: \"::1:3260\" is no address to listen on; write [::1]:3260 for"),
+        "{told}"
+    );
 }

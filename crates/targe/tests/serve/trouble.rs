@@ -101,6 +101,35 @@ fn a_full_file_system_refuses_writes_tells_the_others_and_recovers() {
     assert_eq!(daemon.stop().0, 0);
 }
 
+/// NOT READY, MANUAL INTERVENTION REQUIRED.
+const WITHHELD: [u8; 3] = [2, 4, 3];
+
+/// UNIT ATTENTION, NOT READY TO READY CHANGE, MEDIUM MAY HAVE CHANGED.
+const BACK: [u8; 3] = [6, 0x28, 0];
+
+fn cut(path: &std::path::Path, len: u64) {
+    fs::OpenOptions::new().write(true).open(path).unwrap().set_len(len).unwrap();
+}
+
+/// Reads block 0 until that is refused, and returns how.
+fn withheld(initiator: &mut Initiator) -> [u8; 3] {
+    let began = std::time::Instant::now();
+    loop {
+        match initiator.try_command(read(0, 1), &[], 512) {
+            Err(code) => return code,
+            Ok(_) => assert!(began.elapsed() < std::time::Duration::from_secs(20), "it is served for ever"),
+        }
+    }
+}
+
+fn one_file(size: &str) -> String {
+    let target = format!("{NAME}a");
+    format!(
+        "[[portal]]\nlisten = \"127.0.0.1:0\"\n[[target]]\nname = \"{target}\"\n[[target.lun]]\ntype = \"file\"\n\
+         path = \"a.img\"\n{size}\n"
+    )
+}
+
 #[test]
 fn a_file_that_somebody_cuts_shorter_is_no_disk_from_there_on() {
     let house = House::new();
@@ -112,14 +141,77 @@ fn a_file_that_somebody_cuts_shorter_is_no_disk_from_there_on() {
         let daemon = house.serve(&[&args[..], &[reactor]].concat());
         let mut initiator = Initiator::log_in(daemon.address, &target);
         assert_eq!(initiator.command(write(0, 8), &data, 0), Ok(vec![]));
-        fs::OpenOptions::new().write(true).open(house.path("a.img")).unwrap().set_len(1 << 20).unwrap();
-        assert_eq!(initiator.command(read(0, 8), &[], 4096), Ok(data.clone()));
+        cut(&house.path("a.img"), 1 << 20);
         let sense = initiator.failure(read(2044, 8), &[], 4096);
-        // NOT READY, LOGICAL UNIT DOES NOT RESPOND TO SELECTION: nothing is made up for what is not there.
-        assert_eq!(code(&sense), [2, 5, 0], "{sense:02x?}");
+        // The read that finds it hears that the unit does not respond, or was preceded by the look at the file: nothing is made up
+        // for what is not there.
+        assert!([[2, 5, 0], WITHHELD].contains(&code(&sense)), "{sense:02x?}");
+        assert_eq!(withheld(&mut initiator), WITHHELD);
         assert!(initiator.ping());
+        let lun = &daemon.ask("luns")["luns"][0];
+        assert!(lun["not_ready"].is_string() && lun["bytes"] == 2 << 20, "{lun}");
+        assert_eq!(daemon.ask("status")["not_ready"], 1);
         assert_eq!(daemon.stop().0, 0);
+        assert!(house.log().contains(&format!("{target}/0: ")), "{}", house.log());
+        cut(&house.path("a.img"), 2 << 20);
     }
+}
+
+#[test]
+fn a_file_that_shrank_is_not_filled_with_zeros_by_a_reload_but_by_its_operator() {
+    let house = House::new();
+    let data = vec![0x5a; 8 * BLOCK];
+    house.write("targe.toml", &one_file("size = \"2M\""));
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    assert_eq!(initiator.command(write(3000, 8), &data, 0), Ok(vec![]));
+    cut(&house.path("a.img"), 1 << 20);
+    let told = daemon.reload();
+    assert!(told["message"].as_str().unwrap().contains("has shrunk to 1048576 bytes"), "{told}");
+    assert_eq!(initiator.try_command(read(3000, 8), &[], 4096), Err(WITHHELD), "no zeros");
+    assert_eq!(initiator.try_command(write(3000, 8), &data, 0), Err(WITHHELD), "nothing makes it longer");
+    assert_eq!(fs::metadata(house.path("a.img")).unwrap().len(), 1 << 20);
+    // A longer size is no word of what was lost.
+    house.write("targe.toml", &one_file("size = \"3M\""));
+    daemon.reload();
+    assert_eq!(fs::metadata(house.path("a.img")).unwrap().len(), 1 << 20);
+    assert_eq!(initiator.try_command(read(0, 1), &[], 512), Err(WITHHELD));
+    // The shorter one is, and from there it may grow.
+    house.write("targe.toml", &one_file("size = \"1M\""));
+    assert_eq!(daemon.reload()["message"], format!("target {NAME}a changed: LUN 0 changed"));
+    assert_eq!(initiator.command(read(0, 1), &[], 512), Ok(vec![0; 512]));
+    assert_eq!(daemon.ask("luns")["luns"][0]["bytes"], 1 << 20);
+    house.write("targe.toml", &one_file("size = \"2M\""));
+    daemon.reload();
+    assert_eq!(initiator.command(read(3000, 8), &[], 4096), Ok(vec![0; 4096]));
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn a_file_that_another_was_renamed_over_is_withheld_until_it_is_back() {
+    let house = House::new();
+    let data = vec![0x5a; BLOCK];
+    house.write("targe.toml", &one_file("size = \"1M\""));
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    assert_eq!(initiator.command(write(0, 1), &data, 0), Ok(vec![]));
+    fs::rename(house.path("a.img"), house.path("kept.img")).unwrap();
+    fs::write(house.path("a.img"), vec![0x11; 1 << 20]).unwrap();
+    // Nobody reloads: the daemon looks by itself.
+    assert_eq!(withheld(&mut initiator), WITHHELD);
+    let told = daemon.reload();
+    assert!(told["message"].as_str().unwrap().contains("is another file or device"), "{told}");
+    assert_eq!(initiator.try_command(read(0, 1), &[], 512), Err(WITHHELD));
+    fs::rename(house.path("kept.img"), house.path("a.img")).unwrap();
+    assert_eq!(
+        initiator.try_command(read(0, 1), &[], 512),
+        Err(WITHHELD),
+        "the operator says so, not the clock"
+    );
+    assert_eq!(daemon.reload()["message"], "nothing changed");
+    assert_eq!(initiator.try_command(read(0, 1), &[], 512), Err(BACK));
+    assert_eq!(initiator.command(read(0, 1), &[], 512), Ok(data));
+    assert_eq!(daemon.stop().0, 0);
 }
 
 #[test]
@@ -207,4 +299,202 @@ fn a_reservation_that_cannot_be_saved_is_not_acknowledged() {
     assert_eq!(initiator.read_keys(), Ok(vec![]), "what was refused has not happened");
     assert_eq!(initiator.register(0xabcd), Ok(vec![]));
     assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn a_registration_stays_with_its_port_when_a_target_is_added_and_targe_restarted() {
+    let house = House::new();
+    let config = |names: &[&str]| {
+        let mut text = "portal = [{ listen = \"127.0.0.1:0\" }]\n\
+             lun = [{ name = \"data\", type = \"file\", path = \"a.img\", size = \"1M\", naa = \"3000000000000001\" }]\n"
+            .to_owned();
+        for name in names {
+            text += &format!("[[target]]\nname = \"{NAME}{name}\"\nlun = [{{ share = \"data\" }}]\n");
+        }
+        house.write("targe.toml", &text);
+    };
+    config(&["m", "z"]);
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}m"));
+    assert_eq!(initiator.register(0xabcd), Ok(vec![]));
+    config(&["a", "m", "z"]);
+    assert_eq!(daemon.reload()["applied"], true);
+    assert_eq!(daemon.stop().0, 0);
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    // SPC-5 §6.16: RESERVE, write exclusive; RESERVATION CONFLICT for who is not registered through this port.
+    let reserve = [0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0];
+    let list = [&0xabcd_u64.to_be_bytes()[..], &[0; 16]].concat();
+    let mut other = Initiator::log_in(daemon.address, &format!("{NAME}z"));
+    assert!(other.command(reserve, &list, 0).is_err(), "it never registered through z");
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}m"));
+    assert_eq!(initiator.command(reserve, &list, 0), Ok(vec![]));
+    let ports = fs::read_to_string(house.path("state/targe/ports")).unwrap();
+    assert!(ports.starts_with("targe ports 1\n"), "{ports}");
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
+    let house = House::new();
+    let config = |first: &str, acl: &str, more: &str| {
+        house.write(
+            "targe.toml",
+            &format!(
+                "portal = [{{ listen = \"127.0.0.1:0\" }}]\n\
+                 lun = [{{ name = \"data\", type = \"file\", path = \"a.img\", size = \"1M\" }}]\n\
+                 [[target]]\nname = \"{NAME}{first}\"\nlun = [{{ share = \"data\" }}]\n\
+                 [[target]]\nname = \"{NAME}x\"\nlun = [{{ share = \"data\" }}]\nacl = [{{ initiators = [\"{acl}\"] }}]\n\
+                 [[target]]\nname = \"{NAME}y\"\nlun = [{{ type = \"ram\", size = \"1M\" }}{more}]\n"
+            ),
+        );
+    };
+    config("a", "*", "");
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let mut evicted = Initiator::log_in(daemon.address, &format!("{NAME}x"));
+    let mut kept = Initiator::log_in(daemon.address, &format!("{NAME}y"));
+    assert!(evicted.ping());
+    // The name of the shared disk follows from that of its first target: that cannot change while it is served.
+    config("b", "iqn.2001-04.com.example:nobody", "");
+    let told = daemon.reload();
+    assert_eq!(told["applied"], false);
+    let message = told["message"].as_str().unwrap();
+    assert!(
+        message.contains(
+            "restart targe to apply this\nreload refused; only its access restrictions were applied: "
+        ),
+        "{message}"
+    );
+    assert!(message.contains(&format!("target {NAME}x changed: access")), "{message}");
+    assert!(
+        house.log().contains("reload: reload refused; only its access restrictions were applied"),
+        "{}",
+        house.log()
+    );
+    assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}x")).err(), Some([2, 2]));
+    assert!(kept.ping() && !evicted.ping());
+    // Nothing is given before the whole can be applied, and what was made for it is gone again.
+    let more = ", { type = \"file\", path = \"new.img\", size = \"1M\", provisioning = \"full\" }, \
+                 { type = \"file\", path = \"vast.img\", size = \"1000000T\", provisioning = \"full\" }";
+    config("a", "*", more);
+    let told = daemon.reload();
+    assert_eq!(told["applied"], false, "{told}");
+    assert!(!house.path("new.img").exists() && !house.path("vast.img").exists());
+    assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}x")).err(), Some([2, 2]));
+    config("a", "*", "");
+    assert_eq!(daemon.reload()["applied"], true);
+    assert!(Initiator::log_in(daemon.address, &format!("{NAME}x")).ping());
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn what_a_disk_says_of_itself_changes_with_the_configuration_or_the_reload_is_refused() {
+    let house = House::new();
+    let disk = |type_and_size: &str, more: &str| {
+        format!(
+            "portal = [{{ listen = \"127.0.0.1:0\" }}]\n[[target]]\nname = \"{NAME}a\"\n[[target.lun]]\n{type_and_size}\n{more}\n"
+        )
+    };
+    let file = "type = \"file\"\npath = \"a.img\"\nsize = \"1M\"";
+    house.write("targe.toml", &disk(file, ""));
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    let inquiry = [0x12, 0, 0, 0, 96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // MODE SENSE (6): caching page, without block descriptor (SBC-4 §6.5.6).
+    let caching = [0x1a, 8, 8, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(initiator.command(caching, &[], 64).unwrap()[6] & 4, 4);
+    house.write("targe.toml", &disk(file, "vendor = \"ACME\"\nserial = \"0815\"\nwrite_cache = false"));
+    assert_eq!(daemon.reload()["applied"], true);
+    // INQUIRY DATA HAS CHANGED, MODE PARAMETERS CHANGED.
+    let heard: Vec<_> = (0..2).map(|_| initiator.try_command(read(0, 1), &[], 512).unwrap_err()).collect();
+    assert!(heard.contains(&[6, 0x3f, 3]) && heard.contains(&[6, 0x2a, 1]), "{heard:02x?}");
+    assert_eq!(initiator.command(inquiry, &[], 96).unwrap()[8..16], *b"ACME    ");
+    assert_eq!(initiator.command(caching, &[], 64).unwrap()[6] & 4, 0);
+    assert_eq!(daemon.ask("luns")["luns"][0]["serial"], "0815");
+    assert_eq!(initiator.command(write(0, 1), &[7; 512], 0), Ok(vec![]));
+    for (ro, applied) in [("true", true), ("false", true)] {
+        house.write("targe.toml", &disk(file, &format!("ro = {ro}")));
+        assert_eq!(daemon.reload()["applied"], applied, "{ro}: the file is open for writing");
+    }
+    assert_eq!(initiator.command(write(0, 1), &[8; 512], 0), Ok(vec![]));
+    assert_eq!(daemon.stop().0, 0);
+
+    house.write("targe.toml", &disk(file, "ro = true"));
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    house.write("targe.toml", &disk(file, ""));
+    let told = daemon.reload();
+    assert!(told["message"].as_str().unwrap().contains("\"ro\" of "), "{told}");
+    assert_eq!(daemon.ask("luns")["luns"][0]["read_only"], true);
+    assert_eq!(daemon.stop().0, 0);
+
+    let ram = "type = \"ram\"\nsize = \"1M\"";
+    house.write("targe.toml", &disk(ram, ""));
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    let mut initiator = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+    assert_eq!(initiator.command(write(0, 1), &[7; 512], 0), Ok(vec![]));
+    for other in ["type = \"null\"\nsize = \"1M\"", "type = \"ram\"\nsize = \"2M\"", file] {
+        house.write("targe.toml", &disk(other, ""));
+        let told = daemon.reload();
+        assert!(told["message"].as_str().unwrap().contains("what it holds would be lost"), "{told}");
+        assert_eq!(initiator.command(read(0, 1), &[], 512), Ok(vec![7; 512]), "{other}");
+    }
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
+fn a_file_and_the_loop_device_over_it_are_one_medium() {
+    let house = House::new();
+    fs::File::create(house.path("a.img")).unwrap().set_len(1 << 20).unwrap();
+    let attached =
+        std::process::Command::new("losetup").args(["-f", "--show"]).arg(house.path("a.img")).output();
+    let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
+        eprintln!("skipped: no right to attach a loop device");
+        return;
+    };
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let (exit, _, stderr) = house.run(&["serve", "--lun", "file:a.img", "--lun", &format!("block:{device}")]);
+    let detached = std::process::Command::new("losetup").args(["-d", &device]).status().unwrap();
+    assert!(detached.success());
+    assert_eq!(exit, 2, "{stderr}");
+    assert!(stderr.contains(&format!("{device} is already the medium of ")), "{stderr}");
+}
+
+#[test]
+fn a_file_that_shrank_or_vanished_while_targe_was_down_is_not_made_up_at_its_start() {
+    let house = House::new();
+    let config = |size: &str| {
+        let text = one_file(&format!("size = \"{size}\""));
+        house.write("targe.toml", &text.replace("a.img", "disks/a.img"));
+    };
+    let refused = |what: &str| {
+        let (exit, _, told) = house.run(&["serve", "--config", "targe.toml"]);
+        assert!(exit == 1 && told.contains(what), "{exit}: {told}");
+    };
+    fs::create_dir(house.path("disks")).unwrap();
+    config("2M");
+    assert_eq!(house.serve(&["--config", "targe.toml"]).stop().0, 0);
+    let disk = house.path("disks/a.img");
+    cut(&disk, 1 << 20);
+    refused("has 1048576 bytes, and 2097152 were served when targe ran last");
+    assert_eq!(fs::metadata(&disk).unwrap().len(), 1 << 20);
+    // The operator says that this is right; from there on it may grow.
+    config("1M");
+    assert_eq!(house.serve(&["--config", "targe.toml"]).stop().0, 0);
+    config("3M");
+    let daemon = house.serve(&["--config", "targe.toml"]);
+    config("4M");
+    assert_eq!(daemon.reload()["applied"], true);
+    assert_eq!(daemon.stop().0, 0);
+    cut(&disk, 3 << 20);
+    refused("has 3145728 bytes, and 4194304 were served");
+    // The file system is not mounted: there is the directory that it is mounted on, and nothing in it.
+    fs::rename(house.path("disks"), house.path("unmounted")).unwrap();
+    fs::create_dir(house.path("disks")).unwrap();
+    refused("is its file system mounted?");
+    assert!(!disk.exists());
+    fs::remove_dir(house.path("disks")).unwrap();
+    fs::rename(house.path("unmounted"), house.path("disks")).unwrap();
+    // Whoever removes a file where it was wants a new one.
+    fs::remove_file(&disk).unwrap();
+    assert_eq!(house.serve(&["--config", "targe.toml"]).stop().0, 0);
+    assert_eq!(fs::metadata(&disk).unwrap().len(), 4 << 20);
 }

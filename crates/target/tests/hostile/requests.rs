@@ -3,6 +3,7 @@
 use base::rng::Rng;
 use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::pdu::tmf_response::{TmfResponse, TmfResult};
 use iscsi::pdu::{Bhs, Itt, Message, Opcode};
 
 use base::units::BlockSize;
@@ -219,6 +220,76 @@ fn a_reset_of_the_target_reaches_nothing_that_its_session_does_not_see() {
         }
     }
     assert!(!world.is_open(mallory.conn) && !world.is_open(partner.conn) && world.is_open(owner.conn));
+}
+
+/// One request resets every unit that its session sees before anything else happens, and each session hears of each of them.
+#[test]
+fn a_reset_of_the_target_resets_all_of_its_units_at_once() {
+    let mut world = World::new(config(&[(0, 0), (1, 1), (2, 2)], vec![]), vec![ram(), ram(), ram()]);
+    let mut others: Vec<_> = ["a", "b"]
+        .map(|name| Initiator::login(&mut world, &format!("iqn.2026-11.org.example:{name}"), 1))
+        .into();
+    for other in &mut others {
+        (0..3).for_each(|lun| other.clear_attentions(&mut world, lun));
+    }
+    let mut peer = login(&mut world);
+    let reset = peer.manage(TmfFunction::TARGET_WARM_RESET, 0, Itt::NONE);
+    peer.send(&mut world, reset.encode(), &[]);
+    assert_eq!(outcome(&peer, &mut world), TmfResult::COMPLETE);
+    for other in &mut others {
+        for lun in 0..3 {
+            // BUS DEVICE RESET FUNCTION OCCURRED.
+            assert_eq!(other.read(&mut world, lun, 0, 1).code(), (6, 0x2903), "LUN {lun}");
+            assert_eq!(other.read(&mut world, lun, 0, 1).status, 0, "LUN {lun}");
+        }
+    }
+}
+
+/// A session that may only read one of the units that it sees resets none of them.
+#[test]
+fn a_session_that_may_only_read_resets_nothing() {
+    let own = |number, unit, access| LunEntry::new(number, UnitId(unit), access);
+    let limited = vec![own(0, 0, Access::ReadWrite), own(1, 1, Access::ReadOnly)];
+    let acl = vec![
+        InitiatorEntry { pattern: MALLORY.into(), luns: Some(limited), auth: None },
+        InitiatorEntry { pattern: "*".into(), luns: None, auth: None },
+    ];
+    let mut world = World::new(config(&[(0, 0), (1, 1)], acl), vec![ram(), ram()]);
+    let mut owner = Initiator::login(&mut world, "iqn.2026-11.org.example:owner", 1);
+    (0..2).for_each(|lun| owner.clear_attentions(&mut world, lun));
+    let mut mallory = login(&mut world);
+    for (function, lun) in [
+        (TmfFunction::TARGET_WARM_RESET, 0),
+        (TmfFunction::TARGET_COLD_RESET, 0),
+        (TmfFunction::LOGICAL_UNIT_RESET, 1),
+    ] {
+        let reset = mallory.manage(function, lun, Itt::NONE);
+        mallory.send(&mut world, reset.encode(), &[]);
+        assert_eq!(outcome(&mallory, &mut world), TmfResult::REJECTED, "{function:?}");
+        for lun in 0..2 {
+            assert_eq!(owner.read(&mut world, lun, 0, 1).status, 0, "{function:?}: no attention");
+        }
+    }
+    assert!(world.is_open(mallory.conn));
+}
+
+fn outcome(peer: &Peer, world: &mut World) -> TmfResult {
+    let (bhs, _) = peer.receive(world).unwrap();
+    TmfResponse::decode(&bhs).unwrap().response
+}
+
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS tells what the session can request: RFC 7144 brought four functions.
+#[test]
+fn the_functions_that_are_reported_are_those_of_the_session() {
+    let mut world = World::new(config(&[(0, 0)], vec![]), vec![ram()]);
+    for (level, functions) in [("", [0xda, 0]), ("iSCSIProtocolLevel=2\0", [0xde, 7])] {
+        let mut peer = Peer::settle(&mut world, MALLORY, &format!("{NO_DIGESTS}{level}"));
+        let ask = [0xa3, 0x0d, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0];
+        let command = ScsiCommand { read: true, expected_data_transfer_length: 4, ..peer.command(0, &ask) };
+        peer.send(&mut world, command.encode(), &[]);
+        let (_, data) = peer.receive(&mut world).unwrap();
+        assert_eq!(data[..2], functions, "{level}");
+    }
 }
 
 /// SPC-4 §6.4: two identification descriptors and one segment, eight blocks from block 0 to block 100.

@@ -13,7 +13,8 @@ use crate::pair::{BLOCK, World, config, pattern};
 use crate::peer::{MALLORY, NO_DIGESTS, Peer, Witness};
 
 /// So little room for data that a few hundred bytes forgotten with each connection would end it soon.
-const LIMITS: fn() -> Limits = || Limits { data_out_bytes_max: 1 << 20, ..Limits::default() };
+const LIMITS: fn() -> Limits =
+    || Limits { data_out_bytes_max: 1 << 20, idle_within: Duration::ZERO, ..Limits::default() };
 
 fn world() -> (World, Keeper, Witness) {
     let (medium, keeper) = held(8 << 20);

@@ -72,7 +72,9 @@ pub(crate) fn unit_config(number: u32) -> UnitConfig {
         thin: true,
         write_cache: true,
         claims: Claims::default(),
+        tasks: device::contract::TaskRules::default(),
         task_set_max: 128,
+        io_timeout: None,
         transfer_blocks_max: 32768,
         ports: Rc::new([TargetPort {
             relative: RelativePort(1),
@@ -366,7 +368,15 @@ impl Initiator {
         itt
     }
 
-    fn send_data(&self, world: &mut World, lun: u64, itt: Itt, ttt: Ttt, offset: usize, data: &[u8]) {
+    pub(crate) fn send_data(
+        &self,
+        world: &mut World,
+        lun: u64,
+        itt: Itt,
+        ttt: Ttt,
+        offset: usize,
+        data: &[u8],
+    ) {
         let parts: Vec<_> = data.chunks(16384).collect();
         for (number, part) in parts.iter().enumerate() {
             let header = DataOut {

@@ -13,9 +13,10 @@ use hyperscsi::pdu::disconnect::DisconnectReason;
 use hyperscsi::pdu::name::Name;
 use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::seal::Level;
-use target::config::{FramesConfig, ShardConfig};
+use target::config::{FramesConfig, ShardConfig, UnitId};
 
 use crate::ether::{Host, group, group_config};
+use crate::medium::held;
 use crate::pair::{Answer, BLOCK, Initiator, TARGET, World, config, pattern, ram};
 use crate::{ALICE, BOB, CHECK, GOOD};
 
@@ -267,4 +268,42 @@ fn a_target_that_drains_says_goodbye_and_takes_nobody_new() {
     let mut late = Member::new(&mut world, BOB, "backup", Some("correct horse battery"));
     late.until(&mut world, |late| late.session.is_down());
     assert!(!late.host.events.iter().any(|event| matches!(event, Event::Up(_))));
+}
+
+#[test]
+fn a_lun_that_goes_answers_its_commands_and_never_leads_to_another_disk() {
+    let (medium, keeper) = held(8 << 20);
+    let mut world = World::new(both(Level::None), vec![medium, ram()]);
+    let mut alice = Member::up(&mut world, ALICE, "open", None);
+    alice.clear_attentions(&mut world, 0);
+    keeper.hold(true);
+    let data = pattern(64 * BLOCK, 3);
+    let write = [0x2a, 0, 0, 0, 0, 0, 0, 0, 64, 0];
+    let read = [0x28, 0, 0, 0, 1, 0, 0, 0, 8, 0];
+    let now = world.now;
+    let writing = alice.host.begin(now, 0, &write, &data, 0);
+    let reading = alice.host.begin(now, 0, &read, &[], 8 * BLOCK);
+    for _ in 0..10 {
+        for frame in alice.host.frames(now) {
+            world.take(now, &frame);
+        }
+        for frame in world.frames(now) {
+            alice.host.take(now, &frame);
+        }
+    }
+    assert!(keeper.waiting() > 0, "the medium has something of it");
+    // LUN 0 becomes the other disk.
+    let mut swapped = both(Level::None);
+    swapped.targets[0].luns.remove(1);
+    swapped.targets[0].luns[0].unit = UnitId(1);
+    world.shard.apply(world.now, swapped);
+    for task in [writing, reading] {
+        alice.until(&mut world, |host| host.has_ended(task));
+        assert_eq!(alice.host.answer(task).code(), (5, 0x2500));
+    }
+    assert_eq!(alice.run(&mut world, 0, &write, &data, 0).code(), (5, 0x2500));
+    assert_eq!(world.shard.frame_sessions().remove(0).barred, [0]);
+    let mut bob = Initiator::login(&mut world, BOB, 1);
+    bob.clear_attentions(&mut world, 0);
+    assert_eq!(bob.read(&mut world, 0, 0, 64).data, vec![0; 64 * BLOCK], "the other disk is as it was");
 }

@@ -12,9 +12,15 @@
 #[path = "../pair/mod.rs"]
 mod pair;
 
+#[allow(dead_code, reason = "as above")]
+#[path = "../hostile/medium.rs"]
+mod medium;
+
 mod disk;
 mod ether;
 mod frames;
+mod portals;
+mod removal;
 mod steering;
 
 const ALICE: &str = "iqn.2026-11.org.example:alice";

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::units::{BlockSize, ByteLen};
-use device::contract::{Claims, Level as Standard};
+use device::contract::{Claims, Level as Standard, TaskRules};
 use hyperscsi::seal::Level;
 
 use super::super::identity;
@@ -123,7 +123,8 @@ impl<'a> Pool<'a> {
                 None => self.own_unit(&lun, target, scope, number, report),
             };
             if let Some(unit) = unit {
-                let read_only = lun.ro || self.units.get(unit.0).is_some_and(|unit| unit.read_only);
+                // `ro` of a LUN of its own is the unit's, which is write-protected for everyone then.
+                let read_only = lun.ro && lun.share.is_some();
                 let protection = lun.protection.as_ref().map_or(Level::None, |at| level(at.value));
                 let groups = lun.groups.as_ref().map_or(GroupSet::ALL, |names| groups.set(names, report));
                 mapped.push(MappedLun { lun: number, unit, read_only, protection, groups });
@@ -219,10 +220,15 @@ impl<'a> Pool<'a> {
             read_only: lun.ro,
             thin: lun.provisioning.as_ref().is_none_or(|at| at.value == "thin"),
             write_cache: lun.write_cache,
+            io_timeout: lun.io_timeout.as_ref().map(|at| at.value).filter(|span| !span.is_zero()),
             encrypt,
             atomic_block_size: atomic_block_size.filter(|size| size.bytes() >= block_size.bytes()),
             removable: lun.removable,
             long_cdbs: lun.long_cdbs,
+            tasks: TaskRules {
+                nexus_task_sets: lun.tst.as_ref().is_none_or(|at| at.value == "1"),
+                task_aborted_status: lun.tas,
+            },
             claims: claims(lun),
             identity: Identity {
                 serial: String::new(),
@@ -299,9 +305,12 @@ impl<'a> Pool<'a> {
                     check_device(&path, lun)
                 };
                 if let Err(why) = checked {
-                    report.mistake(&at.place, why);
+                    report.unusable(&at.place, why);
                 }
-                if let Some(other) = self.media.insert(medium_key(&path), label.to_owned()) {
+                warn_of_size(&path, lun, report);
+                let known =
+                    medium_keys(&path).into_iter().map(|key| self.media.insert(key, label.to_owned()));
+                if let Some(other) = known.collect::<Vec<_>>().into_iter().flatten().next() {
                     let hint =
                         "; to show one medium in several targets, make it a top-level [[lun]] and share it";
                     report.mistake(
@@ -327,6 +336,10 @@ fn claims(lun: &wire::Lun) -> Claims {
         },
         unmapped_zeros: lun.unmapped.as_ref().is_none_or(|at| at.value == "zeros"),
         write_same_to_end: lun.write_same_to_end,
+        rotation_rate: lun
+            .rotation
+            .as_ref()
+            .map(|at| if at.value == "ssd" { 1 } else { at.value.parse().unwrap_or(0) }),
         compare_and_write_max: lun
             .compare_and_write_max
             .as_ref()
@@ -479,6 +492,41 @@ fn check_access(path: &Path, read_only: bool) -> Result<(), String> {
     let opened = std::fs::OpenOptions::new().read(true).write(!read_only).open(path);
     let hint = if read_only { "" } else { " for writing" };
     opened.map(drop).map_err(|error| format!("cannot open {}{hint}: {}", path.display(), os_error(&error)))
+}
+
+/// Warns of a disk that its file system can never hold.
+fn warn_of_size(path: &Path, lun: &wire::Lun, report: &mut Report) {
+    let Some(size) = &lun.size else { return };
+    let directory = path.parent().unwrap_or(path);
+    let Ok(system) = rustix::fs::statvfs(if path.exists() { path } else { directory }) else { return };
+    let whole = system.f_blocks.saturating_mul(system.f_frsize);
+    if size.value > whole && whole > 0 {
+        let message = format!(
+            "{} is to be {} long, and its file system holds {whole} bytes: writes will fail when that is full",
+            path.display(),
+            show_size(size.value)
+        );
+        report.warn(&size.place, message);
+    }
+}
+
+/// Returns everything that identifies a medium: of a loop device also the file behind it.
+fn medium_keys(path: &Path) -> Vec<MediumKey> {
+    let key = medium_key(path);
+    let behind = match &key {
+        MediumKey::Device(device) => loop_file(*device),
+        _ => None,
+    };
+    std::iter::once(key).chain(behind.map(|file| medium_key(&file))).collect()
+}
+
+/// Returns the file behind a loop device, or behind the one that a device is a partition of.
+fn loop_file(device: u64) -> Option<PathBuf> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let device = PathBuf::from(format!("/sys/dev/block/{major}:{minor}")).canonicalize().ok()?;
+    let told = |device: &Path| std::fs::read_to_string(device.join("loop/backing_file")).ok();
+    let name = told(&device).or_else(|| told(device.parent()?))?;
+    Some(PathBuf::from(name.trim_end_matches('\n')))
 }
 
 /// Returns what identifies a medium, whichever of its names a path uses.

@@ -60,7 +60,8 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
     };
     let mut names = BTreeMap::new();
     let (mut targets, mut exports) = (Vec::new(), Vec::new());
-    let usual = session::limits(root.queue_depth, root.nop_interval, root.nop_timeout, None);
+    let mut usual = session::limits(root.queue_depth, root.nop_interval, root.nop_timeout, None);
+    usual.idle_within = root.nop_idle_timeout.map_or(usual.idle_within, |at| at.value);
     for target in root.targets {
         let name = target_name(target.name.as_ref(), &mut names, report);
         let scope = name.as_ref().map(|name| identity_scope(name, around));
@@ -93,6 +94,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         });
     }
     frames.finish(&exports, &portals.list, report);
+    portals.warn_of_open_doors(&root.portals, &targets, report);
     let units = pool.finish(report);
     let state_dir = root.state_dir.as_ref().map(|path| around.absolute(&path.value));
     let admin_socket = match (root.admin_socket, &state_dir, &around.admin_socket) {
@@ -124,6 +126,7 @@ pub(crate) fn resolve(root: wire::Root, around: &Surroundings, report: &mut Repo
         max_connections: root.max_connections.map_or(1, |at| at.value),
         login_timeout: root.login_timeout.map_or(Duration::ZERO, |at| at.value),
         limits: usual,
+        lenient_names: root.names.is_some_and(|at| at.value == "lenient"),
         send_timeout: root.send_timeout.map(|at| at.value).filter(|span| !span.is_zero()),
         portals: portals.list,
         frames: frames.frames,
@@ -173,6 +176,12 @@ fn target_name(
     if let Some(first) = seen.get(&name) {
         report.mistake(place, format!("target \"{name}\" is given twice{}", at_line(first)));
         return None;
+    }
+    if value.contains('_') {
+        report.warn(
+            place,
+            format!("\"{value}\": RFC 3722 has no '_' in iSCSI names; some initiators refuse it"),
+        );
     }
     seen.insert(name.clone(), place.clone());
     Some(name)

@@ -1,11 +1,11 @@
 //! Listening addresses.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::super::names::check_label;
 use super::super::place::{At, Place, Report, did_you_mean};
-use super::super::value::{Announced, Portal};
+use super::super::value::{Announced, Auth, Portal, Target};
 use super::super::wire;
 use super::at_line;
 
@@ -58,6 +58,35 @@ pub(super) fn resolve(written: &[wire::Portal], others: bool, report: &mut Repor
 }
 
 impl Portals {
+    /// Warns where everybody who reaches this host reaches a disk without a password.
+    pub(super) fn warn_of_open_doors(
+        &self,
+        written: &[wire::Portal],
+        targets: &[Target],
+        report: &mut Report,
+    ) {
+        let is_open = |target: &&Target| {
+            let of_entries = target.acl.iter().flatten().any(|entry| entry.auth == Auth::None);
+            if target.acl.is_some() { of_entries } else { target.auth == Auth::None }
+        };
+        for (at, (portal, from)) in self.list.iter().zip(written).enumerate() {
+            let open = targets.iter().filter(|target| target.portals.contains(&at)).find(is_open);
+            if let (true, Some(target), Some(place)) =
+                (portal.listen.ip().is_unspecified(), open, &from.listen)
+            {
+                report.warn(
+                    &place.place,
+                    format!(
+                        "everybody who reaches this host reaches target {} without a password ({} is every address, and \
+                         names of initiators prove nothing)",
+                        target.name,
+                        portal.listen.ip()
+                    ),
+                );
+            }
+        }
+    }
+
     /// Returns the portals of a target as places in the list.
     pub(super) fn of_target(&self, chosen: Option<Vec<At<String>>>, report: &mut Report) -> Vec<usize> {
         let Some(chosen) = chosen else { return (0..self.list.len()).collect() };
@@ -83,10 +112,11 @@ fn listen_address(
     report: &mut Report,
 ) -> Option<SocketAddr> {
     let Some(listen) = parse_listen(&at.value) else {
-        report.mistake(
-            &at.place,
-            format!("\"{}\" is no address to listen on (such as 127.0.0.1:3260 or [::1]:3260)", at.value),
-        );
+        let hint = match unbracketed(&at.value) {
+            Some((ip, port)) => format!("; write [{ip}]:{port} for a port, [{}] for none", at.value),
+            None => " (such as 127.0.0.1:3260 or [::1]:3260)".to_owned(),
+        };
+        report.mistake(&at.place, format!("\"{}\" is no address to listen on{hint}", at.value));
         return None;
     };
     let clash = listening.iter().find(|(other, _)| {
@@ -110,11 +140,25 @@ fn listen_address(
 
 /// Parses an address with or without a port.
 fn parse_listen(text: &str) -> Option<SocketAddr> {
+    if unbracketed(text).is_some() {
+        return None;
+    }
     let bare = || text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
     text.parse().ok().or_else(|| bare().map(|ip| SocketAddr::new(ip, PORT)))
 }
 
+/// Returns the address and the port of an IPv6 address without brackets whose end may be meant as a port.
+fn unbracketed(text: &str) -> Option<(Ipv6Addr, u16)> {
+    let (ip, port) = text.rsplit_once(':')?;
+    let whole: Result<Ipv6Addr, _> = text.parse();
+    whole.is_ok().then_some(())?;
+    Some((ip.parse().ok()?, port.parse().ok()?))
+}
+
 fn announced(text: &str, port: u16) -> Option<Announced> {
+    if unbracketed(text).is_some() {
+        return None;
+    }
     if let Ok(address) = text.parse::<SocketAddr>() {
         let host = match address.ip() {
             IpAddr::V4(ip) => ip.to_string(),
@@ -149,6 +193,7 @@ mod tests {
             ("2001:db8::1", Some("[2001:db8::1]:3261")),
             ("[2001:db8::1]", Some("[2001:db8::1]:3261")),
             ("[2001:db8::1]:99", Some("[2001:db8::1]:99")),
+            ("2001:db8::1:3260", None),
             ("san example", None),
             ("san:port", None),
             ("san:99999", None),
@@ -166,6 +211,11 @@ mod tests {
             ("::1", Some("[::1]:3260")),
             ("[::]", Some("[::]:3260")),
             ("[::]:1", Some("[::]:1")),
+            ("::1:3260", None),
+            ("2001:db8::1:3260", None),
+            ("[2001:db8::1:3260]", Some("[2001:db8::1:3260]:3260")),
+            ("2001:db8::1", Some("[2001:db8::1]:3260")),
+            ("1:2:3:4:5:6:7:8", Some("[1:2:3:4:5:6:7:8]:3260")),
             ("localhost:3260", None),
             ("127.0.0.1:", None),
             ("127.0.0.1:70000", None),

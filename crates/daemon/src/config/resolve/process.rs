@@ -1,7 +1,7 @@
 //! The surroundings of a running process: its directories and its host.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::Surroundings;
 
@@ -26,8 +26,36 @@ impl Surroundings {
         self.admin_socket.clone().unwrap_or_else(|| Self::socket_in(&self.state_dir))
     }
 
+    /// Returns every admin socket that a daemon with a default configuration may listen on, whatever environment it was started
+    /// in: that of this process first. Root may ask everybody's. `TARGE_ROOT` names another directory in place of `/`, so that a
+    /// test finds no other daemon of the machine.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        self.sockets_below(&absolute("TARGE_ROOT").unwrap_or_else(|| PathBuf::from("/")))
+    }
+
+    /// The same with the directories of the system below `root`.
+    fn sockets_below(&self, root: &Path) -> Vec<PathBuf> {
+        let user = rustix::process::geteuid().as_raw();
+        let mut sockets = vec![self.default_socket(), Self::socket_in(&self.state_dir)];
+        let run = |directory: PathBuf| directory.join("targe/admin.sock");
+        let users = root.join("run/user");
+        sockets.push(run(users.join(user.to_string())));
+        sockets.extend(absolute("HOME").map(|home| Self::socket_in(&home.join(".local/state/targe"))));
+        sockets.extend(["run", "var/run"].map(|directory| run(root.join(directory))));
+        sockets.push(Self::socket_in(&root.join("var/lib/targe")));
+        if user == 0
+            && let Ok(users) = std::fs::read_dir(users)
+        {
+            sockets.extend(users.flatten().map(|entry| run(entry.path())));
+        }
+        // /var/run is /run nearly everywhere.
+        let mut seen = std::collections::BTreeSet::new();
+        sockets.retain(|socket| seen.insert(socket.canonicalize().unwrap_or_else(|_| socket.clone())));
+        sockets
+    }
+
     /// Returns the admin socket that goes with a state directory.
-    pub(super) fn socket_in(state_dir: &std::path::Path) -> PathBuf {
+    pub(super) fn socket_in(state_dir: &Path) -> PathBuf {
         state_dir.join("admin/admin.sock")
     }
 }
@@ -53,4 +81,30 @@ pub(crate) fn host() -> String {
         .map(|text| text.trim().to_owned())
         .find(|text| !text.is_empty())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn the_places_of_the_system_are_below_the_root_that_is_given() {
+        let scratch = Scratch::new();
+        let root = scratch.path();
+        std::fs::create_dir_all(root.join("run/user/5")).unwrap();
+        let around = Surroundings {
+            directory: root.to_path_buf(),
+            state_dir: root.join("state"),
+            admin_socket: None,
+            host: String::new(),
+            file_mode: None,
+            name_is_ours: false,
+        };
+        let of_home = absolute("HOME").map(|home| Surroundings::socket_in(&home.join(".local/state/targe")));
+        let sockets = around.sockets_below(root);
+        assert!(sockets.contains(&root.join("run/targe/admin.sock")), "{sockets:?}");
+        let elsewhere = |socket: &&PathBuf| !socket.starts_with(root) && Some(*socket) != of_home.as_ref();
+        assert_eq!(sockets.iter().find(elsewhere), None);
+    }
 }

@@ -57,6 +57,7 @@ pub(super) fn limits(
         queue_depth: queue_depth.map_or(usual.queue_depth, |at| at.value.into()),
         ping_after: nop_interval.map_or(usual.ping_after, |at| patience(at.value)),
         pong_within: nop_timeout.map_or(usual.pong_within, |at| at.value),
+        idle_within: usual.idle_within,
     }
 }
 

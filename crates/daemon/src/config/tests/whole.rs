@@ -1,6 +1,6 @@
 //! What is right, and what it comes to.
 
-use device::contract::{Claims, Level as SpcLevel};
+use device::contract::{Claims, Level as SpcLevel, TaskRules};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use iscsi::target::engine::SessionLimits;
 
@@ -40,7 +40,15 @@ fn a_whole_configuration_resolves_to_what_it_says() {
     assert_eq!((a.keys.max_burst_length, a.keys.first_burst_length), (128 << 10, 128 << 10));
     assert_eq!(config.limits.ping_after, std::time::Duration::MAX);
     let show = |luns: &[MappedLun]| -> Vec<(u16, String, bool)> {
-        luns.iter().map(|lun| (lun.lun, config.units[lun.unit.0].medium.to_string(), lun.read_only)).collect()
+        luns.iter()
+            .map(|lun| {
+                (
+                    lun.lun,
+                    config.units[lun.unit.0].medium.to_string(),
+                    lun.read_only || config.units[lun.unit.0].read_only,
+                )
+            })
+            .collect()
     };
     let file = format!("file:{}/disk.img", scratch.path().display());
     assert_eq!(
@@ -91,6 +99,22 @@ fn what_a_lun_claims_can_be_less_than_it_can() {
         claims("ram:1M,unmapped=unspecified,write_same_to_end,compare_and_write_max=255"),
         Claims { unmapped_zeros: false, write_same_to_end: true, compare_and_write_max: 255, ..usual }
     );
+    for (rotation, rate) in [("ssd", 1), ("0", 0), ("7200", 7200)] {
+        let rotation_rate = Some(rate);
+        assert_eq!(claims(&format!("ram:1M,rotation={rotation}")), Claims { rotation_rate, ..usual });
+    }
+}
+
+#[test]
+fn every_initiator_has_a_task_set_of_its_own_unless_it_is_said_otherwise() {
+    let scratch = Scratch::new();
+    let tasks = |spec: &str| {
+        let flags = Flags { luns: vec![spec.to_owned()], ..Flags::default() };
+        scratch.flags(&flags).unwrap().config.units[0].tasks
+    };
+    assert_eq!(tasks("ram:1M"), TaskRules { nexus_task_sets: true, task_aborted_status: true });
+    assert_eq!(tasks("ram:1M,tst=1,tas=true"), TaskRules::default());
+    assert_eq!(tasks("ram:1M,tst=0,tas=false"), TaskRules::SHARED);
 }
 
 #[test]

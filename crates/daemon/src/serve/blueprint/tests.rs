@@ -23,6 +23,7 @@ fn config(text: &str) -> Config {
 fn blueprint(numbers: &mut Numbers, text: &str) -> Blueprint {
     let config = config(text);
     let listening: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
+    numbers.learn(&config).unwrap();
     numbers.blueprint(Arc::new(config), &listening, &Owners::new())
 }
 
@@ -83,7 +84,8 @@ fn the_machine_is_told_who_sees_what_and_where() {
     assert_eq!(b.luns_of("eui.0123456789abcdef"), [LunEntry::new(0, unit, Access::ReadOnly)]);
     assert!(b.luns_of("iqn.2001-04.com.example:stranger").is_empty());
     let other = b.luns.iter().find(|lun| lun.number == 0).unwrap();
-    assert_eq!((other.access, other.unit != unit), (Access::ReadOnly, true));
+    // It is the unit that is write-protected, for everyone alike.
+    assert_eq!((other.access, other.unit != unit), (Access::ReadWrite, true));
 }
 
 #[test]

@@ -33,10 +33,12 @@ impl World {
             read_only: false,
             thin: true,
             write_cache: true,
+            io_timeout: None,
             encrypt: Some(secret),
             atomic_block_size: None,
             removable: false,
             long_cdbs: false,
+            tasks: device::contract::TaskRules::default(),
             claims: Claims::default(),
             identity: Identity {
                 serial: String::new(),
@@ -50,11 +52,13 @@ impl World {
     }
 
     fn keys(&self) -> MediaKeys {
-        of(&self.unit, &self.state).unwrap().expect("encrypted")
+        of(&self.unit, &self.state, &mut |_| {}).unwrap().expect("encrypted")
     }
 
     fn refusal(&self) -> String {
-        of(&self.unit, &self.state).expect_err("refused").replace(self.scratch.path().to_str().unwrap(), "")
+        of(&self.unit, &self.state, &mut |_| {})
+            .expect_err("refused")
+            .replace(self.scratch.path().to_str().unwrap(), "")
     }
 
     fn kept(&self) -> PathBuf {
@@ -244,4 +248,25 @@ fn a_media_key_of_version_1_is_read() {
     let (key, unit) = Wrap::new(SECRET).open(file).unwrap();
     let expected: Vec<u8> = (0..64).collect();
     assert_eq!((key.bytes(), unit), (&expected[..], DataUnit::B4096));
+}
+
+#[test]
+fn only_a_key_that_was_made_is_told_of_as_created() {
+    let world = World::new();
+    let created = || {
+        let mut told = Vec::new();
+        let _ = of(&world.unit, &world.state, &mut |path| told.push(path.to_owned()));
+        told
+    };
+    let path = file(&world.unit, &world.state).unwrap();
+    assert_eq!(created(), vec![path.clone()]);
+    assert_eq!(created(), Vec::<PathBuf>::new());
+    // One that cannot be looked at exists all the same.
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&path, &path).unwrap();
+    assert_eq!(created(), Vec::<PathBuf>::new());
+    let plain = Unit { encrypt: None, ..world.unit.clone() };
+    let told = of(&plain, &world.state, &mut |_| {}).unwrap_err();
+    assert!(told.starts_with("cannot tell whether it is encrypted: /"), "{told}");
+    assert!(path.symlink_metadata().is_ok());
 }

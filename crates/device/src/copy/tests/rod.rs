@@ -246,6 +246,7 @@ fn tokens_obey_access_and_reservations_of_both_units() {
     world.use_token(1, A, &list).check(SenseKey::COPY_ABORTED, Asc::THIRD_PARTY_DEVICE_FAILURE);
     assert_eq!(world.populate(0, A, &populate(&[range(0, 8)])).status, Status::RESERVATION_CONFLICT);
     world.run(0, B, &[0x17, 0, 0, 0, 0, 0], 0, &[]).good();
+    world.grant(1, B, Access::ReadWrite);
     world.run(1, B, &[0x16, 0, 0, 0, 0, 0], 0, &[]).good();
     assert_eq!(world.use_token(1, A, &list).status, Status::RESERVATION_CONFLICT);
     assert_eq!(world.gates[1].writes(), 0);

@@ -147,6 +147,11 @@ impl Sanitizer {
         self.run.is_some()
     }
 
+    /// Goes no further: the unit is removed. A unit that is made of what was written down begins again.
+    pub(crate) fn stop(&mut self) {
+        self.run = None;
+    }
+
     /// Returns that it is in progress, and how far it is.
     pub(crate) fn in_progress(&self) -> Option<Sense> {
         let run = self.run.as_ref()?;
@@ -235,11 +240,24 @@ impl Core {
         may_leave_failure: bool,
         (waiter, immediate): (TaskId, bool),
     ) {
-        let record = Record { kind, may_leave_failure, plan: Some(plan.clone()) };
-        self.spc.medium_work = Some(record);
+        // An answer that nobody took is of work that is over.
+        self.sanitizer.answer = None;
         let (waiter, stage) = (Some(waiter), Stage::Recording);
         self.sanitizer.run =
             Some(Run { kind, plan, may_leave_failure, waiter, immediate, broken: false, stage });
+        self.saves.wait(TaskId::BACKGROUND);
+    }
+
+    /// Has it written down that the work begins, or how it ended, when no other change is being saved.
+    pub(crate) fn record_sanitizing(&mut self) {
+        let Some(Run { kind, plan, may_leave_failure, stage, .. }) = &self.sanitizer.run else { return };
+        let (kind, may_leave_failure) = (*kind, *may_leave_failure);
+        self.spc.medium_work = match stage {
+            Stage::Recording => Some(Record { kind, may_leave_failure, plan: Some(plan.clone()) }),
+            Stage::Concluding { well: false } => Some(Record { kind, may_leave_failure, plan: None }),
+            Stage::Concluding { well: true } => None,
+            _ => return,
+        };
         self.save(TaskId::BACKGROUND, self.spc.to_save());
     }
 
@@ -298,7 +316,7 @@ impl Core {
         }
         run.stage = Stage::Locking;
         self.copies.tokens.touched_bytes(self.facts.block_size(), whole);
-        self.medium.lock(TaskId::BACKGROUND, whole);
+        self.medium.lock(self.now, TaskId::BACKGROUND, whole);
     }
 
     /// The medium is ours alone.
@@ -362,7 +380,7 @@ impl Core {
             }
             *at = at.saturating_add(len);
             *under_way += 1;
-            self.medium.submit(TaskId::BACKGROUND, 0, action);
+            self.medium.submit(self.now, TaskId::BACKGROUND, 0, action);
         }
         if *at < total || *under_way > 0 {
             return;
@@ -374,16 +392,14 @@ impl Core {
             return self.sanitize_on();
         }
         run.stage = Stage::Flushing;
-        self.medium.submit(TaskId::BACKGROUND, 0, OpAction::Flush);
+        self.medium.submit(self.now, TaskId::BACKGROUND, 0, OpAction::Flush);
     }
 
     /// The work is over: what came of it is written down before anybody is let in again.
     fn finish_sanitizing(&mut self, well: bool) {
         let Some(run) = &mut self.sanitizer.run else { return };
         run.stage = Stage::Concluding { well };
-        let (kind, may_leave_failure) = (run.kind, run.may_leave_failure);
-        self.spc.medium_work = (!well).then_some(Record { kind, may_leave_failure, plan: None });
-        self.save(TaskId::BACKGROUND, self.spc.to_save());
+        self.saves.wait(TaskId::BACKGROUND);
     }
 
     fn conclude_sanitizing(&mut self, well: bool) {

@@ -44,6 +44,16 @@ fn writes_when_equal_and_says_where_when_not() {
 }
 
 #[test]
+fn a_write_whose_data_does_not_come_back_has_been_written() {
+    let (mut rig, gate) = slow();
+    gate.keep_data();
+    let (old, new) = (pattern(1024, 1), pattern(1024, 2));
+    rig.write(5, &old);
+    rig.run(A, &compare_and_write(5, 2), 0, &both(&old, &new)).good();
+    assert_eq!(rig.read(5, 2), new);
+}
+
+#[test]
 fn lengths_are_bounded_and_must_fit_what_is_sent() {
     let mut rig = Rig::new();
     rig.run(A, &compare_and_write(0, 0), 0, &[]).good();

@@ -42,7 +42,7 @@ fn every_failure_has_its_sense_and_a_bad_block_its_address() {
             Asc::ACCESS_DENIED_NO_ACCESS_RIGHTS,
             Asc::ACCESS_DENIED_NO_ACCESS_RIGHTS,
         ),
-        (Fault::Busy, SenseKey::ABORTED_COMMAND, Asc::NONE, Asc::NONE),
+        (Fault::Busy, SenseKey::ABORTED_COMMAND, Asc::TIMEOUT_ON_LOGICAL_UNIT, Asc::TIMEOUT_ON_LOGICAL_UNIT),
         (Fault::Bug, SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE, Asc::INTERNAL_TARGET_FAILURE),
     ] {
         let (mut rig, faults) = faulty();
@@ -78,15 +78,28 @@ fn a_bad_block_in_a_long_transfer_is_named_even_by_a_medium_that_cannot_tell() {
 }
 
 #[test]
-fn everyone_hears_once_that_space_ran_out() {
+fn everyone_hears_once_that_space_ran_out_however_many_writes_fail() {
     let (mut rig, faults) = faulty();
-    faults.add(Rule { times: Some(2), ..Rule::always(Kind::Write, 0, 512, Fault::NoSpace) });
+    faults.add(Rule::always(Kind::Write, 0, 512, Fault::NoSpace));
     let full = (SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT);
     let attention = (SenseKey::UNIT_ATTENTION, Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED);
-    rig.run(A, &cdb_10(op::WRITE_10, 0, 0, 1), 0, &[1; 512]).check(full.0, full.1);
-    for nexus in [A, B] {
-        rig.run(nexus, &[0; 6], 0, &[]).check(attention.0, attention.1);
-        rig.run(nexus, &[0; 6], 0, &[]).good();
+    let fill = |rig: &mut Rig, nexus| {
+        rig.run(nexus, &cdb_10(op::WRITE_10, 0, 0, 1), 0, &[1; 512]).check(full.0, full.1);
+    };
+    for _ in 0..2 {
+        fill(&mut rig, A);
+        for nexus in [A, B] {
+            rig.run(nexus, &[0; 6], 0, &[]).check(attention.0, attention.1);
+            rig.run(nexus, &[0; 6], 0, &[]).good();
+        }
+        for nexus in [B, A, B, A] {
+            fill(&mut rig, nexus);
+            rig.run(nexus, &[0; 6], 0, &[]).good();
+        }
+        // What is unmapped can be written again, and run out again.
+        let mut list = [0; 24];
+        (list[1], list[3], list[19]) = (22, 16, 8);
+        rig.run(A, &[op::UNMAP, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
     }
 }
 
@@ -96,7 +109,8 @@ fn after_a_failed_flush_none_is_vouched_for_again() {
     let mut rig = Rig::with(config(), Box::new(medium));
     rig.write(0, &[1; 512]);
     faults.add(Rule { times: Some(1), ..Rule::always(Kind::Flush, 0, 0, Fault::Medium) });
-    let lost = (SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    // Not MEDIUM ERROR with WRITE ERROR, for which dm-multipath would try every path and give up each.
+    let lost = (SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
     for nexus in [A, B, A, B] {
         rig.run(nexus, &cdb_10(op::SYNCHRONIZE_CACHE_10, 0, 0, 0), 0, &[]).check(lost.0, lost.1);
         rig.run(nexus, &cdb_10(op::SYNCHRONIZE_CACHE_10, 2, 0, 0), 0, &[]).check(lost.0, lost.1);

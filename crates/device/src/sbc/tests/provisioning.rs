@@ -146,7 +146,6 @@ fn unmapping_zeros_frees_storage_and_unmapping_anything_else_writes_it() {
         (0x09, vec![], true),
         (0x00, vec![0; 512], false),
         (0x01, vec![], false),
-        (0x18, vec![0; 512], false),
         (0x08, pattern(512, 1), false),
     ] {
         for form in same(flags, 0, blocks) {
@@ -223,15 +222,21 @@ fn parameter_lists_of_every_length_are_judged() {
 }
 
 #[test]
-fn anchored_blocks_are_zeros_with_storage() {
+fn blocks_are_neither_said_to_be_anchored_nor_anchored() {
     let mut rig = Rig::new();
+    let page = rig.run(A, &[op::INQUIRY, 1, 0xb2, 0, 64, 0], 64, &[]).good();
+    assert_eq!(page[5] & 0x02, 0, "ANC_SUP");
     rig.write(0, &[1; 512]);
-    let list = unmap_list(&[(0, 1), (CHUNK, 1)]);
+    let list = unmap_list(&[(0, 1)]);
     let mut cdb = unmap_cdb(list.len());
     cdb[1] = 1;
-    rig.run(A, &cdb, 0, &list).good();
-    assert_eq!(rig.read(0, 1), [0; 512]);
-    assert_eq!(status(&mut rig, 0, 1000), [(0, 256, 0), (256, u32::try_from(BLOCKS).unwrap() - 256, 1)]);
+    rig.run(A, &cdb, 0, &list).illegal(Asc::INVALID_FIELD_IN_CDB);
+    for flags in [0x10, 0x18] {
+        for form in same(flags, 0, 1) {
+            rig.run(A, &form, 0, &[0; 512]).illegal(Asc::INVALID_FIELD_IN_CDB);
+        }
+    }
+    assert_eq!(rig.read(0, 1), [1; 512]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::table::{Table, service_action};
+use crate::table::{ReadOnlyNexus, Table, service_action};
 use scsi::cdb::Cdb;
 
 /// One line for every command: what anyone who changes the table must look at.
@@ -13,8 +13,13 @@ fn render() -> String {
     for row in Table::new().rows() {
         let usage: Vec<String> = row.usage.iter().map(|byte| format!("{byte:02x}")).collect();
         lines += &format!(
-            "{:<44} {:?} {:?} {:?} {}s {}\n",
+            "{:<44} {} {:?} {:?} {:?} {}s {}\n",
             row.name,
+            match row.read_only {
+                ReadOnlyNexus::Admitted => "ro",
+                ReadOnlyNexus::Refused => "--",
+                ReadOnlyNexus::ByCdb(_) => "??",
+            },
             row.conflict,
             row.attention,
             row.medium,

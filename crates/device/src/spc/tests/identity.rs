@@ -210,3 +210,20 @@ fn changed_claims_are_told_to_everyone() {
     rig.hears(B, Asc::INQUIRY_DATA_HAS_CHANGED);
     assert_eq!(inquiry(&mut rig, false, 0, 96).good()[2], 5);
 }
+
+#[test]
+fn the_rotation_rate_is_what_the_medium_is_unless_it_is_claimed() {
+    for (rotational, claimed, told) in [
+        (false, None, 1),
+        (true, None, 0),
+        (true, Some(1), 1),
+        (false, Some(7200), 7200),
+        (false, Some(0), 0),
+    ] {
+        let claims = Claims { rotation_rate: claimed, ..Claims::default() };
+        let mut rig = Rig::with(UnitConfig { claims, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
+        rig.unit.core.facts.profile.rotational = rotational;
+        let page = inquiry(&mut rig, true, 0xb1, 64).good();
+        assert_eq!(u16::from_be_bytes([page[4], page[5]]), told, "{rotational} {claimed:?}");
+    }
+}

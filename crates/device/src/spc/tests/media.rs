@@ -149,7 +149,7 @@ fn a_medium_whose_cache_cannot_be_written_stays_in() {
     let config = crate::contract::UnitConfig { removable: true, ..config() };
     let mut rig = Rig::with(config, Box::new(store));
     recording.borrow_mut().fail_flushes = true;
-    rig.run(A, &start_stop(EJECT), 0, &[]).check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    rig.run(A, &start_stop(EJECT), 0, &[]).check(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
     rig.ready_for(A).good();
 }
 
@@ -242,4 +242,56 @@ fn the_diagnostic_pages_are_one() {
     rig.run(A, &send(0x10, 4), 0, &[0, 0, 0, 1]).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
     rig.run(A, &send(0x10, 3), 0, &[0, 0, 0]).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
     rig.run(A, &send(0x00, 4), 0, &[0, 0, 0, 0]).illegal(Asc::INVALID_FIELD_IN_CDB);
+}
+
+/// What a host hears that uses a stopped unit.
+fn stopped(reply: &Reply) {
+    reply.check(SenseKey::NOT_READY, Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED);
+}
+
+#[test]
+fn a_stopped_disk_is_not_ready_for_anybody_until_it_is_started() {
+    let (store, recording) = Recorder::new();
+    let mut rig = Rig::with(config(), Box::new(store));
+    write(&mut rig, A).good();
+    for start in [0x01, 0x10, 0x20, 0x30] {
+        let flushes = recording.borrow().flushes;
+        rig.run(A, &start_stop(0x00), 0, &[]).good();
+        assert_eq!(recording.borrow().flushes, flushes + 1);
+        for nexus in BOTH {
+            stopped(&rig.ready_for(nexus));
+            stopped(&read(&mut rig, nexus));
+            stopped(&write(&mut rig, nexus));
+            rig.run(nexus, &[op::INQUIRY, 0, 0, 0, 96, 0], 96, &[]).good();
+            rig.run(nexus, &[op::MODE_SENSE_6, 0, 0x0a, 0, 255, 0], 255, &[]).good();
+            let sense = rig.run(nexus, &[op::REQUEST_SENSE, 0, 0, 0, 252, 0], 252, &[]).good();
+            assert_eq!((sense[2], sense[12], sense[13]), (2, 4, 2));
+        }
+        rig.run(A, &start_stop(0x00), 0, &[]).good();
+        rig.run(B, &start_stop(start), 0, &[]).good();
+        for nexus in BOTH {
+            rig.ready_for(nexus).good();
+            write(&mut rig, nexus).good();
+        }
+    }
+    rig.run(A, &start_stop(0x04), 0, &[]).good();
+    assert!(rig.manage(B, ManageFunction::LogicalUnitReset).is_some());
+    while rig.ready_for(B).sense.is_some_and(|(key, _)| key == SenseKey::UNIT_ATTENTION) {}
+    stopped(&rig.ready_for(B));
+    rig.unit.reset(Instant::ORIGIN, crate::unit::Reset::Target);
+    rig.drain();
+    while rig.ready_for(B).status != scsi::status::Status::GOOD {}
+}
+
+#[test]
+fn a_nexus_that_may_only_read_does_not_start_what_another_has_stopped() {
+    let mut rig = Rig::new();
+    let access = crate::contract::Access::ReadOnly;
+    let limited = crate::contract::Nexus { access, ..crate::testing::nexus(B) };
+    rig.unit.nexus_changed(Instant::ORIGIN, limited);
+    rig.run(A, &start_stop(0x00), 0, &[]).good();
+    rig.run(B, &start_stop(0x01), 0, &[]).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+    stopped(&rig.ready_for(A));
+    rig.run(A, &start_stop(0x01), 0, &[]).good();
+    rig.run(B, &start_stop(0x01), 0, &[]).good();
 }

@@ -115,7 +115,7 @@ fn a_cache_that_cannot_be_written_fails_the_command_that_turns_it_off() {
     let mut rig = Rig::with(config(), Box::new(store));
     recording.borrow_mut().fail_flushes = true;
     let (code, byte, mask) = WCE;
-    change(&mut rig, A, code, byte, mask).check(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR);
+    change(&mut rig, A, code, byte, mask).check(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use scsi::status::Status;
 use scsi::transport_id::TransportId;
 
 use super::*;
+use crate::contract::{ManageFunction, ManageOutcome};
 use crate::pr::Standing;
 use crate::pr::conflict::Conflict;
 use crate::saved::StateFault;
@@ -357,6 +358,37 @@ fn preempt_and_abort_ends_the_victims_tasks_before_it_is_answered() {
     rig.hears(A, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
     conflict(&write(&mut rig, A));
     rig.run(B, &[op::START_STOP_UNIT, 0, 0, 0, 2, 0], 0, &[]).good();
+}
+
+#[test]
+fn preempt_and_abort_waits_for_writes_that_the_victim_has_left_behind() {
+    for lost in [false, true] {
+        let (store, recording) = Recorder::new();
+        let mut rig = Rig::with(config(), Box::new(store));
+        register(&mut rig, A, K1);
+        register(&mut rig, B, K2);
+        reserve(&mut rig, A, K1, ReservationType::WriteExclusive).good();
+        recording.borrow_mut().hold = true;
+        let victim = rig.start(A, &WRITE, 0, 512);
+        let Some(Event::Fetch { .. }) = rig.event_of(victim) else { panic!("no fetch") };
+        rig.send(victim, &[1; 512], 0, 512);
+        // The victim's host gives the write up, or its session is lost. The medium goes on with it.
+        if lost {
+            rig.unit.nexus_lost(Instant::ORIGIN, A);
+        } else {
+            assert_eq!(rig.manage(A, ManageFunction::AbortTask(victim)), None);
+        }
+        let list = BasicList { key: K2, service_action_key: K1, ..BasicList::default() }.encode();
+        let preempt = rig.start(B, &cdb(pr_out::PREEMPT_AND_ABORT, 1, 24), 0, 24);
+        let Some(Event::Fetch { .. }) = rig.event_of(preempt) else { panic!("no fetch") };
+        rig.send(preempt, &list, 0, 24);
+        assert!(rig.event_of(preempt).is_none(), "the medium still writes for the victim; lost: {lost}");
+        // Functions that concern no task of the victim do not wait.
+        assert_eq!(rig.manage(B, ManageFunction::QueryTask(preempt)), Some(ManageOutcome::Succeeded));
+        recording.borrow_mut().hold = false;
+        rig.ready();
+        rig.finish(preempt, &[]).good();
+    }
 }
 
 /// A unit, and the state that it asked to have saved last.

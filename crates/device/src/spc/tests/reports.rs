@@ -208,3 +208,31 @@ fn a_thin_unit_counts_its_storage_in_the_sets_that_it_names() {
     let mut rig = Rig::with(full, Box::new(Ram::new(16 << 20)));
     rig.run(A, &[op::LOG_SENSE, 0, 0x4c, 0, 0, 0, 0, 0, 64, 0], 64, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
 }
+
+/// What `smartctl -x` asks for: errors that the medium did not correct, and how long the unit was idle.
+#[test]
+fn errors_and_idle_time_are_counted_and_put_back() {
+    let (medium, faults) = store::faulty::Faulty::new(Ram::new(BLOCKS * 512), 1);
+    let mut rig = Rig::with(config(), Box::new(medium));
+    use store::faulty::{Kind, Rule};
+    for kind in [Kind::Read, Kind::Write] {
+        faults.add(Rule::always(kind, 512, 512, store::contract::Fault::Medium));
+    }
+    read(&mut rig, A);
+    read(&mut rig, A);
+    write(&mut rig, A);
+    rig.run(A, &crate::testing::cdb_10(op::VERIFY_10, 0, 1, 1), 0, &[]);
+    let last = |rig: &mut Rig, page: u8| {
+        let cdb = [op::LOG_SENSE, 0, 0x40 | page, 0, 0, 0, 6, 1, 0, 0];
+        let page = rig.run(A, &cdb, 256, &[]).good();
+        page[page.len() - 1]
+    };
+    assert_eq!([0x02, 0x03, 0x05].map(|page| last(&mut rig, page)), [1, 2, 1]);
+    rig.run(A, &[op::LOG_SELECT, 2, 0x40, 0, 0, 0, 0, 0, 0, 0], 0, &[]).good();
+    assert_eq!([0x02, 0x03, 0x05].map(|page| last(&mut rig, page)), [0, 0, 0]);
+    rig.unit.handle_timeout(Instant(7_000_000));
+    let cdb = [op::LOG_SENSE, 0, 0x40 | 0x19, 0, 0, 0, 2, 1, 0, 0];
+    rig.unit.core.now = Instant(7_000_000);
+    assert_eq!(rig.unit.core.idle_time().as_millis(), 7);
+    assert_eq!(rig.run(A, &cdb, 256, &[]).good()[4..8], [0, 2, 0x23, 8]);
+}

@@ -131,6 +131,60 @@ fn everyone_hears_that_the_capacity_changed_and_finds_it_changed() {
 }
 
 #[test]
+fn everyone_hears_of_another_identity_cache_and_write_protection() {
+    let mut rig = Rig::new();
+    let heard = |rig: &mut Rig, asc| {
+        for id in [A, B] {
+            rig.run(id, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, asc);
+            rig.run(id, &TEST_UNIT_READY, 0, &[]).good();
+        }
+    };
+    let mut changed = config();
+    changed.identity.vendor = *b"ACME    ";
+    changed.identity.serial = "another".into();
+    rig.unit.reconfigure(NOW, changed.clone());
+    heard(&mut rig, Asc::INQUIRY_DATA_HAS_CHANGED);
+    assert_eq!(rig.run(A, &INQUIRY, 36, &[]).good()[8..16], *b"ACME    ");
+    changed.write_cache = false;
+    rig.unit.reconfigure(NOW, changed.clone());
+    heard(&mut rig, Asc::MODE_PARAMETERS_CHANGED);
+    assert!(!rig.unit.core.settings.write_cache);
+    changed.write_cache = true;
+    rig.unit.reconfigure(NOW, changed.clone());
+    heard(&mut rig, Asc::MODE_PARAMETERS_CHANGED);
+    assert!(rig.unit.core.settings.write_cache);
+    changed.read_only = true;
+    rig.unit.reconfigure(NOW, changed.clone());
+    heard(&mut rig, Asc::MODE_PARAMETERS_CHANGED);
+    rig.unit.reconfigure(NOW, changed);
+    for id in [A, B] {
+        rig.run(id, &TEST_UNIT_READY, 0, &[]).good();
+    }
+}
+
+#[test]
+fn a_withheld_medium_is_not_ready_until_it_is_given_back_which_everyone_hears() {
+    let mut rig = Rig::new();
+    rig.write(1, &[7; 512]);
+    let asc = Asc::NOT_READY_MANUAL_INTERVENTION_REQUIRED;
+    for _ in 0..2 {
+        rig.unit.withhold_medium(NOW, true);
+        rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::NOT_READY, asc);
+        rig.run(A, &cdb_16(op::READ_16, 0, 1, 1), 512, &[]).check(SenseKey::NOT_READY, asc);
+        rig.run(B, &cdb_16(op::WRITE_16, 0, 1, 1), 0, &[8; 512]).check(SenseKey::NOT_READY, asc);
+        rig.run(A, &INQUIRY, 36, &[]).good();
+    }
+    rig.unit.withhold_medium(NOW, false);
+    for id in [A, B] {
+        rig.run(id, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        rig.run(id, &TEST_UNIT_READY, 0, &[]).good();
+    }
+    assert_eq!(rig.read(1, 1), [7; 512]);
+    rig.unit.withhold_medium(NOW, false);
+    rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+}
+
+#[test]
 fn a_medium_cut_short_under_the_unit_fails_and_does_no_harm() {
     let medium = Rc::new(core::cell::RefCell::new(Ram::new(BLOCKS * 512)));
     let mut rig = Rig::with(config(), Box::new(Growing(Rc::clone(&medium))));

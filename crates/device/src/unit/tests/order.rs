@@ -141,3 +141,43 @@ fn a_key_in_use_is_an_overlapped_command_and_its_first_user_goes_on() {
     rig.ready();
     rig.finish(key, &[]).good();
 }
+
+/// The page cache of Linux shows a reader a block of which a part is written and a part is not, so that a READ of one host
+/// would meet half of a WRITE of another.
+#[test]
+fn a_read_and_a_write_of_the_same_block_are_not_with_the_medium_together() {
+    let write = |rig: &mut Rig, lba, byte| {
+        let key = rig.start(A, &cdb_16(op::WRITE_16, 0, lba, 8), 0, 4096);
+        assert!(matches!(rig.event_of(key), Some(Event::Fetch { .. })));
+        rig.send(key, &[byte; 4096], 0, 4096);
+        key
+    };
+    let (mut rig, gate) = slow();
+    gate.close();
+    let first = write(&mut rig, 0, 1);
+    let behind = read(&mut rig, Simple, 7);
+    assert_eq!(gate.held(), 1, "the read waits for the write");
+    let beside = read(&mut rig, Simple, 9);
+    assert_eq!(gate.held(), 2, "a read of another block does not");
+    // A write that comes later does not pass the read that waits, nor does a read pass that write.
+    let second = write(&mut rig, 0, 2);
+    let last = read(&mut rig, Simple, 3);
+    gate.open();
+    rig.ready();
+    for key in [first, second] {
+        rig.finish(key, &[]).good();
+    }
+    rig.finish(beside, &[]).good();
+    assert_eq!(rig.finish(behind, &[]).good(), [1; 512]);
+    assert_eq!(rig.finish(last, &[]).good(), [2; 512]);
+    gate.close();
+    let earlier = read(&mut rig, Simple, 1);
+    let later = write(&mut rig, 0, 3);
+    assert_eq!(gate.held(), 1, "the write waits for the read");
+    // A task that waits can be aborted, and what waits behind it goes on.
+    rig.unit.task_gone(base::time::Instant::ORIGIN, later);
+    gate.open();
+    rig.ready();
+    assert_eq!(rig.finish(earlier, &[]).good(), [2; 512]);
+    assert_eq!(rig.read(0, 1), [2; 512]);
+}

@@ -114,6 +114,36 @@ fn what_is_lost_of_the_new_cut_is_asked_for_under_a_new_tag() {
 }
 
 #[test]
+fn a_damaged_piece_of_the_new_cut_never_stands_where_good_bytes_stood() {
+    // The first 1000 bytes are here. Two pieces of the new cut lie among them, one across their end.
+    for hurt in 0..3 {
+        let (mut raw, conn, task, itt, data, snack, stat_sn) = damaged();
+        for (sn, piece) in (0..).zip(data.chunks(400)) {
+            let pdu = raw.data_in(conn, itt, sn, sn * 400);
+            let mut bytes = raw.frame(conn, pdu.encode(), piece);
+            if sn == hurt {
+                bytes[100] ^= 0x40;
+            }
+            raw.feed(conn, &bytes);
+        }
+        let response = tagged(&mut raw, conn, itt, snack.tag, stat_sn);
+        raw.send(conn, &response, &[]);
+        if hurt == 2 {
+            assert_eq!(raw.session.open(), 1, "what the damaged piece was to bring is missing");
+            let again: Snack = raw.expect(conn);
+            assert_eq!(again.kind, SnackKind::R_DATA);
+            cut_anew(&mut raw, conn, itt, &data, &[]);
+            let response = tagged(&mut raw, conn, itt, again.tag, stat_sn);
+            raw.send(conn, &response, &[]);
+        }
+        let outcome = raw.outcome(task);
+        assert!(outcome.end.is_good(), "{hurt}");
+        assert_eq!(outcome.data_in.as_deref(), Some(&data[..]), "{hurt}");
+        assert_eq!(raw.session.stats().data_digest_errors, 1);
+    }
+}
+
+#[test]
 fn a_target_that_does_not_cut_anew_is_given_up() {
     let (mut raw, conn, task, _, _, snack, _) = damaged();
     let reject = Reject { reason: RejectReason::PROTOCOL_ERROR, sn: raw.next_sn(conn), data_sn: DataSn(0) };

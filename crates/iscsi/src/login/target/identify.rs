@@ -9,10 +9,13 @@ use super::super::directory::{
 use super::super::printable;
 use super::{Entry, Failure, Fixed, SessionKind, Sorted, Why, entry};
 use crate::keys::{Key, Role};
-use crate::name::{IscsiName, PortalGroupTag, Tsih};
+use crate::name::{BadName, IscsiName, PortalGroupTag, Tsih};
 use crate::negotiate::KeyPolicy;
 use crate::negotiate::exchange::{Exchange, Setting};
 use crate::text::TextOut;
+
+/// How initiator names are read.
+type ParseName = fn(&[u8]) -> Result<IscsiName, BadName>;
 
 #[derive(Debug)]
 pub(super) struct Identity {
@@ -28,13 +31,13 @@ impl Identity {
     /// Reads the first text, and appends what a target says about itself in its first answer.
     pub(super) fn establish(
         sorted: &Sorted<'_>,
-        fixed: Fixed,
+        (fixed, parse_name): (Fixed, ParseName),
         via: &Via,
         directory: &dyn Directory,
         out: &mut TextOut,
     ) -> Result<Self, Failure> {
         let name = sorted.initiator_name.ok_or(Why::NoInitiatorName)?;
-        let initiator = IscsiName::parse(name).map_err(Why::BadInitiatorName)?;
+        let initiator = parse_name(name).map_err(Why::BadInitiatorName)?;
         match sorted.session_type.unwrap_or(b"Normal") {
             b"Discovery" => Self::discovery(initiator, fixed, via, directory),
             b"Normal" => Self::normal(initiator, sorted.target_name, fixed, via, directory, out),
@@ -119,7 +122,7 @@ impl Identity {
             SessionKind::Discovery => ("Discovery", None),
             SessionKind::Normal { name, .. } => ("Normal", Some(name)),
         };
-        let names = |name: &IscsiName| IscsiName::parse(value).as_ref() == Ok(name);
+        let names = |name: &IscsiName| IscsiName::parse_leniently(value).as_ref() == Ok(name);
         match key {
             Key::InitiatorName => Some(names(&self.initiator)),
             Key::TargetName => Some(target.is_none_or(names)),
@@ -157,7 +160,7 @@ fn here(found: Found) -> Result<TargetAccess, Failure> {
         Found::Forbidden => Why::TargetForbidden,
         Found::Removed => Why::TargetRemoved,
         Found::Unavailable => Why::TargetUnavailable,
-        Found::OutOfResources => Why::OutOfResources,
+        Found::OutOfResources | Found::Full(_) => Why::OutOfResources,
         Found::Moved { to, permanently } => {
             let mut text = TextOut::new();
             text.put(Key::TargetAddress.name(), to.to_string());

@@ -263,6 +263,52 @@ fn lets_an_initiator_repeat_who_it_is_but_not_become_another() {
     }
 }
 
+/// Some initiators say in the operational stage that they will prove nothing: that is harmless where nothing is demanded.
+#[test]
+fn takes_auth_method_none_in_the_operational_stage_where_no_proof_is_demanded() {
+    let text = format!("{NAMES} AuthMethod=None HeaderDigest=None");
+    let said = Talk::at(House::open()).go(OP, FFP, &text);
+    let Said::Enters(outcome, text) = said else { panic!("{said:?}") };
+    assert_eq!(outcome.user, None);
+    assert!(text.contains("AuthMethod=None") && text.contains("HeaderDigest=None"), "{text}");
+    for method in ["None", "CHAP", "CHAP,None"] {
+        let text = format!("{NAMES} AuthMethod={method}");
+        let why = Talk::at(House::guarded()).go(OP, FFP, &text).why();
+        let wrong = BadNegotiation::KeyInWrongStage(Key::AuthMethod);
+        assert_eq!(why, Why::Negotiation(wrong), "{method}");
+    }
+}
+
+/// What targets of Linux take, where that is allowed; and nothing that could harm a log, a path or a list.
+#[test]
+fn takes_names_of_another_form_only_where_that_is_allowed() {
+    for (named, taken) in [
+        ("myhost", true),
+        ("iqn.2026.org.example:host", true),
+        ("iqn.2026-11.org.example:host+1@home", true),
+        ("IQN.MYHOST", true),
+        ("..", false),
+        ("a/../../etc", false),
+        ("host,i,0x00023d000000", false),
+        ("host\\one", false),
+        ("host'one", false),
+    ] {
+        let text = format!("InitiatorName={named} TargetName={TARGET}");
+        let strict = Talk::at(House::open()).go(OP, FFP, &text);
+        assert!(matches!(strict.why(), Why::BadInitiatorName(_)), "{named}");
+        let mut lenient = Talk::at(House::open());
+        lenient.login.take_lenient_names();
+        // A name that is taken is judged as any other: this one may not use the target.
+        match lenient.go(OP, FFP, &text).why() {
+            Why::TargetForbidden => {
+                assert!(taken, "{named}");
+                assert_eq!(lenient.login.claims().initiator.as_ref().unwrap().as_str(), named.to_lowercase());
+            }
+            why => assert!(!taken && matches!(why, Why::BadInitiatorName(_)), "{named}: {why}"),
+        }
+    }
+}
+
 /// Duplicate AuthMethod, keys in the wrong stage, keys of the other side.
 #[test]
 fn refuses_keys_that_come_twice_or_where_they_do_not_belong() {
@@ -274,7 +320,8 @@ fn refuses_keys_that_come_twice_or_where_they_do_not_belong() {
         ("SendTargets=All", "", KeyInWrongStage(Key::SendTargets)),
         ("TargetAlias=mine", "", KeyFromWrongSide(Key::TargetAlias)),
         ("TargetPortalGroupTag=1", "", KeyFromWrongSide(Key::TargetPortalGroupTag)),
-        ("", "AuthMethod=None", KeyInWrongStage(Key::AuthMethod)),
+        ("", "AuthMethod=CHAP,None", KeyInWrongStage(Key::AuthMethod)),
+        ("AuthMethod=None", "AuthMethod=None", KeyTwice(Key::AuthMethod)),
         ("", "CHAP_A=5", KeyInWrongStage(Key::ChapA)),
         ("", "MaxBurstLength=512 MaxBurstLength=512", KeyTwice(Key::MaxBurstLength)),
         ("", "SendTargets=All", KeyInWrongStage(Key::SendTargets)),

@@ -107,8 +107,8 @@ fn what_was_rejected_keeps_its_default() {
 fn keys_without_meaning_in_a_discovery_session_are_irrelevant() {
     let mut exchange = Exchange::new(Role::Target, KeyPolicy::default(), Setting::Discovery);
     assert_eq!(
-        say(&mut exchange, "MaxBurstLength=512 ErrorRecoveryLevel=2 HeaderDigest=None"),
-        Ok("MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 HeaderDigest=None".into())
+        say(&mut exchange, "MaxBurstLength=512 ErrorRecoveryLevel=2 HeaderDigest=None MaxConnections=8"),
+        Ok("MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 HeaderDigest=None MaxConnections=1".into())
     );
     assert_eq!(exchange.finish().map(|done| done.session), Ok(SessionParameters::default()));
 }

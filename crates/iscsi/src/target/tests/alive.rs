@@ -56,6 +56,7 @@ fn a_silent_peer_is_pinged_and_then_given_up() {
     let limits = Limits {
         ping_after: Duration::from_secs(30),
         pong_within: Duration::from_secs(15),
+        idle_within: Duration::ZERO,
         ..Limits::default()
     };
     let mut world = World::with(limits, keys());
@@ -125,6 +126,7 @@ fn a_changed_patience_counts_for_the_connections_at_hand() {
     let patience = |ping_after| SessionLimits {
         ping_after: Duration::from_secs(ping_after),
         pong_within: Duration::from_secs(5),
+        idle_within: Duration::ZERO,
         queue_depth: 128,
     };
     let now = world.now;

@@ -2,10 +2,12 @@
 
 use alloc::vec::Vec;
 
-use base::machine::ConnId;
+use base::machine::{ConnId, Gone};
+use base::time::Duration;
 
 use super::world::{World, data_out, keys, pattern};
 use crate::pdu::data_out::DataOut;
+use crate::pdu::nop_out::NopOut;
 use crate::pdu::r2t::R2t;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
@@ -28,7 +30,7 @@ fn unsolicited(command: &ScsiCommand, sn: u32, offset: u32, is_final: bool) -> D
     DataOut { lun: 0, ..data_out(command, Ttt::NONE, sn, offset, is_final) }
 }
 
-fn answer(r2t: &R2t, sn: u32, offset: u32, is_final: bool) -> DataOut {
+pub(super) fn answer(r2t: &R2t, sn: u32, offset: u32, is_final: bool) -> DataOut {
     DataOut {
         is_final,
         lun: r2t.lun,
@@ -41,7 +43,7 @@ fn answer(r2t: &R2t, sn: u32, offset: u32, is_final: bool) -> DataOut {
 }
 
 /// Answers an R2T in one PDU.
-fn obey(world: &mut World, conn: ConnId, r2t: &R2t) {
+pub(super) fn obey(world: &mut World, conn: ConnId, r2t: &R2t) {
     let data = pattern(r2t.buffer_offset, r2t.desired_data_transfer_length as usize);
     world.send(conn, &answer(r2t, 0, 0, true), &data);
 }
@@ -226,7 +228,10 @@ fn r2ts_ask_for_what_is_wanted_in_bursts_and_no_more_at_a_time_than_agreed() {
     assert_eq!(world.expect_data(task, 0), pattern(0, 20_000));
     assert_eq!(world.expect_data(task, 20_000), pattern(20_000, 20_000));
     world.finish(task, Finish::good(40_000));
-    assert_eq!(world.expect::<ScsiResponse>(conn).exp_data_sn, DataSn(6));
+    //= rfc7143#section-11.4.8 type=test
+    //# This field MUST be 0 if the response code is not Command Completed at
+    //# Target or the target sent no Data-In PDUs for the command.
+    assert_eq!(world.expect::<ScsiResponse>(conn).exp_data_sn, DataSn(0));
 }
 
 #[test]
@@ -413,7 +418,7 @@ fn r2ts_wait_for_room_and_are_served_in_turn() {
     for task in tasks {
         world.fetch(task, 0, 8192);
     }
-    world.hang_up(conn, base::machine::Gone::Failed);
+    world.hang_up(conn, Gone::Failed);
     let (other, _) = world.login_again();
     let command = world.write(other, 8192);
     let task = world.start(other, &command, &[]).task;
@@ -479,4 +484,132 @@ fn data_in_a_session_or_on_a_pdu_that_has_none_is_rejected() {
     world.send_raw(conn, answer(&r2t, 0, 0, true).encode(), &[0, 1, 9, 0], &pattern(0, 512));
     assert_eq!(world.expect::<Reject>(conn).reason, RejectReason::INVALID_PDU_FIELD);
     assert_eq!(data.opcode(), Opcode::DATA_OUT);
+}
+
+/// Lets time pass as the target sees it when its peers answer pings.
+pub(super) fn idle(world: &mut World, conns: &[ConnId], seconds: u64) {
+    for _ in 0..seconds {
+        world.pass(Duration::from_secs(1));
+        for conn in conns.iter().copied().filter(|conn| world.ended(*conn).is_none()).collect::<Vec<_>>() {
+            let (_, cmd_sn) = world.numbers(conn);
+            let exp_stat_sn = StatSn(0);
+            let (itt, ttt) = (Itt::NONE, Ttt::NONE);
+            let pong = NopOut { immediate: true, lun: 0, itt, ttt, cmd_sn, exp_stat_sn };
+            world.send(conn, &pong, &[]);
+        }
+    }
+}
+
+#[test]
+fn a_write_whose_data_does_not_come_ends_whatever_else_its_session_sends() {
+    for unsolicited in [false, true] {
+        let mut world = World::with(Limits::default(), keys());
+        let (conn, _) = world.login(&KEYS);
+        let stuck = ScsiCommand { is_final: !unsolicited, ..world.write(conn, 4096) };
+        let up = world.start(conn, &stuck, &[]);
+        world.fetch(up.task, 0, 4096);
+        let r2t = if unsolicited { None } else { Some(world.expect::<R2t>(conn)) };
+        // Other writes of the session go on all the time.
+        let mut gone = Vec::new();
+        for _ in 0..40 {
+            idle(&mut world, &[conn], 1);
+            let write = world.write(conn, 512);
+            world.issue(conn, &write, &pattern(0, 512));
+            for event in core::mem::take(&mut world.events) {
+                match event {
+                    Event::Command(other) => world.finish(other.task, Finish::good(512)),
+                    Event::TaskGone { task } => gone.push(task),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(world.ended(conn), None, "the others are welcome");
+        assert_eq!(gone, [up.task], "unsolicited {unsolicited}");
+        let answers: Vec<ScsiResponse> = core::iter::from_fn(|| world.receive(conn))
+            .filter(|got| got.bhs.opcode() == Opcode::SCSI_RESPONSE)
+            .map(|got| {
+                let response: ScsiResponse = got.read();
+                if response.itt == stuck.itt {
+                    assert_eq!(got.data[2..], Condition::InitiatorResponseTimeout.sense());
+                }
+                response
+            })
+            .collect();
+        assert!(answers.iter().any(|answer| answer.itt == stuck.itt && answer.status == 2));
+        assert_eq!(world.engine.stats().data_late, 1);
+        // The target discards data that comes now.
+        let late = r2t.map_or_else(|| unsolicited_pdu(&stuck), |r2t| answer(&r2t, 0, 0, true));
+        world.send(conn, &late, &[0xee; 4096]);
+        assert_eq!(world.ended(conn), None);
+        assert!(!world.events.iter().any(|event| matches!(event, Event::DataOut { .. })));
+    }
+}
+
+fn unsolicited_pdu(command: &ScsiCommand) -> DataOut {
+    unsolicited(command, 0, 0, true)
+}
+
+#[test]
+fn who_does_not_send_what_was_asked_loses_its_memory_to_those_who_wait() {
+    // Room for 1 MiB that is asked for. Stallers have all of it; a writer comes that needs a quarter.
+    let limits = Limits { data_out_bytes_max: 2 << 20, ..Limits::default() };
+    for starts in [false, true] {
+        let mut world = World::with(limits, keys());
+        let large = ["MaxBurstLength=262144", "FirstBurstLength=512", "MaxOutstandingR2T=2"];
+        let mut conns = Vec::new();
+        let mut stuck = Vec::new();
+        for isid in 0..20 {
+            let conn = world.connect();
+            world.login_on(conn, isid, &large);
+            conns.push(conn);
+            for _ in 0..4 {
+                let write = world.write(conn, 65_536);
+                let up = world.start(conn, &write, &[]);
+                world.fetch(up.task, 0, 65_536);
+                if let Some(got) = world.receive(conn) {
+                    let r2t: R2t = got.read();
+                    if starts {
+                        world.send(conn, &answer(&r2t, 0, 0, false), &pattern(0, 512));
+                    }
+                    stuck.push((conn, r2t));
+                }
+            }
+        }
+        assert!(world.engine.data_bytes() >= 1 << 20, "memory is short: {}", world.engine.data_bytes());
+        let honest = world.connect();
+        world.login_on(honest, 99, &large);
+        let write = world.write(honest, 262_144);
+        let up = world.start(honest, &write, &[]);
+        world.fetch(up.task, 0, 262_144);
+        let mut asked = None;
+        for _ in 0..8 {
+            conns.push(honest);
+            idle(&mut world, &conns, 1);
+            conns.pop();
+            asked = asked.or_else(|| {
+                core::iter::from_fn(|| world.receive(honest)).find(|got| got.bhs.opcode() == Opcode::R2T)
+            });
+        }
+        let r2t: R2t = asked.expect("it waits for those who send nothing").read();
+        obey(&mut world, honest, &r2t);
+        let data = world
+            .events
+            .iter()
+            .position(|event| matches!(event, Event::DataOut { task, .. } if *task == up.task));
+        assert!(data.is_some(), "starts {starts}");
+        world.events.clear();
+        world.finish(up.task, Finish::good(262_144));
+        // Who was only slow goes on: there is memory now.
+        if let (false, Some((conn, r2t))) = (starts, stuck.first()) {
+            obey(&mut world, *conn, r2t);
+            assert!(matches!(world.next_event(), Some(Event::DataOut { .. })), "{:?}", world.events);
+        }
+        // Nothing is counted twice, and nothing is left when all are gone.
+        for conn in conns.into_iter().chain([honest]) {
+            if world.ended(conn).is_none() {
+                world.hang_up(conn, Gone::Closed);
+            }
+        }
+        assert_eq!(world.engine.data_bytes(), 0);
+    }
 }

@@ -6,8 +6,9 @@ use base::machine::{Action, ConnId, Gone};
 use base::time::Duration;
 
 use super::erl1::ack;
-use super::mcs::{issue, session};
+use super::mcs::{issue, session, several};
 use super::world::{World, data_out, pattern};
+use crate::negotiate::KeyPolicy;
 use crate::pdu::data_in::DataIn;
 use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
 use crate::pdu::logout_response::{LogoutResponse, LogoutResult};
@@ -19,6 +20,7 @@ use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::pdu::{Itt, Message, Opcode};
 use crate::serial::{DataSn, R2tSn, StatSn};
 use crate::target::contract::{Down, Event, Finish, TaskRef};
+use crate::target::engine::Limits;
 
 /// Logs a connection out for recovery.
 fn release(world: &mut World, on: ConnId, cid: u16) -> LogoutResponse {
@@ -428,4 +430,26 @@ fn logging_out_of_the_session_ends_what_has_no_connection() {
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
     assert_eq!(downs(&world), [Down::LoggedOut]);
     assert_eq!((world.engine.sessions().count(), world.engine.tasks.len()), (0, 0));
+}
+
+#[test]
+fn a_write_that_is_taken_up_again_after_a_long_time_has_all_its_time_for_its_data() {
+    let policy = KeyPolicy { default_time2retain: 3600, ..several(2) };
+    let mut world = World::with(Limits::default(), policy);
+    let keys = ["MaxConnections=4", "ErrorRecoveryLevel=2", "DefaultTime2Retain=3600"];
+    let (conn, up) = world.login(&keys);
+    let write = world.write(conn, 4000);
+    let task = start(&mut world, &[conn], conn, &write);
+    world.fetch(task, 0, 4000);
+    world.expect::<R2t>(conn);
+    world.hang_up(conn, Gone::Failed);
+    world.pass(Duration::from_secs(600));
+    let (new, status) = world.join(conn, up.tsih, 0, &[]);
+    assert_eq!(status, 0);
+    assert_eq!(reassign(&mut world, new, write.itt, 0), TmfResult::COMPLETE);
+    let again: R2t = world.expect(new);
+    world.pass(Duration::from_secs(3));
+    assert!(world.events.is_empty(), "{:?}", world.events);
+    world.send(new, &data_out(&write, again.ttt, 0, 0, true), &pattern(0, 4000));
+    assert_eq!(world.expect_data(task, 0), pattern(0, 4000));
 }

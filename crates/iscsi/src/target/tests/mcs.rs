@@ -29,7 +29,7 @@ use crate::serial::StatSn;
 use crate::target::contract::{Down, Event, Finish, TaskRef};
 use crate::target::engine::Limits;
 
-fn several(level: u8) -> KeyPolicy {
+pub(super) fn several(level: u8) -> KeyPolicy {
     KeyPolicy { max_connections: 4, ..policy(level) }
 }
 

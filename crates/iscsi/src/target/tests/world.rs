@@ -50,12 +50,14 @@ pub(super) fn data_out(write: &ScsiCommand, ttt: Ttt, sn: u32, offset: u32, is_f
 pub(super) struct Names {
     pub(super) keys: KeyPolicy,
     pub(super) targets: Vec<IscsiName>,
+    /// Whether every target has as many sessions as it may.
+    pub(super) full: bool,
 }
 
 impl Directory for Names {
     fn find_target(&self, _: &Via, _: &IscsiName, name: &IscsiName) -> Found {
         match self.targets.iter().position(|target| target == name) {
-            Some(at) => Found::Here(TargetAccess {
+            Some(at) => (if self.full { Found::Full } else { Found::Here })(TargetAccess {
                 target: TargetId(u32::try_from(at).unwrap()),
                 portal_group: PortalGroupTag(1),
                 alias: None,
@@ -97,7 +99,9 @@ pub(super) struct World {
     pub(super) pool: Pool,
     pub(super) peers: BTreeMap<ConnId, Peer>,
     pub(super) events: Vec<Event>,
-    next_conn: u32,
+    pub(super) next_conn: u32,
+    /// The text of the last login response.
+    pub(super) login_text: Vec<u8>,
     /// Connections that take nothing at present.
     pub(super) stalled: BTreeSet<ConnId>,
 }
@@ -145,24 +149,36 @@ impl World {
         let pool = Pool::new(64 << 20);
         Self {
             engine: Engine::new(limits, pool.clone()),
-            names: Names { keys, targets: [IscsiName::parse(TARGET.as_bytes()).unwrap()].into() },
+            names: Names {
+                keys,
+                targets: [IscsiName::parse(TARGET.as_bytes()).unwrap()].into(),
+                full: false,
+            },
             now: Instant(1_000_000_000),
             pool,
             peers: BTreeMap::new(),
             events: Vec::new(),
             next_conn: 0,
+            login_text: Vec::new(),
             stalled: BTreeSet::new(),
         }
     }
 
     pub(super) fn connect(&mut self) -> ConnId {
+        self.connect_from(([127, 0, 0, 1], 40000).into())
+    }
+
+    pub(super) fn connect_from(&mut self, peer: SocketAddr) -> ConnId {
         let conn = ConnId(self.next_conn);
         self.next_conn += 1;
         let local: SocketAddr = ([127, 0, 0, 1], 3260).into();
-        let peer: SocketAddr = ([127, 0, 0, 1], 40000).into();
         let arrival = Arrival { portal: PortalId(0), local, peer, entropy: [7; 32] };
         self.engine.connected(self.now, conn, &arrival);
         self.peers.insert(conn, Peer { cmd_sn: 100, itt: 1, ..Peer::default() });
+        while let Some(action) = self.engine.poll_action() {
+            assert_eq!(action, Action::Abort(conn));
+            self.peers.get_mut(&conn).unwrap().ended = Some(action);
+        }
         self.drain();
         conn
     }
@@ -249,8 +265,21 @@ impl World {
             .chain(keys.iter().copied())
             .flat_map(|key| [key, "\0"].concat().into_bytes())
             .collect();
+        let request = self.login_request(conn, (isid, tsih, cid));
+        self.send(conn, &request, &text);
+        let got = self.expect_any(conn);
+        self.login_text = got.data.clone();
+        let peer = self.peers.get_mut(&conn).unwrap();
+        let answer = alloc::string::String::from_utf8_lossy(&got.data);
+        peer.header_digest = answer.contains("HeaderDigest=CRC32C");
+        peer.data_digest = answer.contains("DataDigest=CRC32C");
+        got.read()
+    }
+
+    /// A login request that leaves the operational stage.
+    pub(super) fn login_request(&mut self, conn: ConnId, (isid, tsih, cid): (u8, u16, u16)) -> LoginRequest {
         let (itt, cmd_sn) = self.numbers(conn);
-        let request = LoginRequest {
+        LoginRequest {
             transit: true,
             continues: false,
             csg: 1,
@@ -263,14 +292,7 @@ impl World {
             cid,
             cmd_sn,
             exp_stat_sn: StatSn(0),
-        };
-        self.send(conn, &request, &text);
-        let got = self.expect_any(conn);
-        let peer = self.peers.get_mut(&conn).unwrap();
-        let answer = alloc::string::String::from_utf8_lossy(&got.data);
-        peer.header_digest = answer.contains("HeaderDigest=CRC32C");
-        peer.data_digest = answer.contains("DataDigest=CRC32C");
-        got.read()
+        }
     }
 
     /// Returns the tag and the number of the next request; [`Self::count`] uses the number up.

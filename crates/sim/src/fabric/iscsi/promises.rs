@@ -40,6 +40,8 @@ pub(super) struct Mercy {
     pub(super) immediate: bool,
     /// Its owner asked for its end, or other initiators may.
     pub(super) aborted: bool,
+    /// Its owner asked for a reset of the target while it was open.
+    pub(super) reset: bool,
 }
 
 impl Default for Promises {
@@ -65,6 +67,11 @@ impl Promises {
         if let Some(mercy) = self.open.get_mut(&ticket) {
             mercy.aborted = true;
         }
+    }
+
+    /// Records that the owner asks for a reset of the target.
+    pub(super) fn resets_target(&mut self) {
+        self.open.values_mut().for_each(|mercy| mercy.reset = true);
     }
 
     /// Takes note that the session is up.
@@ -108,6 +115,9 @@ impl Promises {
             }
             End::Aborted | End::NotSent if mercy.aborted => return None,
             End::Rejected(RejectReason::TOO_MANY_IMMEDIATE) if mercy.immediate => return None,
+            // RFC 7143 §4.2.3.3: such a function takes every number before its own for received. A command that was
+            // rejected for its damaged immediate data just before has no other end then.
+            End::Rejected(RejectReason::DATA_DIGEST_ERROR) if mercy.reset => return None,
             End::Rejected(RejectReason::LONG_OPERATION_REJECT) => return None,
             End::Lost if mercy.aborted || mercy.immediate || !self.retains => return None,
             End::Lost | End::NotSent => {
@@ -137,6 +147,7 @@ fn blames_transport(sense: &[u8]) -> Option<Condition> {
         Condition::CrcError,
         Condition::DataOffsetError,
         Condition::InvalidTransferTag,
+        Condition::InitiatorResponseTimeout,
     ];
     all.into_iter().find(|condition| condition.sense() == *sense)
 }

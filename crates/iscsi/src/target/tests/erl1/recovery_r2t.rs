@@ -15,7 +15,7 @@ use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::SnackKind;
-use crate::pdu::{Itt, Opcode, Ttt};
+use crate::pdu::{Itt, Message, Opcode, Ttt};
 use crate::serial::{DataSn, R2tSn};
 use crate::target::contract::{Event, Finish};
 use crate::target::engine::Limits;
@@ -128,11 +128,16 @@ fn unsolicited_data_that_is_lost_is_asked_for_before_anything_behind_it() {
     let first: R2t = world.expect(conn);
     assert_eq!((first.r2t_sn, as_asked(&first).1, as_asked(&first).2), (R2tSn(0), 200, 824));
     world.expect_silence(conn);
-    answer_r2t(&mut world, conn, &write, as_asked(&first), 500, (&[], &[]));
+    for _ in 0..2 {
+        // The second time it means nothing any more.
+        answer_r2t(&mut world, conn, &write, as_asked(&first), 500, (&[], &[]));
+    }
     let second: R2t = world.expect(conn);
     assert_eq!((second.r2t_sn, as_asked(&second).1, as_asked(&second).2), (R2tSn(1), 1024, 1976));
     answer_r2t(&mut world, conn, &write, as_asked(&second), 1000, (&[], &[]));
     assert_eq!(world.expect_data(up.task, 0), pattern(0, 3000));
+    world.finish(up.task, Finish::good(3000));
+    assert_eq!(world.expect::<ScsiResponse>(conn).status, 0);
 }
 
 #[test]
@@ -160,6 +165,42 @@ fn the_last_pdu_of_a_sequence_is_asked_for_again_after_a_silence() {
         answer_r2t(&mut world, conn, &write, as_asked(last), 400, (&[], &[]));
         assert_eq!(world.expect_data(up.task, 0), pattern(0, 1000));
         assert_eq!(world.ended(conn), None);
+    }
+}
+
+#[test]
+fn what_came_before_a_pdu_that_stands_still_is_asked_for_again_with_it() {
+    let policy = KeyPolicy { data_pdu_in_order: false, ..policy(1) };
+    for (order, unsolicited) in [("Yes", false), ("No", false), ("Yes", true), ("No", true)] {
+        let mut world = World::with(Limits::default(), policy.clone());
+        let order = alloc::format!("DataPDUInOrder={order}");
+        let conn = login(&mut world, &[&order, "InitialR2T=No"]);
+        let write = ScsiCommand { is_final: !unsolicited, ..world.write(conn, 1000) };
+        let up = world.start(conn, &write, &[]);
+        world.fetch(up.task, 0, 1000);
+        let ttt = if unsolicited { Ttt::NONE } else { world.expect::<R2t>(conn).ttt };
+        world.send(conn, &data_out(&write, ttt, 0, 0, false), &pattern(0, 400));
+        // The buffer is away with the second PDU when that is taken for lost.
+        let second = data_out(&write, ttt, 1, 400, false).encode();
+        let bytes = world.frame(conn, second, &[], &pattern(400, 400));
+        let (begin, end) = bytes.split_at(200);
+        world.feed(conn, begin);
+        world.pass(Duration::from_secs(8));
+        let asked: Vec<R2t> = core::iter::from_fn(|| world.receive(conn))
+            .filter(|got| got.bhs.opcode() == Opcode::R2T)
+            .map(|got| got.read())
+            .collect();
+        let last = asked.last().expect("asked again");
+        world.feed(conn, end);
+        world.send(conn, &data_out(&write, ttt, 2, 800, true), &pattern(800, 200));
+        answer_r2t(&mut world, conn, &write, as_asked(last), 300, (&[], &[]));
+        while world.events.is_empty() {
+            let r2t: R2t = world.expect(conn);
+            answer_r2t(&mut world, conn, &write, as_asked(&r2t), 300, (&[], &[]));
+        }
+        assert_eq!(world.expect_data(up.task, 0), pattern(0, 1000), "{order} {unsolicited}");
+        world.finish(up.task, Finish::good(1000));
+        assert_eq!(world.expect::<ScsiResponse>(conn).status, 0);
     }
 }
 

@@ -1,0 +1,149 @@
+//! What a reload finds out before it changes anything, and what it does when it cannot be applied.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use target::config::UnitId;
+
+use super::{Daemon, all};
+use crate::config::{Config, Medium, Unit, UnitIndex};
+use crate::serve::blueprint::Blueprint;
+use crate::serve::media;
+
+impl Daemon {
+    /// Returns the disks whose file or device is not what is served of it. One may be shorter only where the operator says so, which
+    /// is to change its size in the configuration: a file that shrank otherwise would come back with zeros where data was.
+    pub(super) fn compare_media(&self, old: &Config, blueprint: &Blueprint) -> BTreeMap<UnitId, String> {
+        let mut wrong = BTreeMap::new();
+        for (id, was, unit) in kept_units(old, blueprint) {
+            let Some(facts) = self.watched.find(id) else { continue };
+            let block = u64::from(unit.block_size.bytes());
+            let least = match (size(was), size(unit)) {
+                (before, after) if before == after => facts.len(),
+                (_, after) => after.unwrap_or(block).min(facts.len()),
+            };
+            if let Err(why) = facts.compare_with(least) {
+                wrong.insert(id, why);
+            }
+        }
+        wrong
+    }
+
+    /// Takes away what a configuration takes away that cannot be applied as a whole. Returns what changed, if anything did.
+    pub(super) fn tighten(&mut self, new: &Config) -> Option<String> {
+        let old = Arc::clone(&self.blueprint.config);
+        let config = old.tightened(new);
+        let changes = Config::diff(&old, &config);
+        if changes.is_empty() {
+            return None;
+        }
+        if let Err(why) = self.numbers.learn(&config) {
+            return Some(format!("nothing: {why}"));
+        }
+        let listening: Vec<SocketAddr> = self.blueprint.portals.iter().map(|(_, address)| *address).collect();
+        let owners = self.blueprint.owners();
+        let blueprint = self.numbers.blueprint(Arc::new(config), &listening, &owners);
+        let nothing = || (0..self.reactors.len()).map(|_| Vec::new()).collect();
+        let (units, ports) = (nothing(), (0..self.reactors.len()).map(|_| Vec::new()).collect());
+        // A disk that is withheld stays so until a reload is applied as a whole.
+        self.apply(blueprint, (units, ports), Vec::new(), None);
+        Some(changes.to_string())
+    }
+
+    /// Makes durable what disks acknowledged that have no write cache any more.
+    pub(super) fn empty_caches(&self, units: &[Unit]) {
+        // Once every reactor has come here nothing is acknowledged too early any more.
+        if units.is_empty() || !all(&self.reactors, |_| true) {
+            return;
+        }
+        for unit in units {
+            if let Err(error) = media::sync(unit) {
+                crate::error!("{error}");
+            }
+        }
+    }
+
+    /// Refuses to write to what was opened for reading only.
+    pub(super) fn refuse_writing(&self, old: &Config, new: &Config) -> Result<(), String> {
+        let kept = |unit: &&Unit| old.units.iter().any(|was| was.key() == unit.key());
+        for unit in new.units.iter().filter(|unit| !unit.read_only).filter(kept) {
+            let known = old.units.iter().position(|was| was.key() == unit.key());
+            let id = known.and_then(|at| self.blueprint.number(UnitIndex(at)));
+            if let Some(facts) = id.and_then(|id| self.watched.find(id)).filter(|facts| facts.read_only) {
+                return Err(format!(
+                    "{}: \"ro\" of {} cannot be taken back while it is served, since it was opened for reading only; take the \
+                     LUN out, reload, and put it back, or restart targe",
+                    unit.label,
+                    facts.path.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the units of a configuration with numbers that the old one had as well, each with what it was.
+pub(super) fn kept_units<'c>(
+    old: &'c Config,
+    blueprint: &'c Blueprint,
+) -> impl Iterator<Item = (UnitId, &'c Unit, &'c Unit)> {
+    let units = blueprint.config.units.iter().enumerate();
+    units.filter_map(|(at, unit)| {
+        let was = old.units.iter().find(|was| was.key() == unit.key())?;
+        Some((blueprint.number(UnitIndex(at))?, was, unit))
+    })
+}
+
+/// Returns the size that the configuration gives a file.
+fn size(unit: &Unit) -> Option<u64> {
+    match &unit.medium {
+        Medium::File { size, .. } => size.map(|size| size.0),
+        _ => None,
+    }
+}
+
+/// Refuses a change that would have to close a file and open it again: its disk would be gone in between.
+pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), String> {
+    for unit in new.units.iter().filter(|unit| !old.units.iter().any(|was| was.key() == unit.key())) {
+        if let Some(path) = unit.medium.path()
+            && old.units.iter().any(|was| was.medium.path() == Some(path))
+        {
+            return Err(format!(
+                "{}: the type, block length, provisioning, \"direct\", \"encrypt\" and \"naa\" of {} cannot change while it is \
+                 served; restart targe to apply this",
+                unit.label,
+                path.display()
+            ));
+        }
+        let was = old.units.iter().find(|was| was.label == unit.label);
+        let kept = |was: &&Unit| new.units.iter().any(|other| other.key() == was.key());
+        if let Some(was) = was.filter(|was| !kept(was) && would_lose(&was.medium, &unit.medium)) {
+            return Err(format!(
+                "{}: {} cannot become {} while it is served: what it holds would be lost; take the LUN out, reload, and put it \
+                 back, or restart targe",
+                unit.label, was.medium, unit.medium
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether to replace one medium by another under the same name changes its type, or drops what memory holds.
+fn would_lose(was: &Medium, is: &Medium) -> bool {
+    matches!(was, Medium::Ram { .. }) || std::mem::discriminant(was) != std::mem::discriminant(is)
+}
+
+/// Returns a new configuration with what only a restart can change as it was, so that it is told of again until then.
+pub(super) fn running(new: Config, old: &Config) -> Config {
+    Config {
+        state_dir: old.state_dir.clone(),
+        admin_socket: old.admin_socket.clone(),
+        reactor: old.reactor,
+        cores: old.cores.clone(),
+        poll: old.poll,
+        look: old.look,
+        memory: old.memory,
+        ..new
+    }
+}

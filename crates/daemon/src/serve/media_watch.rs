@@ -1,0 +1,65 @@
+//! Looks every second whether the files and devices that are served are still what their paths lead to, and as long as they
+//! were: on a thread of its own, since a file system that hangs must hold up nobody else.
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use drivers::mailbox::Handle;
+use target::config::UnitId;
+
+use super::disk::Facts;
+use super::member::Member;
+
+/// How long a file may be another before that is noticed without anybody reading what is missing.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What is watched. Clones are the same list.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Watched(Arc<Mutex<Vec<Entry>>>);
+
+#[derive(Clone, Debug)]
+struct Entry {
+    unit: UnitId,
+    facts: Weak<Facts>,
+    reactor: Handle<Member>,
+}
+
+impl Watched {
+    /// Watches a disk for as long as it is served.
+    pub(super) fn add(&self, unit: UnitId, facts: &Arc<Facts>, reactor: Handle<Member>) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|entry| entry.facts.strong_count() > 0);
+        entries.push(Entry { unit, facts: Arc::downgrade(facts), reactor });
+    }
+
+    /// Returns what is known of a disk that is served.
+    pub(super) fn find(&self, unit: UnitId) -> Option<Arc<Facts>> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().filter(|entry| entry.unit == unit).find_map(|entry| entry.facts.upgrade())
+    }
+
+    /// Starts to look. It ends when the returned sender is dropped.
+    pub(super) fn start(&self) -> io::Result<Sender<()>> {
+        let (sender, ended) = channel();
+        let watched = self.clone();
+        std::thread::Builder::new()
+            .name("media-watch".to_owned())
+            .spawn(move || watched.look_until(&ended))
+            .map(|_| sender)
+    }
+
+    fn look_until(&self, ended: &Receiver<()>) {
+        while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            for Entry { unit, facts, reactor } in entries {
+                let Some(facts) = facts.upgrade().filter(|facts| !facts.is_withheld()) else { continue };
+                if let Err(why) = facts.compare() {
+                    // A reactor that has stopped serves nothing.
+                    let _ = reactor.post(move |member: &mut Member, now| member.withhold(now, unit, &why));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A thread that panics is counted, told in the log, and ends the daemon in order: what the thread did is done by nobody
+//! from then on.
+
+use std::panic::PanicHookInfo;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+use super::life::Occasion;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how many threads of this process have panicked.
+pub(super) fn count() -> u64 {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// Takes over what the process does when a thread panics.
+pub(super) fn watch(occasions: Sender<Occasion>) {
+    // A hook is called from any thread, by several at the same time.
+    let occasions = Mutex::new(occasions);
+    std::panic::set_hook(Box::new(move |info| panicked(info, &occasions)));
+}
+
+fn panicked(info: &PanicHookInfo<'_>, occasions: &Mutex<Sender<Occasion>>) {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("without a name");
+    let place = info.location().map_or(String::new(), |at| format!(" at {at}"));
+    let payload = info.payload();
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let message = text.unwrap_or("no message");
+    crate::error!("thread {name} panicked{place}: {message}; this is a bug of targe");
+    // The main thread may be the one that panics; then nobody listens, and the process ends with it.
+    let _ = occasions.lock().unwrap_or_else(PoisonError::into_inner).send(Occasion::Panicked);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_panic_of_any_thread_is_counted_and_told() {
+        let (sender, receiver) = channel();
+        let before = count();
+        watch(sender);
+        let ended =
+            std::thread::Builder::new().name("any".to_owned()).spawn(|| panic!("on purpose")).unwrap();
+        assert!(ended.join().is_err());
+        let told = receiver.recv_timeout(Duration::from_secs(10));
+        drop(std::panic::take_hook());
+        assert_eq!(told, Ok(Occasion::Panicked));
+        assert!(count() > before);
+    }
+}

@@ -1,0 +1,232 @@
+//! How long each file was when it was served last, kept across restarts: a file that is shorter or gone when targe starts again is
+//! not made up of zeros.
+//!
+//! `units/WORLD-WIDE-NAME.size` in the state directory holds a version, the length in bytes, the `size` of the configuration (or
+//! `-`), the inode of the directory that the file was in, and the path of the file. A directory on which a file system is not mounted
+//! has another inode than the one with it. Another path is another file, of which the record says nothing.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::state::{StateDir, StateError};
+use crate::config::{Config, Medium, Unit, UnitIndex};
+
+/// The versions of the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// `LENGTH SIZE INODE`, with no version in it.
+    One,
+    /// `2 LENGTH SIZE INODE PATH`, the path in quotes and with its control characters escaped.
+    Two = 2,
+}
+
+/// What is kept of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record {
+    len: u64,
+    size: Option<u64>,
+    directory: u64,
+    /// The path in quotes; `None` in a record of the first version, which is taken for one of any path.
+    path: Option<String>,
+}
+
+impl Record {
+    /// Returns what there is to keep of a unit's file as it is now; `None` if it is not in a file.
+    fn of(unit: &Unit) -> Option<Self> {
+        let Medium::File { path, size, .. } = &unit.medium else { return None };
+        let len = path.metadata().ok()?.len();
+        let size = size.map(|size| size.0);
+        Some(Self { len, size, directory: directory(path)?, path: Some(quoted(path)) })
+    }
+
+    /// Reads what was kept of the file at `path`; `None` if nothing was, or it cannot be read.
+    fn find(kept: &Path, path: &Path) -> Option<Self> {
+        let record = Self::parse(&fs::read_to_string(kept).ok()?)?;
+        let quoted = quoted(path);
+        Some(record).filter(|record| record.path.as_ref().is_none_or(|path| *path == quoted))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (version, text) = match text.strip_prefix("2 ") {
+            Some(rest) if rest.contains('"') => (Version::Two, rest),
+            _ => (Version::One, text),
+        };
+        let mut words = text.trim_end_matches('\n').splitn(4, ' ');
+        let (len, size, directory) = (words.next()?, words.next()?, words.next()?);
+        let path = words.next().map(str::to_owned);
+        if path.is_some() != (version == Version::Two) {
+            return None;
+        }
+        let size = if size == "-" { None } else { Some(size.parse().ok()?) };
+        Some(Self { len: len.parse().ok()?, size, directory: directory.parse().ok()?, path })
+    }
+
+    fn encode(&self) -> String {
+        let size = self.size.map_or_else(|| "-".to_owned(), |size| size.to_string());
+        let (len, directory) = (self.len, self.directory);
+        match &self.path {
+            Some(path) => format!("{} {len} {size} {directory} {path}\n", Version::Two as u8),
+            None => format!("{len} {size} {directory}\n"),
+        }
+    }
+}
+
+/// Returns a path in quotes, on one line.
+fn quoted(path: &Path) -> String {
+    format!("{path:?}")
+}
+
+/// Returns whether a file that is too short would be filled with zeros: one that is only read, or has no length to be given, is not.
+fn may_be_filled(unit: &Unit) -> bool {
+    !unit.read_only && matches!(unit.medium, Medium::File { size: Some(_), .. })
+}
+
+fn directory(path: &Path) -> Option<u64> {
+    Some(path.parent()?.metadata().ok()?.ino())
+}
+
+/// Makes sure that a unit's file is not shorter than it was, unless its size was changed to that.
+///
+/// # Errors
+/// A sentence that says what is wrong, and what to do.
+pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
+    let Medium::File { path, size, .. } = &unit.medium else { return Ok(()) };
+    let kept = state.size_file(unit.identity.naa);
+    let Some(record) = Record::find(&kept, path).filter(|_| may_be_filled(unit)) else {
+        return Ok(());
+    };
+    let (name, size, forget) = (path.display(), size.map(|size| size.0), kept.display());
+    match path.metadata() {
+        Ok(facts) => {
+            let said = size != record.size && size.unwrap_or(0) <= facts.len();
+            if facts.len() >= record.len || said {
+                return Ok(());
+            }
+            Err(format!(
+                "{}: {name} has {} bytes, and {} were served when targe ran last; put back what is missing, or change \"size\" \
+                 to what is left, or remove {forget} to have it filled with zeros",
+                unit.label,
+                facts.len(),
+                record.len
+            ))
+        }
+        // Whoever removed it where it was wants a new one.
+        Err(_) if directory(path).is_none_or(|now| now == record.directory) => Ok(()),
+        Err(_) => Err(format!(
+            "{}: {name} is missing, and its directory is another one than when it was served last: is its file system \
+             mounted? Remove {forget} to begin with an empty disk",
+            unit.label
+        )),
+    }
+}
+
+/// Keeps how long the files of a configuration are that targets show and that are as they should be, and forgets those that are no longer in it.
+///
+/// # Errors
+/// [`StateError`]
+pub(super) fn keep(
+    config: &Config,
+    is_right: impl Fn(&Unit) -> bool,
+    state: &StateDir,
+) -> Result<(), StateError> {
+    let is_shown =
+        |index| config.targets.iter().any(|target| target.luns.iter().any(|lun| lun.unit == index));
+    for (at, unit) in config.units.iter().enumerate() {
+        let (true, Some(path)) = (is_shown(UnitIndex(at)) && is_right(unit), unit.medium.path()) else {
+            continue;
+        };
+        let Some(record) = Record::of(unit) else { continue };
+        let kept = state.size_file(unit.identity.naa);
+        let before = Record::find(&kept, path);
+        // The length of a file that was not checked says nothing about what it should be.
+        let is_less = |before: &Record| !may_be_filled(unit) && record.len < before.len;
+        if before.as_ref() != Some(&record) && !before.as_ref().is_some_and(is_less) {
+            super::state::replace(&kept, record.encode().as_bytes())?;
+        }
+    }
+    state.forget_sizes(|naa| config.units.iter().any(|unit| unit.identity.naa.to_string() == naa));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Flags, Surroundings};
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let path = |path: &str| Some(quoted(Path::new(path)));
+        for record in [
+            Record { len: 1 << 40, size: Some(1 << 40), directory: 2, path: path("/a") },
+            Record { len: 5, size: None, directory: u64::MAX, path: path("/a b/\"c\"\nd") },
+            Record { len: 2, size: None, directory: 7, path: None },
+        ] {
+            assert_eq!(Record::parse(&record.encode()), Some(record));
+        }
+        // The first version.
+        let old = Record { len: 2, size: Some(5), directory: 9, path: None };
+        assert_eq!(Record::parse("2 5 9\n"), Some(old));
+        for text in ["", "5", "5 5", "x - 2", "5 y 2", "5 - z", "5 5 5 5", "2 5 5 \"/a\"", "3 5 5 5 \"/a\""] {
+            assert_eq!(Record::parse(text), None, "{text}");
+        }
+    }
+
+    /// A configuration that shows one shared file.
+    fn config(scratch: &Scratch, lun: &str) -> Config {
+        let text = format!(
+            "portal = [{{ listen = \"127.0.0.1\" }}]\nlun = [{{ name = \"a\", type = \"file\", {lun} }}]\n\
+             [[target]]\nname = \"iqn.2001-04.com.example:a\"\nlun = [{{ share = \"a\" }}]\n"
+        );
+        fs::write(scratch.path().join("targe.toml"), text).unwrap();
+        let flags = Flags { config: Some(scratch.path().join("targe.toml")), ..Flags::default() };
+        let around = Surroundings {
+            directory: scratch.path().to_path_buf(),
+            state_dir: scratch.path().join("state"),
+            admin_socket: None,
+            host: "host".to_owned(),
+            file_mode: None,
+            name_is_ours: false,
+        };
+        Config::load(&flags, &around).map_err(|report| report.to_string()).unwrap().config
+    }
+
+    #[test]
+    fn a_length_is_that_of_one_path_and_matters_where_zeros_would_be_added() {
+        let scratch = Scratch::new();
+        let state = StateDir::open(&scratch.path().join("state")).unwrap();
+        let length = |name: &str, len: u64| {
+            fs::File::create(scratch.path().join(name)).unwrap().set_len(len).unwrap();
+        };
+        let check = |lun: &str| check(&config(&scratch, lun).units[0], &state);
+        let keep = |lun: &str| keep(&config(&scratch, lun), |_| true, &state).unwrap();
+        length("long", 1 << 20);
+        keep("path = \"long\", size = \"1M\"");
+        // The shared disk moves to another file, which is shorter.
+        length("short", 4096);
+        assert_eq!(check("path = \"short\", size = \"1M\""), Ok(()));
+        length("long", 4096);
+        assert!(check("path = \"long\", size = \"1M\"").unwrap_err().contains("has 4096 bytes"));
+        // Nothing is added to these, and to serve them does not make the shorter length right.
+        for lun in ["path = \"long\"", "path = \"long\", size = \"1M\", ro = true"] {
+            assert_eq!(check(lun), Ok(()), "{lun}");
+            keep(lun);
+            assert!(check("path = \"long\", size = \"1M\"").is_err(), "{lun}");
+        }
+        length("long", 1 << 20);
+        assert_eq!(check("path = \"long\", size = \"1M\""), Ok(()));
+    }
+
+    #[test]
+    fn a_file_that_no_target_shows_has_no_length() {
+        let scratch = Scratch::new();
+        let state = StateDir::open(&scratch.path().join("state")).unwrap();
+        fs::write(scratch.path().join("a"), [0; 4096]).unwrap();
+        let mut config = config(&scratch, "path = \"a\"");
+        let kept = state.size_file(config.units[0].identity.naa);
+        config.targets[0].luns.clear();
+        keep(&config, |_| true, &state).unwrap();
+        assert!(!kept.exists());
+    }
+}

@@ -1,0 +1,258 @@
+//! RELATIVE TARGET PORT IDENTIFIERs (SPC-5 §4.8.1) that stay with their ports for good.
+//!
+//! Persistent reservations belong to a port by its identifier, also across a loss of power. So an identifier that was given once
+//! is never another port's while there are others left, whatever comes and goes in the configuration. The state directory keeps
+//! them in the file `ports`: text, one port a line, with a sum over what stands before it.
+//!
+//! ```text
+//! targe ports 1
+//! 1 portal 1 iqn.2001-04.com.example:a
+//! 33012 group iqn.2001-04.com.example:a backup
+//! sum 5d41402abc4b2a76b9719d911017c592
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use device::contract::RelativePort;
+use sha2::{Digest, Sha256};
+
+use super::spread;
+use crate::config::{Config, Frames, Target};
+
+const HEAD: &str = "targe ports 1";
+
+/// The portal group tags of targets' ports, and their identifiers up to here; above are those of groups.
+const PORTALS_MAX: u16 = *Frames::PORT_TAGS.start() - 1;
+
+/// A target port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Port {
+    /// Of a target by name, and a portal group tag.
+    Portal(String, u16),
+    /// Of a target by name, and a HyperSCSI group.
+    Group(String, String),
+}
+
+/// Every identifier that was ever given, also to ports that are gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TargetPorts {
+    ids: BTreeMap<Port, u16>,
+}
+
+/// The file of identifiers is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Damaged;
+
+impl TargetPorts {
+    /// Numbers the ports of a configuration as releases did that kept no identifiers: by their places. What was reserved through
+    /// them stays with them.
+    pub(crate) fn positional(config: &Config) -> Self {
+        let mut by_name: Vec<&Target> =
+            config.targets.iter().filter(|target| shares_a_unit(config, target)).collect();
+        by_name.sort_by(|a, b| a.name.cmp(&b.name));
+        let of_target = |target: &Target| portals(config, target);
+        let shared = by_name.into_iter().flat_map(of_target).zip(1..);
+        let alone = config.targets.iter().filter(|target| !shares_a_unit(config, target));
+        let alone =
+            alone.flat_map(of_target).map(|port| (tag_of(&port), port)).map(|(tag, port)| (port, tag));
+        let mut ports = Self { ids: shared.chain(alone).collect() };
+        // Those of groups followed from names alone; only where two met, the later one moved on.
+        let mut by_name: Vec<&Target> = config.targets.iter().collect();
+        by_name.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut among_sharers = BTreeSet::new();
+        for target in by_name {
+            let mut of_one = BTreeSet::new();
+            let taken = if shares_a_unit(config, target) { &mut among_sharers } else { &mut of_one };
+            for port in groups(config, target) {
+                let number = free_for_group(&port, |number| taken.contains(&number)).unwrap_or_default();
+                taken.insert(number);
+                ports.ids.insert(port, number);
+            }
+        }
+        ports
+    }
+
+    /// Gives identifiers to the ports that have none.
+    ///
+    /// # Errors
+    /// A sentence: there are none left.
+    pub(crate) fn assign(&mut self, config: &Config) -> Result<(), String> {
+        let mut by_name: Vec<&Target> = config.targets.iter().collect();
+        by_name.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut given: BTreeSet<u16> = self.ids.values().copied().collect();
+        let mut next = 1;
+        for target in &by_name {
+            for port in portals(config, target).into_iter().chain(groups(config, target)) {
+                if !self.ids.contains_key(&port) {
+                    let number = self.free(config, &port, &mut given, &mut next)?;
+                    self.ids.insert(port, number);
+                }
+            }
+        }
+        self.part(config, &mut given, &mut next)
+    }
+
+    /// Gives other identifiers to ports that came to be shown by one unit with the same one, as those of targets alone had in
+    /// releases that kept none. The target whose name sorts first keeps its own.
+    fn part(&mut self, config: &Config, given: &mut BTreeSet<u16>, next: &mut u16) -> Result<(), String> {
+        for component in spread::components(config) {
+            let mut members: Vec<&Target> =
+                component.iter().filter_map(|at| config.targets.get(*at)).collect();
+            members.sort_by(|a, b| a.name.cmp(&b.name));
+            let mut seen = BTreeSet::new();
+            for target in members {
+                for port in portals(config, target).into_iter().chain(groups(config, target)) {
+                    let known = self.ids.get(&port).copied().unwrap_or_default();
+                    if seen.insert(known) {
+                        continue;
+                    }
+                    let number = self.free(config, &port, given, next)?;
+                    crate::warning!(
+                        "{}: a port has relative port identifier {number} now instead of {known}, which another port of \
+                         the same disks has: what was registered through it must be registered again",
+                        target.name
+                    );
+                    seen.insert(number);
+                    self.ids.insert(port, number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns an identifier that was never given; when there is none, one of a port that is gone.
+    fn free(
+        &mut self,
+        config: &Config,
+        port: &Port,
+        given: &mut BTreeSet<u16>,
+        next: &mut u16,
+    ) -> Result<u16, String> {
+        let wanted = match port {
+            // A target alone shows its tags, which people know.
+            Port::Portal(_, tag) => Some(*tag).filter(|tag| *tag <= PORTALS_MAX && !given.contains(tag)),
+            Port::Group(..) => free_for_group(port, |number| given.contains(&number)),
+        };
+        let lowest = || {
+            let found = (*next..=u16::MAX).find(|number| !given.contains(number))?;
+            *next = found;
+            Some(found)
+        };
+        if let Some(number) = wanted.or_else(lowest) {
+            given.insert(number);
+            return Ok(number);
+        }
+        let known: BTreeSet<Port> = config
+            .targets
+            .iter()
+            .flat_map(|target| portals(config, target).into_iter().chain(groups(config, target)))
+            .collect();
+        let gone = self.ids.keys().find(|port| !known.contains(*port)).cloned();
+        gone.and_then(|gone| self.ids.remove(&gone))
+            .ok_or_else(|| format!("more than {} target ports", u16::MAX))
+    }
+
+    /// Returns the identifiers of a target's portal group tags.
+    pub(crate) fn of_portals(&self, config: &Config, target: &Target) -> BTreeMap<u16, RelativePort> {
+        let ports = portals(config, target).into_iter();
+        ports.filter_map(|port| Some((tag_of(&port), RelativePort(*self.ids.get(&port)?)))).collect()
+    }
+
+    /// Returns the identifiers of the ports of a target through which groups come, by the places of the groups.
+    pub(crate) fn of_groups(&self, config: &Config, target: &Target) -> BTreeMap<usize, RelativePort> {
+        let groups = config.frames.iter().flat_map(|frames| frames.groups.iter().enumerate());
+        groups
+            .filter(|(place, _)| target.groups.has(*place))
+            .filter_map(|(place, group)| {
+                let port = Port::Group(target.name.to_string(), group.name.to_string());
+                Some((place, RelativePort(*self.ids.get(&port)?)))
+            })
+            .collect()
+    }
+
+    /// Writes them as the file holds them.
+    pub(crate) fn encode(&self) -> String {
+        let mut text = format!("{HEAD}\n");
+        for (port, number) in &self.ids {
+            // Writing to a string does not fail.
+            let _ = match port {
+                Port::Portal(target, tag) => writeln!(text, "{number} portal {tag} {target}"),
+                Port::Group(target, group) => writeln!(text, "{number} group {target} {group}"),
+            };
+        }
+        let sum = sum(&text);
+        text + &sum
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`Damaged`]
+    pub(crate) fn decode(text: &str) -> Result<Self, Damaged> {
+        let (body, last) = text.split_at(text.rfind("sum ").ok_or(Damaged)?);
+        let mut lines = body.lines();
+        if lines.next() != Some(HEAD) || sum(body) != last {
+            return Err(Damaged);
+        }
+        let entry = |line: &str| {
+            let mut words = line.splitn(4, ' ');
+            let number = words.next()?.parse().ok()?;
+            let port = match (words.next()?, words.next()?, words.next()?) {
+                ("portal", tag, target) => Port::Portal(target.to_owned(), tag.parse().ok()?),
+                ("group", target, group) => Port::Group(target.to_owned(), group.to_owned()),
+                _ => return None,
+            };
+            Some((port, number))
+        };
+        let ids = lines.map(entry).collect::<Option<_>>().ok_or(Damaged)?;
+        Ok(Self { ids })
+    }
+}
+
+fn sum(body: &str) -> String {
+    let digest: [u8; 32] = Sha256::digest(body.as_bytes()).into();
+    let half = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("sum {half}\n")
+}
+
+/// Returns a target's ports for portals, by tag.
+fn portals(config: &Config, target: &Target) -> Vec<Port> {
+    let tags: BTreeSet<u16> =
+        target.portals.iter().filter_map(|index| Some(config.portals.get(*index)?.tag)).collect();
+    tags.into_iter().map(|tag| Port::Portal(target.name.to_string(), tag)).collect()
+}
+
+/// Returns a target's ports for HyperSCSI groups, by name.
+fn groups(config: &Config, target: &Target) -> Vec<Port> {
+    let groups = config.frames.iter().flat_map(|frames| frames.groups.iter().enumerate());
+    let shown = groups.filter(|(place, _)| target.groups.has(*place));
+    let names: BTreeSet<String> = shown.map(|(_, group)| group.name.to_string()).collect();
+    names.into_iter().map(|group| Port::Group(target.name.to_string(), group)).collect()
+}
+
+fn tag_of(port: &Port) -> u16 {
+    match port {
+        Port::Portal(_, tag) => *tag,
+        Port::Group(..) => 0,
+    }
+}
+
+fn shares_a_unit(config: &Config, target: &Target) -> bool {
+    let others = || config.targets.iter().filter(|other| other.name != target.name);
+    target.luns.iter().any(|lun| others().any(|other| other.luns.iter().any(|o| o.unit == lun.unit)))
+}
+
+/// Returns the number of a group's port, if it is a group's: FNV-1a of both names, or the next that is not taken.
+fn free_for_group(port: &Port, taken: impl Fn(u16) -> bool) -> Option<u16> {
+    let Port::Group(target, group) = port else { return None };
+    let bytes = target.bytes().chain([0]).chain(group.bytes());
+    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let folded = u16::try_from((hash >> 16 ^ hash) & 0xffff).unwrap_or_default();
+    let first = Frames::PORT_TAGS.start() | folded;
+    let around = (first..=*Frames::PORT_TAGS.end()).chain(*Frames::PORT_TAGS.start()..first);
+    around.into_iter().find(|number| !taken(*number))
+}
+
+#[cfg(test)]
+mod tests;

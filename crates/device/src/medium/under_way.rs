@@ -1,0 +1,122 @@
+//! The operations that the medium has, close together: the search for those of the same bytes does not pass over the slots of
+//! operations that ended long ago.
+
+use alloc::vec::Vec;
+
+use crate::range_lock::{ByteRange, Touch};
+
+/// Operations under way, without abandoned ones.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    operations: Vec<Entry>,
+    /// By slot, where its operation stands in `operations`. Out of date for slots that have none under way.
+    places: Vec<u32>,
+    reads: usize,
+    writes: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    slot: u32,
+    touch: Touch,
+    range: ByteRange,
+}
+
+impl UnderWay {
+    pub(super) const fn new() -> Self {
+        Self { operations: Vec::new(), places: Vec::new(), reads: 0, writes: 0 }
+    }
+
+    /// Adds the operation of a slot that has none under way.
+    pub(super) fn begin(&mut self, slot: u32, range: ByteRange, touch: Touch) {
+        let at = to_usize(slot);
+        if self.places.len() <= at {
+            self.places.resize(at + 1, 0);
+        }
+        if let Some(place) = self.places.get_mut(at) {
+            *place = u32::try_from(self.operations.len()).unwrap_or(u32::MAX);
+        }
+        self.operations.push(Entry { slot, touch, range });
+        if let Some(count) = self.count_mut(touch) {
+            *count += 1;
+        }
+    }
+
+    /// Removes the operation of a slot.
+    pub(super) fn end(&mut self, slot: u32) {
+        let Some(place) = self.places.get(to_usize(slot)).copied() else { return };
+        let at = to_usize(place);
+        if self.operations.get(at).is_none_or(|entry| entry.slot != slot) {
+            return;
+        }
+        let ended = self.operations.swap_remove(at);
+        if let Some(moved) = self.operations.get(at)
+            && let Some(its) = self.places.get_mut(to_usize(moved.slot))
+        {
+            *its = place;
+        }
+        if let Some(count) = self.count_mut(ended.touch) {
+            *count -= 1;
+        }
+    }
+
+    /// Returns whether an operation that does this clashes with one that is under way on the same bytes. Where only reads, or
+    /// only writes, are under way that question is one comparison.
+    pub(super) fn clashes(&self, range: ByteRange, touch: Touch) -> bool {
+        let others = match touch {
+            Touch::Reads => self.writes,
+            Touch::Writes => self.reads,
+            Touch::Other => 0,
+        };
+        others > 0 && self.operations.iter().any(|op| op.touch.clashes(touch) && op.range.overlaps(range))
+    }
+
+    /// Returns whether any operation is under way on these bytes.
+    pub(super) fn touches(&self, range: ByteRange) -> bool {
+        self.operations.iter().any(|op| op.range.overlaps(range))
+    }
+
+    const fn count_mut(&mut self, touch: Touch) -> Option<&mut usize> {
+        match touch {
+            Touch::Reads => Some(&mut self.reads),
+            Touch::Writes => Some(&mut self.writes),
+            Touch::Other => None,
+        }
+    }
+}
+
+fn to_usize(index: u32) -> usize {
+    usize::try_from(index).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_is_under_way_and_nothing_that_has_ended() {
+        let range = |at| ByteRange::new(at * 10, 10);
+        let mut under_way = UnderWay::new();
+        for slot in 0..4_u32 {
+            let touch = if slot % 2 == 0 { Touch::Reads } else { Touch::Writes };
+            under_way.begin(slot, range(u64::from(slot)), touch);
+        }
+        under_way.begin(4, range(4), Touch::Other);
+        // The last one takes the place of the one that ended.
+        for (ended, left) in [(0, [1, 2, 3, 4].as_slice()), (3, &[1, 2, 4]), (1, &[2, 4]), (1, &[2, 4])] {
+            under_way.end(ended);
+            for slot in 0..5_u32 {
+                let at = range(u64::from(slot));
+                let is_left = left.contains(&slot);
+                assert_eq!(under_way.touches(at), is_left, "{slot} of {left:?}");
+                let writes = slot < 4 && slot % 2 == 1;
+                assert_eq!(under_way.clashes(at, Touch::Reads), is_left && writes, "{slot}");
+                assert_eq!(under_way.clashes(at, Touch::Writes), is_left && slot < 4 && !writes, "{slot}");
+                assert!(!under_way.clashes(at, Touch::Other));
+            }
+        }
+        under_way.end(2);
+        under_way.end(4);
+        assert_eq!((under_way.reads, under_way.writes, under_way.operations.len()), (0, 0, 0));
+    }
+}

@@ -1,0 +1,174 @@
+//! A nexus with read-only access changes nothing that another nexus meets.
+
+use scsi::pr::{BasicList, ReservationKey, service_action_out as pr_out};
+use scsi::status::Status;
+
+use super::*;
+use crate::contract::{Access, ManageFunction, ManageOutcome};
+use crate::table::Table;
+use crate::testing::nexus;
+
+/// A removable unit; B may only read.
+fn limited() -> Rig {
+    let mut rig = removable();
+    limit(&mut rig);
+    rig
+}
+
+fn limit(rig: &mut Rig) {
+    rig.unit.nexus_changed(Instant::ORIGIN, crate::contract::Nexus { access: Access::ReadOnly, ..nexus(B) });
+}
+
+/// What it may send: all of this only tells something to the nexus itself, or keeps something for it alone. Whoever adds a
+/// command to the table decides here.
+const ADMITTED: &[&str] = &[
+    "COPY OPERATION ABORT",
+    "EXTENDED COPY(LID1)",
+    "EXTENDED COPY(LID4)",
+    "GET LBA STATUS(16)",
+    "GET LBA STATUS(32)",
+    "INQUIRY",
+    "LOG SENSE",
+    "MODE SENSE(10)",
+    "MODE SENSE(6)",
+    "PERSISTENT RESERVE IN, READ FULL STATUS",
+    "PERSISTENT RESERVE IN, READ KEYS",
+    "PERSISTENT RESERVE IN, READ RESERVATION",
+    "PERSISTENT RESERVE IN, REPORT CAPABILITIES",
+    "POPULATE TOKEN",
+    "PRE-FETCH(10)",
+    "PRE-FETCH(16)",
+    // Of these two, the form that changes nothing; see below.
+    "PREVENT ALLOW MEDIUM REMOVAL",
+    "READ BUFFER(10)",
+    "READ BUFFER(16)",
+    "READ CAPACITY(10)",
+    "READ CAPACITY(16)",
+    "READ DEFECT DATA(10)",
+    "READ DEFECT DATA(12)",
+    "READ(10)",
+    "READ(12)",
+    "READ(16)",
+    "READ(32)",
+    "READ(6)",
+    "RECEIVE COPY DATA(LID1)",
+    "RECEIVE COPY FAILURE DETAILS(LID1)",
+    "RECEIVE COPY OPERATING PARAMETERS",
+    "RECEIVE COPY STATUS(LID1)",
+    "RECEIVE COPY STATUS(LID4)",
+    "RECEIVE DIAGNOSTIC RESULTS",
+    "RECEIVE ROD TOKEN INFORMATION",
+    "RELEASE(10)",
+    "RELEASE(6)",
+    "REPORT ALL ROD TOKENS",
+    "REPORT IDENTIFYING INFORMATION",
+    "REPORT LUNS",
+    "REPORT SUPPORTED OPERATION CODES",
+    "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS",
+    "REPORT TARGET PORT GROUPS",
+    "REPORT TIMESTAMP",
+    "REQUEST SENSE",
+    "SYNCHRONIZE CACHE(10)",
+    "SYNCHRONIZE CACHE(16)",
+    "TEST UNIT READY",
+    "VERIFY(10)",
+    "VERIFY(12)",
+    "VERIFY(16)",
+    "VERIFY(32)",
+];
+
+/// Sends a command without data, and tells whether it met the write protection of the nexus.
+fn is_refused(rig: &mut Rig, from: NexusId, cdb: &[u8]) -> bool {
+    let task = rig.start(from, cdb, 0, 0);
+    let Some(Event::Finish { status, sense, .. }) = rig.event_of(task) else { return false };
+    let sense = sense.and_then(|sense| crate::testing::decode(sense.bytes()));
+    (status, sense) == (Status::CHECK_CONDITION, Some((SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)))
+}
+
+#[test]
+fn a_read_only_nexus_is_refused_every_command_that_changes_what_others_meet() {
+    let mut admitted = Vec::new();
+    for row in Table::new().rows() {
+        let mut cdb = alloc::vec![0; row.usage.len()];
+        cdb[0] = row.opcode;
+        match (row.service_action, row.opcode) {
+            (Some(action), op::VARIABLE_LENGTH) => {
+                cdb[7] = 0x18;
+                cdb[8..10].copy_from_slice(&action.to_be_bytes());
+            }
+            (Some(action), _) => cdb[1] = u8::try_from(action).unwrap(),
+            (None, _) => {}
+        }
+        let mut rig = limited();
+        rig.unit.seed(&[7; 32]);
+        rig.unit.core.facts.profile.forgets = true;
+        rig.unit.core.facts.profile.atomic_len_max = 1 << 20;
+        assert!(row.is_on(&rig.unit.core.facts), "{}", row.name);
+        if !is_refused(&mut rig, B, &cdb) {
+            admitted.push(row.name);
+        }
+    }
+    admitted.sort_unstable();
+    assert_eq!(admitted, ADMITTED, "START STOP UNIT stops if no bit is set");
+}
+
+#[test]
+fn a_read_only_nexus_may_start_a_unit_that_runs_and_allow_removal() {
+    for (cdb, refused) in [
+        ([op::START_STOP_UNIT, 0, 0, 0, 1, 0], false),
+        ([op::START_STOP_UNIT, 0, 0, 0, 0, 0], true),
+        ([op::START_STOP_UNIT, 0, 0, 0, 2, 0], true),
+        ([op::START_STOP_UNIT, 0, 0, 0, 3, 0], true),
+        ([op::START_STOP_UNIT, 0, 0, 0, 0x31, 0], true),
+        ([op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0, 0], false),
+        ([op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 1, 0], true),
+    ] {
+        assert_eq!(is_refused(&mut limited(), B, &cdb), refused, "{cdb:x?}");
+        assert!(!is_refused(&mut limited(), A, &cdb), "{cdb:x?}");
+    }
+}
+
+#[test]
+fn a_read_only_nexus_neither_disables_writers_by_mode_select_nor_by_a_reservation() {
+    let mut rig = limited();
+    let list = BasicList { service_action_key: ReservationKey(1), ..BasicList::default() }.encode();
+    let action = u8::try_from(pr_out::REGISTER).unwrap();
+    for (cdb, list) in [
+        (&[op::PERSISTENT_RESERVE_OUT, action, 0, 0, 0, 0, 0, 0, 24, 0][..], &list[..]),
+        (&[op::MODE_SELECT_6, 0x10, 0, 0, 16, 0], &[0, 0, 0, 0, 0x0a, 10, 2, 16, 8, 0, 0, 0, 0, 0, 0, 1]),
+        (&[op::RESERVE_6, 0, 0, 0, 0, 0], &[]),
+    ] {
+        rig.run(B, cdb, 0, list).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+    }
+    write(&mut rig, A).good();
+    read(&mut rig, B).good();
+}
+
+#[test]
+fn a_read_only_nexus_aborts_its_own_tasks_and_resets_nobody() {
+    let mut rig = limited();
+    let [of_a, of_b] =
+        [rig.start(A, &WRITE, 0, 512), rig.start(B, &[op::MODE_SENSE_6, 0, 0x3f, 0, 0, 0], 0, 0)];
+    rig.finish(of_b, &[]).good();
+    for function in
+        [ManageFunction::LogicalUnitReset, ManageFunction::TargetReset, ManageFunction::ClearTaskSet]
+    {
+        assert_eq!(rig.manage(B, function), Some(ManageOutcome::Rejected), "{function:?}");
+    }
+    for function in [ManageFunction::AbortTaskSet, ManageFunction::NexusReset] {
+        assert_eq!(rig.manage(B, function), Some(ManageOutcome::Complete), "{function:?}");
+    }
+    rig.finish(of_a, &[3; 512]).good();
+    rig.ready_for(A).good();
+}
+
+#[test]
+fn access_that_narrows_gives_up_what_the_nexus_holds_against_others() {
+    let mut rig = removable();
+    rig.run(B, &[op::RESERVE_6, 0, 0, 0, 0, 0], 0, &[]).good();
+    rig.run(B, &[op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 1, 0], 0, &[]).good();
+    assert_eq!(write(&mut rig, A).status, Status::RESERVATION_CONFLICT);
+    limit(&mut rig);
+    write(&mut rig, A).good();
+    rig.run(A, &[op::START_STOP_UNIT, 0, 0, 0, 2, 0], 0, &[]).good();
+}

@@ -1,0 +1,141 @@
+//! A unit that a nexus does not see any more, and one that is removed: everything is answered, the medium is waited for.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::contract::{
+    Event, ManageFunction, ManageKey, ManageOutcome, PeerCaller, PeerFault, PeerRequest, TaskKey,
+};
+use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config, nexus};
+use base::time::Instant;
+use base::units::{Blocks, Lba};
+use scsi::opcode as op;
+use scsi::sense::Asc;
+use scsi::status::{Status, TaskAttribute};
+
+const NOW: Instant = Instant::ORIGIN;
+
+fn slow() -> (Rig, Gate) {
+    let (medium, gate) = Slow::new(BLOCKS * 512);
+    (Rig::with(config(), Box::new(medium)), gate)
+}
+
+/// A write whose data has come and whose operation is with the medium.
+fn start_write(rig: &mut Rig, nexus: crate::contract::NexusId, lba: u64, byte: u8) -> TaskKey {
+    let key = rig.start(nexus, &cdb_16(op::WRITE_16, 0, lba, 1), 0, 512);
+    assert!(matches!(rig.event_of(key), Some(Event::Fetch { .. })));
+    rig.send(key, &[byte; 512], 0, 512);
+    key
+}
+
+/// Returns how often a key is named by what waits, and forgets it.
+fn answers(rig: &mut Rig, key: TaskKey) -> Vec<Event> {
+    core::iter::from_fn(|| rig.event_of(key)).collect()
+}
+
+#[test]
+fn a_nexus_that_loses_sight_of_the_unit_has_every_command_answered() {
+    let (mut rig, gate) = slow();
+    gate.close();
+    let at_medium = start_write(&mut rig, A, 0, 7);
+    let waits_for_data = rig.start(A, &cdb_16(op::WRITE_16, 0, 8, 1), 0, 512);
+    assert!(matches!(rig.event_of(waits_for_data), Some(Event::Fetch { .. })));
+    let of_another = start_write(&mut rig, B, 32, 9);
+    let behind = rig.start_as(A, TaskAttribute::Ordered, &cdb_16(op::READ_16, 0, 16, 1), 512, 0);
+    rig.unit.nexus_withdrawn(NOW, A);
+    rig.drain();
+    for key in [at_medium, waits_for_data, behind] {
+        rig.finish(key, &[]).illegal(Asc::LOGICAL_UNIT_NOT_SUPPORTED);
+    }
+    rig.send(waits_for_data, &[1; 512], 0, 512);
+    gate.open();
+    rig.ready();
+    rig.finish(of_another, &[]).good();
+    assert!(rig.events.is_empty(), "nothing is answered twice: {:?}", rig.events);
+    rig.unit.nexus_established(NOW, nexus(A));
+    rig.run(A, &[0; 6], 0, &[]).check(scsi::sense::SenseKey::UNIT_ATTENTION, Asc::I_T_NEXUS_LOSS_OCCURRED);
+    assert_eq!(rig.read(8, 1), [0; 512], "data that came later is for nobody");
+}
+
+#[test]
+fn a_write_that_was_answered_while_the_medium_has_it_is_not_overtaken() {
+    let (mut rig, gate) = slow();
+    gate.close();
+    let old = start_write(&mut rig, A, 0, 1);
+    rig.unit.nexus_withdrawn(NOW, A);
+    rig.drain();
+    rig.finish(old, &[]).illegal(Asc::LOGICAL_UNIT_NOT_SUPPORTED);
+    let new = start_write(&mut rig, B, 0, 2);
+    assert_eq!(gate.held(), 1, "the later write waits for the earlier one");
+    gate.open();
+    rig.ready();
+    rig.finish(new, &[]).good();
+    let data = rig.run(B, &cdb_16(op::READ_16, 0, 0, 1), 512, &[]).good();
+    assert_eq!(data, [2; 512]);
+}
+
+#[test]
+fn functions_that_wait_are_answered_when_the_unit_goes_and_the_task_once() {
+    let (mut rig, gate) = slow();
+    gate.close();
+    let aborted = start_write(&mut rig, A, 0, 7);
+    assert_eq!(rig.manage(A, ManageFunction::AbortTask(aborted)), None);
+    let reset = ManageKey(900);
+    let other = start_write(&mut rig, B, 8, 7);
+    rig.unit.manage(NOW, B, reset, ManageFunction::LogicalUnitReset);
+    rig.drain();
+    assert_eq!(rig.managed(reset), None);
+    rig.unit.retire(NOW);
+    rig.drain();
+    assert!(matches!(answers(&mut rig, aborted).as_slice(), [Event::Aborted { .. }]));
+    assert!(matches!(answers(&mut rig, other).as_slice(), [Event::Aborted { .. }]));
+    assert_eq!(rig.managed(reset), Some(ManageOutcome::Complete));
+    let left: Vec<_> = rig.events.drain(..).collect();
+    let [Event::Managed { outcome: ManageOutcome::Complete, .. }] = left.as_slice() else {
+        panic!("{left:?}")
+    };
+    assert!(!rig.unit.is_retired(), "the medium still has two writes");
+    gate.open();
+    rig.ready();
+    assert!(rig.unit.is_retired());
+    assert!(rig.events.is_empty());
+}
+
+#[test]
+fn a_copy_manager_hears_that_the_unit_is_gone() {
+    let (mut rig, gate) = slow();
+    gate.close();
+    let caller = PeerCaller { unit: 5, call: 6 };
+    rig.unit.serve_peer(NOW, caller, A, PeerRequest::Read { lba: Lba(0), blocks: Blocks(8) });
+    rig.drain();
+    assert!(rig.events.is_empty());
+    rig.unit.retire(NOW);
+    rig.drain();
+    let Some(Event::PeerDone { caller: told, result: Err(PeerFault::Status(status, Some(sense))) }) =
+        rig.events.pop_front()
+    else {
+        panic!("{:?}", rig.events)
+    };
+    assert_eq!((told, status, sense.asc), (caller, Status::CHECK_CONDITION, Asc::LOGICAL_UNIT_NOT_SUPPORTED));
+    gate.open();
+    rig.ready();
+    assert!(rig.unit.is_retired() && rig.events.is_empty());
+}
+
+#[test]
+fn a_command_whose_state_is_being_stored_is_answered_when_it_is_stored() {
+    let mut rig = Rig::new();
+    // REGISTER with APTPL.
+    let key = rig.start(A, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24);
+    let mut list = [0; 24];
+    (list[15], list[20]) = (9, 1);
+    let Some(Event::Fetch { offset, len, .. }) = rig.event_of(key) else { panic!("no fetch") };
+    rig.send(key, &list, offset, len);
+    rig.unit.retire(NOW);
+    rig.drain();
+    assert!(!rig.unit.is_retired());
+    assert!(rig.keep(true).is_some());
+    rig.finish(key, &[]).illegal(Asc::LOGICAL_UNIT_NOT_SUPPORTED);
+    rig.ready();
+    assert!(rig.unit.is_retired() && rig.events.is_empty());
+}

@@ -1,0 +1,509 @@
+//! Commands that get no answer.
+//!
+//! A target may end commands without a word: with TAS=0 (SPC-5, Control mode page), a LOGICAL UNIT RESET, a CLEAR TASK SET
+//! or a TARGET RESET of another initiator ends ours, and only a unit attention for the next command tells. So when a unit
+//! says that its commands were ended, every command that was sent to it before is ended with ABORT TASK, and what may be
+//! carried out again is. Its answer makes it certain that the target has forgotten the command, so that no old write can
+//! land on a new one. A unit whose commands make no progress gets a TEST UNIT READY, which fetches such an attention.
+//!
+//! A command that has made no progress for as long as it may is ended, step by step: ABORT TASK, then LOGICAL UNIT RESET
+//! (unless the unit carries out other commands meanwhile), then a new session. Our own question ends the same way, without
+//! the reset. Time without a connection does not count; the session has its own patience for that.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use base::time::Instant;
+use iscsi::initiator::contract::{Outcome, Refusal};
+use iscsi::pdu::tmf_request::TmfFunction;
+use iscsi::pdu::tmf_response::TmfResult;
+use scsi::cdb::Cdb;
+use scsi::lun::Lun;
+use scsi::sense::Asc;
+
+use super::owed::{Owed, attention_of};
+use super::{Event, News, Seat, SessionId, Sessions, Step, index};
+use crate::care::{Attempt, Care, EndedFor, Pending};
+use crate::carrier::{Manage, Task};
+use crate::command::Command;
+use crate::planted::{self, Flaw};
+
+/// How long a command may go without progress unless its caller, or the session's owner, says otherwise.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long ABORT TASK and LOGICAL UNIT RESET may go without an answer, if commands may go for longer.
+const ABORT_WITHIN: Duration = Duration::from_secs(15);
+const RESET_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often commands are looked through, and how long a unit may be silent before it is asked whether it has something to
+/// tell: at most, and as parts of the limit.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSES: u32 = 8;
+const LOOK_AFTER: Duration = Duration::from_secs(3);
+const LOOKS: u32 = 20;
+/// How many times that it takes until it is asked again.
+const LOOK_AGAIN: u32 = 5;
+/// No limit is so short that looking through commands becomes the work.
+const TICK_MIN: Duration = Duration::from_millis(10);
+
+/// How many commands are aborted at a time: targets bound their immediate requests.
+const ABORTS_MAX: usize = 8;
+
+/// What is done for the commands of a session that get no answer.
+#[derive(Debug)]
+pub(super) struct Overdue {
+    /// How long a command may go without progress; `None` for any time.
+    limit: Option<Duration>,
+    /// How many commands were handed to the session.
+    serials: u64,
+    /// When commands are looked through next, while there are any.
+    next: Option<Instant>,
+    /// What is to be ended.
+    to_end: VecDeque<Task>,
+    /// Our own task management requests, and when they were made.
+    own: BTreeMap<Manage, (Own, Instant)>,
+    /// When a silent unit may be asked again.
+    looks: BTreeMap<Lun, Instant>,
+    /// Units with commands that are being aborted, and whether another command succeeded since.
+    aborting: BTreeMap<Lun, bool>,
+    /// What our questions to silent units took from callers.
+    pub(super) owed: Owed,
+}
+
+/// What a task management request of ours is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Own {
+    Abort(Task),
+    Reset(Lun),
+}
+
+/// A task management request of a caller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    token: u64,
+    since: Instant,
+    function: TmfFunction,
+    lun: Lun,
+}
+
+impl Asked {
+    pub(super) const fn new(since: Instant, token: u64, function: TmfFunction, lun: Lun) -> Self {
+        Self { token, since, function, lun }
+    }
+
+    /// Returns whether it ends commands of a unit that it does not name.
+    fn ends(&self, lun: Lun) -> bool {
+        match self.function {
+            TmfFunction::ABORT_TASK_SET | TmfFunction::CLEAR_TASK_SET | TmfFunction::LOGICAL_UNIT_RESET => {
+                self.lun == lun
+            }
+            TmfFunction::TARGET_WARM_RESET
+            | TmfFunction::TARGET_COLD_RESET
+            | TmfFunction::I_T_NEXUS_RESET => true,
+            _ => false,
+        }
+    }
+}
+
+impl Overdue {
+    pub(super) fn new() -> Self {
+        Self {
+            limit: Some(LIMIT),
+            serials: 0,
+            next: None,
+            to_end: VecDeque::new(),
+            own: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            aborting: BTreeMap::new(),
+            owed: Owed::default(),
+        }
+    }
+
+    /// Begins an attempt at a command.
+    pub(super) fn attempt(&mut self, now: Instant) -> Attempt {
+        self.serials += 1;
+        self.arm(now);
+        Attempt { serial: self.serials, since: now, ..Attempt::default() }
+    }
+
+    pub(super) const fn poll_timeout(&self) -> Option<Instant> {
+        self.next
+    }
+
+    fn arm(&mut self, now: Instant) {
+        let pause = self.part(PAUSES, PAUSE);
+        self.next.get_or_insert(now.after(pause));
+    }
+
+    /// Returns a part of the limit, or `most` if that is less.
+    fn part(&self, parts: u32, most: Duration) -> Duration {
+        (self.limit.unwrap_or(LIMIT) / parts).clamp(TICK_MIN, most)
+    }
+
+    fn within(&self, most: Duration) -> Duration {
+        self.limit.unwrap_or(LIMIT).min(most)
+    }
+
+    /// Returns an ABORT TASK of ours that is under way.
+    #[cfg(test)]
+    pub(super) fn last_abort(&self) -> Option<Manage> {
+        self.own.keys().next_back().copied()
+    }
+
+    /// Takes note of how a command ended, if others of its unit are being aborted: a unit that carries out commands hangs
+    /// with some of them alone.
+    pub(super) fn note_end(&mut self, pending: &Pending, outcome: &Outcome) {
+        if !self.aborting.is_empty()
+            && pending.is_callers()
+            && outcome.end.is_good()
+            && let Some(works) = self.aborting.get_mut(&pending.command.lun)
+        {
+            *works = true;
+        }
+    }
+
+    /// Looks at a question of ours. What it would fetch may be gone, and it with that. Returns whether ABORT TASK did not end
+    /// it in time either.
+    fn look_at_look(&mut self, now: Instant, up: bool, task: Task, attempt: &mut Attempt) -> bool {
+        let within = self.within(ABORT_WITHIN);
+        if !up {
+            (attempt.since, attempt.unwanted) = (now, attempt.unwanted.map(|_| now));
+        }
+        if let Some(since) = attempt.unwanted {
+            return now.since(since) >= within;
+        }
+        if now.since(attempt.since) >= within && !planted::is(Flaw::KeepLook) {
+            (attempt.ended_for, attempt.unwanted) = (Some(EndedFor::Silence), Some(now));
+            self.to_end.push_back(task);
+        }
+        false
+    }
+
+    /// Returns how many of our ABORT TASKs may still be answered in time.
+    fn aborts(&self, now: Instant) -> usize {
+        let within = self.within(ABORT_WITHIN);
+        let fresh =
+            |(own, since): &&(Own, Instant)| matches!(own, Own::Abort(_)) && now.since(*since) < within;
+        self.own.values().filter(fresh).count()
+    }
+}
+
+/// What looking through the commands of a session came to.
+#[derive(Default)]
+struct Survey {
+    any: bool,
+    /// Units whose commands make no progress, and those that are being asked.
+    silent: BTreeSet<Lun>,
+    asked: BTreeSet<Lun>,
+    /// Units with commands that are overdue, and with commands that ABORT TASK did not end in time.
+    overdue: BTreeSet<Lun>,
+    stuck: BTreeSet<Lun>,
+    /// Units whose commands are being aborted, those with commands of callers, and those with a question of ours that ABORT
+    /// TASK did not end.
+    aborting: BTreeSet<Lun>,
+    used: BTreeSet<Lun>,
+    deaf: BTreeSet<Lun>,
+}
+
+/// Returns whether a unit attention says that commands were ended.
+fn ends_commands(asc: Asc) -> bool {
+    match asc {
+        Asc::RESERVATIONS_PREEMPTED | Asc::REGISTRATIONS_PREEMPTED | Asc::I_T_NEXUS_LOSS_OCCURRED => true,
+        // Power on and resets; commands cleared by another initiator, by power loss notification, by the device server.
+        Asc(code) => matches!(code, 0x2900..=0x2904 | 0x2f00..=0x2f02),
+    }
+}
+
+impl Sessions {
+    /// Sets how long a command of a session may go without progress.
+    pub(crate) fn limit_commands(&mut self, now: Instant, id: SessionId, limit: Option<Duration>) {
+        if let Some(seat) = self.seats.get_mut(&id) {
+            seat.overdue.limit = limit;
+            // What was planned by the old one may come too late.
+            if seat.overdue.next.take().is_some() {
+                seat.overdue.arm(now);
+            }
+        }
+    }
+}
+
+impl Seat {
+    /// Keeps a caller's task management request.
+    pub(super) fn asked(&mut self, now: Instant, manage: Manage, asked: Asked) {
+        self.manages.insert(manage, asked);
+        self.overdue.arm(now);
+    }
+
+    /// Takes the answer to a task management request.
+    pub(super) fn managed(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        manage: Manage,
+        result: Option<TmfResult>,
+        events: &mut VecDeque<Event>,
+    ) {
+        if let Some(Asked { token, .. }) = self.manages.remove(&manage) {
+            return events.push_back(Event::Managed { session: id, token, result });
+        }
+        match self.overdue.own.remove(&manage) {
+            // The function was lost on the way. The task that it was to end goes on, or was lost too.
+            Some((Own::Abort(task), _)) if result.is_none() => {
+                if let Some(pending) = self.pending_mut(task) {
+                    (pending.attempt.unwanted, pending.attempt.since) = (None, now);
+                }
+            }
+            Some((Own::Reset(lun), _)) if result.is_some_and(|result| result != TmfResult::COMPLETE) => {
+                self.log_in_anew(now, id, lun, events);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells of a unit attention that came with a command. If it says that commands were ended, those that were sent to the
+    /// unit before are to end; if it says that there is another device, a guarded unit is asked which.
+    pub(super) fn note_attention(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        (lun, serial): (Lun, u64),
+        asc: Asc,
+        events: &mut VecDeque<Event>,
+    ) {
+        events.push_back(Event::Session { session: id, news: News::Attention { lun, asc } });
+        if asc == Asc::DEVICE_IDENTIFIER_CHANGED {
+            self.ask_again(now, id, lun, events);
+        }
+        if !ends_commands(asc) || planted::is(Flaw::IgnoreAttention) {
+            return;
+        }
+        for pending in self.tasks.iter_mut().flatten().chain(&mut self.ended) {
+            let earlier = pending.command.lun == lun && pending.attempt.serial < serial;
+            // One that was to end before and goes on, since its ABORT TASK was lost, is to end now.
+            if let Some(task) = pending.task
+                && earlier
+                && pending.attempt.unwanted.is_none()
+            {
+                (pending.attempt.ended_for, pending.attempt.unwanted) =
+                    (Some(EndedFor::Cleared(asc)), Some(now));
+                self.overdue.to_end.push_back(task);
+            }
+        }
+    }
+
+    /// Aborts what is to end, as far as that may go now. Returns whether there was anything.
+    pub(super) fn end_attempts(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        while self.overdue.aborts(now) < ABORTS_MAX
+            && let Some(task) = self.overdue.to_end.pop_front()
+        {
+            // It may have ended meanwhile.
+            let Some(lun) = self.pending_mut(task).map(|pending| pending.command.lun) else { continue };
+            if planted::is(Flaw::RetryUnended)
+                && let Some(pending) = self.take(task)
+            {
+                self.send_look(now, pending);
+                continue;
+            }
+            match self.session.manage(now, TmfFunction::ABORT_TASK, 0, Some(task)) {
+                Ok(manage) => {
+                    self.overdue.own.insert(manage, (Own::Abort(task), now));
+                    self.overdue.aborting.entry(lun).or_default();
+                    any = true;
+                }
+                Err(Refusal::NoTask | Refusal::Down) => {}
+                Err(_) => {
+                    self.overdue.to_end.push_front(task);
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    /// Looks through the commands, if it is time for that, and sees to those that make no progress.
+    pub(super) fn look_for_overdue(&mut self, now: Instant, id: SessionId, events: &mut VecDeque<Event>) {
+        if self.overdue.next.is_none_or(|at| at > now) {
+            return;
+        }
+        let found = self.survey(now);
+        let unanswered = |lun, step| Event::Session { session: id, news: News::Unanswered { lun, step } };
+        events.extend(found.overdue.iter().map(|lun| unanswered(*lun, Step::AbortTask)));
+        self.end_attempts(now);
+        for lun in &found.stuck {
+            self.reset_unit(now, id, *lun, events);
+        }
+        // A command of a caller has a limit of its own, and may hold up what comes after it for as long.
+        if let Some(lun) = found.deaf.difference(&found.used).next() {
+            self.log_in_anew(now, id, *lun, events);
+        }
+        self.overdue.aborting.retain(|lun, _| found.aborting.contains(lun));
+        self.overdue.looks.retain(|lun, _| found.silent.contains(lun));
+        for lun in found.silent.difference(&found.asked) {
+            self.look_at(now, *lun);
+        }
+        let reset_within = self.overdue.within(RESET_WITHIN);
+        let late = self.overdue.own.values().find_map(|(own, since)| match own {
+            Own::Reset(lun) if now.since(*since) >= reset_within => Some(*lun),
+            _ => None,
+        });
+        let limit = self.overdue.limit;
+        let ignored = self
+            .manages
+            .values()
+            .find(|asked| limit.is_some_and(|limit| self.session.is_up() && now.since(asked.since) >= limit));
+        if let Some(lun) = late.or(ignored.map(|asked| asked.lun)) {
+            self.log_in_anew(now, id, lun, events);
+        }
+        self.overdue.next = None;
+        if found.any || !self.manages.is_empty() || !self.overdue.own.is_empty() {
+            self.overdue.arm(now);
+        }
+    }
+
+    fn survey(&mut self, now: Instant) -> Survey {
+        let mut found = Survey::default();
+        let up = self.session.is_up();
+        let (limit, abort_within) = (self.overdue.limit, self.overdue.within(ABORT_WITHIN));
+        let look_after = self.overdue.part(LOOKS, LOOK_AFTER);
+        for pending in self.tasks.iter_mut().flatten().chain(&mut self.ended) {
+            let (Some(task), lun) = (pending.task, pending.command.lun) else { continue };
+            found.any = true;
+            if pending.is_look {
+                found.asked.insert(lun);
+                if self.overdue.look_at_look(now, up, task, &mut pending.attempt) {
+                    found.deaf.insert(lun);
+                }
+                continue;
+            }
+            found.used.insert(lun);
+            let own_limit = pending.command.limit(limit);
+            let attempt = &mut pending.attempt;
+            let silent_for = now.since(attempt.since);
+            let is_late =
+                own_limit.is_some_and(|limit| silent_for >= limit) && !planted::is(Flaw::ForgetLimit);
+            if !up {
+                // Without a connection nothing can be aborted either.
+                attempt.unwanted = attempt.unwanted.map(|_| now);
+            }
+            if let Some(since) = attempt.unwanted {
+                found.aborting.insert(lun);
+                // What the unit said that it ended need not be reset before its time.
+                let waits = matches!(attempt.ended_for, Some(EndedFor::Cleared(_))) && !is_late;
+                if now.since(since) >= abort_within && !waits {
+                    found.stuck.insert(lun);
+                }
+                continue;
+            }
+            let held = self.wards.get(&lun).is_some_and(super::guard::Ward::is_asked) && !pending.is_probe;
+            match self.session.progress(task) {
+                // Its end is about to be told.
+                None => {}
+                Some(progress) if progress != attempt.progress || !up || held => {
+                    (attempt.progress, attempt.since) = (progress, now);
+                }
+                Some(_) if is_late => {
+                    attempt.ended_for.get_or_insert(EndedFor::Silence);
+                    attempt.unwanted = Some(now);
+                    pending.overdue += 1;
+                    self.overdue.to_end.push_back(task);
+                    found.aborting.insert(lun);
+                    found.overdue.insert(lun);
+                }
+                Some(_) if silent_for >= look_after => {
+                    found.silent.insert(lun);
+                }
+                Some(_) => {}
+            }
+        }
+        found
+    }
+
+    /// Asks a silent unit whether it has something to tell.
+    fn look_at(&mut self, now: Instant, lun: Lun) {
+        if self.overdue.looks.get(&lun).is_none_or(|at| *at <= now) {
+            let again = now.after(self.overdue.part(LOOKS, LOOK_AFTER) * LOOK_AGAIN);
+            self.overdue.looks.insert(lun, again);
+            self.send_look(now, Pending::look(Command::new(lun, Cdb::from_16([0; 16]))));
+        }
+    }
+
+    fn send_look(&mut self, now: Instant, look: Pending) {
+        // What cannot be asked now is asked next time.
+        if let Ok(task) = self.session.submit(now, &look) {
+            self.carried_by(now, task, look);
+        }
+    }
+
+    /// Takes what a silent unit had to tell.
+    pub(super) fn looked(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        mut look: Pending,
+        outcome: Outcome,
+        events: &mut VecDeque<Event>,
+    ) {
+        let (lun, serial) = (look.command.lun, look.attempt.serial);
+        if let Some(sense) = attention_of(&outcome) {
+            self.owe(lun, sense);
+        }
+        let (care, attention) = look.judge(now, outcome);
+        if let Some(asc) = attention {
+            self.note_attention(now, id, (lun, serial), asc, events);
+        }
+        // Another attention may wait behind the first.
+        if matches!(care, Care::Again) {
+            self.send_look(now, look);
+        }
+    }
+
+    /// Resets a unit whose commands ABORT TASK does not end. One that carries out others is not reset for all who use it: a
+    /// new session ends ours alone.
+    fn reset_unit(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<Event>) {
+        if self.overdue.own.values().any(|(own, _)| *own == Own::Reset(lun)) {
+            return;
+        }
+        if self.overdue.aborting.get(&lun) == Some(&true) {
+            return self.log_in_anew(now, id, lun, events);
+        }
+        for pending in self.tasks.iter_mut().flatten().chain(&mut self.ended) {
+            if pending.command.lun == lun {
+                pending.attempt.ended_for.get_or_insert(EndedFor::Silence);
+            }
+        }
+        match self.session.manage(now, TmfFunction::LOGICAL_UNIT_RESET, lun.0, None) {
+            Ok(manage) => {
+                self.overdue.own.insert(manage, (Own::Reset(lun), now));
+                let news = News::Unanswered { lun, step: Step::LogicalUnitReset };
+                events.push_back(Event::Session { session: id, news });
+            }
+            // Without a connection there is nothing to be done, and the session sees to that.
+            Err(Refusal::NotUp | Refusal::Down) => {}
+            Err(_) => self.log_in_anew(now, id, lun, events),
+        }
+    }
+
+    fn log_in_anew(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<Event>) {
+        if self.session.is_up() {
+            let news = News::Unanswered { lun, step: Step::LogIn };
+            events.push_back(Event::Session { session: id, news });
+            self.session.log_in_anew(now);
+        }
+    }
+
+    /// Returns whether we, or its caller, want a task ended.
+    pub(super) fn wants_ended(&self, task: Task) -> bool {
+        let here = self.tasks.get(index(task.index())).and_then(Option::as_ref);
+        let mut known = here.into_iter().chain(&self.ended);
+        known.find(|pending| pending.task == Some(task)).is_some_and(|pending| {
+            let by_function = self.manages.values().any(|asked| asked.ends(pending.command.lun));
+            pending.unwanted || pending.attempt.ended_for.is_some() || by_function
+        })
+    }
+
+    fn pending_mut(&mut self, task: Task) -> Option<&mut Pending> {
+        let here = self.tasks.get_mut(index(task.index())).and_then(Option::as_mut);
+        here.into_iter().chain(&mut self.ended).find(|pending| pending.task == Some(task))
+    }
+}

@@ -1,0 +1,568 @@
+//! Worlds from seeds for what becomes of commands: a whole session against a target that resets, hangs, refuses and drops
+//! connections as the seed says. Whatever happens, the properties below hold.
+
+mod target;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+
+use base::buffer::{Buf, Pool};
+use base::machine::{Action, Arrival, ConnId, Gone, PortalId, StreamMachine};
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+use base::transmit::Transmit;
+use iscsi::initiator::contract::{Portal, Purpose, SessionPlan};
+use iscsi::login::directory::TargetAddress;
+use iscsi::name::Isid;
+use iscsi::pdu::tmf_request::TmfFunction;
+use scsi::cdb::Cdb;
+use scsi::lun::Lun;
+use scsi::opcode;
+use scsi::sense::Asc;
+
+use super::{Errand, Event, SessionId, Sessions};
+use crate::command::{Command, CommandError, Reply};
+use crate::identity::Identity;
+use crate::login::Plan;
+use crate::planted::{Flaw, plant};
+use target::{Habits, Target};
+
+/// How long a command may go without an answer.
+const LIMIT: Duration = Duration::from_secs(2);
+/// The data of a read comes in two pieces of so many bytes.
+const PIECE: u32 = 512;
+/// How long there is trouble, and until when everything has to have ended after that.
+const TROUBLE: Duration = Duration::from_secs(10);
+const CALM: Duration = Duration::from_secs(120);
+
+/// How many worlds a test run tries; `SEEDS` in the environment asks for another number.
+const SEEDS: u64 = 60;
+
+/// What holds whatever happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Property {
+    /// Every command ends, and is told of once.
+    EndsOnce,
+    /// What is not repeatable is never sent again once it may have been carried out.
+    NeverTwice,
+    /// No command is sent again while the target still has it.
+    OneAttemptAtATime,
+    /// The data of a read is all of the attempt that succeeded.
+    DataOfLastAttempt,
+    /// A command that gets no answer is not left alone.
+    LimitIsKept,
+    /// What a reset ended is tried again, or fails, before the limit.
+    ResetIsNoticed,
+}
+
+type Wrong = (Property, String);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    /// A command that is not repeatable.
+    Once,
+    /// The session's own question to a silent unit.
+    Look,
+}
+
+/// A command that was submitted.
+struct Given {
+    kind: Kind,
+    ends: u32,
+    at: Instant,
+    error: Option<CommandError>,
+}
+
+struct World {
+    now: Instant,
+    rng: Rng,
+    sessions: Sessions,
+    id: SessionId,
+    target: Target,
+    given: BTreeMap<u64, Given>,
+    conns: u32,
+    /// How many commands are kept under way.
+    depth: usize,
+    /// How often there is a reset of another initiator, and a cut, as parts of a thousand of a turn.
+    resets: u64,
+    cuts: u64,
+    wrongs: Vec<Wrong>,
+    /// The longest that a command took.
+    longest: Duration,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::from_seed(seed);
+        let mut some = |of: u64, most: u64| if rng.chance(1, of) { 1 + rng.below(most) } else { 0 };
+        let habits = Habits {
+            hangs: some(2, 60),
+            busy: some(2, 200),
+            conflicts: some(3, 50),
+            fails: some(2, 300),
+            late_attentions: some(3, 500),
+            deaf_to_aborts: some(4, 1) > 0,
+            deaf_to_resets: some(3, 1) > 0,
+            tells_aborts: some(3, 1) > 0,
+        };
+        let (resets, cuts) = (some(2, 20), some(3, 5));
+        Self::with(seed, rng, habits, resets, cuts)
+    }
+
+    fn with(seed: u64, rng: Rng, habits: Habits, resets: u64, cuts: u64) -> Self {
+        let mut sessions = Sessions::new(Pool::new(1 << 20));
+        let now = Instant(1_000_000_000);
+        let portal = Portal { address: TargetAddress::Socket(([192, 0, 2, 1], 3260).into()), group: None };
+        let target = Purpose::Target("iqn.2026-01.com.example:disk".parse().unwrap());
+        let initiator = "iqn.2026-01.com.example:host".parse().unwrap();
+        let mut plan = SessionPlan::new(initiator, Isid::random([1, 2, 3], 4), target, vec![portal]);
+        plan.keys.error_recovery_level = 0;
+        plan.keys.default_time2wait = 0;
+        let id = sessions.open(now, Plan::from(plan));
+        sessions.limit_commands(now, id, Some(LIMIT));
+        Self {
+            now,
+            rng,
+            sessions,
+            id,
+            target: Target::new(seed ^ 0x5eed, habits),
+            given: BTreeMap::new(),
+            conns: 0,
+            depth: 4,
+            resets,
+            cuts,
+            wrongs: Vec::new(),
+            longest: Duration::ZERO,
+        }
+    }
+
+    /// Lets everything happen that happens now.
+    fn settle(&mut self) {
+        loop {
+            let mut errands = Vec::new();
+            let mut any = self.sessions.collect(self.now, &mut errands);
+            for errand in errands {
+                let Errand::Connect(number, _) = errand else { panic!("{errand:?}") };
+                self.dial(number);
+                any = true;
+            }
+            while let Some(action) = self.sessions.poll_action() {
+                any = true;
+                match action {
+                    Action::Transmit(conn) => self.transmit(conn),
+                    Action::Close(conn) | Action::Abort(conn) => self.disconnect(conn),
+                }
+            }
+            while let Some(event) = self.sessions.events.pop_front() {
+                any = true;
+                if let Event::Finished { token, result, .. } = event {
+                    self.finished(token, result);
+                }
+            }
+            self.target.work(self.now);
+            for conn in self.target.ends.keys().copied().collect::<Vec<_>>() {
+                self.target.read(self.now, conn);
+                let Some(end) = self.target.ends.get_mut(&conn) else { continue };
+                let (bytes, close) = (std::mem::take(&mut end.outbox), end.close);
+                any |= !bytes.is_empty() || close;
+                if !bytes.is_empty() {
+                    self.sessions.received(self.now, conn, &bytes);
+                }
+                if close && self.target.ends.contains_key(&conn) {
+                    self.disconnect(conn);
+                }
+            }
+            if !any {
+                return;
+            }
+        }
+    }
+
+    fn dial(&mut self, number: u32) {
+        if self.cuts > 0 && self.rng.chance(1, 4) {
+            let why = io::Error::from(io::ErrorKind::ConnectionRefused);
+            assert!(self.sessions.dial_failed(self.now, number, &why).is_none());
+            return;
+        }
+        let conn = ConnId(self.conns);
+        self.conns += 1;
+        self.target.connect(conn);
+        let address = ([192, 0, 2, 1], 3260).into();
+        let arrival = Arrival { portal: PortalId(number), local: address, peer: address, entropy: [9; 32] };
+        self.sessions.connected(self.now, conn, &arrival);
+    }
+
+    fn transmit(&mut self, conn: ConnId) {
+        loop {
+            let mut out = Transmit::new();
+            self.sessions.transmit(self.now, conn, &mut out);
+            if let Some(end) = self.target.ends.get_mut(&conn) {
+                end.inbox.extend(out.pieces().flatten());
+            }
+            let full = out.is_full();
+            out.clear(&Pool::new(0));
+            if !full {
+                return;
+            }
+        }
+    }
+
+    fn disconnect(&mut self, conn: ConnId) {
+        self.target.disconnect(conn);
+        self.sessions.disconnected(self.now, conn, Gone::Failed);
+    }
+
+    fn submit(&mut self) {
+        let kind = [Kind::Read, Kind::Write, Kind::Once][self.rng.below(3) as usize];
+        self.submit_a(kind, true);
+    }
+
+    fn submit_a(&mut self, kind: Kind, absorbs_attentions: bool) {
+        let id = self.given.len() as u64;
+        let code = match kind {
+            Kind::Read => opcode::READ_16,
+            Kind::Write => opcode::WRITE_16,
+            Kind::Once | Kind::Look => opcode::COMPARE_AND_WRITE,
+        };
+        let mut cdb = [0; 16];
+        cdb[0] = code;
+        cdb[2..10].copy_from_slice(&id.to_be_bytes());
+        let mut command = Command::new(Lun(0), Cdb::from_16(cdb));
+        command.repeatable = kind != Kind::Once;
+        command.absorbs_attentions = absorbs_attentions;
+        if kind == Kind::Read {
+            command.data_in_len = 2 * PIECE;
+        } else {
+            let mut data = Buf::with_capacity(512);
+            data.append_zeros(512);
+            command.data_out = data.freeze().into();
+        }
+        self.given.insert(id, Given { kind, ends: 0, at: self.now, error: None });
+        self.sessions.submit(self.now, self.id, id, command);
+    }
+
+    fn finished(&mut self, token: u64, result: Result<Reply, CommandError>) {
+        let Some(given) = self.given.get_mut(&token) else { panic!("nobody gave command {token}") };
+        given.ends += 1;
+        self.longest = self.longest.max(self.now.since(given.at));
+        if given.ends > 1 {
+            self.wrongs.push((Property::EndsOnce, format!("{token} ended again")));
+        }
+        given.error = result.as_ref().err().cloned();
+        if let (Kind::Read, Ok(reply)) = (given.kind, result) {
+            let good = self.target.records.get(&token).and_then(|record| record.good);
+            let wanted = good.unwrap_or(u64::MAX).to_be_bytes();
+            let whole = reply.bytes().len() == 2 * PIECE as usize;
+            if !whole || reply.bytes().chunks(8).any(|word| word != wanted) {
+                let what = format!("{token} has data of another attempt than {good:?}");
+                self.wrongs.push((Property::DataOfLastAttempt, what));
+            }
+        }
+    }
+
+    fn open(&self) -> usize {
+        self.given.values().filter(|given| given.ends == 0).count()
+    }
+
+    /// Returns whether the session carries something, of a caller or our own.
+    fn carries(&self) -> bool {
+        let seat = &self.sessions.seats[&self.id];
+        seat.tasks.iter().flatten().chain(&seat.ended).next().is_some()
+    }
+
+    fn pass_for(&mut self, span: Duration) {
+        let end = self.now.after(span);
+        while self.now < end {
+            self.pass(end);
+        }
+    }
+
+    /// Lets time pass until something is due, at most until `end`.
+    fn pass(&mut self, end: Instant) {
+        let due = [self.sessions.poll_timeout(), self.target.next()];
+        let at = due.into_iter().flatten().chain([end]).min().unwrap_or(end);
+        self.now = at.max(self.now);
+        if self.sessions.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.sessions.handle_timeout(self.now);
+        }
+        self.settle();
+    }
+
+    fn run(mut self) -> Result<Self, Wrong> {
+        let end = self.now.after(TROUBLE);
+        self.settle();
+        while self.now < end && self.is_well() {
+            while self.open() < self.depth {
+                self.submit();
+            }
+            self.settle();
+            if self.rng.below(1000) < self.resets {
+                self.target.reset_by_another();
+            }
+            if self.rng.below(1000) < self.cuts
+                && let Some(conn) = self.target.ends.keys().next().copied()
+            {
+                self.disconnect(conn);
+            }
+            self.pass(end);
+        }
+        self.target.habits = Habits::default();
+        let end = end.after(CALM);
+        while (self.open() > 0 || self.carries()) && self.now < end && self.is_well() {
+            self.pass(end);
+        }
+        if let Some(wrong) = self.wrongs.drain(..).chain(self.target.wrongs.drain(..)).next() {
+            return Err(wrong);
+        }
+        match self.given.iter().find(|(_, given)| given.ends == 0) {
+            Some((id, given)) => Err((Property::EndsOnce, format!("{:?} {id} never ended", given.kind))),
+            None if self.carries() => {
+                Err((Property::LimitIsKept, "a question of the session itself is left alone".to_owned()))
+            }
+            None => Ok(self),
+        }
+    }
+
+    fn is_well(&self) -> bool {
+        self.wrongs.is_empty() && self.target.wrongs.is_empty()
+    }
+}
+
+/// A world in which all that happens is one reset by another initiator, which ends four commands without a word.
+fn silent_reset() -> Result<(), Wrong> {
+    let habits = Habits { hangs: 1000, ..Habits::default() };
+    let mut world = World::with(1, Rng::from_seed(1), habits, 0, 0);
+    world.settle();
+    for _ in 0..8 {
+        world.submit();
+        world.settle();
+    }
+    world.target.habits = Habits::default();
+    world.target.reset_by_another();
+    assert_eq!(world.target.seen.get("commands ended without a word"), Some(&8));
+    // All of them make no progress, so that the unit is asked whether it has something to tell.
+    let end = world.now.after(LIMIT / 2);
+    while world.now < end {
+        world.pass(end);
+    }
+    let left = world.open();
+    if left == 0 { Ok(()) } else { Err((Property::ResetIsNoticed, format!("{left} commands wait for ever"))) }
+}
+
+/// A world in which the session's own question hangs at the target, and a reset by another initiator ends it without a word.
+fn lost_question() -> Result<(), Wrong> {
+    let mut world = hanging(Kind::Once);
+    world.target.habits = Habits::default();
+    world.target.reset_by_another();
+    world.pass_for(LIMIT * 10);
+    assert_eq!(world.open(), 0);
+    let wrong = (Property::LimitIsKept, "the session's own question is left alone".to_owned());
+    if world.carries() { Err(wrong) } else { Ok(()) }
+}
+
+/// A world in which a command of a caller hangs, and the session's own question to the silent unit too.
+fn hanging(kind: Kind) -> World {
+    let mut world = silent(kind);
+    world.pass_for(LIMIT / 4);
+    assert_eq!(world.target.seen.get("commands that hang"), Some(&2), "the unit is not asked");
+    world
+}
+
+/// A world in which a command of a caller hangs.
+fn silent(kind: Kind) -> World {
+    let habits = Habits { hangs: 1000, ..Habits::default() };
+    let mut world = World::with(1, Rng::from_seed(1), habits, 0, 0);
+    world.settle();
+    world.submit_a(kind, true);
+    world.settle();
+    world
+}
+
+fn outcome(seed: u64) -> Result<BTreeMap<&'static str, u32>, Wrong> {
+    World::new(seed).run().map(|world| world.target.seen)
+}
+
+#[test]
+fn whatever_a_target_does_the_properties_hold() {
+    let mut seen = BTreeMap::<&str, u32>::new();
+    for seed in 0..std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS) {
+        match outcome(seed) {
+            Ok(more) => more.iter().for_each(|(what, count)| *seen.entry(what).or_default() += count),
+            Err((property, what)) => panic!("seed {seed}: {property:?}: {what}"),
+        }
+    }
+    for what in [
+        "resets by another initiator",
+        "commands ended without a word",
+        "commands that hang",
+        "reads that failed with half their data",
+        "ABORT TASK",
+        "LOGICAL UNIT RESET",
+    ] {
+        assert!(seen.get(what).is_some_and(|count| *count > 5), "{what}: {seen:?}");
+    }
+}
+
+#[test]
+fn what_another_initiators_reset_ended_without_a_word_ends_before_the_limit() {
+    silent_reset().unwrap_or_else(|(property, what)| panic!("{property:?}: {what}"));
+}
+
+#[test]
+fn planted_bugs_are_found_by_the_property_that_they_break() {
+    for (flaw, property) in [
+        (Flaw::RetryUnended, Property::OneAttemptAtATime),
+        (Flaw::RepeatAll, Property::NeverTwice),
+        (Flaw::ForgetLimit, Property::LimitIsKept),
+        (Flaw::EndTwice, Property::EndsOnce),
+        (Flaw::ForgetEnd, Property::EndsOnce),
+        (Flaw::KeepData, Property::DataOfLastAttempt),
+        (Flaw::IgnoreAttention, Property::ResetIsNoticed),
+        (Flaw::KeepLook, Property::LimitIsKept),
+    ] {
+        plant(Some(flaw));
+        let found = match property {
+            Property::ResetIsNoticed => silent_reset().err(),
+            _ if flaw == Flaw::KeepLook => lost_question().err(),
+            _ => (0..SEEDS).find_map(|seed| outcome(seed).err()),
+        };
+        plant(None);
+        assert_eq!(found.as_ref().map(|(broken, _)| *broken), Some(property), "{flaw:?}: {found:?}");
+    }
+}
+
+#[test]
+fn a_question_of_our_own_that_gets_no_answer_ends() {
+    lost_question().unwrap_or_else(|(property, what)| panic!("{property:?}: {what}"));
+}
+
+#[test]
+fn a_question_that_was_sent_before_a_reset_ends_with_it() {
+    let mut world = hanging(Kind::Once);
+    world.target.habits = Habits::default();
+    world.target.reset_by_another();
+    // A command of a caller hears of the reset first.
+    world.submit_a(Kind::Write, true);
+    world.settle();
+    world.pass_for(Duration::from_millis(100));
+    assert_eq!((world.open(), world.carries()), (0, false));
+}
+
+#[test]
+fn a_device_that_took_the_place_of_another_gets_no_command_for_that() {
+    let mut world = silent(Kind::Once);
+    world.target.habits = Habits::default();
+    world.target.exchange_device();
+    world.pass_for(LIMIT / 4);
+    assert_eq!(world.target.attentions_left(), 0, "the unit is not asked");
+    world.submit_a(Kind::Write, true);
+    world.settle();
+    let is_other = |error: &Option<CommandError>| {
+        error.as_ref().and_then(CommandError::sense).map(|sense| sense.asc)
+            == Some(Asc::DEVICE_IDENTIFIER_CHANGED)
+    };
+    assert!(is_other(&world.given[&1].error), "{:?}", world.given[&1].error);
+    assert!(!world.target.records.contains_key(&1), "it was written to the new device");
+    world.submit_a(Kind::Write, true);
+    world.settle();
+    world.pass_for(LIMIT / 4);
+    assert_eq!((world.given[&2].ends, &world.given[&2].error), (1, &None), "it is told once");
+}
+
+#[test]
+fn a_guarded_unit_that_says_it_is_another_is_asked_which_before_it_gets_more() {
+    for changes in [false, true] {
+        let mut world = silent(Kind::Once);
+        let (id, now) = (world.id, world.now);
+        let identity = Identity::learn(0x80, &[0, 0x80, 0, 1, b'1']).unwrap();
+        world.sessions.guard(now, id, Lun(0), identity);
+        world.settle();
+        world.target.habits = Habits::default();
+        world.target.exchange_device();
+        if !changes {
+            world.target.device = b'1';
+        }
+        world.pass_for(LIMIT / 4);
+        assert_eq!(world.target.attentions_left(), 0, "the unit is not asked");
+        world.submit_a(Kind::Write, true);
+        world.settle();
+        world.pass_for(LIMIT / 4);
+        assert_eq!(matches!(world.given[&1].error, Some(CommandError::OtherDevice(_))), changes);
+        assert_eq!(world.target.records.contains_key(&1), !changes);
+    }
+}
+
+#[test]
+fn who_wants_attentions_for_himself_gets_those_that_our_question_took() {
+    let mut world = silent(Kind::Once);
+    world.target.habits = Habits::default();
+    world.target.change_modes();
+    world.pass_for(LIMIT / 4);
+    assert_eq!(world.target.attentions_left(), 0, "the unit is not asked");
+    for told in [true, false] {
+        let token = world.given.len() as u64;
+        world.submit_a(Kind::Write, false);
+        world.settle();
+        world.pass_for(LIMIT / 8);
+        let sense = world.given[&token].error.as_ref().and_then(CommandError::sense).map(|sense| sense.asc);
+        assert_eq!((world.given[&token].ends, sense.is_some()), (1, told));
+        assert!(!told || sense == Some(Asc::MODE_PARAMETERS_CHANGED));
+    }
+}
+
+#[test]
+fn a_unit_that_carries_out_others_is_not_reset_for_one_command() {
+    for works in [true, false] {
+        let mut world = silent(Kind::Once);
+        world.target.habits =
+            Habits { hangs: if works { 0 } else { 1000 }, deaf_to_aborts: true, ..Habits::default() };
+        let end = world.now.after(LIMIT * 4);
+        while world.now < end {
+            if world.open() < 2 {
+                world.submit_a(Kind::Write, true);
+                world.settle();
+            }
+            world.pass(end);
+        }
+        assert_ne!(world.given[&0].ends, 0, "it hangs for ever");
+        assert_eq!(world.target.seen.contains_key("LOGICAL UNIT RESET"), !works);
+    }
+}
+
+#[test]
+fn a_command_whose_abort_was_lost_is_ended_by_the_next_attention() {
+    let mut world = silent(Kind::Write);
+    let (id, now) = (world.id, world.now);
+    let seat = world.sessions.seats.get_mut(&id).unwrap();
+    let mut events = VecDeque::new();
+    for serial in [100, 101] {
+        seat.note_attention(now, id, (Lun(0), serial), Asc::BUS_DEVICE_RESET_OCCURRED, &mut events);
+        assert!(seat.end_attempts(now), "attention {serial} ends nothing");
+        let manage = seat.overdue.last_abort().unwrap();
+        seat.managed(now, id, manage, None, &mut events);
+    }
+}
+
+/// HyperSCSI says of every task that it was ended, and not by whom: only what nobody here wanted ended is tried again.
+#[test]
+fn what_is_wanted_ended_here_is_told_from_what_others_end() {
+    let habits = Habits { hangs: 1000, ..Habits::default() };
+    let mut world = World::with(1, Rng::from_seed(1), habits, 0, 0);
+    world.settle();
+    for _ in 0..3 {
+        world.submit();
+        world.settle();
+    }
+    let (id, now) = (world.id, world.now);
+    let tasks = [0, 1, 2].map(|token| world.sessions.task_of(id, token).unwrap());
+    let wanted = |world: &World| tasks.map(|task| world.sessions.seats[&id].wants_ended(task));
+    assert_eq!(wanted(&world), [false; 3]);
+    world.sessions.abort(now, id, 100, 1);
+    assert_eq!(wanted(&world), [false, true, false]);
+    world.sessions.manage(now, id, 101, (TmfFunction::LOGICAL_UNIT_RESET, Lun(1 << 48), None));
+    assert_eq!(wanted(&world), [false, true, false], "another unit is reset");
+    world.sessions.manage(now, id, 102, (TmfFunction::LOGICAL_UNIT_RESET, Lun(0), None));
+    assert_eq!(wanted(&world), [true; 3]);
+}

@@ -1,0 +1,174 @@
+//! Who gets in when places are short, and who has to go for that.
+//!
+//! * Discovery sessions have places of their own, so they never take one from a session that uses a disk. The oldest goes
+//!   when a newcomer needs its place, and each ends after [`DISCOVERY_IDLE`] without a question and after
+//!   [`DISCOVERY_LIFE`] in any case.
+//! * A session without a connection that answers (the connections are lost and its tasks are kept for them, or its idle
+//!   connections left a ping unanswered) gives way to a newcomer when there are as many sessions as there may be, of the
+//!   target or of all. The one that has been silent for longest goes first. Who lost the last connection has the time to
+//!   come back that it was told to wait (DefaultTime2Wait), and [`COME_BACK`] more.
+//! * Connections that have not logged in: one address may have as many as there are places left, so a flood from one address
+//!   leaves as many for everybody else as it has.
+
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use base::machine::ConnId;
+use base::time::{Duration, Instant};
+
+use super::arena::Key;
+use super::connection::index;
+use super::contract::Down;
+use super::dispatch::Cx;
+use super::engine::Engine;
+use super::session::Session;
+use super::timer::{Owner, Timer};
+use crate::login::directory::{Found, TargetId};
+use crate::login::{Outcome, SessionKind, Status};
+use crate::name::IscsiName;
+use crate::serial::CmdSn;
+
+/// How many discovery sessions there may be: each lasts for the moment that it takes to ask.
+const DISCOVERY_SESSIONS_MAX: usize = 128;
+
+/// How long a discovery session may ask nothing.
+const DISCOVERY_IDLE: Duration = Duration::from_secs(60);
+
+/// How long a discovery session may last.
+const DISCOVERY_LIFE: Duration = Duration::from_secs(300);
+
+/// How long a session whose connections are lost keeps its place in any case, once its initiator may log in again: several
+/// times what a login takes.
+const COME_BACK: Duration = Duration::from_secs(5);
+
+/// How many connections that have not logged in an address may have however few places are left.
+const LOGINS_LEAST: usize = 16;
+
+/// The address of a peer, as far as it cannot choose it: hosts choose the lower half of their IPv6 addresses.
+pub(crate) fn source(peer: SocketAddr) -> IpAddr {
+    match peer.ip() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        address => address,
+    }
+}
+
+impl Engine {
+    /// Counts a connection that is to log in, unless its address has too many of those.
+    pub(super) fn begin_login(&mut self, peer: SocketAddr) -> bool {
+        let free = usize::try_from(self.limits.connections_max).unwrap_or(usize::MAX);
+        let free = free.saturating_sub(self.open_conns);
+        let own = self.logins.entry(source(peer)).or_default();
+        if *own >= free.max(LOGINS_LEAST) {
+            return false;
+        }
+        *own += 1;
+        true
+    }
+
+    /// Takes note that a connection is not one of those that have to log in any more.
+    pub(super) fn end_login(&mut self, conn: ConnId) {
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
+        let Some(source) = connection.logs_in_from.take() else { return };
+        if let Some(count) = self.logins.get_mut(&source) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.logins.remove(&source);
+            }
+        }
+    }
+
+    /// Finds the session that a login is to join, as far as it says who it is.
+    pub(super) fn joined_by(&self, tsih: u16, isid: [u8; 6], named: Option<&IscsiName>) -> Option<Key> {
+        let fits = |session: &Session| {
+            session.tsih.0 == tsih && session.isid.0 == isid && Some(&session.initiator) == named
+        };
+        self.sessions.iter().find(|(_, session)| tsih != 0 && fits(session)).map(|(key, _)| key)
+    }
+
+    /// Finds a place for a new session, if need be that of one that nobody uses.
+    pub(super) fn make_place(&mut self, cx: Cx<'_>, outcome: &Outcome) -> Result<(), Status> {
+        let is_discovery = |session: &Session| session.is_discovery();
+        let SessionKind::Normal { target, name, .. } = &outcome.kind else {
+            let all = || self.sessions.iter().filter(|(_, session)| is_discovery(session));
+            let oldest = all().min_by_key(|(_, session)| session.began).map(|(key, _)| key);
+            if let Some(oldest) = oldest.filter(|_| all().count() >= DISCOVERY_SESSIONS_MAX) {
+                self.end_session(oldest, Down::TimedOut);
+            }
+            return Ok(());
+        };
+        let normal = self.sessions.iter().filter(|(_, session)| !is_discovery(session)).count();
+        if normal >= usize::from(self.limits.sessions_max) && !self.evict(cx.now, None) {
+            return Err(Status::OUT_OF_RESOURCES);
+        }
+        let via = self.conn(cx.conn).map(|connection| connection.via).ok_or(Status::TARGET_ERROR)?;
+        let is_full = matches!(cx.directory.find_target(&via, &outcome.initiator, name), Found::Full(_));
+        if is_full && !self.evict(cx.now, Some(*target)) {
+            return Err(Status::OUT_OF_RESOURCES);
+        }
+        Ok(())
+    }
+
+    /// Ends the session that has been silent for longest, of a target or of all.
+    fn evict(&mut self, now: Instant, of: Option<TargetId>) -> bool {
+        let silent = self.sessions.iter().filter_map(|(key, session)| {
+            let SessionKind::Normal { target, .. } = session.kind else { return None };
+            let since = self.silent_since(session)?;
+            of.is_none_or(|of| of == target).then_some((since, key))
+        });
+        let Some((_, key)) = silent.min_by_key(|(since, _)| *since) else { return false };
+        self.stats.evicted += 1;
+        self.now = now;
+        self.end_session(key, Down::ConnectionLost);
+        true
+    }
+
+    /// Returns since when a session has no connection that answers, if that is long enough to give way.
+    fn silent_since(&self, session: &Session) -> Option<Instant> {
+        let mut since = session.lost_since;
+        let wait = Duration::from_secs(session.parameters.default_time2wait.into());
+        if since.is_some_and(|lost| self.now.since(lost) < wait.saturating_add(COME_BACK)) {
+            return None;
+        }
+        for conn in &session.conns {
+            let is_silent = |heard| self.now.since(heard) >= session.limits.ping_after;
+            let connection =
+                self.conn(*conn).filter(|connection| connection.silent && is_silent(connection.heard))?;
+            since = since.max(Some(connection.heard));
+        }
+        since
+    }
+
+    /// Returns whether some session of a target gives way to a newcomer.
+    pub(super) fn may_evict(&self, of: TargetId) -> bool {
+        self.sessions.iter().any(|(_, session)| {
+            matches!(session.kind, SessionKind::Normal { target, .. } if target == of)
+                && self.silent_since(session).is_some()
+        })
+    }
+
+    /// Bounds the life of a discovery session.
+    pub(super) fn watch_discovery(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_discovery()) else {
+            return;
+        };
+        let until = session.asked_at.after(DISCOVERY_IDLE).min(session.began.after(DISCOVERY_LIFE));
+        self.timers.set(Owner::Session(key), &mut session.deadlines, Timer::Discovery, until);
+    }
+
+    /// Ends a discovery session whose time is over.
+    pub(super) fn discovery_is_over(&mut self, now: Instant, key: Key) {
+        let Some(session) = self.sessions.get(key) else { return };
+        if now < session.asked_at.after(DISCOVERY_IDLE) && now < session.began.after(DISCOVERY_LIFE) {
+            return self.watch_discovery(key);
+        }
+        self.end_session(key, Down::TimedOut);
+    }
+
+    /// Returns the counters that a connection is told which is about to join a session.
+    pub(super) fn counters_to_join(&mut self, session: Key) -> Option<(CmdSn, CmdSn)> {
+        let session = self.sessions.get_mut(session)?;
+        Some((session.window.exp_cmd_sn(), session.window.max_cmd_sn(0)))
+    }
+}

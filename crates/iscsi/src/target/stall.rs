@@ -1,0 +1,348 @@
+//! Data-Out that does not come: what becomes of a sequence that stands still while its connection lives.
+//!
+//! Every sequence has limits of its own, so what a session sends elsewhere does not help one that it leaves open:
+//!
+//! * At ErrorRecoveryLevel 0 a sequence may bring less than [`PROGRESS`] for no longer than [`Limits::data_within`].
+//!   Initiators answer R2Ts one after the other, so a slow link that is busy with others gets more time: a second for
+//!   each [`CREDIT`] of data that its connection brings meanwhile. A trickle earns nothing.
+//! * At any level a sequence ends, asked for again or not, within [`TOTAL`] times as long.
+//! * While other sessions wait for memory, a sequence that stands still for [`STALLED_AFTER`], with the same second for
+//!   each [`CREDIT`], loses what was set aside for it. If nothing of it is here, it may still come: each session may then
+//!   exceed the budget by up to [`OVERDRAFT`], or by one fetch. Until it comes, its session gets no more. If part of it
+//!   is here, its task fails, and its session is passed over for as long.
+//!
+//! The task fails with ABORTED COMMAND, INITIATOR RESPONSE TIMEOUT. Data that comes later is passed over.
+//!
+//! [`Limits::data_within`]: super::engine::Limits::data_within
+
+use base::machine::ConnId;
+use base::time::{Duration, Instant};
+use smallvec::SmallVec;
+
+use super::arena::Key;
+use super::connection::index;
+use super::engine::Engine;
+use super::run::{Former, Run};
+use super::task::{DataOut, Freed};
+use super::timer::{Owner, Timer};
+use super::why::Why;
+use crate::pdu::Ttt;
+use crate::recovery::Condition;
+
+/// What a sequence must bring to count as one that gets on, unless it is shorter.
+pub(super) const PROGRESS: u32 = 64 << 10;
+
+/// For each so many bytes that its connection brings, a sequence may take a second longer: less than this is slower than
+/// any link that carries iSCSI.
+const CREDIT: u64 = 1 << 20;
+
+/// How many times [`Limits::data_within`](super::engine::Limits::data_within) a sequence may take in all, and what that
+/// grows to on a busy connection.
+const TOTAL: u32 = 4;
+
+/// After this long without progress, a sequence loses the memory that is set aside for it if somebody waits for memory.
+/// The limit is how long a writer may have to wait for those that do not send.
+const STALLED_AFTER: Duration = Duration::from_secs(5);
+
+/// By how many bytes a session may exceed the budget for solicited data when data comes whose memory was given to others:
+/// the longest answer to one R2T.
+const OVERDRAFT: usize = 1 << 20;
+
+/// Sequences are looked at this often, at least.
+const LOOK_MAX: Duration = Duration::from_millis(2500);
+
+/// At level 0, how many looks fit into the time that a sequence has.
+const LOOKS: u32 = 4;
+
+/// Since when a sequence is expected, and what came meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// When it was asked for, and how much data its connection had brought then.
+    since: (Instant, u64),
+    /// The same of the last time that it got on, and how much of it was here then.
+    moved: (Instant, u64),
+    received: u32,
+}
+
+impl Pace {
+    pub(crate) const fn new(now: Instant, brought: u64) -> Self {
+        Self { since: (now, brought), moved: (now, brought), received: 0 }
+    }
+
+    /// Takes note that so much of the sequence is here.
+    fn note(&mut self, now: Instant, brought: u64, received: u32) {
+        if received.saturating_sub(self.received) >= PROGRESS {
+            (self.moved, self.received) = ((now, brought), received);
+        }
+    }
+
+    /// Returns whether it takes too long.
+    fn is_late(&self, now: Instant, brought: u64, (within, repairs): (Duration, bool)) -> bool {
+        let total = within.saturating_mul(TOTAL);
+        let over = |(from, had): (Instant, u64), limit: Duration| {
+            now.since(from) >= limit.saturating_add(credit(brought, had).min(total))
+        };
+        !repairs && over(self.moved, within) || over(self.since, total)
+    }
+
+    /// Returns whether it stands still although its connection is not busy with other sequences.
+    fn stands_still(&self, now: Instant, brought: u64) -> bool {
+        let (from, had) = self.moved;
+        now.since(from) >= STALLED_AFTER.saturating_add(credit(brought, had))
+    }
+}
+
+/// Returns how much longer a sequence may take whose connection brought other data meanwhile.
+const fn credit(brought: u64, had: u64) -> Duration {
+    Duration::from_secs(brought.saturating_sub(had) / CREDIT)
+}
+
+impl DataOut {
+    /// Returns the sequences that the initiator was told to send.
+    fn expected(&self) -> impl Iterator<Item = &Run> {
+        self.unsolicited.iter().chain(&self.runs).filter(|run| run.sent)
+    }
+}
+
+impl Engine {
+    /// Returns how much Data-Out a connection has brought.
+    pub(super) fn brought(&self, conn: ConnId) -> u64 {
+        self.conn(conn).map_or(0, |connection| connection.data_out_bytes)
+    }
+
+    /// Watches a connection that owes data from now on.
+    pub(super) fn watch_data(&mut self, now: Instant, conn: ConnId) {
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_mut) else { return };
+        if connection.level == 0 && connection.data_since.is_none() {
+            (connection.data_mark, connection.data_since) = (Some(connection.data_out_bytes), Some(now));
+        }
+        self.look_later(now, conn);
+    }
+
+    /// Looks after a connection again although it owes nothing, while its session is passed over: nothing else may happen
+    /// when its time comes.
+    pub(super) fn watch_passed_over(&mut self, now: Instant, conn: ConnId) {
+        let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
+        if session.is_some_and(|session| session.passed_over.is_some_and(|until| until > now)) {
+            self.look_later(now, conn);
+        }
+    }
+
+    fn look_later(&mut self, now: Instant, conn: ConnId) {
+        let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_mut) else { return };
+        if !connection.deadlines.is_set(Timer::Data) {
+            let look = (self.limits.data_within / LOOKS).min(LOOK_MAX);
+            let after = if connection.level > 0 { self.limits.repair_after } else { look };
+            self.timers.set(
+                Owner::Connection(conn),
+                &mut connection.deadlines,
+                Timer::Data,
+                now.after(after),
+            );
+        }
+    }
+
+    /// Looks after a connection that owed data some time ago.
+    pub(super) fn data_is_late(&mut self, now: Instant, conn: ConnId) {
+        if self.conn(conn).is_some_and(|connection| connection.level > 0) {
+            self.end_late(now, conn);
+            self.take_back(now, conn);
+            return self.repair_late_data(now, conn);
+        }
+        let within = self.limits.data_within;
+        let session = self.conn(conn).and_then(|connection| self.sessions.get(connection.session?));
+        let owes = session.is_some_and(|session| {
+            let mut tasks = session.tasks(&self.tasks);
+            tasks.any(|(_, task)| task.conn == conn && task.out.is_expecting())
+        });
+        let Some(connection) = self.conn_mut(conn) else { return };
+        if !owes && (!connection.let_down || connection.commanded) {
+            (connection.data_mark, connection.data_since, connection.let_down) = (None, None, false);
+            return self.watch_passed_over(now, conn);
+        }
+        let brought = connection.data_out_bytes;
+        if connection.data_mark.replace(brought) != Some(brought) {
+            (connection.data_since, connection.let_down) = (Some(now), false);
+        }
+        if connection.data_since.is_some_and(|since| now.since(since) >= within) {
+            return self.drop_connection(conn, Why::DataTooSlow);
+        }
+        self.end_late(now, conn);
+        self.take_back(now, conn);
+        self.watch_data(now, conn);
+    }
+
+    /// Ends the tasks of a connection whose data takes too long.
+    fn end_late(&mut self, now: Instant, conn: ConnId) {
+        let Some(connection) = self.conn_mut(conn) else { return };
+        let (brought, repairs) = (connection.data_out_bytes, connection.level > 0);
+        let Some(session) = connection.session else { return };
+        let limits = (self.limits.data_within, repairs);
+        let late: SmallVec<[Key; 8]> = self.owing(session, conn, |out| {
+            out.expected().any(|run| run.pace.is_some_and(|pace| pace.is_late(now, brought, limits)))
+        });
+        for key in late {
+            self.give_up_data(key);
+        }
+    }
+
+    /// Returns the tasks of a connection that owe data of which something holds.
+    fn owing(&self, session: Key, conn: ConnId, holds: impl Fn(&DataOut) -> bool) -> SmallVec<[Key; 8]> {
+        let Some(state) = self.sessions.get(session) else { return SmallVec::new() };
+        let tasks = state.tasks(&self.tasks);
+        let owing =
+            tasks.filter(|(_, task)| task.conn == conn && task.out.is_expecting() && holds(&task.out));
+        owing.map(|(key, _)| key).collect()
+    }
+
+    /// Fails a task, and waits for no sequence of it any more.
+    fn give_up_data(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        if let Some(connection) = self.conns.get_mut(index(task.conn)).and_then(Option::as_deref_mut) {
+            // It owes nothing any more then, but it is no better for that before it sends something.
+            (connection.let_down, connection.commanded) = (true, false);
+        }
+        self.stats.data_late += 1;
+        let expected: SmallVec<[Former; 4]> = task.out.expected().map(Run::as_former).collect();
+        for former in expected {
+            task.out.drop_run(former.ttt, &self.pool);
+            task.out.remember(former);
+        }
+        self.fail(key, Condition::InitiatorResponseTimeout);
+        self.conclude(key);
+    }
+
+    /// Takes back the memory of sequences of a connection that stand still, if somebody waits for some.
+    fn take_back(&mut self, now: Instant, conn: ConnId) {
+        let (asked, unasked) = (self.asked.has_line(), self.unasked.is_short());
+        let Some(session) = self.conn(conn).and_then(|connection| connection.session) else { return };
+        if !asked && !unasked {
+            return;
+        }
+        let brought = self.brought(conn);
+        let still = self.owing(session, conn, |out| {
+            out.expected().all(|run| run.pace.is_some_and(|pace| pace.stands_still(now, brought)))
+        });
+        for key in still {
+            let Some(task) = self.tasks.get_mut(key).filter(|task| task.ending.is_none()) else { continue };
+            let has_some = |run: &Run| run.received > 0 || run.reading;
+            let has_early = task.out.expected().any(|run| run.unsolicited && has_some(run));
+            let has_some = task.out.expected().any(|run| !run.unsolicited && has_some(run));
+            if asked && has_some || unasked && has_early {
+                // What it frees is for those who wait, and not for its session's next.
+                if let Some(state) = self.sessions.get_mut(session) {
+                    state.passed_over = Some(now.after(STALLED_AFTER));
+                }
+                self.give_up_data(key);
+                continue;
+            }
+            let freed = if asked { task.out.revoke() } else { Freed::default() };
+            if let Some(state) = self.sessions.get_mut(session) {
+                state.revoked += freed.revoked;
+                if freed.asked > 0 && freed.revoked == 0 {
+                    state.passed_over = Some(now.after(STALLED_AFTER));
+                }
+            }
+            self.give_data_out(session, Freed { revoked: 0, ..freed });
+            if freed.asked > 0 {
+                // What it may ask for only later stands in line again.
+                self.pump(key);
+            }
+        }
+    }
+
+    /// Takes note that so many fetches that lost what was set aside for them came to an end. Without any, their session may
+    /// have memory again.
+    pub(super) fn restore_turn(&mut self, session: Key, revoked: u32) {
+        let Some(state) = self.sessions.get_mut(session).filter(|_| revoked > 0) else { return };
+        state.revoked = state.revoked.saturating_sub(revoked);
+        if state.revoked == 0 && !state.waiting.is_empty() {
+            self.asked.wait(self.now, session, &mut state.asked);
+        }
+    }
+
+    /// Finds memory again for a sequence that lost what was set aside for it, now that its data comes. It may be of an
+    /// initiator that was only slow, so a session may exceed the budget by a little instead of losing its task. All of them
+    /// together exceed it by as much as it is.
+    pub(super) fn set_aside_again(&mut self, key: Key, ttt: Ttt) -> bool {
+        let Some(task) = self.tasks.get_mut(key) else { return false };
+        let fetch = task.out.select(ttt).filter(|run| !run.unsolicited).map(|run| run.fetch);
+        let Some(fetch) = task.out.fetches.iter_mut().find(|of| Some(of.id) == fetch) else { return true };
+        let Some(need) = fetch.revoked else { return true };
+        let Some(state) = self.sessions.get_mut(task.session) else { return false };
+        if !self.asked.take(self.now, &mut state.asked, need) {
+            let is_bounded = self.asked.used() < self.limits.data_out_bytes_max;
+            let may = state.overdraft == 0 || state.overdraft.saturating_add(need) <= OVERDRAFT;
+            if !is_bounded || !may {
+                return false;
+            }
+            self.asked.charge(&mut state.asked, need);
+            state.overdraft += need;
+            fetch.overdraft = need;
+        }
+        (fetch.reserved, fetch.revoked) = (Some(need), None);
+        let session = task.session;
+        self.restore_turn(session, 1);
+        true
+    }
+
+    /// Takes note of what is here of a sequence.
+    pub(super) fn note_pace(&mut self, key: Key, ttt: Ttt) {
+        let now = self.now;
+        let Some(conn) = self.tasks.get(key).map(|task| task.conn) else { return };
+        let brought = self.brought(conn);
+        let run = self.tasks.get_mut(key).and_then(|task| task.out.select(ttt));
+        if let Some(run) = run
+            && let Some(pace) = &mut run.pace
+        {
+            pace.note(now, brought, run.received);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WITHIN: (Duration, bool) = (Duration::from_secs(30), false);
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ORIGIN.after(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_trickle_elsewhere_earns_no_time_and_a_busy_link_does() {
+        for (brought, late_at) in [(0, 30), (1000, 30), (10 << 20, 40), (1 << 40, 30 + 120)] {
+            let pace = Pace::new(at(0), 0);
+            assert!(!pace.is_late(at(late_at - 1), brought, WITHIN), "{brought}");
+            assert!(pace.is_late(at(late_at), brought, WITHIN), "{brought}");
+        }
+    }
+
+    #[test]
+    fn a_sequence_that_gets_on_has_more_time_but_not_for_ever() {
+        let mut pace = Pace::new(at(0), 0);
+        let mut received = 0;
+        for second in (0..120).step_by(20) {
+            assert!(!pace.is_late(at(second), 0, WITHIN), "{second}");
+            received += PROGRESS;
+            pace.note(at(second), 0, received);
+        }
+        assert!(pace.is_late(at(120), 0, WITHIN));
+        assert!(pace.is_late(at(120), 0, (WITHIN.0, true)), "asked for again or not");
+        // Less than it takes to get on is nothing.
+        let mut pace = Pace::new(at(0), 0);
+        pace.note(at(29), 0, PROGRESS - 1);
+        assert!(pace.is_late(at(30), 0, WITHIN));
+        assert!(!pace.is_late(at(30), 0, (WITHIN.0, true)));
+    }
+
+    #[test]
+    fn a_sequence_whose_connection_is_busy_with_others_does_not_stand_still() {
+        for (brought, still_at) in [(0, 5), (1000, 5), (5 << 20, 10), (32 << 20, 37)] {
+            let pace = Pace::new(at(0), 0);
+            assert!(!pace.stands_still(at(still_at - 1), brought), "{brought}");
+            assert!(pace.stands_still(at(still_at), brought), "{brought}");
+        }
+    }
+}

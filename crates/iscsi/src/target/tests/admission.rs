@@ -1,0 +1,222 @@
+//! Who gets in when places are short, and what a login may do that is harmless.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use base::machine::{Action, ConnId, Gone};
+use base::time::Duration;
+
+use super::world::{TARGET, World, keys, pairs};
+use crate::login::Status;
+use crate::negotiate::KeyPolicy;
+use crate::pdu::login_response::LoginResponse;
+use crate::pdu::text_request::TextRequest;
+use crate::pdu::{Itt, Opcode, Ttt};
+use crate::serial::StatSn;
+use crate::target::contract::{Down, Event};
+use crate::target::engine::Limits;
+
+fn level_2() -> KeyPolicy {
+    KeyPolicy { error_recovery_level: 2, max_connections: 4, ..keys() }
+}
+
+const LEVEL_2: [&str; 3] = ["ErrorRecoveryLevel=2", "DefaultTime2Retain=3600", "MaxConnections=4"];
+
+fn log_in(world: &mut World, conn: ConnId, isid: u8, more: &[&str]) -> LoginResponse {
+    let target = format!("TargetName={TARGET}");
+    world.login_pdu(conn, isid, &[&["SessionType=Normal", &target], more].concat())
+}
+
+fn discover(world: &mut World, isid: u8) -> ConnId {
+    let conn = world.connect();
+    assert_eq!(world.login_pdu(conn, isid, &["SessionType=Discovery"]).status, 0);
+    conn
+}
+
+/// Asks a discovery session for the targets.
+fn ask(world: &mut World, conn: ConnId) {
+    let (itt, cmd_sn) = world.numbers(conn);
+    let (ttt, exp_stat_sn) = (Ttt::NONE, StatSn(0));
+    let request = TextRequest {
+        immediate: true,
+        is_final: true,
+        continues: false,
+        lun: 0,
+        itt,
+        ttt,
+        cmd_sn,
+        exp_stat_sn,
+    };
+    world.send(conn, &request, b"SendTargets=All\0");
+    while world.receive(conn).is_some() {}
+}
+
+#[test]
+fn discovery_sessions_take_no_place_from_others_and_the_oldest_goes_first() {
+    let mut world = World::with(Limits { sessions_max: 1, ..Limits::default() }, keys());
+    let conns: Vec<ConnId> = (0..130).map(|isid| discover(&mut world, isid)).collect();
+    let ended = conns.iter().filter(|conn| world.ended(**conn).is_some()).count();
+    assert_eq!((ended, world.ended(conns[0]).is_some(), world.ended(conns[2]).is_some()), (2, true, false));
+    let (conn, _) = world.login(&[]);
+    let other = world.connect();
+    assert_eq!(log_in(&mut world, other, 5, &[]).status, Status::OUT_OF_RESOURCES.0);
+    assert_eq!(world.ended(conn), None);
+}
+
+#[test]
+fn a_discovery_session_ends_when_it_asks_nothing_and_when_it_asks_for_ever() {
+    let mut world = World::with(Limits { ping_after: Duration::MAX, ..Limits::default() }, keys());
+    let (silent, busy) = (discover(&mut world, 1), discover(&mut world, 2));
+    let (normal, _) = world.login(&[]);
+    let mut lasted = [0, 0];
+    for second in 0..400 {
+        world.pass(Duration::from_secs(1));
+        for (lasted, conn) in lasted.iter_mut().zip([silent, busy]) {
+            if world.ended(conn).is_none() {
+                *lasted = second;
+            }
+        }
+        if second % 20 == 0 && world.ended(busy).is_none() {
+            ask(&mut world, busy);
+        }
+    }
+    assert_eq!(lasted, [58, 298]);
+    assert_eq!(world.ended(normal), None);
+}
+
+#[test]
+fn logins_from_one_address_leave_room_for_those_from_others() {
+    let mut world = World::with(Limits { connections_max: 64, ..Limits::default() }, keys());
+    let mallory = |port| ([203, 0, 113, 5], port).into();
+    let taken = (0..60).filter(|port| {
+        let conn = world.connect_from(mallory(*port));
+        let taken = world.ended(conn).is_none();
+        if !taken {
+            // The driver has its number again.
+            world.next_conn -= 1;
+        }
+        taken
+    });
+    assert_eq!(taken.count(), 32, "half of all");
+    for isid in 0..20 {
+        let conn = world.connect_from(([198, 51, 100, isid], 1000).into());
+        assert_eq!(log_in(&mut world, conn, isid, &[]).status, 0, "{isid}");
+    }
+    // Whoever has logged in counts no more, and neither does whoever is gone.
+    world.hang_up(ConnId(0), Gone::Closed);
+    assert_eq!(world.engine.logins.values().sum::<usize>(), 31);
+}
+
+#[test]
+fn a_session_without_connections_gives_way_to_a_newcomer_the_oldest_first() {
+    for full in [false, true] {
+        let sessions_max = if full { 100 } else { 3 };
+        let mut world = World::with(Limits { sessions_max, ..Limits::default() }, level_2());
+        let mut sessions = Vec::new();
+        for isid in 0..3 {
+            let conn = world.connect();
+            sessions.push((conn, world.login_on(conn, isid, &LEVEL_2).session));
+        }
+        // The second and the first lose their connections, in this order; their tasks are kept.
+        for at in [1, 0] {
+            world.pass(Duration::from_secs(1));
+            world.hang_up(sessions[at].0, Gone::Failed);
+        }
+        assert_eq!(world.engine.sessions().count(), 3);
+        world.names.full = full;
+        // They have Time2Wait, 2 s, and 5 s more to come back: the first to lose its connection has a second left.
+        world.pass(Duration::from_secs(5));
+        let conn = world.connect();
+        assert_eq!(log_in(&mut world, conn, 9, &LEVEL_2).status, Status::OUT_OF_RESOURCES.0, "full {full}");
+        world.pass(Duration::from_secs(2));
+        for (isid, oldest) in [(10, 1), (11, 0)] {
+            let conn = world.connect();
+            assert_eq!(log_in(&mut world, conn, isid, &LEVEL_2).status, 0, "full {full}");
+            assert!(
+                world.events.iter().any(|event| matches!(event,
+                Event::SessionDown { session, why: Down::ConnectionLost } if *session == sessions[oldest].1))
+            );
+        }
+        // Nobody gives way who is there.
+        let conn = world.connect();
+        assert_eq!(log_in(&mut world, conn, 12, &LEVEL_2).status, Status::OUT_OF_RESOURCES.0, "full {full}");
+        assert_eq!(world.ended(sessions[2].0), None);
+    }
+}
+
+#[test]
+fn an_idle_initiator_that_answers_no_ping_rests_and_gives_way() {
+    let limits = Limits { sessions_max: 1, ..Limits::default() };
+    let mut world = World::with(limits, keys());
+    let (conn, _) = world.login(&[]);
+    world.pass(Duration::from_secs(200));
+    assert_eq!(world.ended(conn), None, "nothing waits for it");
+    // With a command under way it has no more time than the ping gives it.
+    let command = world.command(conn);
+    world.start(conn, &command, &[]);
+    world.pass(Duration::from_secs(44));
+    assert_eq!(world.ended(conn), None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+    world.events.clear();
+    // A peer that stops amid a PDU is not idle.
+    let (conn, _) = world.login(&[]);
+    world.feed(conn, &[0x40, 0x80, 0]);
+    world.pass(Duration::from_secs(45));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+    world.events.clear();
+    // It rests no longer than it may, and only while nobody needs its place.
+    let (conn, _) = world.login(&[]);
+    world.pass(Duration::from_secs(299));
+    assert_eq!(world.ended(conn), None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+    world.events.clear();
+    let (conn, _) = world.login(&[]);
+    world.pass(Duration::from_secs(50));
+    let other = world.connect();
+    assert_eq!(log_in(&mut world, other, 9, &[]).status, 0);
+    assert!(world.ended(conn).is_some());
+}
+
+#[test]
+fn a_joining_connection_hears_the_counters_of_its_session_from_the_first_response_on() {
+    let mut world = World::with(Limits { queue_depth: 8, ..Limits::default() }, level_2());
+    let (conn, up) = world.login(&LEVEL_2);
+    for _ in 0..3 {
+        let command = world.command(conn);
+        world.start(conn, &command, &[]);
+    }
+    let joining = world.connect();
+    world.share_numbers(conn, joining);
+    let target = format!("TargetName={TARGET}");
+    // Markers are answered on any connection (RFC 7143 §13.25), and stop nothing.
+    let offer = ["SessionType=Normal", &target, "IFMarker=No", "OFMarker=Yes", "IFMarkInt=2048~8192"];
+    let (itt, cmd_sn) = world.numbers(joining);
+    let response = world.login_as(joining, (0, up.tsih.0, 1), &offer);
+    assert_eq!(response.status, 0);
+    let sn = response.sn;
+    assert_eq!((sn.exp_cmd_sn, sn.max_cmd_sn), (cmd_sn, cmd_sn.plus(4)));
+    assert_ne!(itt, Itt::NONE);
+    let markers: Vec<_> = pairs(&world.login_text).into_iter().filter(|pair| pair.contains("Mark")).collect();
+    assert_eq!(markers, ["IFMarker=No", "OFMarker=Reject", "IFMarkInt=Reject"]);
+}
+
+#[test]
+fn the_first_of_several_login_responses_carries_the_counters_too() {
+    let mut world = World::with(Limits { queue_depth: 8, ..Limits::default() }, level_2());
+    let (conn, up) = world.login(&LEVEL_2);
+    let joining = world.connect();
+    world.share_numbers(conn, joining);
+    let (_, cmd_sn) = world.numbers(joining);
+    let target = format!("TargetName={TARGET}");
+    let text = format!("InitiatorName={}\0SessionType=Normal\0{target}\0", super::world::INITIATOR);
+    let mut request = world.login_request(joining, (0, up.tsih.0, 1));
+    (request.csg, request.transit, request.nsg) = (0, false, 0);
+    world.send(joining, &request, text.as_bytes());
+    let got = world.expect_any(joining);
+    assert_eq!(got.bhs.opcode(), Opcode::LOGIN_RESPONSE);
+    let first: LoginResponse = got.read();
+    assert_eq!((first.status, first.sn.exp_cmd_sn), (0, cmd_sn));
+    assert_eq!(first.sn.max_cmd_sn, cmd_sn.plus(7));
+}

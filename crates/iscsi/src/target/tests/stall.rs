@@ -1,0 +1,229 @@
+//! Writers that are slow, or send nothing, while others wait for memory.
+
+use alloc::vec::Vec;
+
+use base::machine::{ConnId, Gone};
+use base::time::Duration;
+
+use super::data_out::{answer, idle, obey};
+use super::world::{World, pattern};
+use crate::pdu::r2t::R2t;
+use crate::pdu::{Message, Opcode};
+use crate::target::contract::{Event, Finish, TaskRef};
+use crate::target::engine::Limits;
+
+/// A world with so many bytes for solicited data, and two sessions: one that writes, and one that waits.
+fn two_writers(asked: usize, level: u8, more: &[&str]) -> (World, ConnId, ConnId) {
+    // Statuses that are not acknowledged wake nobody.
+    let limits = Limits { data_out_bytes_max: 2 * asked, ack_within: Duration::MAX, ..Limits::default() };
+    let mut world = World::with(limits, super::erl1::policy(level));
+    let conns = [1, 2].map(|isid| {
+        let conn = world.connect();
+        world.login_on(conn, isid, &[&["FirstBurstLength=512"], more].concat());
+        conn
+    });
+    (world, conns[0], conns[1])
+}
+
+/// Starts a write whose data the layer above wants at once, all of it.
+fn write(world: &mut World, conn: ConnId, len: u32) -> TaskRef {
+    let write = world.write(conn, len);
+    let task = world.start(conn, &write, &[]).task;
+    world.fetch(task, 0, len);
+    task
+}
+
+fn r2ts(world: &mut World, conn: ConnId) -> Vec<R2t> {
+    let got = core::iter::from_fn(|| world.receive(conn));
+    got.filter(|got| got.bhs.opcode() == Opcode::R2T).map(|got| got.read()).collect()
+}
+
+/// Takes the events that tell of data.
+fn arrived(world: &mut World) -> Vec<TaskRef> {
+    let events = core::mem::take(&mut world.events).into_iter();
+    let arrived = events.map(|event| match event {
+        Event::DataOut { task, .. } => task,
+        other => panic!("{other:?}"),
+    });
+    arrived.collect()
+}
+
+fn expect_nothing_left(world: &mut World, conns: &[ConnId]) {
+    for conn in conns {
+        world.hang_up(*conn, Gone::Closed);
+    }
+    assert_eq!(world.engine.data_bytes(), 0);
+}
+
+#[test]
+fn who_answers_one_r2t_after_another_keeps_the_memory_of_the_last() {
+    // 6 MiB at 10 Mbit/s: the last sequences begin more than 5 s after their R2Ts.
+    let (mut world, slow, waiting) = two_writers(12 << 20, 0, &["MaxBurstLength=1048576"]);
+    let tasks: Vec<TaskRef> = (0..6).map(|_| write(&mut world, slow, 1 << 20)).collect();
+    let asked = r2ts(&mut world, slow);
+    assert_eq!(asked.len(), 6);
+    write(&mut world, waiting, 12 << 20);
+    for r2t in &asked {
+        idle(&mut world, &[slow, waiting], 1);
+        assert!(r2ts(&mut world, waiting).is_empty(), "the other gets nothing before");
+        for part in 0..4 {
+            world.send(slow, &answer(r2t, part, part << 18, part == 3), &[0xa5; 1 << 18]);
+        }
+    }
+    assert_eq!(arrived(&mut world), tasks);
+    assert!(!r2ts(&mut world, waiting).is_empty());
+    assert_eq!(world.engine.stats().data_late, 0);
+    expect_nothing_left(&mut world, &[slow, waiting]);
+}
+
+#[test]
+fn who_lost_its_memory_and_sends_after_all_exceeds_the_budget_by_a_little() {
+    // One is small enough to pass in any case, and 16 are as much as a session may exceed the budget by.
+    for (count, fails) in [(8, 0), (20, 3)] {
+        let (mut world, slow, waiting) = two_writers(4 << 20, 0, &["MaxBurstLength=65536"]);
+        let tasks: Vec<TaskRef> = (0..count).map(|_| write(&mut world, slow, 65_536)).collect();
+        let asked = r2ts(&mut world, slow);
+        assert_eq!(asked.len(), count);
+        write(&mut world, waiting, 4 << 20);
+        idle(&mut world, &[slow, waiting], 6);
+        assert!(!r2ts(&mut world, waiting).is_empty(), "it has all the memory now");
+        // All begin before the first ends.
+        for r2t in &asked {
+            world.send(slow, &answer(r2t, 0, 0, false), &pattern(r2t.buffer_offset, 32_768));
+        }
+        let gone = core::mem::take(&mut world.events);
+        assert!(gone.iter().all(|event| matches!(event, Event::TaskGone { .. })), "{gone:?}");
+        assert_eq!(gone.len(), fails, "more than 1 MiB is too much");
+        for r2t in &asked {
+            world.send(slow, &answer(r2t, 1, 32_768, true), &pattern(r2t.buffer_offset + 32_768, 32_768));
+        }
+        assert_eq!(arrived(&mut world), tasks[..count - fails]);
+        expect_nothing_left(&mut world, &[slow, waiting]);
+    }
+}
+
+#[test]
+fn who_lost_its_memory_and_sends_after_all_does_so_again_and_again() {
+    let (mut world, slow, waiting) = two_writers(4 << 20, 0, &["MaxBurstLength=262144"]);
+    let tasks: Vec<TaskRef> = (0..8).map(|_| write(&mut world, slow, 1 << 18)).collect();
+    let asked = r2ts(&mut world, slow);
+    write(&mut world, waiting, 4 << 20);
+    idle(&mut world, &[slow, waiting], 6);
+    for r2t in &asked {
+        obey(&mut world, slow, r2t);
+    }
+    assert_eq!(arrived(&mut world), tasks, "2 MiB, one after the other");
+    expect_nothing_left(&mut world, &[slow, waiting]);
+}
+
+#[test]
+fn what_was_not_asked_for_yet_when_its_memory_was_lost_is_asked_for_when_there_is_some() {
+    for queued in [false, true] {
+        let r2ts_open = if queued { "MaxOutstandingR2T=2" } else { "MaxOutstandingR2T=1" };
+        let (mut world, slow, waiting) = two_writers(4 << 20, 0, &["MaxBurstLength=262144", r2ts_open]);
+        let command = world.write(slow, 1 << 19);
+        let task = world.start(slow, &command, &[]).task;
+        world.fetch(task, 0, 1 << 18);
+        let first = r2ts(&mut world, slow);
+        assert_eq!(first.len(), 1);
+        // The second R2T waits for the first, or for the initiator to read.
+        world.stalled.insert(slow);
+        world.fetch(task, 1 << 18, 1 << 18);
+        write(&mut world, waiting, 4 << 20);
+        idle(&mut world, &[slow, waiting], 6);
+        world.stalled.remove(&slow);
+        world.transmit(slow);
+        let mut others = r2ts(&mut world, waiting);
+        assert!(!others.is_empty(), "it has all the memory now");
+        obey(&mut world, slow, &first[0]);
+        assert_eq!(arrived(&mut world), [task]);
+        assert!(r2ts(&mut world, slow).is_empty(), "queued {queued}: there is no memory for its answer");
+        while let Some(r2t) = others.pop() {
+            obey(&mut world, waiting, &r2t);
+            others.extend(r2ts(&mut world, waiting));
+        }
+        let second = r2ts(&mut world, slow);
+        assert_eq!(second.len(), 1, "queued {queued}");
+        assert_eq!((second[0].buffer_offset, second[0].desired_data_transfer_length), (1 << 18, 1 << 18));
+        world.events.clear();
+        obey(&mut world, slow, &second[0]);
+        assert_eq!(arrived(&mut world), [task]);
+        expect_nothing_left(&mut world, &[slow, waiting]);
+    }
+}
+
+#[test]
+fn memory_that_a_pdu_is_being_read_into_is_not_given_to_others_while_its_task_goes_on() {
+    let (mut world, slow, waiting) = two_writers(4 << 20, 0, &["MaxBurstLength=262144"]);
+    let task = write(&mut world, slow, 1 << 18);
+    let asked = r2ts(&mut world, slow);
+    write(&mut world, waiting, 4 << 20);
+    // The first PDU stands still halfway.
+    let bytes = world.frame(slow, answer(&asked[0], 0, 0, true).encode(), &[], &pattern(0, 1 << 18));
+    let (first, rest) = bytes.split_at(1 << 17);
+    world.feed(slow, first);
+    idle(&mut world, &[waiting], 6);
+    assert!(!r2ts(&mut world, waiting).is_empty(), "it has all the memory now");
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
+    assert_eq!(world.engine.stats().data_late, 1);
+    world.feed(slow, rest);
+    assert!(world.ended(slow).is_none() && world.events.is_empty());
+    expect_nothing_left(&mut world, &[slow, waiting]);
+}
+
+#[test]
+fn who_only_reads_after_a_write_failed_owes_nothing() {
+    for reads in [false, true] {
+        let (mut world, slow, waiting) = two_writers(4 << 20, 0, &[]);
+        write(&mut world, slow, 65_536);
+        let asked = r2ts(&mut world, slow);
+        world.send(slow, &answer(&asked[0], 0, 0, false), &pattern(0, 512));
+        write(&mut world, waiting, 4 << 20);
+        idle(&mut world, &[slow, waiting], 8);
+        assert_eq!(world.engine.stats().data_late, 1);
+        while let Some(r2t) = r2ts(&mut world, waiting).first() {
+            obey(&mut world, waiting, r2t);
+        }
+        world.events.clear();
+        for _ in 0..60 {
+            idle(&mut world, &[slow, waiting], 1);
+            if reads {
+                let read = world.read(slow, 512);
+                let task = world.start(slow, &read, &[]).task;
+                world.data_in(task, 0, &pattern(0, 512));
+                world.finish(task, Finish::good(512));
+            }
+        }
+        assert_eq!(world.ended(slow).is_none(), reads, "reads {reads}");
+    }
+}
+
+#[test]
+fn who_was_passed_over_is_served_although_nothing_else_happens() {
+    for level in [0, 1] {
+        let erl = alloc::format!("ErrorRecoveryLevel={level}");
+        let (mut world, slow, waiting) = two_writers(4 << 20, level, &[&erl]);
+        write(&mut world, slow, 65_536);
+        let asked = r2ts(&mut world, slow);
+        world.send(slow, &answer(&asked[0], 0, 0, false), &pattern(0, 512));
+        write(&mut world, waiting, 4 << 20);
+        while world.engine.stats().data_late == 0 {
+            idle(&mut world, &[slow, waiting], 1);
+        }
+        while let Some(r2t) = r2ts(&mut world, waiting).first() {
+            obey(&mut world, waiting, r2t);
+        }
+        world.events.clear();
+        r2ts(&mut world, slow);
+        write(&mut world, slow, 1 << 20);
+        assert!(r2ts(&mut world, slow).is_empty(), "level {level}: it is passed over");
+        // The driver comes only when a deadline says so.
+        let end = world.now.after(Duration::from_secs(10));
+        while let Some(at) = world.engine.poll_timeout().filter(|at| *at <= end) {
+            world.now = world.now.max(at);
+            world.engine.handle_timeout(at);
+            world.drain();
+        }
+        assert!(!r2ts(&mut world, slow).is_empty(), "level {level}");
+    }
+}

@@ -1,0 +1,73 @@
+//! What happened in a world: how often each kind of recovery was at work.
+
+use iscsi::initiator::contract::Stats;
+
+/// What happened, for people.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) connections: u64,
+    pub(super) restarts: u64,
+    pub(super) faults: u64,
+    /// Of sessions that are over.
+    pub(super) retries: u64,
+    pub(super) replays: u64,
+    pub(super) reassigns: u64,
+    pub(super) data_snacks: u64,
+    pub(super) status_snacks: u64,
+    pub(super) rebuilt: u64,
+    pub(super) continued: u64,
+    pub(super) damaged_answers: u64,
+    pub(super) bugs: u64,
+    /// Of shards that are over.
+    pub(super) shard_bugs: u64,
+    pub(super) damaged_requests: u64,
+    pub(super) recovery_r2ts: u64,
+    pub(super) taken_over: u64,
+    pub(super) sent_again: u64,
+    pub(super) busy: u64,
+}
+
+impl Tally {
+    /// Adds what a session did.
+    pub(super) const fn session(&mut self, stats: &Stats) {
+        self.retries += stats.retries;
+        self.replays += stats.replays;
+        self.reassigns += stats.reassigns;
+        self.data_snacks += stats.data_snacks;
+        self.status_snacks += stats.status_snacks;
+        self.rebuilt += stats.sessions_rebuilt;
+        self.continued += stats.sessions_continued;
+        self.damaged_answers += stats.data_digest_errors + stats.header_digest_errors;
+        self.bugs += stats.bugs;
+    }
+
+    /// Adds what a shard did.
+    pub(super) const fn shard(&mut self, stats: &iscsi::target::engine::Stats) {
+        self.damaged_requests += stats.data_digest_errors + stats.header_digest_errors;
+        self.recovery_r2ts += stats.recovery_r2ts;
+        self.taken_over += stats.reassigns;
+        self.sent_again += stats.snacks;
+        self.busy += stats.busy;
+        self.shard_bugs += stats.bugs;
+    }
+
+    /// Returns what has to happen in some world or other.
+    pub(super) fn into_counts(self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("connections", self.connections),
+            ("sessions begun anew by their owners", self.restarts),
+            ("commands sent again under their numbers", self.retries),
+            ("commands carried out again in another session", self.replays),
+            ("tasks that initiators moved", self.reassigns),
+            ("tasks that the target let move", self.taken_over),
+            ("SNACKs for data", self.data_snacks),
+            ("SNACKs for statuses", self.status_snacks),
+            ("SNACKs that the target served or refused", self.sent_again),
+            ("recovery R2Ts", self.recovery_r2ts),
+            ("sessions rebuilt", self.rebuilt),
+            ("sessions continued", self.continued),
+            ("damaged PDUs at initiators", self.damaged_answers),
+            ("damaged PDUs at the target", self.damaged_requests),
+        ]
+    }
+}

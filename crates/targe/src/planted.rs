@@ -1,0 +1,16 @@
+//! Plants one bug into a binary that was built with the feature `planted`, so that a rig can show that it finds it.
+
+use base::planted::{Bug, plant};
+
+/// Names the bug in the environment.
+const VARIABLE: &str = "TARGE_PLANTED";
+
+/// Plants the bug that the environment names, if it names one, and tells so.
+pub(crate) fn plant_from_environment() -> Result<(), String> {
+    let Some(name) = std::env::var_os(VARIABLE) else { return Ok(()) };
+    let name = name.to_string_lossy();
+    let bug = Bug::named(&name).ok_or_else(|| format!("{VARIABLE}={name}: there is no such bug"))?;
+    plant(Some(bug));
+    eprintln!("targe: planted {bug:?}: this process breaks its promises on purpose");
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! Portals that a reload takes away while sessions use them.
+
+use base::machine::PortalId;
+use device::contract::RelativePort;
+use iscsi::name::PortalGroupTag;
+use target::config::{Portal, ShardConfig};
+
+use crate::ALICE;
+use crate::pair::{BLOCK, Initiator, World, config, pattern, ram};
+
+/// The usual configuration with these portals: number, group, and whether it serves the target.
+fn with(portals: &[(u32, u16, bool)]) -> ShardConfig {
+    let mut config = config(&[(0, 0)], vec![]);
+    let portal = |(id, group, _): &(u32, u16, bool)| Portal {
+        id: PortalId(*id),
+        group: PortalGroupTag(*group),
+        bound: None,
+        announced: None,
+    };
+    config.portals = portals.iter().map(portal).collect();
+    let served = portals.iter().filter(|(.., served)| *served);
+    config.targets[0].ports = served.map(|(id, group, _)| (PortalId(*id), RelativePort(*group))).collect();
+    config
+}
+
+#[test]
+fn sessions_of_a_portal_that_goes_stay_while_their_target_port_has_another() {
+    for (portals, stays) in [
+        (&[(0, 1, true), (1, 1, true)][..], true),
+        // Its portal is gone, and its port is there through another.
+        (&[(1, 1, true)], true),
+        (&[(1, 1, true), (2, 2, true)], true),
+        // Its port is gone.
+        (&[(2, 2, true)], false),
+        (&[(1, 1, false), (2, 2, true)], false),
+        // Its portal is there and does not serve the target any more.
+        (&[(0, 1, false), (1, 1, true)], false),
+    ] {
+        let mut world = World::new(with(&[(0, 1, true), (1, 1, true)]), vec![ram()]);
+        let mut alice = Initiator::login(&mut world, ALICE, 1);
+        alice.clear_attentions(&mut world, 0);
+        assert_eq!(alice.write(&mut world, 0, 0, &pattern(BLOCK, 5), false).status, 0);
+        world.shard.apply(world.now, with(portals));
+        world.drain();
+        assert_eq!(world.is_open(alice.conn), stays, "{portals:?}");
+        if stays {
+            assert_eq!(alice.read(&mut world, 0, 0, 1).data, pattern(BLOCK, 5), "{portals:?}");
+        }
+    }
+}

@@ -11,7 +11,7 @@ ARGS ?=
 SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package targe-sim
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
-.PHONY: help demo test package sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-wireshark test-crash test-attach test-hostile test-hyperscsi test-second test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
+.PHONY: help demo test sanitize package sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-hostile test-reload test-hyperscsi test-second test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,11 +22,13 @@ demo: build  ## build and serve the default disk; prints the lines to paste
 test: packages  ## everything CI runs
 	tests/everything
 
-sim:  ## worlds from seeds: SEEDS=2000 runs so many, SEED=7 replays one and prints all of it, FABRIC=iscsi or hyperscsi only that
+sim:  ## worlds from seeds: SEEDS=2000 runs so many, FRESH=3000 so many that follow from the commit, SEED=7 replays one and prints all of it, FABRIC=iscsi or hyperscsi only that
 	$(SIM)
 
-sim-planted:  ## bugs planted on purpose: the simulator must find each within SEEDS
+sim-planted:  ## bugs planted on purpose: the simulator must find each within SEEDS, tests the ones of a unit
 	$(SIM) --features planted
+	cargo test --locked -p targe-device --features planted planted_bugs
+	cargo test --locked -p targe-target --features planted planted_bugs
 
 test-libiscsi: build packages  ## libiscsi's suite on every configuration
 	tests/foreign/libiscsi/run --server $(SERVER)
@@ -40,12 +42,22 @@ test-qemu: build packages  ## QEMU's own iSCSI driver
 test-initiator: build packages  ## our initiator with targets that others wrote, and ours
 	tests/foreign/initiator/run
 
+test-ipxe: build packages  ## iPXE boots a machine from a disk of ours
+	tests/foreign/ipxe/run --server $(SERVER)
+
+test-configured: build packages  ## every advertised configuration with data: devices, O_DIRECT, IPv6, no rights, several reactors, reloads
+	tests/foreign/configured/run
+
 test-wireshark: build packages  ## Wireshark's dissectors over captures of foreign initiators, and over HyperSCSI frames
 	tests/foreign/wireshark/hyperscsi
 	tests/foreign/wireshark/run --server $(SERVER)
 
 test-crash: build packages  ## the target killed while it writes
 	tests/foreign/crash/run --server $(SERVER)
+
+test-power: build packages  ## what is on the medium whenever the power goes, and planted bugs that must be found by it
+	tests/foreign/power/run
+	tests/foreign/power/run --planted
 
 test-attach: build packages  ## LUNs as local disks: NBD clients, loop devices over FUSE, fio
 	tests/foreign/attach/run --server $(SERVER)
@@ -61,6 +73,12 @@ test-second: build packages  ## HyperSCSI judged by a second implementation of i
 
 test-hostile: build  ## peers that mean harm, with the target's memory measured
 	tests/foreign/hostile/run
+
+test-reload: build  ## LUNs added, removed and remapped by 1000 random reloads while three hosts write
+	tests/foreign/reload/run --rounds 1000
+
+sanitize:  ## the crates with unsafe code under AddressSanitizer, by hand; needs a nightly toolchain
+	tests/sanitize $(ARGS)
 
 fuzz:  ## what a hostile peer can send, by libFuzzer, a short time for each target
 	fuzz/run $(ARGS)

@@ -18,16 +18,18 @@ import sys
 import time
 from dataclasses import dataclass
 
+import ending
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OUT = os.path.join(ROOT, "out")
 IQN = "iqn.2026-11.org.targe:rig"
 # Loaded here: in a child nothing may be loaded, as another thread may hold what that needs.
 LIBC = ctypes.CDLL(None)
 CLONE_NEWNET = 0x40000000
-# Longest a target may take from its start to an open port, seconds.
-START_MAX_S = 20
-# Longest it may take from SIGTERM to its end, seconds.
-STOP_MAX_S = 20
+# After so long without an open port, or without its end after SIGTERM, a target hangs, seconds. At its end it makes its files durable,
+# for which it waits with all who write to the machine's disk.
+START_MAX_S = 60
+STOP_MAX_S = 60
 MIB = 1 << 20
 # What is wanted of header and data digests.
 DIGEST_POLICIES = {"offered": ("offer", "offer"), "required": ("require", "require"), "header": ("require", "offer")}
@@ -79,13 +81,20 @@ class Server:
         self.port = None
         self.process = None
         os.makedirs(self.folder, exist_ok=True)
+        # What an earlier run left in the log is not this one's.
+        self.log_begins = os.path.getsize(self.log_path()) if os.path.exists(self.log_path()) else 0
+
+    def log_path(self):
+        return os.path.join(self.folder, "server.log")
 
     def __enter__(self):
         self.start()
         return self
 
-    def __exit__(self, *_):
-        self.stop()
+    def __exit__(self, failed, *_):
+        # How it ends is judged, unless something worse is being told already.
+        with contextlib.suppress(*[Exception] if failed else []):
+            self.stop()
 
     def url(self, unit=0, host="127.0.0.1", query=""):
         name = ""
@@ -111,7 +120,7 @@ class Server:
             self.make_media()
         if self.port is None:
             self.port = free_port()
-        log = open(os.path.join(self.folder, "server.log"), "ab")
+        log = open(self.log_path(), "ab")
         with log:
             self.process = subprocess.Popen(
                 self.command(), cwd=self.folder, env=self.environment(), stdin=subprocess.DEVNULL,
@@ -162,7 +171,7 @@ class Server:
             self.process = None
 
     def log_tail(self, lines=15):
-        with open(os.path.join(self.folder, "server.log"), errors="replace") as log:
+        with open(self.log_path(), errors="replace") as log:
             return "its log ends:\n" + "".join(log.readlines()[-lines:])
 
     def environment(self):
@@ -216,6 +225,8 @@ class Targe(Server):
     """Ours: the release binary with a configuration of its own."""
 
     every_medium_is_a_file = False
+    # How it waits for what happens: "auto", "uring" or "epoll".
+    reactor = "auto"
     binary = os.environ.get("TARGE", os.path.join(ROOT, "target", "release", "targe"))
 
     def command(self):
@@ -249,7 +260,7 @@ class Targe(Server):
             file.write("\n".join(self.config_lines()) + "\n")
 
     def config_lines(self):
-        yield from ('state_dir = "state"', 'admin_socket = "admin/admin.sock"', "max_connections = 4000",
+        yield from ('state_dir = "state"', 'admin_socket = "admin/admin.sock"', f'reactor = "{self.reactor}"', "max_connections = 4000",
                     "max_sessions = 4000")
         for host in ("127.0.0.1", "127.0.0.2"):
             yield from ("[[portal]]", f'listen = "{host}:{self.port}"')
@@ -265,8 +276,9 @@ class Targe(Server):
                 yield 'mutual_user = "{}"\nmutual_secret = "{}"'.format(*self.export.outgoing)
         for unit, lun in enumerate(self.export.luns):
             yield from ("[[target.lun]]", f"lun = {unit}", f'type = "{lun.medium}"', f"bs = {lun.block}")
-            yield f'path = "{self.medium_path(unit)}"' if lun.medium == "file" else f"size = {lun.size}"
-            yield f'provisioning = "{"thin" if lun.thin else "full"}"'
+            yield f'path = "{self.medium_path(unit)}"' if lun.medium in ("file", "block") else f"size = {lun.size}"
+            if lun.medium != "block":
+                yield f'provisioning = "{"thin" if lun.thin else "full"}"'
             yield from (f"physical_bs = {lun.physical}", f"ro = {toml(lun.readonly)}")
             yield from (f"removable = {toml(lun.removable)}", f"write_cache = {toml(lun.write_cache)}")
             if lun.atomic:
@@ -274,6 +286,33 @@ class Targe(Server):
             if lun.encrypted:
                 yield f'encrypt = "{self.secret_path()}"'
             yield from (f"{key} = {toml(value)}" for key, value in lun.claims)
+
+    def stop(self):
+        """Asks it to end; that it does not end as it should is an error."""
+        faults, asked, code = [], self.process is not None, 0
+        if asked:
+            if self.process.poll() is not None:
+                faults = ["it ended before it was asked"]
+            try:
+                faults = faults or ending.bugs(self.admin("status"))
+            finally:
+                code = super().stop()
+        ending.expect_sound("targe", faults, code, self.log_of_this_run())
+        return code if asked else None
+
+    def admin(self, what):
+        """What the daemon tells: `status`, `sessions` or `luns`, as JSON."""
+        command = [self.binary, what, "--json", "--socket", os.path.join(self.folder, "admin", "admin.sock")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_MAX_S)
+        if done.returncode != 0:
+            raise RuntimeError(f"targe {what}: {done.stderr[-300:]}; {self.log_tail()}")
+        return done.stdout
+
+    def log_of_this_run(self):
+        """What it said since this rig started it for the first time."""
+        with open(self.log_path(), "rb") as log:
+            log.seek(self.log_begins)
+            return log.read().decode(errors="replace")
 
     def reload(self):
         """Applies the export as it is described now to the running server."""

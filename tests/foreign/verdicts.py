@@ -1,5 +1,6 @@
 """One line per verdict, and the exit code they add up to."""
 
+import contextlib
 import threading
 import time
 import traceback
@@ -36,6 +37,15 @@ class Verdicts:
         else:
             self.add("PASS", f"{name} ({time.monotonic() - began:.1f} s)")
         return True
+
+    @contextlib.contextmanager
+    def serving(self, name, server):
+        """A server for the cases within. How it ends is a verdict of its own."""
+        with contextlib.ExitStack() as stack:
+            server.start()
+            stack.callback(server.kill)
+            yield server
+            self.judge(f"{name}: the target ends as it should", server.stop)
 
     def exit_code(self):
         print(f"{self.rig}: {self.counts['PASS']} passed, {self.counts['FAIL']} failed, {self.counts['SKIP']} skipped")

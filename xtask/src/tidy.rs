@@ -4,6 +4,7 @@
 
 mod abuse;
 mod citations;
+mod dependencies;
 mod facts;
 mod layers;
 mod leftovers;
@@ -30,6 +31,7 @@ const RULES: &[Rule] = &[
     ("abuse", abuse::check),
     ("planted", planted::check),
     ("published", published::check),
+    ("dependencies", dependencies::check),
 ];
 
 /// Runs every rule on the repository around the current directory. Exits 0 when nothing was found, 1 when

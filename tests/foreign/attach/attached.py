@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 
+import ending
 import servers
 
 # Longest a disk may take to appear, seconds: it is there once its address is printed.
@@ -23,6 +24,7 @@ class Attached:
         self.log_path = os.path.join(server.folder, f"{name}.log")
         self.process = None
         self.address = None
+        self.log_begins = len(self.said()) if os.path.exists(self.log_path) else 0
 
     def command(self):
         command = [servers.Targe.binary, "attach", *self.urls, f"--{self.way}", self.place, *self.arguments]
@@ -41,21 +43,21 @@ class Attached:
             raise RuntimeError(f"attach ends with {code}: {self.said()[-300:]}")
         return self
 
-    def __exit__(self, *_):
-        if self.process is None:
-            return
+    def __exit__(self, failed, *_):
+        code = 0 if self.process is None else self.terminate()
+        if not failed:
+            ending.expect_sound("targe attach", [], code, self.said()[self.log_begins:])
+
+    def terminate(self):
+        """Ends it, by force if it must be; returns the exit code."""
         for _ in range(2):
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(STOP_MAX_S)
-                break
+                return self.end()
             except subprocess.TimeoutExpired:
                 continue
-        else:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
-        self.process = None
+        self.process.kill()
+        return self.end()
 
     def ask_to_end(self):
         self.process.send_signal(signal.SIGTERM)

@@ -1,11 +1,15 @@
 """The guests' kernels and roots: Debian's kernel packages and initramfs put together from this machine's programs.
 
-Nothing is installed: a kernel package is downloaded and unpacked under `out/`, and kept there for the next run.
+Nothing is installed: a kernel package is downloaded and unpacked under `out/`, and kept there for the next run. Which kernels
+may run in a guest stands in `kernels.json`, each with the checksum of its package: another kernel is a decision. The last of a release is
+the one that is used; those before it are for the day when Debian's archive has removed that one.
 """
 
 import contextlib
 import fcntl
 import gzip
+import hashlib
+import json
 import lzma
 import os
 import re
@@ -15,6 +19,7 @@ import subprocess
 import servers
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+KERNELS = os.path.join(FOLDER, "kernels.json")
 
 # What the guest can do beyond busybox. Their shared libraries come along.
 PROGRAMS = [
@@ -32,7 +37,7 @@ MODULES += ["configfs", "target_core_mod", "target_core_file", "iscsi_target_mod
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
 # The first Debian whose kernel has ublk.
 UBLK_DEBIAN = "trixie"
-MIRROR = "http://deb.debian.org/debian"
+MIRROR, SECURITY_MIRROR = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
 KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 FOLDERS = ["bin", "sbin", "usr/bin", "usr/sbin", "etc/iscsi", "proc", "sys", "dev", "run/lock/iscsi", "tmp", "mnt", "var/lib",
            "etc/target/pr", "etc/target/alua", "var/target/pr", "var/target/alua"]
@@ -93,20 +98,22 @@ def has_module(root, module):
 
 
 def unpacked_kernel(folder, options):
-    """The newest kernel package, unpacked; downloaded with apt (which checks its signature) unless it is there already.
-    `options` are apt's."""
+    """A kernel package that `kernels.json` names, unpacked; downloaded with apt (which checks its signature) unless it is there
+    already. `options` are apt's."""
     done = os.path.join(folder, "complete")
     root = os.path.join(folder, "root")
-    if not os.path.exists(done):
+    if not (os.path.exists(done) and open(done).read() in pinned().values()):
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(root)
         if options:
             tried("apt-get", *options, "-q", "update")
-        depends = tried("apt-cache", *options, "depends", "linux-image-amd64")
-        package = re.search(r"Depends: (linux-image-\S+)", depends)[1]
-        tried("apt-get", *options, "-q", "download", package, cwd=folder)
+        tried("apt-get", *options, "-q", "download", offered(options), cwd=folder)
         (archive,) = [name for name in os.listdir(folder) if name.endswith(".deb")]
         archive = os.path.join(folder, archive)
+        with open(archive, "rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        if checksum not in pinned().values():
+            raise RuntimeError(f"{archive}: its checksum {checksum} is none of kernels.json")
         subprocess.run(["dpkg-deb", "-x", archive, root], check=True)
         os.remove(archive)
         if not os.path.exists(os.path.join(root, "lib")):
@@ -114,19 +121,52 @@ def unpacked_kernel(folder, options):
         # The package leaves its modules' dependencies to be worked out where it is installed.
         (version,) = os.listdir(os.path.join(root, "lib", "modules"))
         subprocess.run(["/usr/sbin/depmod", "-b", root, version], check=True, capture_output=True)
-        open(done, "w").close()
+        with open(done, "w") as file:
+            file.write(checksum)
     return root
+
+
+def pinned():
+    """The kernel packages that a guest may run, as package=version, and the checksums of their archives."""
+    with open(KERNELS) as file:
+        return json.load(file)
+
+
+def offered(options):
+    """The last of the pinned packages that apt offers."""
+    for package in reversed(pinned()):
+        name, version = package.split("=")
+        known = subprocess.run(["apt-cache", *options, "madison", name], capture_output=True, text=True).stdout
+        if any(line.split("|")[1].strip() == version for line in known.splitlines()):
+            return package
+    raise RuntimeError(f"apt offers none of the kernels in {KERNELS}. {advice(options)}")
+
+
+def advice(options):
+    """What to do when no pinned kernel is to be had."""
+    depends = subprocess.run(["apt-cache", *options, "depends", "linux-image-amd64"], capture_output=True, text=True).stdout
+    newest = re.search(r"Depends: (linux-image-\S+)", depends)
+    shown = newest and subprocess.run(["apt-cache", *options, "show", "--no-all-versions", newest[1]], capture_output=True, text=True).stdout
+    facts = dict(re.findall(r"^(Version|SHA256): (\S+)$", shown or "", re.MULTILINE))
+    if len(facts) < 2:
+        return "It knows no kernel at all: `apt-get update` gets its lists"
+    return ("Put the newest that it has at the end of those of its release, run `make test-guest` on it, and keep it if that is well: "
+            f'"{newest[1]}={facts["Version"]}": "{facts["SHA256"]}"')
 
 
 def release_of_its_own(folder, release):
     """apt's options for a release that this machine does not install from: lists and cache of its own, nothing of the
-    machine's is touched. The index names the newest kernel, so no version is written down that vanishes some day."""
+    machine's is touched."""
     shutil.rmtree(folder, ignore_errors=True)
     for sub in ("lists/partial", "cache/archives/partial", "parts"):
         os.makedirs(os.path.join(folder, sub))
     sources, status = os.path.join(folder, "sources.list"), os.path.join(folder, "status")
     with open(sources, "w") as file:
-        file.write(f"deb [arch=amd64 signed-by={KEYS}] {own_mirror()} {release} main\n")
+        main, security = own_mirrors()
+        file.write(f"deb [arch=amd64 signed-by={KEYS}] {main} {release} main\n")
+        if security:
+            # It keeps kernels that the other has removed.
+            file.write(f"deb [arch=amd64 signed-by={KEYS}] {security} {release}-security main\n")
     open(status, "w").close()
     settings = {
         "Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": os.path.join(folder, "parts"),
@@ -140,15 +180,16 @@ def release_of_its_own(folder, release):
     return [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
 
 
-def own_mirror():
-    """Where this machine gets Debian from."""
-    shown = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(COMPONENT) $(SUITE)",
+def own_mirrors():
+    """Where this machine gets Debian from, and its security updates, if it does."""
+    shown = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(COMPONENT) $(CODENAME)",
                             "Created-By: Packages"], capture_output=True, text=True)
+    main, security = [], []
     for line in shown.stdout.splitlines():
         address, *words = line.split()
-        if words[:2] == ["Debian", "main"] and "security" not in line and "backports" not in line:
-            return address
-    return MIRROR
+        if words[:2] == ["Debian", "main"] and "backports" not in line:
+            (security if words[-1].endswith("-security") else main).append(address)
+    return (main[0], security[0] if security else None) if main else (MIRROR, SECURITY_MIRROR)
 
 
 def tried(*command, cwd=None):

@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 
+import ending
 import network
 import servers
 from verdicts import expect
@@ -18,8 +19,7 @@ def serving(host, *flags, folder=None):
     process = start_server(host, folder, *flags)
     try:
         yield folder
-        process.terminate()
-        expect(process.wait(timeout=servers.STOP_MAX_S) == 0, f"ended badly: {told(folder)[-600:]}")
+        end_server(host, folder, process)
     finally:
         process.kill()
         process.wait()
@@ -34,6 +34,13 @@ def start_server(host, folder, *flags):
     await_that(lambda: told(folder).count("State is kept") > before or process.poll() is not None, "the start")
     expect(process.poll() is None, f"targe ended: {told(folder)[-600:]}")
     return process
+
+
+def end_server(host, folder, process):
+    """Tells a server to end, which it must as it should."""
+    faults = ["it ended before it was asked"] if process.poll() is not None else ending.bugs(json.dumps(asked(host, folder, "status")))
+    process.terminate()
+    ending.expect_sound("targe", faults, process.wait(timeout=servers.STOP_MAX_S), told(folder))
 
 
 @contextlib.contextmanager
@@ -140,9 +147,13 @@ class Served:
         self.place = discovered(self.net, "backup")[0]["url"]
         return self
 
-    def __exit__(self, *_):
-        self.kill()
-        os.remove(f"{self.folder}/disk")
+    def __exit__(self, failed, *_):
+        try:
+            if self.process and not failed:
+                end_server(self.net.target, self.folder, self.process)
+        finally:
+            self.kill()
+            os.remove(f"{self.folder}/disk")
 
     def start(self, fresh=False):
         self.process = start_server(self.net.target, self.folder, *self.flags)

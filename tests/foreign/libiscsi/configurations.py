@@ -41,6 +41,8 @@ CONFIGURATIONS = [
     Configuration("thin file", Export(luns=(Lun("file"),))),
     Configuration("full file, WRITE SAME to the end, long COMPARE AND WRITE", Export(luns=(Lun("file", thin=False, claims=(
         TO_THE_END, LONG_COMPARE_AND_WRITE)),))),
+    Configuration("thin file, WRITE SAME to the end, long COMPARE AND WRITE", Export(luns=(Lun("file", claims=(
+        TO_THE_END, LONG_COMPARE_AND_WRITE)),)), only=("SCSI.CompareAndWrite", "SCSI.WriteSame10", "SCSI.WriteSame16")),
     Configuration("thin file, no write cache, 4 KiB blocks", Export(luns=(Lun("file", write_cache=False, block=4096),))),
     # Where blocks that were unmapped need not be zeros, the tool does not want to find zeros after it sent FFh.
     Configuration("memory, no physical blocks, no zeros, WRITE SAME to the end", Export(luns=(Lun("ram", physical=512, claims=(

@@ -42,15 +42,20 @@ class Rig:
         try:
             self.serve()
         except BaseException:
-            self.__exit__()
+            self.__exit__(True)
             raise
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self.stop()
-        self.net.end()
+    def __exit__(self, failed=None, *_):
+        try:
+            # A case may have ended it, which then judges that itself.
+            if self.server and not failed and self.server.returncode is None:
+                served.end_server(self.net.target, self.folder, self.server)
+        finally:
+            self.stop()
+            self.net.end()
 
     def serve(self):
         """Starts the target, and waits until it answers."""

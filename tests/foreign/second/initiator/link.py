@@ -3,6 +3,7 @@
 import random
 import select
 import socket
+import struct
 import time
 from collections import deque
 
@@ -11,6 +12,7 @@ from .frame import ETHER_TYPE, HEADER_LEN
 BROADCAST = b"\xff" * 6
 SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
 SO_RCVBUFFORCE = 33
+SO_TIMESTAMPNS = 35
 HELD_S = 0.002
 
 
@@ -24,6 +26,12 @@ class Link:
         raw.bind((interface, ETHER_TYPE))
         raw.setblocking(False)
         self.tap = None
+        # When the last frame came, by the kernel's clock; known once it was asked for.
+        self.came_at = None
+
+    def stamps(self):
+        """Asks the kernel when each frame comes from now on."""
+        self.raw.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def fileno(self):
         return self.raw.fileno()
@@ -44,9 +52,13 @@ class Link:
         """The next frame as (source, payload), or None. What went to another station, or came from a group, is passed over (§3.1)."""
         while True:
             try:
-                frame = self.raw.recv(65600)
+                frame, told, _, _ = self.raw.recvmsg(65600, 64)
             except (BlockingIOError, OSError):
                 return None
+            for _, kind, stamp in told:
+                if kind == SO_TIMESTAMPNS:
+                    seconds, nanoseconds = struct.unpack("qq", stamp)
+                    self.came_at = seconds + nanoseconds / 1e9
             if frame[:6] == self.mac and not frame[6] & 1 and len(frame) >= 14 + HEADER_LEN:
                 return frame[6:12], frame[14:]
 

@@ -12,6 +12,7 @@ from .frames import ETHER_TYPE
 
 ETHERNET = struct.Struct(">6s6sH")
 PACKET_OTHERHOST, PACKET_OUTGOING = 3, 4
+SO_TIMESTAMPNS = 35
 SIOCGIFMTU = 0x8921
 
 
@@ -29,6 +30,12 @@ class Port:
         request = fcntl.ioctl(self.socket, SIOCGIFMTU, struct.pack("16sI12x", interface.encode(), 0))
         self.mtu = struct.unpack_from("I", request, 16)[0]
         self.sent = self.received = 0
+        # When the last frame came, by the kernel's clock; known once it was asked for.
+        self.came_at = None
+
+    def stamps(self):
+        """Asks the kernel when each frame comes from now on."""
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def fileno(self):
         return self.socket.fileno()
@@ -47,12 +54,16 @@ class Port:
         in other VLANs are marked by the kernel as another host's."""
         while True:
             try:
-                frame, address = self.socket.recvfrom(65600)
+                frame, told, _, address = self.socket.recvmsg(65600, 64)
             except BlockingIOError:
                 return None
             if address[2] in (PACKET_OTHERHOST, PACKET_OUTGOING) or frame[6] & 1:
                 continue
             self.received += 1
+            for _, kind, stamp in told:
+                if kind == SO_TIMESTAMPNS:
+                    seconds, nanoseconds = struct.unpack("qq", stamp)
+                    self.came_at = seconds + nanoseconds / 1e9
             return bool(frame[0] & 1), frame[6:12], frame[14:]
 
     def due(self):

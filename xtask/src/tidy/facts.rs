@@ -1,5 +1,5 @@
-//! What the documents claim about the repository: a relative link leads to a file, and every `make NAME` they
-//! tell the reader to type is a target of the Makefile.
+//! What the documents claim about the repository: a relative link leads to a file, its anchor to a heading of that file,
+//! and every `make NAME` that they tell the reader to type is a target of the Makefile.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +13,8 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
             for link in links(line).filter(|link| is_relative(link)) {
                 if !leads_somewhere(tree, path, link) {
                     findings.push(Finding::at(path, index, format!("`{link}` leads nowhere")));
+                } else if !has_anchor(tree, path, link) {
+                    findings.push(Finding::at(path, index, format!("`{link}` names no heading")));
                 }
             }
             for name in commands(line).filter(|name| !targets.contains(name)) {
@@ -35,27 +37,60 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
 }
 
 fn is_relative(link: &str) -> bool {
-    !link.contains("://") && !link.starts_with('#') && !link.starts_with("mailto:")
+    !link.contains("://") && !link.starts_with("mailto:")
 }
 
 fn leads_somewhere(tree: &Tree, from: &str, link: &str) -> bool {
+    let Some(file) = linked_file(from, link) else { return false };
+    let folder = format!("{file}/");
+    tree.text(&file).is_some() || file.is_empty() || tree.paths().any(|path| path.starts_with(&folder))
+}
+
+/// Whether the page that `link` names has the heading that the link's anchor names. Other files have no anchors to check.
+fn has_anchor(tree: &Tree, from: &str, link: &str) -> bool {
+    let Some((_, anchor)) = link.split_once('#') else { return true };
+    let page = linked_file(from, link).filter(|file| file.ends_with(".md"));
+    let Some(text) = page.and_then(|file| tree.text(&file)) else { return true };
+    headings(text).any(|heading| anchor_of(heading) == anchor)
+}
+
+/// Returns the path from the root of what `link` in the file `from` names, without an anchor. None if it lies outside of the
+/// repository.
+fn linked_file(from: &str, link: &str) -> Option<String> {
     let link = link.split('#').next().unwrap_or_default();
+    if link.is_empty() {
+        return Some(from.to_owned());
+    }
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
     for part in link.split('/') {
         match part {
             ".." => {
-                if parts.pop().is_none() {
-                    return false;
-                }
+                parts.pop()?;
             }
             "" | "." => {}
             name => parts.push(name),
         }
     }
-    let place = parts.join("/");
-    let folder = format!("{place}/");
-    tree.text(&place).is_some() || place.is_empty() || tree.paths().any(|path| path.starts_with(&folder))
+    Some(parts.join("/"))
+}
+
+/// Returns the text of each heading of a page; a `#` within a code block begins none.
+fn headings(text: &str) -> impl Iterator<Item = &str> {
+    let mut in_code = false;
+    text.lines().filter_map(move |line| {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        let title = line.trim_start_matches('#');
+        (!in_code && title.len() < line.len()).then(|| title.trim())
+    })
+}
+
+/// Returns the anchor that GitHub and others make of a heading: lower case, hyphens for spaces, no punctuation.
+fn anchor_of(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 /// Names in "`make NAME`" (in backticks) and in "$ make NAME" (a transcript).
@@ -76,13 +111,16 @@ mod tests {
 
     fn found(path: &str, text: &str) -> Vec<String> {
         let makefile = "NAME := x\n.PHONY: demo test\ndemo: build\n\tcargo run\ntest test-qemu: build\n";
-        let tree = planted(&[(path, text), ("Makefile", makefile), ("docs/config.md", ""), ("src/a.rs", "")]);
+        let page = "# Top\n```\n# not a heading\n```\n### `[luns]`, and 2 more\n";
+        let tree =
+            planted(&[(path, text), ("Makefile", makefile), ("docs/config.md", page), ("src/a.rs", "")]);
         check(&tree).into_iter().map(|finding| finding.what).collect()
     }
 
     #[test]
     fn accepts_links_that_lead_somewhere() {
-        let text = "[a](docs/config.md#luns) [b](src) [c](https://example.org/x) [d](#here)\n";
+        let text =
+            "## Here\n[a](docs/config.md#luns-and-2-more) [b](src) [c](https://example.org/x) [d](#here)\n";
         assert!(found("README.md", text).is_empty());
         assert!(found("docs/x.md", "[up](../src/a.rs) [side](config.md)\n").is_empty());
     }
@@ -91,6 +129,14 @@ mod tests {
     fn finds_links_that_lead_nowhere() {
         assert_eq!(found("README.md", "[a](docs/gone.md)\n").len(), 1);
         assert_eq!(found("docs/x.md", "[a](../../outside.md)\n").len(), 1);
+    }
+
+    #[test]
+    fn finds_anchors_that_name_no_heading() {
+        assert_eq!(found("README.md", "[a](docs/config.md#gone)\n").len(), 1);
+        assert_eq!(found("README.md", "[a](docs/config.md#not-a-heading)\n").len(), 1);
+        assert_eq!(found("README.md", "# Here\n[a](#there)\n").len(), 1);
+        assert!(found("README.md", "[a](src/a.rs#L7)\n").is_empty());
     }
 
     #[test]

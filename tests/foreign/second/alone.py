@@ -6,6 +6,7 @@ import struct
 import types
 
 import cases
+import initiator.crc
 import initiator.vectors
 import servers
 import target.vectors
@@ -38,6 +39,17 @@ def knows_the_vectors_of_the_document():
         document = file.read()
     for end, judged in (("initiator", initiator.vectors.judged), ("target", target.vectors.judged)):
         yield from ((f"{end}: {name}", right) for name, right in judged(document))
+
+
+@check
+def knows_a_checksum_with_and_without_a_library():
+    """§3.3, as RFC 3720 §B.4 prints it; where the library is, the slow way must not fall into oblivion."""
+    for length in (0, 1, 2, 9, 48, 1499, 1500):
+        data = bytes(range(1, length + 1)) if length < 256 else os.urandom(length)
+        want = initiator.crc.stepped(data)
+        made = initiator.crc.crc32c(data), *(int.from_bytes(way(data), "big") for way in (frames.crc32c, frames.crc32c_by_words))
+        yield f"{length} bytes", set(made) == {want}
+    yield "RFC 3720", initiator.crc.crc32c(bytes(range(32))) == 0x46DD794E
 
 
 class Nobody:

@@ -4,6 +4,7 @@ import sys
 import time
 
 import cases
+import withheld
 from initiator import discovery, scsi
 from initiator.keys import ENCRYPT
 from initiator.link import BadLink, Link
@@ -69,9 +70,11 @@ def goodbye_is_answered(rig, seed):
     expect(Disk(session, level=ENCRYPT if rig.keyed else None).do(scsi.test_unit_ready()).good, "TEST UNIT READY")
     told = next(iter(rig.target.sessions.values()))
     rig.duties.append(lambda: told.end(2) or True)
-    end = time.monotonic() + 5
-    while not session.ended and time.monotonic() < end:
-        session.turn(end)
-    session.farewell(0.3)
+    limit = withheld.Limit(5)
+    while not session.ended and not limit.over():
+        session.turn(limit.end)
+    limit = withheld.Limit(0.3)
+    while told.farewell is not None and not limit.over():
+        session.farewell(0.05)
     expect(session.ended == "GOODBYE 2", f"ended: {session.ended}")
     expect(told.farewell is None, "DONE was not heard")

@@ -5,6 +5,7 @@ A case may bend what the second implementation does, keeps what it likes busy, a
 
 import collections
 import contextlib
+import functools
 import io
 import os
 import random
@@ -13,11 +14,14 @@ import signal
 import time
 
 import servers
+import withheld
 
 # Cases that wait most of their time run beside the one that works.
 BESIDE = 3
-# Longest a case may take, seconds.
+# Longest a case may take, seconds; what the machine withheld from it comes on top.
 CASE_MAX_S = 60
+# How often a case is begun for which the machine was too late.
+TRIES = 5
 KINDS = ("PASS", "FAIL", "SKIP")
 CASES = []
 Case = collections.namedtuple("Case", "name function options waits")
@@ -38,10 +42,11 @@ def run_all(verdicts, seed, only):
         for waits, most in ((False, 1), (True, BESIDE)):
             while todo[waits] and sum(case.waits == waits for case, _ in running.values()) < most:
                 case = todo[waits].popleft()
-                running[start(verdicts, case, seed)] = case, time.monotonic() + CASE_MAX_S
+                process = start(verdicts, case, seed)
+                running[process] = case, withheld.Limit(CASE_MAX_S, withheld.Waits(functools.partial(withheld.family, process)))
         time.sleep(0.01)
-        for process, (case, deadline) in list(running.items()):
-            if over(verdicts, process, case, deadline):
+        for process, (case, limit) in list(running.items()):
+            if over(verdicts, process, case, limit):
                 del running[process]
 
 
@@ -65,14 +70,22 @@ def start(verdicts, case, seed):
 
 
 def tell(case, seed):
-    if told := case.function(seed, **case.options):
+    for left in reversed(range(TRIES)):
+        try:
+            told = case.function(seed, **case.options)
+            break
+        except withheld.Late as late:
+            if not left:
+                raise
+            print(f"  {case.name}: begun anew: {late}", flush=True)
+    if told:
         print(f"  {case.name}: {told}", flush=True)
 
 
-def over(verdicts, process, case, deadline):
+def over(verdicts, process, case, limit):
     """Whether a case is over; its verdict is counted."""
     ended, status = os.waitpid(process, os.WNOHANG)
-    if not ended and time.monotonic() < deadline:
+    if not ended and not limit.over():
         return False
     if not ended:
         os.kill(process, signal.SIGKILL)

@@ -10,9 +10,10 @@ import time
 import cases
 import network
 import servers
+import withheld
 from target.blocks import Block
 from target.disk import Disk
-from target.frames import ACKS
+from target.frames import ACKS, DISCONNECT
 from target.opaque import Record
 from target.port import BadPort
 from target.target import Group, Target
@@ -92,10 +93,26 @@ class Rig:
     def ask(self, *command, data=b"", good=True):
         """Runs a command of ours; its result, in bytes."""
         inside = self.net.initiator.inside(servers.Targe.binary, *command)
-        result = subprocess.run(inside, input=data, capture_output=True, timeout=COMMAND_MAX_S, preexec_fn=servers.die_with_parent)
+        process = subprocess.Popen(inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   preexec_fn=servers.die_with_parent)
+        result = subprocess.CompletedProcess(inside, None, *self.told(process, data, COMMAND_MAX_S))
+        result.returncode = process.returncode
         if good:
             expect(result.returncode == 0, f"{command[0]}: exit code {result.returncode}: {last_words(result)}")
         return result
+
+    @staticmethod
+    def told(process, data, seconds):
+        """What a command of ours told until it ended, which it must in time."""
+        withheld.count(process.pid)
+        limit = withheld.Limit(seconds)
+        while True:
+            try:
+                return process.communicate(data, timeout=max(limit.left(), 0))
+            except subprocess.TimeoutExpired:
+                if limit.over():
+                    process.kill()
+                    raise
 
     def verify(self, *flags, keys=()):
         """Verifies the whole disk; the report."""
@@ -115,7 +132,8 @@ class Rig:
 
 
 class Heard:
-    """A watch that keeps what matters of the frames of sessions."""
+    """A watch that keeps what matters of the frames of sessions: when each was taken, what it is, and of those that end sessions how
+    long processors had been withheld by then."""
 
     def __init__(self, rig):
         self.frames = []
@@ -123,7 +141,8 @@ class Heard:
 
     def hear(self, session, path, frame):
         payload = Block(frame.payload, {1: 32, 2: 32}).rest if frame.flags & ACKS else frame.payload
-        self.frames.append((time.monotonic(), frame.command, bytes(payload[:2]), frame.flags, frame.xid))
+        waited = withheld.total() if frame.command == DISCONNECT else None
+        self.frames.append((time.monotonic(), frame.command, bytes(payload[:2]), frame.flags, frame.xid, waited))
 
     def said(self, command, kind):
         return [each for each in self.frames if each[1] == command and each[2][:1] == bytes([kind])]

@@ -6,7 +6,7 @@ from initiator.watch import blocks_of
 from initiator.workload import Disk
 from target_host import Rig, case, commands_run
 from verdicts import expect
-from watching import PASSWORD, PLAIN, TUR, watch, write_of
+from watching import PASSWORD, PLAIN, TUR, says, watch, write_of
 
 BROKEN = (blocks.GIVEN_UP, 3, b"")
 BOTH = ("without password", {"password": None, "level": 0}), ("encrypt", {"password": PASSWORD, "level": ENCRYPT})
@@ -22,7 +22,7 @@ def takes_data_before_its_request_and_no_byte_twice(seed):
         session.listen(0.05)
         session.say(frame.REQUEST, b"X" * 512, flags=frame.ELICITS | frame.DATA, off=1536, **slot)
         session.say(frame.REQUEST, write_of(2048, 2048) + b"A" * 1024, **slot)
-        expect(blocks_of(session.listen(0.1), frame.REPLY), "no RESPONSE")
+        expect(blocks_of(session.listen(0.1, says(frame.REPLY)), frame.REPLY), "no RESPONSE")
         read = disk.read(0, 4)
         disk.settle([read], 5)
         expect(read.data_in == b"A" * 1024 + b"B" * 1024, f"{bytes(read.data_in[::512])}")
@@ -40,7 +40,7 @@ def gives_up_before_while_and_instead_of_a_request(seed):
                 session.say(frame.REQUEST, said, **slot)
                 session.listen(0.05)
             session.say(frame.ABORT, blocks.block(blocks.GIVE_UP, 0), **slot)
-            came = blocks_of(session.listen(0.1), frame.ABORT)
+            came = blocks_of(session.listen(0.1, says(frame.ABORT)), frame.ABORT)
             expect(set(came) == {(blocks.GIVEN_UP, info, b"")}, f"{came}, not GIVEN UP {info}")
         before = commands_run(rig)
         session.say(frame.REQUEST, TUR, **slot)
@@ -60,7 +60,7 @@ def functions_end_tasks(seed):
             session.listen(0.05)
             named = task["xid"] if function != 5 else 0
             session.say(frame.REQUEST, blocks.manage(function, scsi.lun(0), task["xid"], named), **session.name())
-            heard = session.listen(0.1)
+            heard = session.listen(0.1, says(frame.REPLY, *[frame.ABORT] * len(last)))
             managed, ended_by = blocks_of(heard, frame.REPLY), blocks_of(heard, frame.ABORT)
             expect(set(managed) == {(blocks.MANAGED, result, b"")}, f"function {function}: {managed}")
             expect(sorted({info for _, info, _ in ended_by}) == last, f"function {function}: {ended_by}")
@@ -147,7 +147,7 @@ def a_slot_whose_exchange_has_not_ended_takes_no_other(seed, password, level):
 
 def given_up(session, name, payload, slot, level):
     pn = session.say(frame.REQUEST, payload, level=level, **slot)
-    heard = session.listen(0.04)
+    heard = session.listen(0.04, says(frame.ABORT))
     expect(session.was_acknowledged(pn), f"{name} is not acknowledged")
     said = [opened for opened in heard if opened.cmd == frame.ABORT]
     expect({(opened.tag, opened.xid) for opened in said} == {(slot["tag"], slot["xid"])}, f"{name}: {len(said)} Aborts")

@@ -11,6 +11,7 @@ import time
 import cases
 import network
 import served
+import withheld
 from initiator import scsi
 from initiator.discovery import discover
 from initiator.link import Link
@@ -19,6 +20,7 @@ from initiator.workload import whole_disk
 from verdicts import expect
 
 PATIENCE_S = 20
+GROUP = b"backup"
 
 
 def case(*variants, waits=False):
@@ -35,7 +37,7 @@ class Rig:
 
     target_name = "iqn.2026-01.org.example:disk"
 
-    def __init__(self, *luns, mtu=1500, cables=1, group="backup", password=None):
+    def __init__(self, *luns, mtu=1500, cables=1, group=GROUP.decode(), password=None):
         self.luns, self.cables, self.group, self.password = luns, cables, group, password
         self.folder = tempfile.mkdtemp(prefix="target-", dir=cases.out())
         self.net, self.server = network.Network(mtu, cables, wired=False), None
@@ -66,9 +68,10 @@ class Rig:
                 file.write(self.password)
             flags.append(f"--group-password-file={self.folder}/password")
         self.server = served.start_server(self.net.target, self.folder, *flags, *(f"--lun={lun}" for lun in self.luns))
-        link, deadline = self.link(), time.monotonic() + PATIENCE_S
+        withheld.count(self.server.pid)
+        link, limit = self.link(), withheld.Limit(PATIENCE_S)
         while not discover(link, self.group.encode(), os.urandom(16), 0.2, enough=1):
-            expect(self.server.poll() is None and time.monotonic() < deadline, f"never up: {served.told(self.folder)[-600:]}")
+            expect(self.server.poll() is None and not limit.over(), f"never up: {served.told(self.folder)[-600:]}")
         link.close()
 
     def link(self, *interface, **options):

@@ -1,7 +1,7 @@
 """What cases about single rules of our target share: a session that watches, and blocks to say."""
 
 from initiator import blocks, scsi
-from initiator.watch import Watch
+from initiator.watch import Watch, blocks_of
 from initiator.workload import Disk, log_in
 from verdicts import expect
 
@@ -23,3 +23,8 @@ def watch(rig, password=None, level=None, offer=None):
 def write_of(length, unsolicited=0, after=0):
     """A WRITE(16) of LUN 0, block 0, that waits for its data."""
     return blocks.command(scsi.lun(0), scsi.write(0, length // 512), 0, length, unsolicited, after)
+
+
+def says(*commands):
+    """Whether blocks of each of these commands are among what was heard."""
+    return lambda heard: all(blocks_of(heard, command) for command in commands)

@@ -1,5 +1,7 @@
-"""CRC32C (§3.3), two bytes at a step."""
+"""CRC32C (§3.3): by the library of e2fsprogs where it is, which is a hundred times as fast, else two bytes at a step."""
 
+import contextlib
+import ctypes
 import sys
 from array import array
 
@@ -22,7 +24,7 @@ def table():
 SHORT, LONG = table()
 
 
-def crc32c(data):
+def stepped(data):
     register, whole = 0xFFFFFFFF, len(data) & ~1
     words = array("H", data[:whole])
     if sys.byteorder == "big":
@@ -32,3 +34,15 @@ def crc32c(data):
     if len(data) > whole:
         register = SHORT[(register ^ data[-1]) & 255] ^ register >> 8
     return register ^ 0xFFFFFFFF
+
+
+def of_library():
+    """The library's, or None: `unsigned ext2fs_crc32c_le(unsigned register, const unsigned char *data, size_t length)`."""
+    with contextlib.suppress(OSError, AttributeError):
+        step = ctypes.CDLL("libext2fs.so.2").ext2fs_crc32c_le
+        step.argtypes, step.restype = (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t), ctypes.c_uint32
+        return lambda data: step(0xFFFFFFFF, bytes(data), len(data)) ^ 0xFFFFFFFF
+    return None
+
+
+crc32c = of_library() or stepped

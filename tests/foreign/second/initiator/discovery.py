@@ -4,6 +4,8 @@ import struct
 import time
 from collections import namedtuple
 
+from withheld import Limit
+
 from . import blocks, frame, keys
 from .link import BROADCAST, wait
 
@@ -48,13 +50,14 @@ def parse_answer(data, source, group, nonce):
 
 def discover(link, group, nonce, seconds, target=None, enough=256):
     """All different answers within `seconds`, or `enough` of them; the question is repeated with growing pauses."""
-    end, pause, answers = time.monotonic() + seconds, 0.05, {}
+    limit, pause, answers = Limit(seconds), 0.05, {}
     again = 0.0
-    while (now := time.monotonic()) < end and len(answers) < enough:
+    while not limit.over() and len(answers) < enough:
+        now = time.monotonic()
         if now >= again:
             link.send(BROADCAST, question(group, nonce, target))
             again, pause = now + pause, pause * 2
-        wait([link], min(again, end))
+        wait([link], min(again, limit.end))
         while came := link.receive():
             try:
                 answer = parse_answer(came[1], came[0], group, nonce)

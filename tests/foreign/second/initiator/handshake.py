@@ -7,6 +7,8 @@ import struct
 import time
 from collections import namedtuple
 
+from withheld import Limit
+
 from . import blocks, frame, opaque
 from .discovery import open_outside, outside
 from .link import BROADCAST, wait
@@ -129,8 +131,9 @@ class Handshake:
 
     def run(self, seconds=10.0):
         """Accepted, or Failed."""
-        end = time.monotonic() + seconds
-        while (now := time.monotonic()) < end:
+        limit = Limit(seconds)
+        while not limit.over():
+            now = time.monotonic()
             if self.reason and now >= self.reason_at + DOUBT_S:
                 raise Failed(self.reason)
             if self.stale(now):
@@ -138,7 +141,7 @@ class Handshake:
             if now >= self.again and now >= (self.quiet_until or 0.0):
                 self.step()
                 self.again, self.pause = now + self.pause, min(self.pause * 2, 1.0)
-            wait([self.link], min(end, max(self.again, self.quiet_until or 0.0), now + 0.1))
+            wait([self.link], min(limit.end, max(self.again, self.quiet_until or 0.0), now + 0.1))
             while came := self.link.receive():
                 accepted = self.hear(*came)
                 if accepted:

@@ -6,6 +6,8 @@ import struct
 import time
 from collections import Counter, deque
 
+from withheld import Limit
+
 from . import blocks, frame, keys, packer
 from .exchange import ClassOf, Exchange, SIMPLE, class_of
 from .hearing import Hearing
@@ -84,13 +86,13 @@ class Session(Hearing):
 
     def run(self, done, seconds):
         """Works until `done()`, or raises Lost, or TimeoutError."""
-        deadline = time.monotonic() + seconds
+        limit = Limit(seconds)
         while not done():
             if self.ended:
                 raise Lost(self.ended)
-            if time.monotonic() > deadline:
+            if limit.over():
                 raise TimeoutError(f"not done within {seconds} s")
-            self.turn(deadline)
+            self.turn(limit.end)
 
     def turn(self, deadline):
         """Everything that is to be done now, and a wait for more."""
@@ -110,12 +112,12 @@ class Session(Hearing):
 
     def goodbye(self, seconds=2.0):
         """§4.7, §14: GOODBYE until DONE."""
-        end, again = time.monotonic() + seconds, 0.0
-        while not self.goodbye_done and time.monotonic() < end and not self.ended:
+        limit, again = Limit(seconds), 0.0
+        while not self.goodbye_done and not limit.over() and not self.ended:
             if time.monotonic() >= again:
                 self.control(frame.DISCONNECT, blocks.block(blocks.GOODBYE, 0))
                 again = time.monotonic() + 0.05
-            self.turn(min(end, again))
+            self.turn(min(limit.end, again))
         self.flush(time.monotonic() + self.offered.ack_delay_max / 1e6)
         return self.goodbye_done
 

@@ -6,6 +6,9 @@ from . import blocks, frame, keys
 from .path import SEALED, OPEN, Sent
 from .session import Lost, Session
 
+# Longest that an answer may take where no clause says how soon it comes, seconds.
+PATIENCE_S = 10
+
 
 class Watch(Session):
     def __init__(self, *arguments, **options):
@@ -45,14 +48,31 @@ class Watch(Session):
             return covered + frame.crc32c(covered).to_bytes(4, "big")
         return bytes(header) + self.sender.seal(opened.level, opened.pn, bytes(header), opened.payload)
 
-    def listen(self, seconds=0.08):
-        """Works for a while; what was heard meanwhile."""
+    def listen(self, seconds=0.08, until=lambda heard: True):
+        """Works until the target has taken all that was said before, which shows by its acknowledgement of a PING behind that (§9.1: at
+        once), until `until` holds of what was heard, and then for a while. What was heard meanwhile."""
         before = len(self.heard)
+        behind = self.say(frame.ASK, blocks.block(blocks.PING))
+        self.work(PATIENCE_S, lambda: self.was_acknowledged(behind))
+        if not self.ended and not self.was_acknowledged(behind):
+            raise AssertionError(f"a PING is not acknowledged within {PATIENCE_S} s")
+        self.work(PATIENCE_S, lambda: until(self.heard[before:]))
+        self.work(seconds)
+        return self.heard[before:]
+
+    def calm(self, seconds):
+        """Works until nothing is heard for a while."""
+        before = -1
+        while before < len(self.heard):
+            before = len(self.heard)
+            self.work(seconds)
+
+    def work(self, seconds, done=lambda: False):
+        """Works until `done()`, for so long at most, or until the session ends."""
         try:
-            self.run(lambda: False, seconds)
+            self.run(done, seconds)
         except (TimeoutError, Lost):
             pass
-        return self.heard[before:]
 
     def was_acknowledged(self, pn):
         count = pn & frame.COUNT_MASK

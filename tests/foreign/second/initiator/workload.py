@@ -1,8 +1,9 @@
 """What the cases have in common: names, sessions, and the whole-disk test."""
 
 import random
-import time
 from collections import namedtuple
+
+from withheld import Limit
 
 from . import scsi
 from .handshake import DEFAULTS, Handshake
@@ -70,12 +71,12 @@ def pieces(choice, total):
 
 def in_depth(session, begin, todo, depth, seconds, during=None):
     """Keeps `depth` commands under way until all are over."""
-    deadline, under_way, over = time.monotonic() + seconds, [], []
+    limit, under_way, over = Limit(seconds), [], []
     todo = list(reversed(todo))
     while todo or under_way:
         while todo and len(under_way) < depth:
             under_way.append(begin(*todo.pop()))
-        session.run(lambda: any(exchange.over for exchange in under_way), max(0.0, deadline - time.monotonic()))
+        session.run(lambda: any(exchange.over for exchange in under_way), max(0.0, limit.left()))
         over += [exchange for exchange in under_way if exchange.over]
         under_way = [exchange for exchange in under_way if not exchange.over]
         if during:

@@ -1,5 +1,6 @@
 """Frames: header, CRC32C and the first checks (§3), and Parts (§4.11)."""
 
+import ctypes
 import struct
 
 ETHER_TYPE = 0x889A
@@ -41,7 +42,7 @@ def step(low, number):
 LOW, TWO = crc_tables()
 
 
-def crc32c(data):
+def crc32c_by_words(data):
     """§3.3, two bytes at a time."""
     crc, odd = 0xFFFFFFFF, len(data) & 1
     words = memoryview(data)[:len(data) - odd].cast("H")
@@ -52,6 +53,19 @@ def crc32c(data):
     if odd:
         crc = LOW[(crc ^ data[-1]) & 255] ^ crc >> 8
     return (crc ^ 0xFFFFFFFF).to_bytes(4, "big")
+
+
+def crc32c_of_ext2():
+    """The same by the library that makes file systems, which is a hundred times as fast; None if it is not there."""
+    try:
+        through = ctypes.CDLL("libext2fs.so.2").ext2fs_crc32c_le
+    except (OSError, AttributeError):
+        return None
+    through.argtypes, through.restype = (ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t), ctypes.c_uint32
+    return lambda data: (through(0xFFFFFFFF, bytes(data), len(data)) ^ 0xFFFFFFFF).to_bytes(4, "big")
+
+
+crc32c = crc32c_of_ext2() or crc32c_by_words
 
 
 class Part:

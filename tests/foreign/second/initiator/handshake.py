@@ -129,7 +129,7 @@ class Handshake:
     def next_step(self):
         self.stepped_at, self.pause, self.again = time.monotonic(), 0.05, 0.0
 
-    def run(self, seconds=10.0):
+    def run(self, seconds=30.0):
         """Accepted, or Failed."""
         limit = Limit(seconds)
         while not limit.over():

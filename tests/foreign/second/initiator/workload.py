@@ -21,8 +21,8 @@ def names(rig, isid=ISID):
     return Names(rig.group.encode(), rig.target_name.encode(), INITIATOR, isid)
 
 
-def log_in(rig, link, password=None, seconds=10.0, isid=ISID, offer=None, kind=Session, **options):
-    """A session over one link."""
+def log_in(rig, link, password=None, seconds=30.0, isid=ISID, offer=None, kind=Session, **options):
+    """A session over one link. The password is stretched here, which takes a busy machine many seconds."""
     told = {"frame_max": link.mtu, "frames_initial": FRAMES_INITIAL, "ack_delay_max": ACK_DELAY_US}
     offered = DEFAULTS._replace(**(told | (offer or {})))
     return kind(link, Handshake(link, names(rig, isid), offered, password).run(seconds), **options)

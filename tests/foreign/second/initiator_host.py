@@ -110,6 +110,8 @@ class Rig:
             try:
                 return process.communicate(data, timeout=max(limit.left(), 0))
             except subprocess.TimeoutExpired:
+                # It goes on with what it was given.
+                data = None
                 if limit.over():
                     process.kill()
                     raise

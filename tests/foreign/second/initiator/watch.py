@@ -78,6 +78,11 @@ class Watch(Session):
         count = pn & frame.COUNT_MASK
         return any(ack.largest >> 56 == pn >> 56 and any(low <= count <= high for low, high in ack.ranges) for ack in self.acks)
 
+    def is_acknowledged_alone(self, pn):
+        """Whether a frame is acknowledged though nothing is said behind it."""
+        self.work(PATIENCE_S, lambda: self.was_acknowledged(pn))
+        return self.was_acknowledged(pn)
+
     def name(self, level=keys.NONE, skip=0):
         """The next XID of a class, and a slot from the upper half, which `command` is far from, in turn."""
         names = self.classes[int(level != keys.NONE)]

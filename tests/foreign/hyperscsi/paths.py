@@ -184,15 +184,16 @@ def initiator_restarted(options):
     with network.Network(9000) as net, net.wire("--rate=200M", f"--seed={options.seed}"):
         with serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:64M") as folder:
             url = discovered(net, "backup")[0]["url"]
+            sessions = lambda: asked(net.target, folder, "sessions")["hyperscsi"]
+            at_work = lambda: sum(session["commands"] > 100 for session in sessions())
             for query, left in (("?isid=0080000000a1", 1), ("", 2)):
                 process = start_verify(net, url + query, "--full")
-                time.sleep(1.0)
+                await_that(lambda: at_work() == 1, "the first session at work")
                 expect(process.poll() is None, "verify ended before it was killed")
                 process.kill()
                 process.wait()
                 process = start_verify(net, url + query, "--full")
-                sessions = lambda: asked(net.target, folder, "sessions")["hyperscsi"]
-                await_that(lambda: sum(session["commands"] > 100 for session in sessions()) == left, "the new session at work")
+                await_that(lambda: at_work() == left, "the new session at work")
                 alive = [session for session in sessions() if query == "" or session["isid"] == query[-12:]]
                 expect(len(alive) == left, f"{len(alive)} sessions: {alive}")
                 report = verify(net, url, process=process)

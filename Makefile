@@ -11,6 +11,8 @@ ARGS ?=
 SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package targe-sim
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
+# The rigs are pytest's: Debian's, for Debian's Python has the plugins that they need. What else it is given, e.g. ARGS="-k CHAP".
+PYTEST := /usr/bin/python3 -m pytest
 .PHONY: help demo test sanitize package sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-hostile test-reload test-hyperscsi test-second test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
 
 help:  ## list these targets
@@ -37,7 +39,7 @@ test-guest: build packages  ## the Linux kernel's initiator, in a QEMU guest
 	tests/foreign/guest/run --server $(SERVER)
 
 test-qemu: build packages  ## QEMU's own iSCSI driver
-	tests/foreign/qemu/run --server $(SERVER)
+	$(PYTEST) tests/foreign/qemu --server $(SERVER) $(ARGS)
 
 test-initiator: build packages  ## our initiator with targets that others wrote, and ours
 	tests/foreign/initiator/run
@@ -53,7 +55,7 @@ test-wireshark: build packages  ## Wireshark's dissectors over captures of forei
 	tests/foreign/wireshark/run --server $(SERVER)
 
 test-crash: build packages  ## the target killed while it writes
-	tests/foreign/crash/run --server $(SERVER)
+	$(PYTEST) tests/foreign/crash --server $(SERVER) $(ARGS)
 
 test-power: build packages  ## what is on the medium whenever the power goes, and planted bugs that must be found by it
 	tests/foreign/power/run
@@ -62,8 +64,8 @@ test-power: build packages  ## what is on the medium whenever the power goes, an
 test-attach: build packages  ## LUNs as local disks: NBD clients, loop devices over FUSE, fio
 	tests/foreign/attach/run --server $(SERVER)
 
-test-recovery: build  ## whole disks verified through a proxy that breaks PDUs, at every recovery level
-	tests/recovery/run
+test-recovery: build packages  ## whole disks verified through a proxy that breaks PDUs, at every recovery level
+	$(PYTEST) tests/recovery $(ARGS)
 
 test-hyperscsi: build packages  ## HyperSCSI between network namespaces, on cables that are good and bad
 	tests/foreign/hyperscsi/run

@@ -54,5 +54,6 @@ class Verdicts:
 
 def expect(holds, what):
     """An assertion with words."""
+    __tracebackhide__ = True
     if not holds:
         raise AssertionError(what)

@@ -4,7 +4,7 @@ import contextlib
 import re
 import time
 
-from machine import HOST, CommandFailed
+from guest.machine import HOST, CommandFailed
 from verdicts import expect
 
 # Longest the kernel may take from the login to the disk, seconds.

@@ -9,7 +9,7 @@ import time
 
 import cases
 import servers
-from machine import HOST
+from guest.machine import HOST
 from relay import Relay
 from servers import MIB, Lun
 from verdicts import Skip, expect

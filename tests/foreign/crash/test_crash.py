@@ -1,26 +1,21 @@
-#!/usr/bin/env python3
 """Kill the target with SIGKILL while QEMU's driver writes, and see that what it had acknowledged is there.
 
 Also what happens to writes when the file system under the medium is full.
 """
 
-import argparse
 import os
 import random
 import re
 import subprocess
-import sys
 import threading
 import time
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-FOREIGN = os.path.dirname(FOLDER)
-sys.path[:0] = [FOREIGN, os.path.join(FOREIGN, "qemu")]
+import pytest
 
 import servers
-from driver import disk, io
+from qemu.driver import disk, io
 from servers import MIB, Export, Lun
-from verdicts import Skip, Verdicts, expect
+from verdicts import expect
 
 ROUNDS = 4
 PIECE = 64 << 10
@@ -33,38 +28,30 @@ TOOL_MAX_S = 60
 READS_MAX = 2000
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", choices=servers.KINDS, default="targe")
-    parser.add_argument("--only", default="", help="regular expression: run these cases only")
-    options = parser.parse_args()
-    out = os.path.join(servers.OUT, "crash", options.server)
-    kind, verdicts = servers.KINDS[options.server], Verdicts("crash")
-    for name, case in CASES:
-        if re.search(options.only, name):
-            verdicts.judge(name, case, kind, out)
-    return verdicts.exit_code()
+@pytest.fixture
+def out(server_name):
+    return os.path.join(servers.OUT, "crash", server_name)
 
 
-def keeps_flushed_writes(kind, out):
+def test_keeps_writes_that_were_flushed(kind, out):
     # Each piece and its flush are two commands; the piece counts once the flush behind it is answered.
     keeps_acknowledged(kind, out, Lun(size=SIZE), lambda pattern, at: [f"write -P {pattern} {at} {PIECE}", "flush"])
 
 
-def keeps_forced_writes(kind, out):
+def test_keeps_writes_forced_to_the_medium(kind, out):
     keeps_acknowledged(kind, out, Lun(size=SIZE), lambda pattern, at: [f"write -f -P {pattern} {at} {PIECE}"])
 
 
-def keeps_writes_without_cache(kind, out):
+def test_keeps_writes_of_a_disk_without_cache(kind, out):
     if kind.first_lun:
-        raise Skip("tgt always has a write cache")
+        pytest.skip("tgt always has a write cache")
     keeps_acknowledged(kind, out, Lun(size=SIZE, write_cache=False),
                        lambda pattern, at: [f"write -P {pattern} {at} {PIECE}"])
 
 
-def keeps_writes_to_an_encrypted_disk(kind, out):
+def test_keeps_flushed_writes_of_an_encrypted_disk(kind, out):
     if kind is not servers.Targe:
-        raise Skip("only targe encrypts at rest")
+        pytest.skip("only targe encrypts at rest")
     keeps_acknowledged(kind, out, Lun(size=SIZE, encrypted=True),
                        lambda pattern, at: [f"write -P {pattern} {at} {PIECE}", "flush"])
 
@@ -126,11 +113,11 @@ def write_until_killed(server, plan, commands, load_s):
     return list(acknowledged)
 
 
-def reports_a_full_medium(kind, out):
+def test_reports_a_full_medium_and_recovers(kind, out):
     if os.geteuid() != 0:
-        raise Skip("mounting a small file system needs root")
+        pytest.skip("mounting a small file system needs root")
     if kind.first_lun:
-        raise Skip("tgt answers MEDIUM ERROR, and the rig wants to see that space is what is missing")
+        pytest.skip("tgt answers MEDIUM ERROR, and the rig wants to see that space is what is missing")
     small = os.path.join(out, "small")
     os.makedirs(small, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", small], check=True)
@@ -145,15 +132,3 @@ def reports_a_full_medium(kind, out):
             io(server, "discard 4M 32M", "write -P 3 40M 2M", "flush", "read -P 1 0 4M", "read -P 3 40M 2M")
     finally:
         subprocess.run(["umount", "-l", small], check=True)
-
-
-CASES = [
-    ("keeps writes that were flushed", keeps_flushed_writes),
-    ("keeps writes forced to the medium", keeps_forced_writes),
-    ("keeps writes of a disk without cache", keeps_writes_without_cache),
-    ("keeps writes that were flushed to an encrypted disk", keeps_writes_to_an_encrypted_disk),
-    ("reports a full medium, and recovers", reports_a_full_medium),
-]
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Errors behind TCP, on the wire: `targe verify` writes and verifies a whole disk through a proxy that breaks PDUs.
 
 At error recovery levels 1 and 2 the caller must see no error at all, at level 0 no wrong block. The counts of the proxy, the target and
@@ -7,30 +6,21 @@ it. Where connections end, what was on its way goes with them unseen: then no en
 half of it at least, and nothing is missing that no end of a connection and no damaged header can have hidden.
 """
 
-import argparse
 import contextlib
 import json
 import os
 import re
 import subprocess
-import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "tests", "foreign"))
+import pytest
 
 import servers
-from verdicts import Verdicts, expect
+from recovery.damage import judge_counts
+from verdicts import expect
 
 MIB = servers.MIB
 # After so long a case hangs, seconds. It takes a tenth of this where the machine has nothing else to do.
 CASE_MAX_S = 300
-# Counts of damaged PDUs by who must notice them: (direction of the proxy, its count), the field that tells.
-NOTICED = {
-    ("requests", "damaged_headers"): ("target", "header_digest_errors"),
-    ("requests", "damaged_data"): ("target", "data_digest_errors"),
-    ("responses", "damaged_headers"): ("initiator", "header_digest_errors"),
-    ("responses", "damaged_data"): ("initiator", "data_digest_errors"),
-}
 DATA = "data=0.5%,data_digest=0.2%"
 HEADERS = "header=0.2%,header_digest=0.1%"
 CUTS = "cut=1/1500"
@@ -44,31 +34,25 @@ CASES = [
     ("connections cut", 2, 1, CUTS, False),
     ("connections cut, one of four at a time", 2, 4, CUTS, False),
     ("everything at once", 2, 3, f"{DATA},{HEADERS},{CUTS},stall=0.05%:100ms", False),
-    ("data and headers damaged, connections cut", 0, 1, f"data=0.05%,header=0.02%,cut=1/4000", False),
+    ("data and headers damaged, connections cut", 0, 1, "data=0.05%,header=0.02%,cut=1/4000", False),
 ]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="regular expression: run these cases only")
-    parser.add_argument("--size", type=int, default=32, help="of the disk, MiB")
-    options = parser.parse_args()
-    verdicts = Verdicts("recovery")
-    for name, level, connections, faults, exact in CASES:
-        name = f"level {level}: {name}"
-        if re.search(options.only, name):
-            verdicts.judge(f"{name}, seed {options.seed}", case, options, level, connections, faults, exact)
-    return verdicts.exit_code()
+@pytest.fixture
+def size(pytestconfig):
+    return pytestconfig.getoption("size") * MIB
 
 
-def case(options, level, connections, faults, exact):
+@pytest.mark.timeout(CASE_MAX_S + 60)
+@pytest.mark.servers("targe")
+@pytest.mark.parametrize("name, level, connections, faults, exact", CASES, ids=[f"level {level}, {name}" for name, level, *_ in CASES])
+def test_verifies_a_whole_disk(seed, size, name, level, connections, faults, exact):
     out = os.path.join(servers.OUT, "recovery")
-    export = servers.Export((servers.Lun("ram", size=options.size * MIB),), digests="required", level=2, connections=8)
-    with servers.Targe(out, export) as server, proxy(server, faults, options.seed) as (port, end):
+    export = servers.Export((servers.Lun("ram", size=size),), digests="required", level=2, connections=8)
+    with servers.Targe(out, export) as server, proxy(server, faults, seed) as (port, end):
         query = f"erl={level}&connections={connections}&header_digest=crc32c&data_digest=crc32c"
         url = f"iscsi://127.0.0.1:{port}/{server.iqn}/0?{query}"
-        command = [server.binary, "verify", url, "--full", "--write", "--json", f"--seed={options.seed}", "--bs=64K"]
+        command = [server.binary, "verify", url, "--full", "--write", "--json", f"--seed={seed}", "--bs=64K"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=CASE_MAX_S)
         expect(result.stdout, result.stderr[-800:])
         report = json.loads(result.stdout)
@@ -87,30 +71,6 @@ def case(options, level, connections, faults, exact):
     judge_counts(injected, {"target": told, "initiator": session}, exact, session["connections_lost"])
     print(f"   broken {json.dumps(injected)}; initiator {json.dumps(nonzero(session))}; target {json.dumps(nonzero(told))}; "
           f"{report['errors']} errors, {report['seconds']:.1f} s")
-
-
-def judge_counts(injected, noticed, exact, lost):
-    """`exact`: to the last. Otherwise damage may be unseen in two ways only: one of the `lost` connections, or one that the proxy cut,
-    ended before its receiver came to it; or it is in the data of a PDU whose header was damaged too, and which was passed over. What
-    else a damaged header hides lies behind it, where the receiver could not find its way, and that ends the connection.
-
-    How many PDUs one end of a connection takes with it is bounded by what fits in the sockets and the proxy, which is thousands, and the
-    proxy cannot know what the receiver has read of it. So there is no bound by the number of connections: two damaged PDUs that lie behind
-    each other in a socket go by one cut. That half is noticed at least leaves much for this: with a command window of PDUs on their
-    way and one PDU of a hundred damaged, an end takes less than one damaged PDU with it on average, and a connection carries several
-    before it ends."""
-    damage, missing = {"target": 0, "initiator": 0}, {"target": 0, "initiator": 0}
-    ended = lost + sum(injected[way].get("cut", 0) for way in injected)
-    for (way, damaged), (who, field) in NOTICED.items():
-        done = injected[way].get(damaged, 0)
-        seen = noticed[who][field]
-        expect(seen == done if exact else seen <= done, f"{way}: {done} {damaged}, {seen} noticed by the {who}")
-        hidden = injected[way].get("damaged_headers", 0) if damaged == "damaged_data" else 0
-        expect(ended or done - seen <= hidden, f"{way}: {done} {damaged}, {seen} noticed by the {who}, and no connection ended")
-        damage[who] += done
-        missing[who] += done - seen
-    for who, count in missing.items():
-        expect(2 * count <= damage[who] + 1, f"{count} of {damage[who]} damaged PDUs were not noticed by the {who}")
 
 
 def nonzero(counts):
@@ -151,7 +111,3 @@ def proxy(server, faults, seed):
     finally:
         process.kill()
         process.wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

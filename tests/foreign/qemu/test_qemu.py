@@ -1,24 +1,21 @@
-#!/usr/bin/env python3
 """Let QEMU's own iSCSI driver use disks of ours: convert images in and out, write patterns and read them back."""
 
-import argparse
 import json
 import os
 import random
 import re
-import sys
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [FOLDER, os.path.dirname(FOLDER)]
+import pytest
 
 import servers
-from driver import disk, img, io
+from qemu.driver import disk, img, io
 from servers import MIB, Export, Lun
-from verdicts import Verdicts, expect
+from serving import serving
+from verdicts import expect
 
 SIZE = 64 * MIB
 USER = ("qemu", "secret-of-qemu")
-# Which disks; every case runs on each.
+# Which disks; every test runs on each.
 DISKS = [
     ("thin file", Export(luns=(Lun("file", size=SIZE), Lun("file", size=SIZE)))),
     ("full file with 4 KiB blocks", Export(luns=(Lun("file", size=SIZE, thin=False, block=4096),) * 2)),
@@ -27,24 +24,15 @@ DISKS = [
 ]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", choices=servers.KINDS, default="targe")
-    parser.add_argument("--only", default="", help="regular expression: run these cases only")
-    options = parser.parse_args()
-    verdicts = Verdicts("qemu")
-    for disk, export in DISKS:
-        out = os.path.join(servers.OUT, "qemu", options.server, re.sub(r"\W+", "-", disk))
-        if not any(re.search(options.only, f"{disk}: {name}") for name, _ in CASES):
-            continue
-        with verdicts.serving(disk, servers.KINDS[options.server](out, export)) as server:
-            for name, case in CASES:
-                if re.search(options.only, f"{disk}: {name}"):
-                    verdicts.judge(f"{disk}: {name}", case, server)
-    return verdicts.exit_code()
+@pytest.fixture(scope="module", params=DISKS, ids=[name for name, _ in DISKS])
+def server(request, kind, server_name):
+    name, export = request.param
+    out = os.path.join(servers.OUT, "qemu", server_name, re.sub(r"\W+", "-", name))
+    with serving(request, name, kind(out, export)) as server:
+        yield server
 
 
-def converts_in_and_out(server):
+def test_converts_an_image_in_and_out(server):
     source = os.path.join(server.folder, "source.raw")
     copy = os.path.join(server.folder, "copy.qcow2")
     make_image(source)
@@ -54,14 +42,14 @@ def converts_in_and_out(server):
     img(server, "compare", source, copy)
 
 
-def copies_from_disk_to_disk(server):
+def test_copies_from_one_disk_to_another(server):
     make_image(os.path.join(server.folder, "source.raw"))
     img(server, "convert", "-n", "-f", "raw", "--target-image-opts", os.path.join(server.folder, "source.raw"), disk(server, 0))
     img(server, "convert", "-n", "--image-opts", "--target-image-opts", disk(server, 0), disk(server, 1))
     img(server, "compare", "--image-opts", disk(server, 0), disk(server, 1))
 
 
-def keeps_patterns(server):
+def test_keeps_patterns_over_logins_offsets_and_depth(server):
     io(server, "write -P 0x11 0 1M", "write -P 0x22 1M 3M", "write -P 0x33 -f 4k 4k", "flush")
     # A new login sees what the last one wrote.
     io(server, "read -P 0x11 0 4k", "read -P 0x33 4k 4k", "read -P 0x11 8k 1016k", "read -P 0x22 1M 3M")
@@ -71,27 +59,18 @@ def keeps_patterns(server):
        *[f"aio_read -P {n + 1} {8 + n}M 1M" for n in range(16)], "aio_flush")
 
 
-def zeroes_and_discards(server):
+def test_zeroes_and_discards_what_it_is_told_and_nothing_else(server):
     io(server, "write -P 0x55 0 8M", "write -z 1M 1M", "write -z -u 2M 1M", "flush")
     io(server, "read -P 0x55 0 1M", "read -P 0 1M 2M", "read -P 0x55 3M 5M")
     io(server, "discard 4M 2M", "read -P 0x55 3M 1M", "read -P 0x55 6M 2M")
 
 
-def maps_holes(server):
+def test_maps_what_is_written_and_what_is_a_hole(server):
     io(server, "discard 0 64M", "write -P 0x66 16M 1M", "flush")
     extents = json.loads(img(server, "map", "--output=json", "--image-opts", disk(server)))
     data = [(extent["start"], extent["length"]) for extent in extents if extent["data"]]
     expected = [(16 * MIB, MIB)] if server.export.luns[0].thin else [(0, SIZE)]
     expect(data == expected, f"the written extents read {data}")
-
-
-CASES = [
-    ("converts an image in and out, equal", converts_in_and_out),
-    ("copies from one disk to another, equal", copies_from_disk_to_disk),
-    ("keeps patterns over logins, offsets and depth", keeps_patterns),
-    ("zeroes and discards what it is told, nothing else", zeroes_and_discards),
-    ("maps what is written and what is a hole", maps_holes),
-]
 
 
 def make_image(path):
@@ -102,7 +81,3 @@ def make_image(path):
         for _ in range(40):
             file.seek(source.randrange(SIZE // 4096 - 256) * 4096)
             file.write(source.randbytes(source.randrange(1, 256) * 4096))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

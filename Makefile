@@ -45,10 +45,10 @@ test-initiator: build packages  ## our initiator with targets that others wrote,
 	tests/foreign/initiator/run
 
 test-ipxe: build packages  ## iPXE boots a machine from a disk of ours
-	tests/foreign/ipxe/run --server $(SERVER)
+	$(PYTEST) tests/foreign/ipxe --server $(SERVER) $(ARGS)
 
 test-configured: build packages  ## every advertised configuration with data: devices, O_DIRECT, IPv6, no rights, several reactors, reloads
-	tests/foreign/configured/run
+	$(PYTEST) tests/foreign/configured $(ARGS)
 
 test-wireshark: build packages  ## Wireshark's dissectors over captures of foreign initiators, and over HyperSCSI frames
 	tests/foreign/wireshark/hyperscsi

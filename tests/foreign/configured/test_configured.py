@@ -1,11 +1,9 @@
-#!/usr/bin/env python3
 """Every configuration that docs/config.md advertises, run end to end with data.
 
 On each disk QEMU's driver writes an image and compares it, our own initiator reads it back and then verifies the whole disk with
 signed blocks, and what lies in the medium is compared with what was written.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -14,18 +12,16 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-FOREIGN = os.path.dirname(HERE)
-sys.path[:0] = [FOREIGN, os.path.join(FOREIGN, "qemu")]
+import pytest
 
+import namespaces
 import servers
-from driver import disk, img
+from qemu.driver import disk, img
 from servers import MIB, Export, Lun
-from verdicts import Skip, Verdicts, expect
+from verdicts import expect
 
 SIZE = 32 * MIB
 OUT = os.path.join(servers.OUT, "configured")
@@ -34,35 +30,20 @@ VERIFY_MAX_S, APPLIED_MAX_S = 200, 30
 TARGETS, RELOADS = 4, 12
 # Longer than any reloads take: a verify that is to go on until it is told to end.
 ENDLESS_S = 86400
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(1000)]
+both_engines = pytest.mark.parametrize("reactor", ["uring", "epoll"])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", choices=["targe"], default="targe")
-    parser.add_argument("--only", default="", help="regular expression: run these cases only")
-    options = parser.parse_args()
-    verdicts = Verdicts("configured")
+@pytest.fixture(autouse=True, scope="module")
+def folder():
     os.makedirs(OUT, exist_ok=True)
-    for name, case, *arguments in cases():
-        if re.search(options.only, name):
-            verdicts.judge(name, case, *arguments)
-    return verdicts.exit_code()
 
 
-def cases():
-    for reactor in ("uring", "epoll"):
-        yield f"a file, {reactor}", one_disk, reactor, Lun(size=SIZE)
-        yield f"a file past the page cache, {reactor}", one_disk, reactor, Lun(size=SIZE, block=4096, claims=(("direct", True),))
-        yield f"a file written through, {reactor}", one_disk, reactor, Lun(size=SIZE, write_cache=False)
-        yield f"a block device, {reactor}", block_device, reactor, ()
-        yield f"a block device past the page cache, {reactor}", block_device, reactor, (("direct", True),)
-        yield f"several targets on several reactors, {reactor}", several_targets, reactor
-        yield f"reloads under load, {reactor}", reloads_under_load, reactor
-    yield "IPv6", over_ipv6
-    yield "a user without rights", without_rights
-
-
-def one_disk(reactor, lun):
+@both_engines
+@pytest.mark.parametrize("lun", [pytest.param(Lun(size=SIZE), id="as it comes"),
+                                 pytest.param(Lun(size=SIZE, block=4096, claims=(("direct", True),)), id="past the page cache"),
+                                 pytest.param(Lun(size=SIZE, write_cache=False), id="written through")])
+def test_file(reactor, lun):
     server = servers.Targe(os.path.join(OUT, "disk"), Export(luns=(lun,)))
     server.reactor = reactor
     with server:
@@ -144,10 +125,12 @@ def expect_engine(server, reactor, count=1):
     expect(engines == [{"uring": "io_uring"}.get(reactor, reactor)] * count, f"reactors: {engines}")
 
 
-def block_device(reactor, claims):
+@both_engines
+@pytest.mark.parametrize("claims", [pytest.param((), id="as it comes"), pytest.param((("direct", True),), id="past the page cache")])
+def test_block_device(reactor, claims):
     """A loop device over a file."""
-    if os.geteuid() != 0:
-        raise Skip("loop devices need root")
+    if not namespaces.is_real_root():
+        pytest.skip("loop devices need root")
     folder = os.path.join(OUT, "block")
     os.makedirs(folder, exist_ok=True)
     backing = os.path.join(folder, "backing.img")
@@ -155,7 +138,7 @@ def block_device(reactor, claims):
         file.truncate(SIZE)
     made = subprocess.run(["losetup", "--find", "--show", backing], capture_output=True, text=True, timeout=60)
     if made.returncode != 0:
-        raise Skip(f"no loop device: {made.stderr}")
+        pytest.skip(f"no loop device: {made.stderr}")
     device = made.stdout.strip()
     try:
         server = servers.Targe(folder, Export(luns=(Lun("block", size=SIZE, claims=claims),)))
@@ -186,10 +169,11 @@ class Several(servers.Targe):
         return f"iscsi://127.0.0.1:{self.port}/{self.name(number)}/0"
 
 
-def several_targets(reactor):
+@both_engines
+def test_several_targets_on_several_reactors(reactor):
     """All of them are written and verified at the same time; then each holds its own."""
     if len(os.sched_getaffinity(0) & {0, 1}) < 2:
-        raise Skip("this machine has one core")
+        pytest.skip("this machine has one core")
     server = Several(os.path.join(OUT, "several"), Export(luns=(Lun(size=SIZE),) * TARGETS))
     server.reactor = reactor
     with server:
@@ -207,7 +191,8 @@ def several_targets(reactor):
                 expect(medium.read() == bytes([number + 1]) * SIZE, f"the medium of target {number} holds something else")
 
 
-def reloads_under_load(reactor):
+@both_engines
+def test_reloads_under_load(reactor):
     """Disks and targets come and go beside a disk that is verified: it sees no error, and its session lives through all of it.
 
     The verify goes on until the last reload is applied, however long that takes; its journal then judges every block."""
@@ -259,9 +244,9 @@ class OnIpv6(servers.Targe):
         yield from (*lines[:at], "[[portal]]", f'listen = "[::1]:{self.port}"', *lines[at:])
 
 
-def over_ipv6():
+def test_ipv6():
     if not os.path.exists("/proc/net/if_inet6"):
-        raise Skip("this kernel has no IPv6")
+        pytest.skip("this kernel has no IPv6")
     server = OnIpv6(os.path.join(OUT, "ipv6"), Export(luns=(Lun(size=SIZE),)))
     with server:
         carries_data(server, "[::1]")
@@ -297,7 +282,7 @@ class Unprivileged(servers.Targe):
                 os.chown(path, self.user.pw_uid, self.user.pw_gid)
 
 
-def without_rights():
+def test_user_without_rights():
     with tempfile.TemporaryDirectory(prefix="targe-configured-") as folder:
         os.chmod(folder, 0o755)
         server = Unprivileged(os.path.join(folder, "home"), Export(luns=(Lun(size=SIZE),)))
@@ -310,7 +295,3 @@ def without_rights():
             uid, rights = re.search(r"Uid:\s+(\d+)", facts)[1], re.search(r"CapEff:\s+(\w+)", facts)[1]
             expect(uid != "0" and int(rights, 16) == 0, f"it runs as {uid} with the capabilities {rights}")
             carries_data(server)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

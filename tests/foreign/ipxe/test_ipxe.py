@@ -1,21 +1,18 @@
-#!/usr/bin/env python3
 """iPXE boots a machine from a disk of ours: the firmware's initiator logs in, and the boot sector reads and writes by INT 13h."""
 
-import argparse
 import os
 import random
 import re
 import subprocess
-import sys
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.dirname(HERE)]
+import pytest
 
 import servers
 from servers import MIB, Export, Lun
-from verdicts import Verdicts, expect
+from verdicts import expect
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 HOST = "10.0.2.2"
 USER, TARGET_USER = ("firmware", "secret-of-firmware"), ("targe", "secret-of-targe")
 # Longest from power on to the end of the boot sector: emulated, on a machine that has much else to do.
@@ -31,20 +28,10 @@ EXPORTS = [
 ]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", choices=servers.COMMON, default="targe")
-    parser.add_argument("--only", default="", help="regular expression: run these cases only")
-    options = parser.parse_args()
-    verdicts = Verdicts("ipxe")
-    for name, export in EXPORTS:
-        if re.search(options.only, name):
-            out = os.path.join(servers.OUT, "ipxe", options.server, re.sub(r"\W+", "-", name)[:20])
-            verdicts.judge(f"boots, {name}", boots, servers.KINDS[options.server], out, export)
-    return verdicts.exit_code()
-
-
-def boots(kind, out, export):
+@pytest.mark.servers(*servers.COMMON)
+@pytest.mark.parametrize("name, export", EXPORTS, ids=[name for name, _ in EXPORTS])
+def test_boots(kind, server_name, name, export):
+    out = os.path.join(servers.OUT, "ipxe", server_name, re.sub(r"\W+", "-", name)[:20])
     unit = len(export.luns) - 1
     server = kind(out, export)
     # What is read says which run it is of, so that nothing old can pass for it.
@@ -113,7 +100,3 @@ def power_on(out, lines):
     finally:
         machine.kill()
         machine.wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

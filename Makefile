@@ -62,13 +62,13 @@ test-power: build packages  ## what is on the medium whenever the power goes, an
 	tests/foreign/power/run --planted
 
 test-attach: build packages  ## LUNs as local disks: NBD clients, loop devices over FUSE, fio
-	tests/foreign/attach/run --server $(SERVER)
+	$(PYTEST) tests/foreign/attach --server $(SERVER) $(ARGS)
 
 test-recovery: build packages  ## whole disks verified through a proxy that breaks PDUs, at every recovery level
 	$(PYTEST) tests/recovery $(ARGS)
 
 test-hyperscsi: build packages  ## HyperSCSI between network namespaces, on cables that are good and bad
-	tests/foreign/hyperscsi/run
+	$(PYTEST) tests/foreign/hyperscsi $(ARGS)
 
 test-second: build packages  ## HyperSCSI judged by a second implementation of its specification, initiator and target
 	tests/foreign/second/run

@@ -8,9 +8,12 @@ import random
 import subprocess
 import time
 
+import pytest
+
+import namespaces
 import servers
-from attached import Attached
-from verdicts import Skip, expect
+from attach.attached import Attached
+from verdicts import expect
 
 TOOL_MAX_S = 120
 # How often, and for how long, the target is dead while fio writes.
@@ -43,7 +46,7 @@ class Loop:
 
     def __enter__(self):
         if not os.path.exists("/dev/loop-control"):
-            raise Skip("no loop devices here")
+            pytest.skip("no loop devices here")
         self.device = tool("losetup", "--find", "--show", "--direct-io=on", self.path).strip()
         return self
 
@@ -73,9 +76,9 @@ class Mounted:
 
 def need_fuse():
     if not os.path.exists("/dev/fuse"):
-        raise Skip("no /dev/fuse here")
-    if os.geteuid() != 0:
-        raise Skip("mounting needs root")
+        pytest.skip("no /dev/fuse here")
+    if not namespaces.is_real_root():
+        pytest.skip("mounting needs root")
 
 
 def kill_and_restart(server, disk, fio):

@@ -1,49 +1,39 @@
-#!/usr/bin/env python3
 """Let QEMU's and libnbd's tools, fio, and the kernel's loop device use LUNs through `targe attach`."""
 
-import argparse
 import dataclasses
 import json
 import os
-import re
 import socket
 import subprocess
-import sys
 import time
+import zlib
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-FOREIGN = os.path.dirname(FOLDER)
-sys.path[:0] = [FOLDER, FOREIGN]
+import pytest
 
 import servers
-from attached import Attached, refused
-from disks import (TOOL_MAX_S, Loop, Mounted, carries_a_file_system_through_restarts, finish_fio, fio_process, image, kill_and_restart, need_fuse,
-                   same, start_fio_in, tool)
+from attach.attached import Attached, refused
+from attach.disks import (TOOL_MAX_S, Loop, Mounted, carries_a_file_system_through_restarts, finish_fio, fio_process, image, kill_and_restart,
+                          need_fuse, same, start_fio_in, tool)
 from servers import MIB, Export, Lun
-from verdicts import Skip, Verdicts, expect
+from serving import serving
+from verdicts import expect
 
 SIZE = 128 * MIB
 CHUNK = 64 << 10
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", choices=servers.KINDS, default="targe")
-    parser.add_argument("--only", default="", help="regular expression: run these cases only")
-    options = parser.parse_args()
-    verdicts = Verdicts("attach")
-    for number, (name, case) in enumerate(CASES):
-        if re.search(options.only, name):
-            out = os.path.join(servers.OUT, "attach", options.server, str(number))
-            with verdicts.serving(name, servers.KINDS[options.server](out, Export(luns=(Lun(size=SIZE), Lun(size=SIZE))))) as server:
-                verdicts.judge(name, case, server)
-    return verdicts.exit_code()
+@pytest.fixture
+def server(request, kind, server_name):
+    # Short: the path of the admin socket within may have 107 bytes.
+    out = os.path.join(servers.OUT, "attach", server_name, f"{zlib.crc32(request.node.name.encode()):08x}")
+    with serving(request, request.node.name, kind(out, Export(luns=(Lun(size=SIZE), Lun(size=SIZE))))) as server:
+        yield server
 
 
 # NBD
 
 
-def tells_what_it_is(server):
+def test_nbd_tells_what_it_is(server):
     with Attached(server, "nbd") as disk:
         export = json.loads(tool("nbdinfo", "--json", disk.address))["exports"][0]
     expect(export["export-size"] == SIZE, f"size {export['export-size']}")
@@ -53,7 +43,7 @@ def tells_what_it_is(server):
     expect(export["block_size_minimum"] == 512, f"blocks of {export['block_size_minimum']}")
 
 
-def converts_images(server):
+def test_nbd_converts_images(server):
     source, copy = image(server, SIZE), os.path.join(server.folder, "copy.qcow2")
     with Attached(server, "nbd") as disk:
         tool("qemu-img", "convert", "-n", "-f", "raw", "-O", "raw", source, disk.address)
@@ -64,7 +54,7 @@ def converts_images(server):
     same(source, server.medium_path())
 
 
-def copies_with_many_connections(server):
+def test_nbd_copies_with_many_connections(server):
     source, copy = image(server, SIZE), os.path.join(server.folder, "copy.raw")
     with Attached(server, "nbd") as disk:
         tool("nbdcopy", "--connections=4", "--requests=64", "--flush", source, disk.address)
@@ -75,7 +65,7 @@ def copies_with_many_connections(server):
     expect(holes > SIZE // 4, f"only {holes} bytes are holes")
 
 
-def keeps_patterns(server):
+def test_nbd_keeps_patterns(server):
     with Attached(server, "nbd") as disk:
         qemu_io(disk, "write -P 0x11 0 1M", "write -P 0x22 1M 3M", "write -f -P 0x33 4k 4k", "flush")
         qemu_io(disk, "read -P 0x11 0 4k", "read -P 0x33 4k 4k", "read -P 0x11 8k 1016k", "read -P 0x22 1M 3M")
@@ -84,7 +74,7 @@ def keeps_patterns(server):
                 *[f"aio_read -P {n + 1} {8 + n}M 1M" for n in range(64)], "aio_flush")
 
 
-def gives_storage_back(server):
+def test_nbd_gives_storage_back(server):
     with Attached(server, "nbd") as disk:
         qemu_io(disk, "write -P 0x55 0 64M", "flush")
         qemu_io(disk, "discard 8M 8M", "write -z -u 24M 8M", "write -z 40M 8M", "flush")
@@ -96,7 +86,7 @@ def gives_storage_back(server):
            f"the file has holes at {holes_of(server.medium_path(), 64 * MIB)}")
 
 
-def serves_on_when_clients_die(server):
+def test_nbd_serves_on_when_clients_die(server):
     with Attached(server, "nbd") as disk:
         for _ in range(8):
             fio = start_fio(disk, "--rw=randwrite", "--bs=64k", "--time_based", "--runtime=30")
@@ -111,7 +101,7 @@ def serves_on_when_clients_die(server):
         expect(disk.detach() == 0, "detaches")
 
 
-def survives_restarts_of_the_target(server):
+def test_nbd_target_killed_and_restarted_under_fio(server):
     with Attached(server, "nbd") as disk:
         fio = start_fio(disk, "--rw=randwrite", "--bs=16k", "--iodepth=32", "--verify=crc32c", "--do_verify=1", "--fsync=64",
                         "--size=128m", "--loops=4", "--rate=50m")
@@ -121,7 +111,7 @@ def survives_restarts_of_the_target(server):
         expect(disk.detach() == 0, "detaches")
 
 
-def fails_after_the_limit(server):
+def test_nbd_fails_after_the_limit(server):
     with Attached(server, "nbd", query="?timeout=2") as disk:
         qemu_io(disk, "write -P 7 0 1M")
         server.kill()
@@ -135,9 +125,9 @@ def fails_after_the_limit(server):
         expect(code in (0, 1), f"ends with {code}")
 
 
-def never_writes_to_another_disk(server):
+def test_nbd_never_writes_to_another_disk(server):
     if not hasattr(server, "config_lines"):
-        raise Skip("only a target of ours can be given another disk under the same address here")
+        pytest.skip("only a target of ours can be given another disk under the same address here")
     with Attached(server, "nbd") as disk:
         qemu_io(disk, "write -P 7 0 1M")
         server.kill()
@@ -162,7 +152,7 @@ def never_writes_to_another_disk(server):
         expect(code in (0, 1), f"ends with {code}")
 
 
-def detaches_under_load(server):
+def test_nbd_detaches_under_load(server):
     with Attached(server, "nbd") as disk:
         fio = start_fio(disk, "--rw=randwrite", "--bs=64k", "--iodepth=32", "--time_based", "--runtime=30")
         time.sleep(1)
@@ -174,7 +164,7 @@ def detaches_under_load(server):
         qemu_io(disk, "write -P 7 0 1M", "read -P 7 0 1M")
 
 
-def replaces_stale_sockets_only(server):
+def test_nbd_replaces_stale_sockets_only(server):
     with Attached(server, "nbd") as disk:
         disk.process.kill()
         disk.end()
@@ -190,7 +180,7 @@ def replaces_stale_sockets_only(server):
     expect(code == 1 and "no socket" in said, f"on a file it ends with {code}: {said}")
 
 
-def refuses_what_cannot_be(server):
+def test_nbd_refuses_what_cannot_be(server):
     url = server.url()
     place = os.path.join(server.folder, "socket")
     table = [
@@ -212,9 +202,9 @@ def refuses_what_cannot_be(server):
         expect(code == 1 and "ublk_drv" in said, f"--ublk ends with {code}: {said}")
 
 
-def sees_the_disk_grow(server):
+def test_nbd_sees_the_disk_grow(server):
     if server.first_lun:
-        raise Skip("tgt does not grow a disk that is in use")
+        pytest.skip("tgt does not grow a disk that is in use")
     with Attached(server, "nbd") as disk:
         qemu_io(disk, "write -P 7 0 1M")
         grow(server, 2 * SIZE)
@@ -227,7 +217,7 @@ def sees_the_disk_grow(server):
         qemu_io(disk, f"write -P 8 {SIZE} 1M", f"read -P 8 {SIZE} 1M")
 
 
-def stripes_over_two(server):
+def test_nbd_stripes_over_two(server):
     source = image(server, 2 * SIZE)
     with Attached(server, "nbd", units=(0, 1), arguments=["--stripe", "64K"]) as disk:
         expect(tool("nbdinfo", "--size", disk.address).strip() == str(2 * SIZE), "twice the size")
@@ -248,7 +238,7 @@ def stripes_over_two(server):
 # FUSE
 
 
-def is_a_file(server):
+def test_fuse_is_a_file(server):
     need_fuse()
     source = image(server, SIZE)
     with Attached(server, "fuse") as disk:
@@ -271,7 +261,7 @@ def is_a_file(server):
     expect(any(at <= 16 * MIB and at + length >= 24 * MIB for at, length in holes_of(server.medium_path(), SIZE)), "the hole is one")
 
 
-def carries_a_file_system(server):
+def test_fuse_carries_ext4_on_a_loop_device_under_fio(server):
     need_fuse()
     with Attached(server, "fuse") as disk, Loop(disk.address) as loop:
         tool("mkfs.ext4", "-q", loop.device)
@@ -290,7 +280,11 @@ def carries_a_file_system(server):
     expect(used < 32 * MIB, f"after the trim the disk's file still takes {used} bytes")
 
 
-def is_served_until_it_is_closed(server):
+def test_fuse_carries_ext4_under_fio_while_the_target_is_killed(server):
+    carries_a_file_system_through_restarts(server)
+
+
+def test_fuse_is_served_until_it_is_closed(server):
     need_fuse()
     with Attached(server, "fuse") as disk, Loop(disk.address) as loop:
         disk.ask_to_end()
@@ -304,7 +298,7 @@ def is_served_until_it_is_closed(server):
         expect(disk.end() == 0, "ends once it is closed")
 
 
-def takes_its_place_back(server):
+def test_fuse_takes_its_place_back(server):
     need_fuse()
     with Attached(server, "fuse") as disk:
         disk.process.kill()
@@ -314,29 +308,6 @@ def takes_its_place_back(server):
         code, said = refused(disk.command())
         expect(code == 1 and "already" in said, f"a second one ends with {code}: {said}")
         expect(disk.detach() == 0, "detaches")
-
-
-CASES = [
-    ("nbd: tells what the disk is", tells_what_it_is),
-    ("nbd: qemu-img converts in and out, equal", converts_images),
-    ("nbd: nbdcopy with 4 connections, equal, holes kept", copies_with_many_connections),
-    ("nbd: keeps patterns over connections, offsets and depth", keeps_patterns),
-    ("nbd: trims and zeroes become holes of the disk's file", gives_storage_back),
-    ("nbd: serves on when clients die or talk nonsense", serves_on_when_clients_die),
-    ("nbd: the target killed and restarted under fio, all verified", survives_restarts_of_the_target),
-    ("nbd: requests fail once the limit is over", fails_after_the_limit),
-    ("nbd: never writes to another disk under the same address", never_writes_to_another_disk),
-    ("nbd: detaches clean under load", detaches_under_load),
-    ("nbd: replaces a socket only when nobody listens", replaces_stale_sockets_only),
-    ("nbd: refuses what cannot be, and leaves nothing behind", refuses_what_cannot_be),
-    ("nbd: sees the disk grow", sees_the_disk_grow),
-    ("nbd: two LUNs striped", stripes_over_two),
-    ("fuse: the file is the disk", is_a_file),
-    ("fuse: ext4 on a loop device, fio verified, trimmed", carries_a_file_system),
-    ("fuse: ext4 while the target is killed and restarted, fsck clean", carries_a_file_system_through_restarts),
-    ("fuse: a file in use is served until it is closed", is_served_until_it_is_closed),
-    ("fuse: the mount of a killed one is taken back", takes_its_place_back),
-]
 
 
 def start_fio(disk, *arguments):
@@ -373,7 +344,3 @@ def grow(server, size):
     lun = dataclasses.replace(server.export.luns[0], size=size)
     server.export = dataclasses.replace(server.export, luns=(lun, *server.export.luns[1:]))
     server.reload()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

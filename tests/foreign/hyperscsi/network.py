@@ -7,16 +7,13 @@ with it. So there is nothing to clean up, and nothing of it is seen outside.
 import contextlib
 import ctypes
 import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 
+import namespaces
 import servers
-from verdicts import Skip
 
 ETHER_TYPE = 0x889A
 # Longest a cable may take to come up, and a process to end, seconds.
@@ -25,13 +22,19 @@ CLONE_NEWNET = 0x40000000
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+class NoNamespaces(Exception):
+    """There can be no hosts and cables here; its text says why."""
+
+
 def be_able():
-    """Goes on as root of a user namespace where this is not root; nothing is needed otherwise."""
-    if os.geteuid() != 0 and "TARGE_RIG_NAMESPACE" not in os.environ and shutil.which("unshare"):
-        probe = subprocess.run(["unshare", "--map-root-user", "true"], capture_output=True)
-        if probe.returncode == 0:
-            os.environ["TARGE_RIG_NAMESPACE"] = "1"
-            os.execvp("unshare", ["unshare", "--map-root-user", "--", sys.executable, *sys.argv])
+    """Goes on as root of a namespace of users where this is not root, and sees that hosts and cables can be made."""
+    if not namespaces.become_root():
+        raise NoNamespaces("this is not root, and there is no namespace of users to be had")
+    if not namespaces.is_real_root():
+        # Only to a network of its own may root of such a namespace come back.
+        servers.leave_the_network()
+    with Network(wired=False):
+        pass
 
 
 class Host:
@@ -44,7 +47,7 @@ class Host:
         if not self.holder.stdout.readline():
             why = self.holder.stderr.read().decode(errors="replace")
             self.holder.wait()
-            raise Skip(f"no network namespaces here: {why}")
+            raise NoNamespaces(f"no network namespaces here: {why}")
         self.run("ip", "link", "set", "lo", "up")
         self.run("sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1", check=False)
 
@@ -125,7 +128,7 @@ class Network:
         result = here.run("ip", "link", "add", near, "mtu", mtu, "type", "veth", "peer", "name", far, "mtu", mtu, "netns",
                           there.holder.pid, check=False)
         if result.returncode != 0:
-            raise Skip(f"no virtual cables here: {result.stderr}")
+            raise NoNamespaces(f"no virtual cables here: {result.stderr}")
         for host, interface in (one, other):
             host.up(interface)
         deadline = time.monotonic() + PATIENCE_S

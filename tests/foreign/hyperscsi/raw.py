@@ -3,7 +3,7 @@
 import os
 import struct
 
-import network
+from hyperscsi import network
 
 REQUEST, DISCOVERY, NEGOTIATE, NEGOTIATED = 0x00, 0x10, 0x11, 0x12
 HEADER_LEN = 28

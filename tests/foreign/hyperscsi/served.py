@@ -7,8 +7,8 @@ import tempfile
 import time
 
 import ending
-import network
 import servers
+from hyperscsi import network
 from verdicts import expect
 
 

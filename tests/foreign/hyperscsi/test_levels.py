@@ -6,12 +6,16 @@ import struct
 import tempfile
 import threading
 
-import network
-import raw
+import pytest
+
+from hyperscsi import network
+from hyperscsi import raw
 import servers
-from served import asked, discovered, out, protected, serving, told, verify
+from hyperscsi.served import asked, discovered, out, protected, serving, told, verify
 from verdicts import expect
 
+# Each has hosts and cables of its own.
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.own_process(limit_s=500)]
 LEVELS = ("none", "integrity", "encrypt")
 ENCRYPTED, DATA = 0x20, 0x10
 
@@ -33,7 +37,7 @@ def three_luns(net):
             yield folder, password
 
 
-def each_as_it_demands(options):
+def test_luns_of_a_group_are_protected_each_as_it_demands(seed):
     """What is on the wire of a LUN is protected as the LUN demands, or as the URL does if that is more."""
     with network.Network(9000, wired=False) as net, three_luns(net) as (folder, password):
         found = discovered(net, "backup")
@@ -84,7 +88,7 @@ class Ears:
                 self.data[level] = self.data.get(level, 0) + 1
 
 
-def no_downgrade(options):
+def test_a_weakened_handshake_comes_to_nothing(seed):
     """Who sits on the wire and strikes what is offered or chosen off a handshake gets none; nor does a password open what has none."""
     with network.Network() as net, three_luns(net) as (folder, password):
         with net.wire():

@@ -1,109 +1,34 @@
-#!/usr/bin/env python3
 """HyperSCSI on virtual cables: hosts, cables and a bad wire between them, all in network namespaces that die with the rig."""
 
-import argparse
 import collections
-import concurrent.futures
 import json
 import os
-import re
 import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-FOREIGN = os.path.join(ROOT, "tests", "foreign")
-sys.path[:0] = [HERE, FOREIGN, *(os.path.join(FOREIGN, rig) for rig in ("hostile", "attach"))]
+import pytest
 
-import abuse
-import initiator
-import levels
-import network
-import paths
+from hostile import initiator
+from hyperscsi import network
 import servers
-from served import (Accounts, asked, await_that, discovered, end_server, expect_each_once, out, protected, serving, start_server, start_verify, told, verify)
-from verdicts import Verdicts, expect
+from hyperscsi.served import (Accounts, asked, await_that, discovered, end_server, expect_each_once, out, protected, serving, start_server, start_verify, told, verify)
+from verdicts import expect
 
-# How many cases that mostly wait run beside the others.
-BESIDE = 3
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="regular expression: run these cases only")
-    options = parser.parse_args()
-    network.be_able()
-    verdicts = Verdicts("hyperscsi")
-
-    def judge(name, case, *arguments):
-        return verdicts.judge(f"{name}, seed {options.seed}", case, options, *arguments)
-
-    with concurrent.futures.ThreadPoolExecutor(BESIDE) as beside:
-        # Each has hosts and cables of its own.
-        for case in waiting_cases():
-            if re.search(options.only, case[0]):
-                beside.submit(judge, *case)
-        for case in cases():
-            if re.search(options.only, case[0]):
-                judge(*case)
-    return verdicts.exit_code()
+# Each has hosts and cables of its own.
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.own_process(limit_s=500)]
 
 
-def waiting_cases():
-    """Cases that wait for times to pass, the longest first, or whose cables are slow."""
-    yield "the cable is out for 20 s in mid-verify and under attach, and nobody notices", paths.cable_out_for_long
-    yield "attach, FUSE, ext4 and fio: the target is killed three times, fsck is clean", paths.file_system
-    for level in ("none", "encrypt"):
-        yield f"two cables carry one session, each is cut in mid-verify, {level}", paths.two_cables, level
-    for level in ("none", "encrypt"):
-        yield f"the MTU changes 9000, 1500, 9000 in mid-verify at either end and both, {level}", paths.mtu_changes, level
-    yield "the target is killed in mid-verify, twice", target_killed
-    yield "the cable is pulled in mid-verify, at either end", cable_pulled
-    yield "an initiator that was killed is back at once, in its own place", paths.initiator_restarted
-    for level in ("none", "encrypt"):
-        yield f"old, garbled and misdirected frames do nothing to a session, {level}", abuse.disturbed, level
-    yield "a wrong password tells nothing, a group that nobody knows is silence", abuse.passwords_are_told_apart_from_nothing
-
-
-def cases():
-    for mtu in (1500, 9000, 65535):
-        yield f"the wire keeps its word at MTU {mtu}", wire_keeps_its_word, mtu
-    yield "the wire hurts in one direction only", wire_one_way
-    yield "serves an interface that goes down, vanishes and comes back", interface_comes_and_goes
-    yield "says why an interface cannot be had", interface_refused
-    yield "a URL whose interface is down or none is told by its name", paths.interface_down
-    for mtu in (1500, 9000, 65535):
-        yield f"discovery tells a group its own at MTU {mtu}, through a bad wire", discovery, mtu
-    for mtu in (1500, 9000, 65535):
-        for level in ("none", "encrypt"):
-            yield f"a whole disk is verified at MTU {mtu}, {level}, through wires from good to bad", verified, mtu, level
-    yield "tshark understands every frame of a session", understood
-    yield "a wrong password opens nothing, and both ends say so", wrong_password
-    yield "a disk is used over iSCSI and HyperSCSI at once, and a reservation holds for both", both_protocols
-    yield "a command that a signal ends says goodbye", signal_ends_it
-    yield "three LUNs of one group are protected as each demands", levels.each_as_it_demands
-    yield "a handshake that is weakened on the way comes to nothing", levels.no_downgrade
-    yield "LUNs of two targets are striped, those of one in one session", paths.striped
-    yield "ends of different MTU work at the smaller one and say so", paths.mtu_mismatch
-    yield "two servers with one identity are noticed by whoever looks or logs in", paths.one_identity
-    yield "only whole questions to this station are answered", abuse.answers_only_frames
-    for level in ("none", "encrypt"):
-        yield f"a man in the middle flips bits, {level}", abuse.bits_flip, level
-    yield "guesses of passwords are rationed", abuse.guesses_are_rationed
-
-
-def wire_keeps_its_word(options, mtu):
+@pytest.mark.parametrize("mtu", [1500, 9000, 65535])
+def test_wire_keeps_its_word(seed, mtu):
     """What a wire says that it did is what the other end sees."""
     # No more of the longest than wait in a socket's buffer: nothing holds this sender back.
     count = {1500: 20_000, 9000: 5_000, 65535: 400}[mtu]
-    flags = ("--loss=3%", "--dup=2%", "--reorder=5%", "--reorder-by=2ms", "--corrupt=1%", f"--seed={options.seed}")
+    flags = ("--loss=3%", "--dup=2%", "--reorder=5%", "--reorder-by=2ms", "--corrupt=1%", f"--seed={seed}")
     with network.Network(mtu) as net:
         with net.wire(*flags) as wire:
             got = blast(net, count, mtu)
@@ -125,14 +50,14 @@ def wire_keeps_its_word(options, mtu):
         expect(overtaken > 0 or count < 1000, "nothing was overtaken")
 
 
-def wire_one_way(options):
-    with network.Network() as net, net.wire("--loss=50%", "--way=b-to-a", f"--seed={options.seed}") as wire:
+def test_wire_hurts_in_one_direction_only(seed):
+    with network.Network() as net, net.wire("--loss=50%", "--way=b-to-a", f"--seed={seed}") as wire:
         expect(len(blast(net, 2000, 1500)) == 2000, "frames were lost on the good way")
         report = wire.end()
         expect(report["a_to_b"]["lost"] == 0, f"{report['a_to_b']}")
 
 
-def interface_comes_and_goes(options):
+def test_serves_an_interface_that_comes_and_goes(seed):
     with network.Network(9000, wired=False) as net:
         flags = ("--iface=eth0", "--group=backup", "--lun=ram:16M")
         with serving(net.target, *flags) as folder:
@@ -150,7 +75,7 @@ def interface_comes_and_goes(options):
             expect(len(discovered(net, "backup")) == 1, "not served on the new interface")
 
 
-def interface_refused(options):
+def test_says_why_an_interface_cannot_be_had(seed):
     with network.Network(wired=False) as net:
         flags = ("--group=backup", "--lun=ram:16M", f"--state-dir={out()}/refused", f"--socket={out()}/refused/admin/s")
         result = net.target.run(servers.Targe.binary, "serve", "--iface=eth7", *flags, check=False)
@@ -160,8 +85,9 @@ def interface_refused(options):
         expect(result.returncode != 0 and "setcap cap_net_raw+ep" in result.stderr, result.stderr)
 
 
-def discovery(options, mtu):
-    with network.Network(mtu) as net, net.wire("--loss=10%", "--dup=2%", "--reorder=5%", f"--seed={options.seed}"):
+@pytest.mark.parametrize("mtu", [1500, 9000, 65535])
+def test_discovery_through_a_bad_wire_tells_a_group_its_own(seed, mtu):
+    with network.Network(mtu) as net, net.wire("--loss=10%", "--dup=2%", "--reorder=5%", f"--seed={seed}"):
         with serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:16M", "--lun=ram:16M,protection=none"):
             found = discovered(net, "backup")
             expect(len(found) == 2, f"{len(found)} LUNs: {found}")
@@ -174,7 +100,9 @@ LOSSES = ("0%", "0.1%", "1%", "3%", "10%")
 ILLS = ("--dup=2%", "--reorder=5%")
 
 
-def verified(options, mtu, level):
+@pytest.mark.parametrize("mtu", [1500, 9000, 65535])
+@pytest.mark.parametrize("level", ["none", "encrypt"])
+def test_a_whole_disk_is_verified_through_wires_from_good_to_bad(seed, mtu, level):
     """Every block is written and read through each wire, and no command is carried out twice, or not at all."""
     with network.Network(mtu) as net, protected(level) as (flags, query):
         with serving(net.target, "--iface=eth0", "--group=backup", f"--lun=ram:16M,protection={level}", *flags) as folder:
@@ -182,7 +110,7 @@ def verified(options, mtu, level):
                 url = discovered(net, "backup")[0]["url"] + query
             for loss in LOSSES:
                 accounts = Accounts(net.target, folder)
-                with net.wire(f"--loss={loss}", *ILLS, f"--seed={options.seed}") as wire:
+                with net.wire(f"--loss={loss}", *ILLS, f"--seed={seed}") as wire:
                     report = verify(net, url, "--full")
                     way = wire.end()
                 account = accounts.since()
@@ -194,10 +122,10 @@ def verified(options, mtu, level):
                 print(f"  MTU {mtu}, {level}, loss {loss}: {report['seconds']:.2f} s, {lost} of {frames} frames lost", flush=True)
 
 
-def understood(options):
+def test_tshark_understands_every_frame(seed):
     for level in ("none", "encrypt"):
         file = os.path.join(out(), f"session-{level}.pcapng")
-        with network.Network(9000) as net, net.wire("--loss=1%", *ILLS, f"--seed={options.seed}"), protected(level) as (flags, query):
+        with network.Network(9000) as net, net.wire("--loss=1%", *ILLS, f"--seed={seed}"), protected(level) as (flags, query):
             with serving(net.target, "--iface=eth0", "--group=backup", f"--lun=ram:16M,protection={level}", *flags):
                 url = discovered(net, "backup")[0]["url"] + query
                 capture = net.target.start("tshark", "-q", "-i", "eth0", "-f", "ether proto 0x889a", "-B", "64", "-w", file)
@@ -222,14 +150,14 @@ def understood(options):
 
 
 def tshark(file, *arguments):
-    script = os.path.join(ROOT, "docs", "hyperscsi.lua")
+    script = os.path.join(servers.ROOT, "docs", "hyperscsi.lua")
     done = subprocess.run(["tshark", "-r", file, "-X", f"lua_script:{script}", *arguments], capture_output=True, text=True, timeout=120)
     expect(done.returncode == 0, f"tshark: {done.stderr[-600:]}")
     return done.stdout.splitlines()
 
 
-def wrong_password(options):
-    with network.Network() as net, net.wire("--loss=1%", *ILLS, f"--seed={options.seed}"), protected("encrypt") as (flags, query):
+def test_a_wrong_password_opens_nothing_and_both_ends_say_so(seed):
+    with network.Network() as net, net.wire("--loss=1%", *ILLS, f"--seed={seed}"), protected("encrypt") as (flags, query):
         with serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:16M", *flags) as folder:
             place = discovered(net, "backup")[0]["url"]
             with tempfile.NamedTemporaryFile("w", dir=out()) as wrong:
@@ -243,9 +171,9 @@ def wrong_password(options):
             expect("session of" not in told(folder), told(folder))
 
 
-def signal_ends_it(options):
+def test_a_command_that_a_signal_ends_logs_out(seed):
     """No connection breaks: unless it is told, a target finds out after half a minute that nobody is there."""
-    with network.Network() as net, net.wire(f"--seed={options.seed}"):
+    with network.Network() as net, net.wire(f"--seed={seed}"):
         with serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:64M") as folder:
             url = discovered(net, "backup")[0]["url"]
             for command in (("read", url), ("bench", url, "--time=60")):
@@ -261,8 +189,9 @@ def signal_ends_it(options):
             expect("path was lost" not in told(folder), told(folder))
 
 
-def target_killed(options):
-    with network.Network(9000) as net, net.wire("--loss=0.1%", *ILLS, "--rate=200M", f"--seed={options.seed}"):
+@pytest.mark.waits(12)
+def test_target_killed_in_mid_verify_twice(seed):
+    with network.Network(9000) as net, net.wire("--loss=0.1%", *ILLS, "--rate=200M", f"--seed={seed}"):
         folder = tempfile.mkdtemp(prefix="hyperscsi-", dir=out())
         flags = ("--iface=eth0", "--group=backup", f"--lun=file:{folder}/disk,size=64M")
         server = start_server(net.target, folder, *flags)
@@ -289,8 +218,9 @@ def under_way(net, folder):
     return any(session["commands"] > 20 for session in asked(net.target, folder, "sessions")["hyperscsi"])
 
 
-def cable_pulled(options):
-    with network.Network(9000) as net, net.wire("--rate=200M", f"--seed={options.seed}"):
+@pytest.mark.waits(11)
+def test_cable_pulled_in_mid_verify_at_either_end(seed):
+    with network.Network(9000) as net, net.wire("--rate=200M", f"--seed={seed}"):
         with serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:64M"):
             url = discovered(net, "backup")[0]["url"]
             process = start_verify(net, url, "--full")
@@ -304,7 +234,7 @@ def cable_pulled(options):
             expect(report["session"]["sessions_rebuilt"] == 0, f"the session did not live through it: {report['session']}")
 
 
-def both_protocols(options):
+def test_a_disk_is_used_by_both_protocols_and_reservations_hold_for_both(seed):
     with network.Network(wired=False) as net:
         for host, address in ((net.initiator, "10.0.0.2/24"), (net.target, "10.0.0.1/24")):
             host.run("ip", "address", "add", address, "dev", "eth0")
@@ -374,7 +304,3 @@ def blast(net, count, mtu):
     sender.close()
     receiver.close()
     return got
-
-
-if __name__ == "__main__":
-    sys.exit(main())

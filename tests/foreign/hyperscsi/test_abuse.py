@@ -7,17 +7,21 @@ import tempfile
 import threading
 import time
 
-import network
-import raw
+import pytest
+
+from hyperscsi import network
+from hyperscsi import raw
 import servers
-from served import Accounts, asked, await_that, discovered, expect_each_once, out, protected, serving, start_verify, told, verify
+from hyperscsi.served import Accounts, asked, await_that, discovered, expect_each_once, out, protected, serving, start_verify, told, verify
 from verdicts import expect
 
+# Each has hosts and cables of its own.
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.own_process(limit_s=500)]
 # How many frames of a session are kept to be sent again.
 KEPT = 1000
 
 
-def answers_only_frames(options):
+def test_answers_only_frames(seed):
     """A question is answered when it is one, and to the port that it was sent to."""
     mtu = 65535
     with network.Network(mtu, wired=False) as net, serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:16M") as folder:
@@ -42,7 +46,7 @@ def answers_only_frames(options):
                     frames.close()
                     return got
 
-        source = random.Random(options.seed)
+        source = random.Random(seed)
         expect(heard() and heard(to=theirs), "a question is not answered")
         expect(heard(lambda question: question + source.randbytes(900)), "a padded question is not answered")
         expect(heard(lambda question: question + source.randbytes(mtu - len(question))), "a question in the longest frame is not answered")
@@ -164,13 +168,15 @@ class Disturber:
         return count
 
 
-def disturbed(options, level):
+@pytest.mark.waits(8)
+@pytest.mark.parametrize("level", ["none", "encrypt"])
+def test_old_garbled_and_misdirected_frames_do_nothing(seed, level):
     """Old, garbled and misdirected frames into a living session, and all of it again once it is over."""
-    with network.Network(9000) as net, net.wire("--rate=150M", f"--seed={options.seed}"), protected(level) as (flags, query):
+    with network.Network(9000) as net, net.wire("--rate=150M", f"--seed={seed}"), protected(level) as (flags, query):
         with serving(net.target, "--iface=eth0", "--group=backup", f"--lun=ram:32M,protection={level}", *flags) as folder:
             url = discovered(net, "backup")[0]["url"] + query
             accounts = Accounts(net.target, folder)
-            with Disturber(net.between, options.seed, keyed=level != "none") as disturber:
+            with Disturber(net.between, seed, keyed=level != "none") as disturber:
                 report = verify(net, url, process=start_verify(net, url, "--full"))
                 disturber.end()
                 account = accounts.since()
@@ -193,9 +199,10 @@ def disturbed(options, level):
             verify(net, url, "--full", "--range=1M")
 
 
-def bits_flip(options, level):
+@pytest.mark.parametrize("level", ["none", "encrypt"])
+def test_flipped_bits_only_delay(seed, level):
     """A man in the middle flips bits of one frame in fifty: nothing but delay."""
-    with network.Network(9000) as net, net.wire("--corrupt=2%", f"--seed={options.seed}") as wire, protected(level) as (flags, query):
+    with network.Network(9000) as net, net.wire("--corrupt=2%", f"--seed={seed}") as wire, protected(level) as (flags, query):
         with serving(net.target, "--iface=eth0", "--group=backup", f"--lun=ram:16M,protection={level}", *flags) as folder:
             url = discovered(net, "backup")[0]["url"] + query
             accounts = Accounts(net.target, folder)
@@ -209,7 +216,8 @@ def bits_flip(options, level):
             expect(0.7 * corrupted < noticed + 10 and noticed <= 2 * corrupted, f"{corrupted} frames were damaged, {noticed} noticed: {account}")
 
 
-def passwords_are_told_apart_from_nothing(options):
+@pytest.mark.waits(7)
+def test_passwords_are_told_apart_from_nothing(seed):
     """Whatever is wrong, one message; and where the group or the target is unknown, silence."""
     with network.Network(wired=False) as net, protected("encrypt") as (flags, query):
         with serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:16M", *flags) as folder:
@@ -240,7 +248,7 @@ def passwords_are_told_apart_from_nothing(options):
             expect(told(folder) == heard, "the target says something about a group or target that is not")
 
 
-def guesses_are_rationed(options):
+def test_guesses_are_rationed(seed):
     """Sixteen guesses at once, then one each half second and ever rarer, from wherever they come."""
     with network.Network(wired=False) as net, protected("encrypt") as (flags, query):
         with serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:16M", *flags) as folder:

@@ -5,24 +5,30 @@ import json
 import os
 import time
 
-import network
-import servers
-from served import (Accounts, Served, asked, await_that, discovered, expect_each_once, paths_of, protected, serving, start_verify, told,
-                    verify)
-from attached import Attached
-from disks import finish_fio, fio_process, image, need_fuse, tool, carries_a_file_system_through_restarts
-from verdicts import Skip, expect
+import pytest
 
+from hyperscsi import network
+import servers
+from hyperscsi.served import (Accounts, Served, asked, await_that, discovered, expect_each_once, paths_of, protected, serving, start_verify, told,
+                    verify)
+from attach.attached import Attached
+from attach.disks import finish_fio, fio_process, image, need_fuse, tool, carries_a_file_system_through_restarts
+from verdicts import expect
+
+# Each has hosts and cables of its own.
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.own_process(limit_s=500)]
 MIB = 1 << 20
 # How long a cable is out for which nobody may notice, seconds.
 PULLED_S = 20
 
 
-def two_cables(options, level):
+@pytest.mark.waits(30)
+@pytest.mark.parametrize("level", ["none", "encrypt"])
+def test_two_cables_carry_one_session_and_each_is_cut(seed, level):
     """Both carry data; either can go and come back."""
     with network.Network(9000, cables=2) as net, protected(level) as (flags, query):
         with serving(net.target, "--iface=eth0", "--iface=eth1", "--group=backup", f"--lun=ram:96M,protection={level}", *flags) as folder:
-            bad = ("--rate=100M", "--loss=0.1%", f"--seed={options.seed}")
+            bad = ("--rate=100M", "--loss=0.1%", f"--seed={seed}")
             with net.wire(*bad, cable=1), contextlib.ExitStack() as first:
                 first.enter_context(net.wire(*bad))
                 url = discovered(net, "backup")[0]["url"]
@@ -60,7 +66,7 @@ def carry(net, folder, process, *interfaces):
     await_that(moved, f"data by {' and '.join(interfaces)}")
 
 
-def striped(options):
+def test_luns_of_two_targets_are_striped(seed):
     """Two LUNs of one target, in one session, and one of another make one disk."""
     names = ("iqn.2026-11.com.example:pair", "iqn.2026-11.com.example:single")
     with network.Network(9000, cables=2, wired=False) as net:
@@ -96,9 +102,11 @@ class Several:
         return self.net.initiator.inside(*command)
 
 
-def mtu_changes(options, level):
+@pytest.mark.waits(20)
+@pytest.mark.parametrize("level", ["none", "encrypt"])
+def test_the_mtu_changes_in_mid_verify(seed, level):
     """9000, 1500, 9000 in mid-verify: at one end, at the other, at both."""
-    with network.Network(9000) as net, net.wire("--rate=200M", "--loss=0.1%", f"--seed={options.seed}"), protected(level) as (flags, query):
+    with network.Network(9000) as net, net.wire("--rate=200M", "--loss=0.1%", f"--seed={seed}"), protected(level) as (flags, query):
         with serving(net.target, "--iface=eth0", "--group=backup", f"--lun=ram:96M,protection={level}", *flags) as folder:
             url = discovered(net, "backup")[0]["url"] + query
             accounts = Accounts(net.target, folder)
@@ -135,7 +143,7 @@ def finished(process):
     return report, aside
 
 
-def mtu_mismatch(options):
+def test_ends_of_different_mtu_say_so(seed):
     """Ends that take different lengths, and a cable that carries less than both."""
     for here, there, between, words in (
             (9000, 1500, 9000, "frames have up to 1500 bytes only: the MTU is 9000 here and 1500 there"),
@@ -151,7 +159,7 @@ def mtu_mismatch(options):
                 expect(("bytes only" in told(folder)) == (there == 9000), f"the target says: {told(folder)}")
 
 
-def one_identity(options):
+def test_two_servers_with_one_identity_are_noticed(seed):
     """Two servers say of one target that it is theirs: whoever looks or logs in is told."""
     name = "iqn.2026-11.com.example:twin"
     flags = ("--group=backup", f"--target={name}", "--lun=ram:4M")
@@ -169,7 +177,7 @@ def one_identity(options):
             expect("identity" not in result.stderr, result.stderr)
 
 
-def interface_down(options):
+def test_an_interface_that_is_down_is_told_by_its_name(seed):
     """A URL whose interface is down, or is none, is told by its name."""
     with network.Network(wired=False) as net:
         net.initiator.up("eth0", up=False)
@@ -179,9 +187,10 @@ def interface_down(options):
             expect(result.returncode == 1 and words in result.stderr, f"exit code {result.returncode}: {result.stderr}")
 
 
-def initiator_restarted(options):
+@pytest.mark.waits(9)
+def test_a_killed_initiator_is_back_at_once(seed):
     """An initiator that was killed takes its own place at once, with the same ISID; and without, nobody waits for the dead one."""
-    with network.Network(9000) as net, net.wire("--rate=200M", f"--seed={options.seed}"):
+    with network.Network(9000) as net, net.wire("--rate=200M", f"--seed={seed}"):
         with serving(net.target, "--iface=eth0", "--group=backup", "--lun=ram:64M") as folder:
             url = discovered(net, "backup")[0]["url"]
             sessions = lambda: asked(net.target, folder, "sessions")["hyperscsi"]
@@ -201,9 +210,10 @@ def initiator_restarted(options):
             expect("is over: it logged in again" in told(folder), f"nothing is told of the old session: {told(folder)[-600:]}")
 
 
-def cable_out_for_long(options):
+@pytest.mark.waits(45)
+def test_a_cable_out_for_20_s_is_not_noticed(seed):
     """The cable is out for 20 s while a disk is verified and another one is written through `targe attach`."""
-    with network.Network(9000) as net, net.wire("--rate=150M", f"--seed={options.seed}"):
+    with network.Network(9000) as net, net.wire("--rate=150M", f"--seed={seed}"):
         with Served(net, "--lun=ram:48M") as server:
             with Attached(server, "nbd") as disk:
                 fio = fio_process("--name=load", "--ioengine=nbd", f"--uri={disk.address}", "--size=16m", "--rw=randwrite", "--bs=16k", "--iodepth=16", "--fsync=64",
@@ -222,11 +232,10 @@ def cable_out_for_long(options):
                 expect(disk.detach() == 0, f"detaches; it says {disk.said()[-300:]}")
 
 
-def file_system(options):
+@pytest.mark.waits(40)
+def test_a_file_system_outlives_kills_of_the_target(seed):
     """ext4 on a loop device over FUSE over HyperSCSI; the target is killed and started again under it."""
     need_fuse()
-    if "TARGE_RIG_NAMESPACE" in os.environ:
-        raise Skip("mounting needs root")
-    with network.Network(9000) as net, net.wire("--loss=0.1%", "--dup=1%", "--reorder=1%", f"--seed={options.seed}"):
+    with network.Network(9000) as net, net.wire("--loss=0.1%", "--dup=1%", "--reorder=1%", f"--seed={seed}"):
         with Served(net) as server:
             carries_a_file_system_through_restarts(server, "--loops=4", "--rate=25m")

@@ -58,8 +58,7 @@ test-crash: build packages  ## the target killed while it writes
 	$(PYTEST) tests/foreign/crash --server $(SERVER) $(ARGS)
 
 test-power: build packages  ## what is on the medium whenever the power goes, and planted bugs that must be found by it
-	tests/foreign/power/run
-	tests/foreign/power/run --planted
+	$(PYTEST) tests/foreign/power $(ARGS)
 
 test-attach: build packages  ## LUNs as local disks: NBD clients, loop devices over FUSE, fio
 	$(PYTEST) tests/foreign/attach --server $(SERVER) $(ARGS)

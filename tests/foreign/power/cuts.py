@@ -3,9 +3,9 @@
 import random
 import struct
 
-from medium import apply
+from power.medium import apply
 from verdicts import expect
-from writer import CELL, SECTOR, ZERO
+from power.writer import CELL, SECTOR, ZERO
 
 # How many moments are tried beside those of the promises themselves, each with some of what was not synced.
 CUTS = 120

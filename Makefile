@@ -75,8 +75,8 @@ test-second: build packages  ## HyperSCSI judged by a second implementation of i
 test-hostile: build  ## peers that mean harm, with the target's memory measured
 	tests/foreign/hostile/run
 
-test-reload: build  ## LUNs added, removed and remapped by 1000 random reloads while three hosts write
-	tests/foreign/reload/run --rounds 1000
+test-reload: build packages  ## LUNs added, removed and remapped by 1000 random reloads while three hosts write
+	$(PYTEST) tests/foreign/reload --rounds 1000 $(ARGS)
 
 sanitize:  ## the crates with unsafe code under AddressSanitizer, by hand; needs a nightly toolchain
 	tests/sanitize $(ARGS)

@@ -1,17 +1,12 @@
 """A host with LUNs open: raw PDUs, many commands under way, every block signed with the disk that it is meant for."""
 
-import os
 import select
 import struct
-import sys
 import zlib
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(os.path.dirname(FOLDER), "hostile")]
-
-import initiator
-from initiator import (ASYNC, COMMAND, DATA_IN, DATA_OUT, LOGOUT, IMMEDIATE, NOP_IN, R2T, REJECT, RESPONSE, Dropped, Refused, Session,
-                       number, pdu)
+from hostile import initiator
+from hostile.initiator import (ASYNC, COMMAND, DATA_IN, DATA_OUT, LOGOUT, IMMEDIATE, NOP_IN, R2T, REJECT, RESPONSE, Dropped, Refused, Session,
+                               number, pdu)
 
 BLOCK = 512
 # A place is so many blocks; two commands of a host are never at work in one place at the same time.

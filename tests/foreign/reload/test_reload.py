@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Random reloads of the running daemon while three hosts have reads and writes under way.
 
 Each reload adds, removes, swaps, remaps or replaces LUNs, resizes a disk, changes who may write or log in, or a password. Between them hosts
@@ -6,24 +5,21 @@ lose their connections or log out. Every block that a host writes says for which
 sending to LUNs that are gone. Judged are the properties below, each with one verdict; everything follows from the seed, which is printed.
 """
 
-import argparse
 import copy
 import json
 import os
 import random
 import signal
 import socket
-import sys
 import time
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-FOREIGN = os.path.dirname(FOLDER)
-sys.path[:0] = [FOLDER, FOREIGN]
+import pytest
 
 import servers
-from host import BLOCK, GOOD, NO_LUN, Dropped, Host, Refused, label
+from reload.host import BLOCK, GOOD, NO_LUN, Dropped, Host, label
 from servers import MIB, Export, Lun
-from verdicts import Verdicts, expect
+from serving import add_verdict
+from verdicts import expect
 
 STILL_IQN = "iqn.2026-11.org.targe:still"
 NAMES = ("iqn.2026-11.org.example:first", "iqn.2026-11.org.example:second", "iqn.2026-11.org.example:third")
@@ -40,6 +36,9 @@ WRONG_DISK, NO_END, DISTURBED, WINDOW, ELSEWHERE, LOST, COVERAGE = (
     "no block is on a disk that it was not meant for", "every command ends", "no session is disturbed by what does not touch it",
     "the command window stays as open as it was", "each LUN leads to the disk that its host opened, or to none",
     "no acknowledged write is lost", "everything happened that is to be judged")
+PROPERTIES = (WRONG_DISK, NO_END, DISTURBED, WINDOW, ELSEWHERE, LOST, COVERAGE)
+# A thousand rounds take a minute.
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(1500)]
 
 
 class Plan:
@@ -205,7 +204,7 @@ class Trial:
     def __init__(self, server, chance):
         self.server, self.chance = server, chance
         self.hosts = [Host(number, name, DEPTH) for number, name in enumerate(NAMES)]
-        self.faults = {name: [] for name in (WRONG_DISK, NO_END, DISTURBED, WINDOW, ELSEWHERE, LOST, COVERAGE)}
+        self.faults = {name: [] for name in PROPERTIES}
         self.happened = dict.fromkeys([*CHANGES, *LOSSES, "good writes", "good reads", "ended by a change", "barred", "came back"], 0)
         self.what = "start"
         self.reloads = 0
@@ -425,33 +424,36 @@ class Trial:
                         self.fault(WRONG_DISK if "meant" in fault else LOST, fault)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", choices=["targe"], default="targe")
-    parser.add_argument("--reactor", choices=["auto", "uring", "epoll"], default="auto")
-    parser.add_argument("--rounds", type=int, default=150)
-    parser.add_argument("--seed", type=int, default=None)
-    options = parser.parse_args()
-    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    print(f"reload: seed {seed}, {options.rounds} rounds (again: --seed {seed} --rounds {options.rounds})", flush=True)
-    verdicts = Verdicts("reload")
-    Churned.reactor = options.reactor
+@pytest.fixture(scope="module")
+def trial(request, pytestconfig, fresh_seed):
+    """A trial that was gone through, with all that it found wrong."""
+    rounds = pytestconfig.getoption("rounds")
     server = Churned(os.path.join(servers.OUT, "reload"), Export(luns=(Lun(size=DISK_MIB * MIB),)))
+    server.reactor = (pytestconfig.getoption("reactor") or ["auto"])[0]
     server.plan = Plan()
-    trial = Trial(server, random.Random(seed))
+    trial = Trial(server, random.Random(fresh_seed))
+    # What ends it early is told by a test of its own; what it found until then counts.
+    trial.ended = None
     try:
-        whole = verdicts.judge(f"{options.rounds} rounds from seed {seed} are gone through", trial.run, options.rounds)
-        for name, faults in trial.faults.items():
-            if faults:
-                verdicts.add("FAIL", name, f"{len(faults)} times; {'; '.join(faults[:3])}")
-            elif whole:
-                verdicts.add("PASS", name)
-        verdicts.judge("the target ends as it should", server.stop)
+        try:
+            trial.run(rounds)
+        except Exception as failure:
+            trial.ended = failure
+        yield trial
+        add_verdict(request, "the target ends as it should", server.stop)
     finally:
         server.kill()
-    print("reload: " + ", ".join(f"{count} {name}" for name, count in trial.happened.items()), flush=True)
-    return verdicts.exit_code()
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def test_all_rounds_are_gone_through(trial, pytestconfig, fresh_seed):
+    print(f"{trial.reloads} reloads, seed {fresh_seed}: " + ", ".join(f"{count} {name}" for name, count in trial.happened.items()))
+    if trial.ended:
+        raise trial.ended
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_holds(trial, name, pytestconfig, fresh_seed):
+    faults = trial.faults[name]
+    again = f"--seed {fresh_seed} --rounds {pytestconfig.getoption('rounds')}"
+    expect(not faults, f"{len(faults)} times; {'; '.join(faults[:3])}; again with {again}")
+    expect(not trial.ended, f"it was not judged to the end: {trial.ended}; again with {again}")

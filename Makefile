@@ -36,7 +36,7 @@ test-libiscsi: build packages  ## libiscsi's suite on every configuration
 	tests/foreign/libiscsi/run --server $(SERVER)
 
 test-guest: build packages  ## the Linux kernel's initiator, in a QEMU guest
-	tests/foreign/guest/run --server $(SERVER)
+	$(PYTEST) tests/foreign/guest --server $(SERVER) $(ARGS)
 
 test-qemu: build packages  ## QEMU's own iSCSI driver
 	$(PYTEST) tests/foreign/qemu --server $(SERVER) $(ARGS)
@@ -51,8 +51,7 @@ test-configured: build packages  ## every advertised configuration with data: de
 	$(PYTEST) tests/foreign/configured $(ARGS)
 
 test-wireshark: build packages  ## Wireshark's dissectors over captures of foreign initiators, and over HyperSCSI frames
-	tests/foreign/wireshark/hyperscsi
-	tests/foreign/wireshark/run --server $(SERVER)
+	$(PYTEST) tests/foreign/wireshark --server $(SERVER) $(ARGS)
 
 test-crash: build packages  ## the target killed while it writes
 	$(PYTEST) tests/foreign/crash --server $(SERVER) $(ARGS)

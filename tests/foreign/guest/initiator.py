@@ -57,7 +57,7 @@ class Initiator:
 
     @contextlib.contextmanager
     def logged_in(self, **settings):
-        """Logs in, yields the disk (as /dev/sdX), logs out; whatever an earlier case left behind is cleared first."""
+        """Logs in, yields the disk (as /dev/sdX), logs out; whatever an earlier test left behind is cleared first."""
         self.clear()
         self.set_up(**settings)
         self.guest.run(f"{self.record} --login")

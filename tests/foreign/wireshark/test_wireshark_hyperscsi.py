@@ -1,46 +1,44 @@
-#!/usr/bin/env python3
 """Let Wireshark read HyperSCSI frames of every kind, made by our encoder.
 
 Its own dissector must see version, command, tag, fragment and last fragment as they were sent; the post-dissector in
 docs/hyperscsi.lua the rest, without an error of its own, and must notice frames that are damaged.
 """
 
-import argparse
 import os
 import subprocess
-import sys
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-FOREIGN = os.path.dirname(FOLDER)
-ROOT = os.path.dirname(os.path.dirname(FOREIGN))
-sys.path.insert(0, FOREIGN)
+import pytest
 
 import servers
-from verdicts import Verdicts, expect
+from verdicts import expect
 
-LUA = os.path.join(ROOT, "docs", "hyperscsi.lua")
+LUA = os.path.join(servers.ROOT, "docs", "hyperscsi.lua")
 STOCK = ["tagno", "lastfrag", "fragno", "version", "cmd"]
 OURS = ["protected", "flags", "len", "sid", "pn", "xid", "off"]
 TOOL_MAX_S = 120
 ETHERNET_LEN, HEADER_LEN, RECORD_LEN, FILE_LEN = 14, 28, 16, 24
+# The capture is made by an example, which is built for it.
+pytestmark = [pytest.mark.without_targe, pytest.mark.timeout(1000)]
 
 
-def main():
-    argparse.ArgumentParser(description=__doc__).parse_args()
+@pytest.fixture(scope="module")
+def out():
     out = os.path.join(servers.OUT, "wireshark", "hyperscsi")
     os.makedirs(out, exist_ok=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def frames(out):
+    """A capture, and what was sent in it."""
     capture = os.path.join(out, "frames.pcap")
     command = [os.environ.get("CARGO", "cargo"), "run", "-q", "--locked", "-p", "targe-hyperscsi", "--example", "capture"]
-    said = subprocess.run([*command, "--", capture], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    sent = [line.split("\t") for line in said.splitlines()]
-    verdicts = Verdicts("wireshark, hyperscsi")
-    verdicts.judge("the stock dissector reads every frame as it was sent", stock, capture, sent)
-    verdicts.judge("the post-dissector shows what stands behind byte 4", post_dissector, capture, sent)
-    verdicts.judge("the post-dissector notices damage and survives it", damaged, capture, out)
-    return verdicts.exit_code()
+    said = subprocess.run([*command, "--", capture], cwd=servers.ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return capture, [line.split("\t") for line in said.splitlines()]
 
 
-def stock(capture, sent):
+def test_stock_dissector_reads_every_frame_as_it_was_sent(frames):
+    capture, sent = frames
     wrong = tshark(capture, "-Y", "_ws.malformed || _ws.short", lua=False)
     expect(not wrong, f"malformed: {wrong}")
     expect(len(sent) > 60, f"only {len(sent)} frames were sent")
@@ -48,7 +46,8 @@ def stock(capture, sent):
     compare([["0", *row[:5]] for row in sent], seen)
 
 
-def post_dissector(capture, sent):
+def test_post_dissector_shows_what_stands_behind_byte_4(frames):
+    capture, sent = frames
     wrong = tshark(capture, "-Y", "_ws.malformed || _ws.lua.error || hyperscsi2.malformed || hyperscsi2.crc.bad")
     expect(not wrong, f"not understood: {wrong}")
     seen = fields(capture, [f"hyperscsi2.{name}" for name in OURS])
@@ -67,17 +66,18 @@ def post_dissector(capture, sent):
         expect(found >= least, f"{found} frames with {filter}")
 
 
-def damaged(capture, out):
+def test_post_dissector_notices_damage_and_survives_it(frames, out):
     """Each frame three times: a byte of the payload changed, the length beyond the end, cut within the header."""
+    capture, _ = frames
     with open(capture, "rb") as file:
         whole = file.read()
-    at, frames = FILE_LEN, []
+    at, sent = FILE_LEN, []
     while at < len(whole):
         length = int.from_bytes(whole[at + 8:at + 12], "big")
-        frames.append(whole[at + RECORD_LEN:at + RECORD_LEN + length])
+        sent.append(whole[at + RECORD_LEN:at + RECORD_LEN + length])
         at += RECORD_LEN + length
     damaged = []
-    for frame in frames:
+    for frame in sent:
         changed, long = bytearray(frame), bytearray(frame)
         changed[ETHERNET_LEN + HEADER_LEN] ^= 0xff
         long[ETHERNET_LEN + 6:ETHERNET_LEN + 8] = b"\xff\xff"
@@ -91,7 +91,7 @@ def damaged(capture, out):
     noticed = len(tshark(file, "-Y", "hyperscsi2.malformed"))
     # A changed byte in a protected frame shows only to who has the keys.
     protected = len(tshark(file, "-Y", "hyperscsi2.protected == 1"))
-    expect(noticed >= len(damaged) - protected and noticed >= len(frames) * 2, f"{noticed} of {len(damaged)} noticed")
+    expect(noticed >= len(damaged) - protected and noticed >= len(sent) * 2, f"{noticed} of {len(damaged)} noticed")
 
 
 def compare(sent, seen):
@@ -115,7 +115,3 @@ def tshark(capture, *arguments, lua=True):
     aside = [line for line in done.stderr.splitlines() if line and "could be dangerous" not in line]
     expect(done.returncode == 0 and not aside, f"tshark: exit code {done.returncode}, {aside[:5]}")
     return done.stdout.splitlines()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

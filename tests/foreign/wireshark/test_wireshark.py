@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Capture what foreign initiators and a target say to each other, and let Wireshark's dissectors read it.
 
 Three captures: discovery and a cross-section of SCSI by libiscsi's tools with header digests, large transfers by
@@ -6,23 +5,20 @@ QEMU's driver, and a file system by the kernel's initiator with both digests. In
 packet, an unknown key or a digest that does not match; and it must have seen what the capture is for.
 """
 
-import argparse
 import contextlib
+import functools
 import os
 import re
 import subprocess
-import sys
 import time
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-FOREIGN = os.path.dirname(FOLDER)
-sys.path[:0] = [FOREIGN, os.path.join(FOREIGN, "guest")]
+import pytest
 
-import image
 import servers
-from initiator import Initiator
-from machine import Guest
-from verdicts import Skip, Verdicts, expect
+from guest import image
+from guest.initiator import Initiator
+from guest.machine import Guest
+from verdicts import expect
 
 # Tests that together send every kind of command, and no PDU that is wrong on purpose.
 TESTS = ["SCSI.Inquiry", "SCSI.ModeSense6", "SCSI.ReportSupportedOpcodes", "SCSI.ReadCapacity16", "SCSI.Read16.Simple",
@@ -38,41 +34,37 @@ ALLOCATION_LENGTHS = ["scsi.cdb.alloclen", "scsi.cdb.alloclen16", "scsi.cdb.allo
                       "scsi_sbc.alloclen32"]
 TOOL_MAX_S = 120
 TRIES = 6
+# Each try of the kernel boots a guest.
+pytestmark = pytest.mark.timeout(1500)
 # dumpcap comes before all that a busy machine has to do, where that is allowed.
 FIRST = ["nice", "-n", "-15"] if os.geteuid() == 0 else []
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", choices=servers.KINDS, default="targe")
-    parser.add_argument("--only", default="", help="regular expression: run these cases only")
-    options = parser.parse_args()
-    out = os.path.join(servers.OUT, "wireshark", options.server)
-    verdicts = Verdicts("wireshark")
-    cases = [("reads libiscsi with header digests", libiscsi_capture), ("reads QEMU's large transfers", qemu_capture),
-             ("reads the kernel with both digests", kernel_capture)]
-    for name, case in cases:
-        if re.search(options.only, name):
-            verdicts.judge(name, with_whole_capture, case, servers.KINDS[options.server], out)
-    return verdicts.exit_code()
+@pytest.fixture
+def out(server_name):
+    return os.path.join(servers.OUT, "wireshark", server_name)
 
 
 class Lossy(Exception):
     """The kernel dropped packets of a capture, which says nothing about the target."""
 
 
-def with_whole_capture(case, *arguments):
-    """Runs a case again while its capture is not whole: that happens when other work keeps dumpcap off the processor. A rig that never
-    gets a whole one has judged nothing, and fails."""
-    for _ in range(TRIES):
-        try:
-            return case(*arguments)
-        except Lossy as lossy:
-            reason = lossy
-    raise AssertionError(f"no whole capture in {TRIES} tries: {reason}")
+def with_whole_capture(case):
+    """Makes a test run again while its capture is not whole: that happens when other work keeps dumpcap off the processor. A test that
+    never gets a whole one has judged nothing, and fails."""
+    @functools.wraps(case)
+    def judged(**arguments):
+        for _ in range(TRIES):
+            try:
+                return case(**arguments)
+            except Lossy as lossy:
+                reason = lossy
+        raise AssertionError(f"no whole capture in {TRIES} tries: {reason}")
+    return judged
 
 
-def libiscsi_capture(kind, out):
+@with_whole_capture
+def test_reads_libiscsi_with_header_digests(kind, out):
     # The tool offers None first, and a target has to take the first that it may: so None it may not.
     export = servers.Export(luns=(servers.Lun("ram", size=16 * servers.MIB), servers.Lun("ram")), digests="header")
     with kind(out, export) as server:
@@ -89,7 +81,8 @@ def libiscsi_capture(kind, out):
     expect(digests["HeaderDigest", "Good"] > 500, f"digests seen: {digests}")
 
 
-def qemu_capture(kind, out):
+@with_whole_capture
+def test_reads_the_large_transfers_of_qemu(kind, out):
     with kind(out, servers.Export(luns=(servers.Lun("ram", size=64 * servers.MIB),))) as server:
         host, lun = f"127.0.0.1:{server.port}", server.first_lun
         disk = f"driver=iscsi,transport=tcp,portal={host},target={server.iqn},lun={lun},header-digest=crc32c"
@@ -101,7 +94,8 @@ def qemu_capture(kind, out):
     expect(digests["HeaderDigest", "Good"] > 50, f"digests seen: {digests}")
 
 
-def kernel_capture(kind, out):
+@with_whole_capture
+def test_reads_the_kernel_with_both_digests(kind, out):
     kernel, initramfs = image.prepare(os.path.join(servers.OUT, "guest"))
     export = servers.Export(luns=(servers.Lun(size=64 * servers.MIB),), incoming=("guest", "secret-of-guest"),
                             outgoing=("targe", "secret-of-targe"), digests="required")
@@ -128,7 +122,7 @@ def capture(server, name):
     while "File: " not in said:
         line = process.stdout.readline()
         if not line:
-            raise Skip(f"no right to capture on lo: {said}")
+            pytest.skip(f"no right to capture on lo: {said}")
         said += line
     wait_for_first_packet(server, file)
     try:
@@ -192,7 +186,3 @@ def run(*command, check=True):
     if check and done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} exits {done.returncode}: {(done.stdout + done.stderr)[-500:]}")
     return done.stdout
-
-
-if __name__ == "__main__":
-    sys.exit(main())

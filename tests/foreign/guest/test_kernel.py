@@ -1,21 +1,41 @@
-"""What the kernel's initiator must be able to do with a disk of ours, one function each.
+"""The Linux kernel's own initiator uses a disk of ours, in a QEMU guest with Debian's kernel.
 
-Every case logs in by itself and leaves nothing mounted, so that one failure is one failure.
+Every test logs in by itself and leaves nothing mounted, so that one failure is one failure.
 """
 
 import os
 import re
 import time
 
+import pytest
+
+import servers
+from guest import image
+from guest.file_systems import RESUME_MAX_S, allocated, expect_synced, make_file_system, more_synced
+from guest.initiator import Initiator
+from guest.machine import HOST, Guest
 from servers import MIB
-from verdicts import Skip, expect
+from serving import serving
+from verdicts import expect
 
+EXPORT = servers.Export(luns=(servers.Lun(size=128 * servers.MIB),), incoming=("guest", "secret-of-guest"),
+                        outgoing=("targe", "secret-of-targe"), announce=HOST)
 FILE_MIB = 24
-# Longest the guest's I/O may take to come back after the target is gone, seconds. The kernel retries every few.
-RESUME_MAX_S = 120
+# Both are emulated: the guest's boot, and what it does.
+pytestmark = pytest.mark.timeout(900)
 
 
-def discovers(initiator):
+@pytest.fixture(scope="module")
+def initiator(request, kind, server_name):
+    out = os.path.join(servers.OUT, "guest")
+    folder = os.path.join(out, server_name)
+    os.makedirs(folder, exist_ok=True)
+    kernel, initramfs = image.prepare(out)
+    with serving(request, "kernel", kind(folder, EXPORT)) as server, Guest(kernel, initramfs, folder) as guest:
+        yield Initiator(guest, server)
+
+
+def test_discovers_the_target(initiator):
     initiator.clear()
     found = initiator.discover()
     expect(initiator.server.iqn in found, f"discovery names other targets: {found}")
@@ -24,14 +44,15 @@ def discovers(initiator):
     expect(f"{initiator.portal},1 {initiator.server.iqn}" in found, f"not the announced address: {found}")
 
 
-def proves_itself_both_ways(initiator, algorithm):
+@pytest.mark.parametrize("algorithm", ["MD5", "SHA1", "SHA256", "SHA3-256"])
+def test_logs_in_with_chap_both_ways(initiator, algorithm):
     if initiator.server.first_lun and algorithm != "MD5":
-        raise Skip(f"tgt has no {algorithm} by its number in RFC 7143")
+        pytest.skip(f"tgt has no {algorithm} by its number in RFC 7143")
     with initiator.logged_in(algorithm=algorithm) as disk:
         initiator.guest.run(f"dd if={disk} of=/dev/null bs=4k count=1 iflag=direct 2>&1")
 
 
-def refuses_wrong_secrets(initiator):
+def test_is_refused_with_wrong_secrets_and_refuses_them(initiator):
     initiator.clear()
     (user, secret), (target, target_secret) = initiator.server.export.incoming, initiator.server.export.outgoing
     # iscsiadm: 24 the target refused the login, 19 the initiator gave it up.
@@ -44,7 +65,9 @@ def refuses_wrong_secrets(initiator):
         expect(ended == code, f"login with {incoming} and {outgoing} ends with {ended}: {said}")
 
 
-def agrees_on_digests(initiator, header, data):
+@pytest.mark.parametrize("header", ["None", "CRC32C"])
+@pytest.mark.parametrize("data", ["None", "CRC32C"])
+def test_agrees_on_digests(initiator, header, data):
     with initiator.logged_in(header=header, data=data, algorithm="MD5") as disk:
         agreed = initiator.negotiated()
         expect((agreed["HeaderDigest"], agreed["DataDigest"]) == (header, data), f"agreed on {agreed}")
@@ -56,7 +79,7 @@ def agrees_on_digests(initiator, header, data):
         expect(not initiator.complaints(), initiator.complaints())
 
 
-def carries_a_file_system(initiator):
+def test_carries_a_file_system(initiator):
     guest = initiator.guest
     with initiator.logged_in(algorithm="MD5") as disk:
         make_file_system(guest, disk)
@@ -71,7 +94,7 @@ def carries_a_file_system(initiator):
         expect(not initiator.complaints(), initiator.complaints())
 
 
-def gives_holes_back(initiator):
+def test_gives_holes_back_on_fstrim(initiator):
     guest, medium = initiator.guest, initiator.server.medium_path()
     with initiator.logged_in(algorithm="MD5") as disk:
         make_file_system(guest, disk)
@@ -86,7 +109,7 @@ def gives_holes_back(initiator):
         expect(not initiator.complaints(), initiator.complaints())
 
 
-def keeps_reservations(initiator):
+def test_keeps_reservations_between_two_sessions(initiator):
     """Two sessions of the guest are two nexuses: one reserves, the other runs into it, then takes it over."""
     guest = initiator.guest
     with initiator.logged_in(algorithm="MD5") as first:
@@ -118,10 +141,10 @@ def keeps_reservations(initiator):
         expect("0xb2" not in guest.run(f"{persist} --in --read-keys {second}"), "keys are left after CLEAR")
 
 
-def sees_a_resize(initiator):
+def test_sees_a_resize(initiator):
     server, guest = initiator.server, initiator.guest
     if not hasattr(server, "reload"):
-        raise Skip("tgt cannot change the size of a unit")
+        pytest.skip("tgt cannot change the size of a unit")
     with initiator.logged_in(algorithm="MD5") as disk:
         before = initiator.size(disk)
         os.truncate(server.medium_path(), before + 64 * MIB)
@@ -135,7 +158,9 @@ def sees_a_resize(initiator):
             time.sleep(0.2)
         expect(initiator.size(disk) == grown, f"{initiator.size(disk)} bytes after the medium grew to {grown}")
         guest.run(f"dd if=/dev/urandom of={disk} bs=1M seek={before // MIB} count=1 oflag=direct 2> /dev/null")
-def outlives_crashes(initiator):
+
+
+def test_resumes_after_sigkill_and_nothing_synced_is_lost(initiator):
     def crash(server):
         server.kill()
         # The initiator shall run into the closed port before the target is back.
@@ -145,9 +170,9 @@ def outlives_crashes(initiator):
     outlives(initiator, crash)
 
 
-def outlives_a_restart(initiator):
+def test_resumes_after_sigterm_and_nothing_synced_is_lost(initiator):
     if initiator.server.first_lun:
-        raise Skip("tgt does not end while a session lives")
+        pytest.skip("tgt does not end while a session lives")
 
     def restart(server):
         code = server.stop()
@@ -171,54 +196,3 @@ def outlives(initiator, fate):
         guest.run("touch /tmp/enough; wait $writer", limit_s=RESUME_MAX_S)
         guest.run("umount /mnt", limit_s=RESUME_MAX_S)
         expect_synced(guest, disk)
-
-
-def expect_synced(guest, disk):
-    """The file system on the disk is clean, and has every file that the writer had synced."""
-    guest.run(f"e2fsck -fn {disk} 2>&1")
-    guest.run("echo 3 > /proc/sys/vm/drop_caches")
-    guest.run(f"mount -t ext4 {disk} /mnt")
-    synced = dict(line.split()[:2] for line in guest.run("cat /tmp/synced").splitlines())
-    sums = guest.run("cd /mnt; sha256sum [0-9]*; cd /", limit_s=RESUME_MAX_S)
-    guest.run("umount /mnt")
-    found = {name: digest for digest, name in map(str.split, sums.splitlines())}
-    lost = [name for name, digest in synced.items() if found.get(name) != digest]
-    expect(not lost, f"{len(lost)} of {len(synced)} synced files are lost or differ: {lost[:5]}")
-
-
-def more_synced(guest):
-    """Waits until the writer has synced another dozen files."""
-    def count():
-        return int(guest.run("wc -l < /tmp/synced"))
-
-    deadline, target = time.monotonic() + RESUME_MAX_S, count() + 12
-    while (reached := count()) < target:
-        expect(time.monotonic() < deadline, f"I/O does not resume: {reached} files synced after {RESUME_MAX_S} s")
-        time.sleep(0.2)
-
-
-def make_file_system(guest, disk):
-    guest.run(f"mkfs.ext4 -q -F {disk} 2>&1")
-    guest.run(f"mount -t ext4 {disk} /mnt")
-
-
-def allocated(path):
-    os.sync()
-    return os.stat(path).st_blocks * 512
-
-
-# Name, function, arguments after the initiator.
-CASES = [
-    ("discovers the target", discovers),
-    *[(f"logs in with CHAP both ways, {algorithm}", proves_itself_both_ways, algorithm)
-      for algorithm in ("MD5", "SHA1", "SHA256", "SHA3-256")],
-    ("is refused with a wrong name or secret, and refuses one", refuses_wrong_secrets),
-    *[(f"agrees on digests: header {header}, data {data}", agrees_on_digests, header, data)
-      for header in ("None", "CRC32C") for data in ("None", "CRC32C")],
-    ("carries a file system: mkfs, write, fsck, read back", carries_a_file_system),
-    ("gives holes back to the medium on fstrim", gives_holes_back),
-    ("keeps persistent reservations between two sessions", keeps_reservations),
-    ("sees a resize", sees_a_resize),
-    ("resumes after SIGKILL of the target under load, nothing synced is lost", outlives_crashes),
-    ("resumes after SIGTERM of the target under load, nothing synced is lost", outlives_a_restart),
-]

@@ -1,18 +1,23 @@
-"""`targe attach --ublk` in a guest whose kernel has ublk: what the block device must be able to do, one function each.
+"""`targe attach --ublk` in a guest whose kernel has ublk: what the block device must be able to do, one test each.
 
-Every case attaches by itself and leaves no device behind, so that one failure is one failure.
+Every test attaches by itself and leaves no device behind, so that one failure is one failure.
 """
 
 import contextlib
+import os
 import re
 import time
 
-import cases
+import pytest
+
 import servers
-from guest.machine import HOST
-from relay import Relay
+from guest import image
+from guest.file_systems import RESUME_MAX_S, allocated, expect_synced, make_file_system, more_synced
+from guest.machine import HOST, Guest
+from guest.relay import Relay
 from servers import MIB, Lun
-from verdicts import Skip, expect
+from serving import serving
+from verdicts import expect
 
 SIZE = 128 * MIB
 # A plain one, one of long blocks that is written through, one that is read-only, one more to stripe with the first.
@@ -26,6 +31,19 @@ FIO = ("fio --thread --randseed=7 --verify=crc32c --do_verify=1 --verify_fatal=1
 # By its path: the shell prefers its own, which cannot zero.
 DISCARD = "/usr/sbin/blkdiscard"
 COMPLAINTS = "I/O error|EXT4-fs error|Buffer I/O|blocked for more|BUG|WARNING"
+# The guest is emulated: its boot, and what it does.
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def disks(request, kind, server_name):
+    out = os.path.join(servers.OUT, "guest")
+    folder = os.path.join(out, server_name, "ublk")
+    os.makedirs(folder, exist_ok=True)
+    kernel, initramfs = image.prepare_ublk(out)
+    with serving(request, "ublk", kind(folder, EXPORT)) as server, Guest(kernel, initramfs, folder) as guest:
+        yield Disks(guest, server)
+
 
 
 class Disks:
@@ -100,7 +118,7 @@ class Disks:
         expect(not left, f"still there: {left}")
 
     def clear(self):
-        """Ends what an earlier case left behind."""
+        """Ends what an earlier test left behind."""
         self.guest.run("umount /mnt 2> /dev/null; for i in 1 2 3; do killall targe 2> /dev/null && sleep 1; done", check=False)
         self.guest.run("dmesg -c > /dev/null; rm -f /tmp/said /tmp/code.*")
 
@@ -108,7 +126,7 @@ class Disks:
         return self.guest.run(f"cat /sys/block/{path.removeprefix('/dev/')}/{name}").strip()
 
 
-def says_what_is_missing(disks):
+def test_says_what_is_missing(disks):
     guest = disks.guest
     disks.clear()
     guest.run("rmmod ublk_drv 2> /dev/null", check=False)
@@ -127,7 +145,7 @@ def says_what_is_missing(disks):
     expect("io_uring" in said, f"without io_uring: {said}")
 
 
-def is_what_the_unit_says(disks):
+def test_device_is_what_the_unit_says(disks):
     expected = {
         PLAIN: {"size": SIZE // 512, "ro": 0, "queue/logical_block_size": 512, "queue/physical_block_size": 4096,
                 "queue/write_cache": "write back", "queue/fua": 1, "queue/discard_granularity": 4096},
@@ -143,44 +161,44 @@ def is_what_the_unit_says(disks):
                 expect(int(disks.attribute(path, name)) > MIB, f"unit {unit}: {name} is {disks.attribute(path, name)}")
 
 
-def keeps_what_is_written(disks):
+def test_keeps_what_is_written_whatever_the_blocks(disks):
     for unit, smallest in ((PLAIN, "512"), (LONG, "4k")):
         with disks.attached(unit) as path:
             disks.guest.run(f"{FIO} --filename={path} --rw=randwrite --bsrange={smallest}-1m --iodepth=32 --size=8m 2>&1",
-                            limit_s=cases.RESUME_MAX_S)
+                            limit_s=RESUME_MAX_S)
 
 
-def carries_a_file_system(disks):
+def test_carries_a_file_system(disks):
     guest, medium = disks.guest, disks.server.medium_path()
     with disks.attached() as path:
-        cases.make_file_system(guest, path)
+        make_file_system(guest, path)
         guest.run(f"{FIO} --directory=/mnt --rw=randrw --bsrange=4k-256k --iodepth=16 --numjobs=2 --size=8m --fsync=32 2>&1",
-                  limit_s=cases.RESUME_MAX_S)
-        full = cases.allocated(medium)
+                  limit_s=RESUME_MAX_S)
+        full = allocated(medium)
         guest.run("rm /mnt/data* && sync && fstrim -v /mnt")
         guest.run("umount /mnt")
-        trimmed = cases.allocated(medium)
+        trimmed = allocated(medium)
         expect(full - trimmed >= 14 * MIB, f"{full} bytes allocated before fstrim, {trimmed} after")
         guest.run(f"e2fsck -fn {path} 2>&1")
 
 
-def gives_storage_back(disks):
+def test_discards_and_zeroes_reach_the_medium(disks):
     guest, medium = disks.guest, disks.server.medium_path()
     with disks.attached() as path:
         guest.run(f"dd if=/dev/urandom of={path} bs=1M count=32 oflag=direct 2> /dev/null")
-        full = cases.allocated(medium)
+        full = allocated(medium)
         guest.run(f"{DISCARD} --offset $((8 << 20)) --length $((8 << 20)) {path}")
-        expect(full - cases.allocated(medium) >= 7 * MIB, f"{cases.allocated(medium)} bytes are left of {full} after a discard")
+        expect(full - allocated(medium) >= 7 * MIB, f"{allocated(medium)} bytes are left of {full} after a discard")
         guest.run(f"{DISCARD} --zeroout --offset $((20 << 20)) --length $((4 << 20)) {path}")
         zeros = guest.run("dd if=/dev/zero bs=1M count=4 2> /dev/null | sha256sum")
         for offset in (8, 20):
             read = guest.run(f"dd if={path} bs=1M skip={offset} count=4 iflag=direct 2> /dev/null | sha256sum")
             expect(read == zeros, f"the blocks at {offset} MiB read otherwise than as zeros")
         guest.run(f"{DISCARD} -f {path}")
-        expect(cases.allocated(medium) < 2 * MIB, f"{cases.allocated(medium)} bytes are left of the whole")
+        expect(allocated(medium) < 2 * MIB, f"{allocated(medium)} bytes are left of the whole")
 
 
-def flushes_reach_the_target(disks):
+def test_flushes_and_durable_writes_reach_the_target_and_no_others(disks):
     """What the kernel asks to be durable is asked of the target, and nothing else is."""
     guest = disks.guest
     with Relay(disks.server.port) as relay:
@@ -204,7 +222,7 @@ def flushes_reach_the_target(disks):
             expect(zeroed == {"write same": 1}, f"zeroing is {zeroed}")
 
 
-def outlives_the_target(disks):
+def test_target_killed_under_load_and_nothing_synced_is_lost(disks):
     """The target is killed and restarted under load, twice; every file is there whose fsync had returned."""
     def crash():
         disks.server.kill()
@@ -217,7 +235,7 @@ def outlives_the_target(disks):
         expect("reached again" in disks.said(), f"attach did not notice: {disks.said()}")
 
 
-def outlives_its_server(disks):
+def test_attach_killed_under_load_takes_the_device_over_and_nothing_synced_is_lost(disks):
     """`targe attach` itself is killed under load, twice, and started again: it takes the device over."""
     def crash():
         disks.signal("KILL")
@@ -230,21 +248,21 @@ def outlives_its_server(disks):
 
 def outlives(disks, path, fate):
     guest = disks.guest
-    cases.make_file_system(guest, path)
+    make_file_system(guest, path)
     guest.run("rm -f /tmp/enough /tmp/synced; touch /tmp/synced; /writer & writer=$!")
-    cases.more_synced(guest)
+    more_synced(guest)
     for _ in range(2):
         fate()
-        cases.more_synced(guest)
-    guest.run("touch /tmp/enough; wait $writer", limit_s=cases.RESUME_MAX_S)
-    guest.run("umount /mnt", limit_s=cases.RESUME_MAX_S)
-    cases.expect_synced(guest, path)
+        more_synced(guest)
+    guest.run("touch /tmp/enough; wait $writer", limit_s=RESUME_MAX_S)
+    guest.run("umount /mnt", limit_s=RESUME_MAX_S)
+    expect_synced(guest, path)
 
 
-def is_served_until_it_is_let_go(disks):
+def test_device_in_use_is_served_until_it_is_let_go(disks):
     guest = disks.guest
     with disks.attached() as path:
-        cases.make_file_system(guest, path)
+        make_file_system(guest, path)
         disks.signal()
         guest.run("for i in $(seq 100); do grep -q 'still uses' /tmp/said && break; sleep 0.1; done")
         guest.run("dd if=/dev/urandom of=/mnt/file bs=64k count=8 conv=fsync 2>&1")
@@ -265,16 +283,16 @@ def is_served_until_it_is_let_go(disks):
         disks.attach()
 
 
-def is_attached_once(disks):
+def test_disk_is_attached_once(disks):
     with disks.attached() as path:
         said = disks.refused()
         expect(path in said and "already" in said, f"a second attach says {said}")
         disks.guest.run(f"dd if=/dev/urandom of={path} bs=64k count=1 oflag=direct 2>&1")
 
 
-def is_taken_over_by_the_same_disk_only(disks):
+def test_only_the_same_disk_takes_a_device_over(disks):
     if not hasattr(disks.server, "reload"):
-        raise Skip("another disk under the same name is made by targe's configuration")
+        pytest.skip("another disk under the same name is made by targe's configuration")
     with disks.attached() as path:
         disks.signal("KILL")
         with another_disk(disks.server):
@@ -305,29 +323,13 @@ def another_disk(server):
         server.start(fresh=False)
 
 
-def stripes(disks):
+def test_stripes_two_units(disks):
     guest = disks.guest
     with disks.attached(PLAIN, SECOND, options="--stripe 64K") as path:
         expect(disks.attribute(path, "size") == str(2 * SIZE // 512), f"{disks.attribute(path, 'size')} sectors")
-        cases.make_file_system(guest, path)
-        guest.run(f"{FIO} --directory=/mnt --rw=randwrite --bsrange=4k-512k --iodepth=16 --size=16m 2>&1", limit_s=cases.RESUME_MAX_S)
+        make_file_system(guest, path)
+        guest.run(f"{FIO} --directory=/mnt --rw=randwrite --bsrange=4k-512k --iodepth=16 --size=16m 2>&1", limit_s=RESUME_MAX_S)
         guest.run("umount /mnt")
         guest.run(f"e2fsck -fn {path} 2>&1")
     for unit in (PLAIN, SECOND):
-        expect(cases.allocated(disks.server.medium_path(unit)) > 6 * MIB, f"unit {unit} has too little of it")
-
-
-CASES = [
-    ("ublk: says what is missing", says_what_is_missing),
-    ("ublk: the device is what the unit says", is_what_the_unit_says),
-    ("ublk: keeps what is written, whatever the blocks", keeps_what_is_written),
-    ("ublk: carries a file system under fio, trimmed, fsck clean", carries_a_file_system),
-    ("ublk: discards and zeroes reach the medium", gives_storage_back),
-    ("ublk: flushes and durable writes reach the target, and no others", flushes_reach_the_target),
-    ("ublk: the target killed under load, nothing synced is lost", outlives_the_target),
-    ("ublk: killed itself under load, takes the device over, nothing synced is lost", outlives_its_server),
-    ("ublk: a device in use is served until it is let go", is_served_until_it_is_let_go),
-    ("ublk: a disk is attached once", is_attached_once),
-    ("ublk: only the same disk takes a device over", is_taken_over_by_the_same_disk_only),
-    ("ublk: two units striped", stripes),
-]
+        expect(allocated(disks.server.medium_path(unit)) > 6 * MIB, f"unit {unit} has too little of it")

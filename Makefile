@@ -42,7 +42,7 @@ test-qemu: build packages  ## QEMU's own iSCSI driver
 	$(PYTEST) tests/foreign/qemu --server $(SERVER) $(ARGS)
 
 test-initiator: build packages  ## our initiator with targets that others wrote, and ours
-	tests/foreign/initiator/run
+	$(PYTEST) tests/foreign/initiator $(ARGS)
 
 test-ipxe: build packages  ## iPXE boots a machine from a disk of ours
 	$(PYTEST) tests/foreign/ipxe --server $(SERVER) $(ARGS)

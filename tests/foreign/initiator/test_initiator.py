@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 """Let our initiator use targets that others wrote, and ours: discover, info, write, read, bench, and what goes wrong.
 
 What was written is compared with what lies in the medium of the target, so that our two ends cannot agree on a mistake.
 """
 
-import argparse
+import functools
 import hashlib
 import itertools
 import json
@@ -12,15 +11,14 @@ import os
 import random
 import re
 import subprocess
-import sys
 import time
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.dirname(FOLDER)]
+import pytest
 
 import servers
 from servers import MIB, Export, Lun
-from verdicts import Skip, Verdicts, expect
+from serving import serving
+from verdicts import expect
 
 SIZE = 32 * MIB
 USER, TARGET_USER = ("host", "secret-of-host"), ("san", "secret-of-the-san")
@@ -34,37 +32,40 @@ EXPORTS = [
 COMMAND_MAX_S = 600
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    # gotgt ends a login that offers a key it does not know, and its residual counts are wrong: we do not get to its disk.
-    usable = [kind for kind in servers.KINDS if kind != "gotgt"]
-    parser.add_argument("--server", choices=usable, action="append", help="only this one; may be repeated")
-    parser.add_argument("--only", default="", help="regular expression: run these cases only")
-    options = parser.parse_args()
-    verdicts = Verdicts("initiator")
-    for kind in options.server or servers.COMMON:
-        for title, export in EXPORTS:
-            # Each export is another guest to boot: without --server, two of them say what four would.
-            if kind == "lio" and not options.server and title in ("plain", "CHAP"):
-                continue
-            out = os.path.join(servers.OUT, "initiator", kind, re.sub(r"\W+", "-", title))
-            # Data moves the same way with and without CHAP.
-            fitting = [case for case in CASES if not (export.incoming and case in MOVES_DATA)]
-            cases = [case for case in fitting if re.search(options.only, f"{kind}, {title}: {named(case)}")]
-            if cases:
-                with verdicts.serving(f"{kind}, {title}", servers.KINDS[kind](out, export)) as server:
-                    for case in cases:
-                        verdicts.judge(f"{kind}, {title}: {named(case)}", case, server, kind)
-    return verdicts.exit_code()
+# gotgt ends a login that offers a key it does not know, and its residual counts are wrong: we do not get to its disk.
+pytestmark = [pytest.mark.servers(*(kind for kind in servers.KINDS if kind != "gotgt")), pytest.mark.timeout(COMMAND_MAX_S * 2)]
 
 
-def named(case):
-    return case.__name__.replace("_", " ")
+def pytest_generate_tests(metafunc):
+    rows = exports_for(tuple(metafunc.config.getoption("server") or ()))
+    metafunc.parametrize("server", rows, ids=[f"{kind}, {title}" for kind, title, _ in rows], indirect=True, scope="module")
 
 
-def discovers_every_lun(server, kind):
+@functools.cache
+def exports_for(chosen):
+    """What to serve by what: (kind, title, export). The same objects for every test, by which pytest knows that they share a server."""
+    # Each export is another guest to boot: without --server, two of them say what four would.
+    return [(kind, title, export) for kind in chosen or servers.COMMON for title, export in EXPORTS
+            if kind != "lio" or chosen or title not in ("plain", "CHAP")]
+
+
+@pytest.fixture(scope="module")
+def server(request):
+    kind, title, export = request.param
+    out = os.path.join(servers.OUT, "initiator", kind, re.sub(r"\W+", "-", title))
+    with serving(request, f"{kind}, {title}", servers.KINDS[kind](out, export)) as server:
+        yield server
+
+
+@pytest.fixture
+def kind(request):
+    """The name of what is served by."""
+    return request.node.callspec.params["server"][0]
+
+
+def test_discovers_every_lun(server, kind):
     if server.export.incoming and kind in ("istgt", "lio"):
-        raise Skip(f"{kind}'s discovery has accounts of its own, which this rig does not set up")
+        pytest.skip(f"{kind}'s discovery has accounts of its own, which this rig does not set up")
     # Discovery has no account of the target's: it is not asked to prove who it is.
     # Where SPDK is to prove itself too, it refuses everyone who does not ask for that, in discovery as well.
     server_place, _, query = place(server, mutual=kind == "spdk").partition("?")
@@ -80,7 +81,7 @@ def discovers_every_lun(server, kind):
     expect(info["bytes"] == SIZE and info["block_bytes"] == 512, f"info says {info}")
 
 
-def tells_what_was_agreed_on(server, kind):
+def test_tells_what_was_agreed_on(server, kind):
     info = json.loads(targe(server, "info", place(server), "--json"))
     required = server.export.digests == "required"
     for key in ("header_digest", "data_digest"):
@@ -88,7 +89,7 @@ def tells_what_was_agreed_on(server, kind):
     expect(info["vpd"] and info["session"]["max_burst_length"] >= 512, "info lacks pages or parameters")
 
 
-def writes_and_reads_back(server, kind):
+def test_writes_and_reads_back(server, kind):
     content = bytearray(random.Random(7).randbytes(SIZE))
     targe(server, "write", place(server), "--write", input=bytes(content))
     for offset, length in ((0, 1), (511, 2), (4096, 4096), (100_001, 777_777), (SIZE - 1000, 1000)):
@@ -101,7 +102,8 @@ def writes_and_reads_back(server, kind):
     expect(server.medium_digest() == hashlib.sha256(content).hexdigest(), "the medium holds something else")
 
 
-def moves_data_whatever_was_negotiated(server, kind):
+@pytest.mark.moves_data
+def test_moves_data_whatever_was_negotiated(server, kind):
     data = random.Random(9).randbytes(3 * MIB // 2)
     queries = [f"header_digest={header}&data_digest={data_digest}"
                for header, data_digest in itertools.product(("crc32c", "none", "none,crc32c"), repeat=2)]
@@ -120,20 +122,22 @@ def moves_data_whatever_was_negotiated(server, kind):
         expect(back == data, f"with {query}, what was written comes back otherwise")
 
 
-def bears_a_load(server, kind):
+def test_bears_a_load(server, kind):
     for load in (["--rw", "read"], ["--rw", "mixed:70", "--write"], ["--rw", "write", "--write", "--bs", "64K", "--depth", "8"]):
         report = json.loads(targe(server, "bench", place(server), "--random", "--time", "2", "--json", *load))
         expect(report["iops"] > 0 and report["connections_lost"] == 0, f"{load}: {report}")
 
 
-def verifies_the_whole_disk(server, kind):
+@pytest.mark.moves_data
+def test_verifies_the_whole_disk(server, kind):
     told = json.loads(targe(server, "verify", place(server), "--full", "--write", "--json"))
     expect(told["sound"], f"verify says {told}")
 
 
-def goes_on_when_the_target_was_killed_and_came_back(server, kind):
+@pytest.mark.moves_data
+def test_goes_on_when_the_target_was_killed_and_came_back(server, kind):
     if kind == "lio":
-        raise Skip("what LIO serves here lies in the memory of its guest, and is gone with it")
+        pytest.skip("what LIO serves here lies in the memory of its guest, and is gone with it")
     # COMPARE AND WRITE is never sent twice, so that a loss of the session would fail it.
     with start(server, "verify", place(server), "--write", "--json", "--time", "6", "--no-compare") as verify:
         for _ in range(2):
@@ -145,7 +149,7 @@ def goes_on_when_the_target_was_killed_and_came_back(server, kind):
     expect(json.loads(printed)["sound"], f"verify says {printed.decode()}")
 
 
-def is_refused_where_it_should_be(server, kind):
+def test_is_refused_where_it_should_be(server, kind):
     url = place(server)
     # LIO says so with sense data, the others in their INQUIRY data.
     no_lun = "no such LUN" if kind == "lio" else f"no LUN {99 + server.first_lun}"
@@ -158,13 +162,6 @@ def is_refused_where_it_should_be(server, kind):
         done = run(server, "info", place_, environment=dict(*environment))
         said = done.stderr.decode(errors="replace")
         expect(done.returncode == 1 and told in said, f"{place_} exits {done.returncode} and says {said}")
-
-
-CASES = [discovers_every_lun, tells_what_was_agreed_on, writes_and_reads_back, moves_data_whatever_was_negotiated,
-         bears_a_load, verifies_the_whole_disk, goes_on_when_the_target_was_killed_and_came_back, is_refused_where_it_should_be]
-
-
-MOVES_DATA = [moves_data_whatever_was_negotiated, verifies_the_whole_disk, goes_on_when_the_target_was_killed_and_came_back]
 
 
 def place(server, query="", unit=0, mutual=True):
@@ -202,7 +199,3 @@ def secrets(server):
     if server.export.outgoing:
         found["TARGE_TARGET_PASSWORD"] = server.export.outgoing[1]
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -33,7 +33,7 @@ sim-planted:  ## bugs planted on purpose: the simulator must find each within SE
 	cargo test --locked -p targe-target --features planted planted_bugs
 
 test-libiscsi: build packages  ## libiscsi's suite on every configuration
-	tests/foreign/libiscsi/run --server $(SERVER)
+	$(PYTEST) tests/foreign/libiscsi --server $(SERVER) $(ARGS)
 
 test-guest: build packages  ## the Linux kernel's initiator, in a QEMU guest
 	$(PYTEST) tests/foreign/guest --server $(SERVER) $(ARGS)

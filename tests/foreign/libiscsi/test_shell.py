@@ -1,23 +1,19 @@
-#!/usr/bin/env python3
 """Run libiscsi's own shell tests against our target, from sources that are built already (README.md says how): --source DIR.
 
 What they ask of a target is done by functions.sh here instead of theirs, which drives tgt. Those that only call iscsi-test-cu are left to
-`run`.
+test_libiscsi.py.
 """
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.dirname(HERE)]
+import pytest
 
 import servers
-from verdicts import Verdicts
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 TEST_MAX_S = 180
 # Tests, but not those of the 9000s, which are iscsi-test-cu's.
 TESTS = re.compile(r"test_[0-8]\d{3}_\w+\.sh")
@@ -27,27 +23,23 @@ WRONG = {"test_2100_timeout": "its library waits for ever for time-outs of comma
 SHORT = re.compile(r"(_PASSWORD=|%)(libiscsi|outgoing)\b")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--source", required=True, help="a checkout of libiscsi that was built with --enable-tests")
-    parser.add_argument("--only", default="", help="regular expression: run these tests only")
-    options = parser.parse_args()
+@pytest.fixture(scope="module", autouse=True)
+def own_network():
     servers.leave_the_network()
-    verdicts = Verdicts("libiscsi, shell")
-    source = os.path.abspath(options.source)
-    for test in sorted(os.listdir(os.path.join(source, "tests"))):
-        if TESTS.fullmatch(test) and re.search(options.only, test):
-            name = test.removesuffix(".sh")
-            if name in WRONG:
-                verdicts.add("SKIP", name, WRONG[name])
-            else:
-                verdicts.judge(name, run, source, test)
-    return verdicts.exit_code()
 
 
-def run(source, test):
+def pytest_generate_tests(metafunc):
+    source = metafunc.config.getoption("source")
+    names = os.listdir(os.path.join(source, "tests")) if source else []
+    rows = [name.removesuffix(".sh") for name in sorted(names) if TESTS.fullmatch(name)]
+    metafunc.parametrize("name", [pytest.param(name, marks=[pytest.mark.xfail(reason=WRONG[name])] if name in WRONG else []) for name in rows])
+
+
+@pytest.mark.servers("targe")
+def test_shell(pytestconfig, name):
     """Where the test runs there are its programs, and the tools beside."""
-    out = os.path.join(servers.OUT, "libiscsi", "shell", test.removesuffix(".sh"))
+    source, test = os.path.abspath(pytestconfig.getoption("source")), f"{name}.sh"
+    out = os.path.join(servers.OUT, "libiscsi", "shell", name)
     shutil.rmtree(out, ignore_errors=True)
     folder = os.path.join(out, "tests")
     os.makedirs(folder)
@@ -63,7 +55,3 @@ def run(source, test):
                           text=True, errors="replace", env=dict(os.environ, TARGE=servers.Targe.binary), preexec_fn=servers.die_with_parent)
     if done.returncode != 0 or "[OK]" not in done.stdout:
         raise AssertionError(f"exit code {done.returncode}: {(done.stdout + done.stderr)[-700:]}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

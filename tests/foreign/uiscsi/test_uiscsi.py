@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Judge a target with uiscsi, an initiator in Go that speaks error recovery levels 0 to 2.
 
 The library is in no module registry, so this rig runs by hand: --source names a checkout of github.com/uiscsi/uiscsi.
@@ -10,18 +9,19 @@ SNACKs without the header digest that was agreed on, which no target can read, s
 from level 1 on ask for an acknowledgement, are left out where digests are on.
 """
 
-import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.dirname(HERE))
+import pytest
 
 import servers
-from verdicts import Skip, Verdicts, expect
+from serving import serving
+from verdicts import expect
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 # Longest one run of the judge may take, seconds.
 RUN_MAX_S = 90
@@ -38,31 +38,6 @@ WAYS = {
 }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", choices=servers.KINDS, default="targe")
-    parser.add_argument("--source", help="a checkout of uiscsi")
-    parser.add_argument("--only", default="", help="run the cases whose name holds this")
-    options = parser.parse_args()
-    verdicts = Verdicts("uiscsi")
-    try:
-        judge = build(options.source)
-    except Skip as skip:
-        verdicts.add("SKIP", "every case", skip)
-        return verdicts.exit_code()
-    for medium in MEDIA:
-        out = os.path.join(servers.OUT, "uiscsi", options.server, medium.medium)
-        with verdicts.serving(medium.medium, servers.KINDS[options.server](out, servers.Export((medium,), level=2))) as server:
-            for name, arguments, fault in cases(medium):
-                if options.only not in name:
-                    continue
-                if fault:
-                    verdicts.add("SKIP", name, fault)
-                else:
-                    verdicts.judge(name, drive, judge, server, arguments)
-    return verdicts.exit_code()
-
-
 def cases(medium):
     for level in (0, 1, 2):
         for digests in (False, True):
@@ -75,12 +50,32 @@ def cases(medium):
                 yield name, arguments + (["-digests"] if digests else []), fault
 
 
+def pytest_generate_tests(metafunc):
+    rows = [(medium, *case) for medium in MEDIA for case in cases(medium)]
+    metafunc.parametrize("server, arguments", [
+        pytest.param(medium, arguments, id=name, marks=[pytest.mark.skip(reason=fault)] if fault else [])
+        for medium, name, arguments, fault in rows], indirect=["server"], scope="module")
+
+
+@pytest.fixture(scope="module")
+def judge(pytestconfig):
+    return build(pytestconfig.getoption("source"))
+
+
+@pytest.fixture(scope="module")
+def server(request, judge, kind, server_name):
+    medium = request.param
+    out = os.path.join(servers.OUT, "uiscsi", server_name, medium.medium)
+    with serving(request, medium.medium, kind(out, servers.Export((medium,), level=2))) as server:
+        yield server
+
+
 def build(source):
     """Builds the judge against the checkout and returns the binary."""
     if source is None:
-        raise Skip("uiscsi is in no registry; name a checkout of github.com/uiscsi/uiscsi with --source")
+        pytest.skip("uiscsi is in no registry; name a checkout of github.com/uiscsi/uiscsi with --source")
     if shutil.which("go") is None:
-        raise Skip("no Go toolchain")
+        pytest.skip("no Go toolchain")
     folder = os.path.join(servers.OUT, "uiscsi", "judge")
     shutil.copytree(os.path.join(HERE, "judge"), folder, dirs_exist_ok=True)
     edit = ["go", "mod", "edit", f"-replace=github.com/uiscsi/uiscsi={os.path.abspath(source)}"]
@@ -89,13 +84,9 @@ def build(source):
     return os.path.join(folder, "judge")
 
 
-def drive(judge, server, arguments):
+def test_uiscsi(judge, server, arguments):
     command = [judge, f"-portal=127.0.0.1:{server.port}", f"-iqn={server.iqn}", f"-lun={server.first_lun}", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=RUN_MAX_S)
     expect(result.returncode == 0, result.stderr or f"exit code {result.returncode}")
     told = json.loads(result.stdout)
     expect(told["reconnects"] == 0, f"the initiator had to connect again {told['reconnects']} times")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

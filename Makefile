@@ -71,8 +71,8 @@ test-hyperscsi: build packages  ## HyperSCSI between network namespaces, on cabl
 test-second: build packages  ## HyperSCSI judged by a second implementation of its specification, initiator and target
 	tests/foreign/second/run
 
-test-hostile: build  ## peers that mean harm, with the target's memory measured
-	tests/foreign/hostile/run
+test-hostile: build packages  ## peers that mean harm, with the target's memory measured
+	$(PYTEST) tests/foreign/hostile $(ARGS)
 
 test-reload: build packages  ## LUNs added, removed and remapped by 1000 random reloads while three hosts write
 	$(PYTEST) tests/foreign/reload --rounds 1000 $(ARGS)

@@ -6,7 +6,7 @@ import socket
 import struct
 import time
 
-from initiator import ANSWER_MAX_S, connect
+from hostile.initiator import connect
 
 # Where `tcpi_last_data_recv`, in milliseconds, stands in `struct tcp_info` (linux/tcp.h): behind eight bytes and eleven words.
 TCPI_LAST_DATA_RECV = 8 + 11 * 4

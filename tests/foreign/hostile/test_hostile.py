@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Peers that mean harm, against the running daemon, while a session beside them does verified I/O.
 
 Each case lets a crowd misbehave in one way. It fails when the session beside it gets a wrong answer or none in time,
@@ -7,7 +6,6 @@ or when memory and descriptors do not come back after the crowd has left. The li
 operators the same sum.
 """
 
-import argparse
 import json
 import os
 import random
@@ -17,16 +15,17 @@ import subprocess
 import sys
 import time
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-FOREIGN = os.path.dirname(FOLDER)
-sys.path[:0] = [FOLDER, FOREIGN]
+import pytest
 
-import initiator
 import servers
-from crowd import Crowd, vanish
-from initiator import ANSWER_MAX_S, Session
+from hostile import initiator
+from hostile.crowd import Crowd, vanish
+from hostile.initiator import ANSWER_MAX_S, Session
 from servers import MIB, Export, Lun
-from verdicts import Skip, Verdicts, expect
+from verdicts import expect
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+pytestmark = pytest.mark.servers("targe")
 
 KIB = 1 << 10
 OPEN_IQN = "iqn.2026-11.org.targe:open"
@@ -107,23 +106,29 @@ class Witness:
         self.process.wait(ANSWER_MAX_S * 2)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", choices=["targe"], default="targe")
-    parser.add_argument("--reactor", choices=["auto", "uring", "epoll"], action="append")
-    parser.add_argument("--only", default="", help="regular expression: run these cases only")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    verdicts = Verdicts("hostile")
-    for engine in options.reactor or ["auto", "epoll"]:
-        Prey.reactor = engine
-        out = os.path.join(servers.OUT, "hostile", engine)
-        server = Prey(out, Export(luns=(Lun(size=UNIT_BYTES, thin=False),)))
-        server.make_media()
-        for name, case in CASES:
-            if re.search(options.only, name) and (engine != "epoll" or name in BOTH_ENGINES):
-                verdicts.judge(f"{engine}: {name}", trial, case, server, random.Random(options.seed))
-    return verdicts.exit_code()
+def pytest_generate_tests(metafunc):
+    metafunc.parametrize("reactor, case", [
+        pytest.param(reactor, case, id=f"{reactor}, {name}") for reactor in metafunc.config.getoption("reactor") or ["auto", "epoll"]
+        for name, case in CASES if reactor != "epoll" or name in BOTH_ENGINES])
+
+
+@pytest.fixture(scope="module")
+def medium():
+    """Makes the medium of a reactor's daemons when the first of them is to start."""
+    made = set()
+
+    def make(server):
+        if server.folder not in made:
+            server.make_media()
+            made.add(server.folder)
+    return make
+
+
+def test_harms_nobody(seed, medium, reactor, case):
+    server = Prey(os.path.join(servers.OUT, "hostile", reactor), Export(luns=(Lun(size=UNIT_BYTES, thin=False),)))
+    server.reactor = reactor
+    medium(server)
+    trial(case, server, random.Random(seed))
 
 
 def trial(case, server, chance):
@@ -222,7 +227,7 @@ def more_from_one_address_than_it_may_have(server, chance):
     share = CONNECTIONS_MAX * 3 // 4
     count = min(share + 500, descriptors_max() - 200)
     if count <= share:
-        raise Skip(f"only {count} descriptors are to be had, {share} would be needed")
+        pytest.skip(f"only {count} descriptors are to be had, {share} would be needed")
     with Crowd() as crowd:
         crowd.arrive(server.port, count, "127.0.0.3")
         Session(server.port, OPEN_IQN, MALLORY).ready().close()
@@ -418,7 +423,3 @@ def descriptors_max():
 
 def mib(count):
     return f"{count / MIB:.1f} MiB"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -92,9 +92,9 @@ bench-hyperscsi: build packages  ## HyperSCSI beside bare frames, iSCSI and ATA 
 	$(CARGO) build --release --locked --package targe-drivers --example ether_blast
 	bench/hyperscsi $(ARGS)
 
-conform: build  ## RFC 7143 and 7144, case by case, against our own target and initiator
-	tests/conform/run --server $(SERVER)
-	tests/conform/initiator
+conform: build packages  ## RFC 7143 and 7144, case by case, against our own target and initiator
+	$(PYTEST) tests/conform/test_conform_target.py --server $(SERVER) $(ARGS)
+	$(PYTEST) tests/conform/test_conform_initiator.py $(ARGS)
 
 package: build  ## the library as a registry would take it, built from its archives and used from outside
 	tests/package/run --build

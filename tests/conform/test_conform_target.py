@@ -1,0 +1,100 @@
+"""Judges a target by `targe conform`: ours, or a rival with --server; --reports DIR keeps what it finds."""
+
+import contextlib
+import os
+import threading
+
+import pytest
+
+import servers
+from conform import tool
+from servers import MIB, Export, Lun
+from serving import serving
+
+USER, TARGET = ("alice", "correct-horse-battery"), ("the-target", "staple-battery-horse")
+DISK = (Lun("ram", size=64 * MIB),)
+# What to serve, and which cases to judge it by: those on CHAP need a target that insists on it, the others one that does not.
+SUITES = {
+    "plain": (Export(luns=DISK, level=2, connections=16), ["--only", "!chap-*"]),
+    "chap": (Export(luns=DISK, incoming=USER, outgoing=TARGET), ["--only", "chap-*"]),
+}
+# Longest one suite may take, seconds.
+SUITE_MAX_S = 900
+NAMES = {"targe": "targe", "tgt": "tgt (Debian 12)", "istgt": "istgt (Debian 12)", "lio": "LIO (Linux of Debian 12)",
+         "spdk": "SPDK", "gotgt": "gotgt"}
+pytestmark = pytest.mark.timeout(900)
+
+
+def pytest_generate_tests(metafunc):
+    rows = [(name, case) for name, (_, patterns) in SUITES.items() for case in tool.cases(metafunc.config, "target", *patterns)]
+    metafunc.parametrize("suite, case", rows, ids=[f"{name}, {case}" for name, case in rows], indirect=["suite"], scope="module")
+
+
+@pytest.fixture(scope="module")
+def suite(request, pytestconfig, kind, server_name):
+    """The tool while it judges a target by those cases of a suite that are selected."""
+    name = request.param
+    export, _ = SUITES[name]
+    cases = [item.callspec.params["case"] for item in request.session.items
+             if item.path == request.path and item.callspec.params["suite"] == name]
+    suffix = "-chap" if name == "chap" else ""
+    out = os.path.join(servers.OUT, "conform", server_name + suffix)
+    with serving(request, f"suite {name}", kind(out, export)) as server, Revival(server) as revival:
+        secrets = {"TARGE_PASSWORD": USER[1], "TARGE_MUTUAL_PASSWORD": TARGET[1]}
+        command = [*command_for(pytestconfig, server, server_name, suffix), "--revive", revival.command, "--only", ",".join(cases)]
+        limit_s = SUITE_MAX_S * (4 if server_name == "lio" else 1)
+        with tool.Tool(command, os.path.join(server.folder, "conform.log"), limit_s, secrets) as judged:
+            yield judged
+
+
+def test_conforms(suite, case):
+    suite.expect_passed(case)
+
+
+class Revival:
+    """Brings a server back that died of a case, when the tool runs `command`, which prints what it died of."""
+
+    def __init__(self, server):
+        self.server = server
+        self.asked, self.told = (os.path.join(server.folder, name) for name in ("revive", "revived"))
+        self.command = f"echo > '{self.asked}'; cat '{self.told}'"
+
+    def __enter__(self):
+        for path in (self.asked, self.told):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+            os.mkfifo(path)
+        threading.Thread(target=self.revive, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        os.remove(self.asked)
+        os.remove(self.told)
+
+    def revive(self):
+        while True:
+            with open(self.asked) as asked:
+                asked.read()
+            cause = self.server.cause_of_death()
+            self.server.kill()
+            self.server.start(fresh=False)
+            with open(self.told, "w") as told:
+                told.write(cause + "\n")
+
+
+def command_for(config, server, server_name, suffix):
+    command = [config.getoption("judge"), "conform", "target", *(f"{host}:{server.port}" for host in ("127.0.0.1", "127.0.0.2")),
+               "--target", server.iqn, "--write"]
+    if server_name == "lio":
+        # It announces an address of its guest, and software emulation is slow.
+        command += ["--patience", "8000", "--limit", "90"]
+    if server_name == "spdk":
+        # After a logout it leaves it to the initiator to close the connection for 5 s, which no clause forbids.
+        command += ["--patience", "6500"]
+    if server.export.incoming:
+        command += ["--user", server.export.incoming[0], "--mutual-user", server.export.outgoing[0]]
+    if reports := config.getoption("reports"):
+        os.makedirs(reports, exist_ok=True)
+        subject = NAMES[server_name] + server.version() + (", with CHAP" if suffix else "")
+        command += ["--report", os.path.join(reports, f"{server_name}{suffix}.md"), "--subject", subject]
+    return command

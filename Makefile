@@ -96,8 +96,8 @@ conform: build packages  ## RFC 7143 and 7144, case by case, against our own tar
 	$(PYTEST) tests/conform/test_conform_target.py --server $(SERVER) $(ARGS)
 	$(PYTEST) tests/conform/test_conform_initiator.py $(ARGS)
 
-package: build  ## the library as a registry would take it, built from its archives and used from outside
-	tests/package/run --build
+package: build packages  ## the library as a registry would take it, built from its archives and used from outside
+	$(PYTEST) tests/package --build $(ARGS)
 
 doc:  ## the documentation of every room, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --locked

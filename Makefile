@@ -80,8 +80,8 @@ test-reload: build packages  ## LUNs added, removed and remapped by 1000 random 
 sanitize:  ## the crates with unsafe code under AddressSanitizer, by hand; needs a nightly toolchain
 	tests/sanitize $(ARGS)
 
-fuzz:  ## what a hostile peer can send, by libFuzzer, a short time for each target
-	fuzz/run $(ARGS)
+fuzz: packages  ## what a hostile peer can send, by libFuzzer, a short time for each target
+	$(PYTEST) tests/fuzz $(ARGS)
 
 bench: build packages  ## targe beside tgt and a bare TCP echo, as ratios
 	$(CARGO) build --release --locked --package targe-load

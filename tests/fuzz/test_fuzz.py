@@ -1,87 +1,68 @@
-#!/usr/bin/env python3
 """Let libFuzzer send every fuzz target what a hostile peer can send, for a short time each.
 
 It needs a C++ compiler for libFuzzer and nothing else beyond the stable toolchain: the compiler's coverage passes are
 switched on by hand, which is what cargo-fuzz does. No address sanitizer: that needs a nightly toolchain, and the code
 under test forbids `unsafe`, so what it can do wrong shows as a panic, a hang or memory without end.
 
-Each target prints one verdict. An input that breaks one stands in `out/fuzz/TARGET/` and is run again with
-`fuzz/run --only TARGET --input FILE`. New inputs that reach more code are kept in `out/fuzz/TARGET/corpus`.
+An input that breaks a target stands in `out/fuzz/TARGET/` and is run again with
+`pytest tests/fuzz -k TARGET --input FILE`. New inputs that reach more code are kept in `out/fuzz/TARGET/corpus`.
 """
 
-import argparse
 import os
 import platform
 import re
 import shutil
 import subprocess
-import sys
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(FOLDER)
-OUT = os.path.join(ROOT, "out", "fuzz")
-sys.path.insert(0, os.path.join(ROOT, "tests", "foreign"))
+import pytest
 
-from verdicts import Skip, Verdicts
+import servers
 
+FOLDER = os.path.join(servers.ROOT, "fuzz")
+OUT = os.path.join(servers.OUT, "fuzz")
 FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", "-Cllvm-args=-sanitizer-coverage-level=4",
          "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters", "-Cllvm-args=-sanitizer-coverage-pc-table",
          "-Cllvm-args=-sanitizer-coverage-trace-compares", "-Cdebug-assertions", "-Coverflow-checks"]
 # One input may take so long and so much: far more than any takes that is in order.
 INPUT_MAX_S, MEMORY_MAX_MIB = 20, 2048
 BUILD_MAX_S = 1000
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=8, help="how long for each target")
-    parser.add_argument("--only", default="", help="regular expression: run these targets only")
-    parser.add_argument("--input", help="run this one input and nothing else")
-    options = parser.parse_args()
-    verdicts = Verdicts("fuzz")
-    targets = [name for name in names() if re.search(options.only, name)]
-    try:
-        binaries = build()
-    except Skip as skip:
-        for name in targets:
-            verdicts.add("SKIP", name, skip)
-        return verdicts.exit_code()
-    for name in targets:
-        verdicts.judge(name, fuzz, name, binaries, options)
-    return verdicts.exit_code()
+pytestmark = [pytest.mark.without_targe, pytest.mark.timeout(BUILD_MAX_S + 300)]
 
 
 def names():
     return sorted(file[:-3] for file in os.listdir(os.path.join(FOLDER, "fuzz_targets")) if file.endswith(".rs"))
 
 
-def build():
+@pytest.fixture(scope="module")
+def binaries():
     """Builds every target with coverage; returns the folder they are in."""
     if not any(shutil.which(compiler) for compiler in (os.environ.get("CXX", "c++"), "g++", "clang++")):
-        raise Skip("no C++ compiler, which libFuzzer is built with")
+        pytest.skip("no C++ compiler, which libFuzzer is built with")
     if platform.system() != "Linux":
-        raise Skip("libFuzzer is linked here on Linux alone")
+        pytest.skip("libFuzzer is linked here on Linux alone")
     host = re.search(r"host: (\S+)", subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout)[1]
     # A target of its own name, so that build scripts and macros are not instrumented.
     command = [os.environ.get("CARGO", "cargo"), "build", "--release", "--locked", "--bins", "--target", host]
-    target_dir = os.path.join(ROOT, "target", "fuzz")
+    target_dir = os.path.join(servers.ROOT, "target", "fuzz")
     settings = dict(os.environ, RUSTFLAGS=" ".join(FLAGS), CARGO_TARGET_DIR=target_dir)
     subprocess.run(command, cwd=FOLDER, env=settings, check=True, timeout=BUILD_MAX_S)
     return os.path.join(target_dir, host, "release")
 
 
-def fuzz(name, binaries, options):
+@pytest.mark.parametrize("name", names())
+def test_survives(binaries, pytestconfig, name):
+    seconds, given = pytestconfig.getoption("seconds"), pytestconfig.getoption("input")
     out = os.path.join(OUT, name)
     corpus = os.path.join(out, "corpus")
     os.makedirs(corpus, exist_ok=True)
     limits = [f"-timeout={INPUT_MAX_S}", f"-rss_limit_mb={MEMORY_MAX_MIB}", f"-artifact_prefix={out}/"]
-    if options.input:
-        what = [options.input]
+    if given:
+        what = [given]
     else:
-        what = [f"-max_total_time={options.seconds}", "-max_len=16384", corpus, os.path.join(FOLDER, "seeds", name)]
+        what = [f"-max_total_time={seconds}", "-max_len=16384", corpus, os.path.join(FOLDER, "seeds", name)]
     done = subprocess.run([os.path.join(binaries, name), *limits, *what], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                          timeout=options.seconds + 10 * INPUT_MAX_S)
+                          timeout=seconds + 10 * INPUT_MAX_S)
     with open(os.path.join(out, "log"), "w") as log:
         log.write(done.stdout)
     if done.returncode != 0:
@@ -90,7 +71,3 @@ def fuzz(name, binaries, options):
         raise AssertionError(f"exit code {done.returncode}: {' | '.join(said)[:800]}; the whole is in {out}/log")
     if told := re.search(r"Done (\d+) runs", done.stdout):
         print(f"   {name}: {told[1]} inputs", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

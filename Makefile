@@ -69,7 +69,7 @@ test-hyperscsi: build packages  ## HyperSCSI between network namespaces, on cabl
 	$(PYTEST) tests/foreign/hyperscsi $(ARGS)
 
 test-second: build packages  ## HyperSCSI judged by a second implementation of its specification, initiator and target
-	tests/foreign/second/run
+	$(PYTEST) tests/foreign/second $(ARGS)
 
 test-hostile: build packages  ## peers that mean harm, with the target's memory measured
 	$(PYTEST) tests/foreign/hostile $(ARGS)

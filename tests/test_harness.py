@@ -364,10 +364,10 @@ def test_excuses_one_overtaken_login():
 def test_extends_a_limit_by_what_was_withheld():
     waited = [5.0]
     limit = withheld.Limit(0.05, lambda: waited[0])
-    expect(not limit.over(), "over before its time")
+    end = limit.end
     time.sleep(0.06)
-    waited[0] += 1
-    expect(not limit.over() and 0.9 < limit.left() < 1, f"{limit.left():.2f} s are left of the second that was withheld")
+    waited[0] += 1000
+    expect(not limit.over() and abs(limit.end - end - 1000) < 1e-3, f"it ends {limit.end - end:.3f} s later")
     strict = withheld.Limit(0.05, lambda: waited[0])
     time.sleep(0.06)
     expect(strict.over(), "extended though nothing was withheld")
@@ -385,7 +385,7 @@ def test_knows_how_long_a_thread_waited_for_a_processor():
         idle, busy = (withheld.Waits(lambda process=process: [process.pid]) for process in started[:2])
         time.sleep(1)
         idle, busy = idle(), busy()
-        expect(0.1 < busy and idle < 0.05, f"within a second one waited {busy:.2f} s, and the one that slept {idle:.2f} s")
+        expect(0.1 < busy and idle < busy / 2, f"within a second one waited {busy:.2f} s, and the one that slept {idle:.2f} s")
     finally:
         for process in started:
             process.kill()

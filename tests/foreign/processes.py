@@ -3,8 +3,8 @@
 Such a test may bend what its modules do, keep what it likes busy, and hang: its process ends all of it.
 """
 
-import gc
 import functools
+import gc
 import json
 import os
 import random
@@ -66,6 +66,7 @@ class Process:
         self.id = os.fork()
         if self.id == 0:
             self.run(item)
+        # What the machine withholds from the test comes on top.
         self.limit = withheld.Limit(self.limit_s, withheld.Waits(functools.partial(withheld.family, self.id)))
 
     def run(self, item):

@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -561,13 +562,19 @@ def make_file(path, lun):
                 file.write(zeros)
 
 
+# Ports of servers. The kernel gives them to no client (net.ipv4.ip_local_port_range begins at 32768), so that a server which is killed finds
+# its port free when it starts again.
+PORTS = range(10000, 32768)
+
+
 def free_port():
     """A port that is free on both addresses a server listens on."""
+    choose = random.SystemRandom()
     for _ in range(50):
+        port = choose.choice(PORTS)
         with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
             try:
+                first.bind(("127.0.0.1", port))
                 second.bind(("127.0.0.2", port))
             except OSError:
                 continue

@@ -11,7 +11,7 @@
 //! | WRITE, ORWRITE | [`Planned::Signed`], `stable` when FUA is set or the write cache is off |
 //! | WRITE SAME | [`Planned::Same`] or [`Planned::Zero`] |
 //! | UNMAP | [`Planned::Zero`], `optional`: a hint |
-//! | COMPARE AND WRITE | [`Planned::Signed`], with [`History::compared`] for what was compared |
+//! | COMPARE AND WRITE | [`Planned::Signed`], with [`History::replaced`] or [`History::miscompared`] for what was compared |
 //! | EXTENDED COPY | [`Planned::CopyOf`] |
 //! | FORMAT UNIT, SANITIZE | [`Planned::Zero`] or [`Planned::Anything`] |
 
@@ -21,8 +21,9 @@ use core::fmt;
 
 use base::units::Lba;
 
+use crate::order::{Law, Place};
 use crate::reading::Reading;
-use crate::register::{Register, Tick, Version, content_of};
+use crate::register::{Look, Register, Tick, Version, content_of};
 use crate::stamp::{DeviceId, Generation, Sequence, Stamp, WriterId};
 
 /// What makes one signed block differ from all others.
@@ -149,6 +150,21 @@ pub enum Wrong {
     Unsubmitted,
     /// A comparison found, or failed to find, what the block cannot, or must, have held.
     Miscompared,
+    /// A COMPARE AND WRITE wrote it although what it compared differed.
+    WrittenDespite,
+    /// A COMPARE AND WRITE was not one operation: another write came between its comparison and its write.
+    NotAtomic,
+    /// A command took effect before one that its task attribute, or that of the other, puts before it.
+    Reordered,
+}
+
+impl From<Law> for Wrong {
+    fn from(law: Law) -> Self {
+        match law {
+            Law::Order => Self::Reordered,
+            Law::Atomic => Self::NotAtomic,
+        }
+    }
 }
 
 impl fmt::Display for Wrong {
@@ -162,6 +178,9 @@ impl fmt::Display for Wrong {
             Self::Garbled => "garbled",
             Self::Unsubmitted => "unsubmitted",
             Self::Miscompared => "miscompared",
+            Self::WrittenDespite => "written in spite of a miscompare",
+            Self::NotAtomic => "written by a COMPARE AND WRITE that was not atomic",
+            Self::Reordered => "out of order",
         })
     }
 }
@@ -222,11 +241,22 @@ pub struct History {
     ops: BTreeMap<OpId, Change>,
     /// The reading half of each open copy.
     copies: BTreeMap<OpId, ReadId>,
-    reads: BTreeMap<ReadId, (DeviceId, Lba, u64)>,
+    reads: BTreeMap<ReadId, OpenRead>,
     /// The last crash of each device.
     crashes: BTreeMap<DeviceId, Tick>,
+    /// What COMPARE AND WRITE commands sent that found something else than they compared.
+    miscompared: BTreeSet<(WriterId, Sequence)>,
     /// Blocks with versions that a flush or a crash decides about.
     unsettled: BTreeSet<(DeviceId, Lba)>,
+}
+
+/// A read that has not ended.
+#[derive(Clone, Copy, Debug)]
+struct OpenRead {
+    device: DeviceId,
+    lba: Lba,
+    blocks: u64,
+    place: Option<Place>,
 }
 
 impl History {
@@ -243,6 +273,7 @@ impl History {
             copies: BTreeMap::new(),
             reads: BTreeMap::new(),
             crashes: BTreeMap::new(),
+            miscompared: BTreeSet::new(),
             unsettled: BTreeSet::new(),
         }
     }
@@ -254,12 +285,18 @@ impl History {
 
     /// Takes note that a change is submitted. From now on a read may show it.
     pub fn submit(&mut self, change: Change) -> OpId {
+        self.submit_at(change, None)
+    }
+
+    /// The same, of a command whose place in its task set is known.
+    pub fn submit_at(&mut self, change: Change, place: Option<Place>) -> OpId {
         self.next_op += 1;
         let op = OpId(self.next_op);
         let begin = self.tick();
         if let Planned::CopyOf(source, from) = change.content {
             // A copy reads: what it may find must not be forgotten before it ends.
-            self.reads.insert(ReadId(begin), (source, from, change.blocks));
+            let blocks = change.blocks;
+            self.reads.insert(ReadId(begin), OpenRead { device: source, lba: from, blocks, place: None });
             self.copies.insert(op, ReadId(begin));
         }
         for (key, (content, broken)) in self.contents(&change, begin, begin) {
@@ -278,6 +315,11 @@ impl History {
                 stable: change.stable,
                 buried: false,
                 crashed: false,
+                place,
+                took: false,
+                passed: None,
+                behind: Vec::new(),
+                replaced_by: None,
             });
             self.unsettled.insert(key);
         }
@@ -365,8 +407,13 @@ impl History {
 
     /// Takes note that a read is submitted.
     pub fn read_begin(&mut self, device: DeviceId, lba: Lba, blocks: u64) -> ReadId {
+        self.read_begin_at(device, lba, blocks, None)
+    }
+
+    /// The same, of a command whose place in its task set is known.
+    pub fn read_begin_at(&mut self, device: DeviceId, lba: Lba, blocks: u64, place: Option<Place>) -> ReadId {
         let id = ReadId(self.tick());
-        self.reads.insert(id, (device, lba, blocks));
+        self.reads.insert(id, OpenRead { device, lba, blocks, place });
         id
     }
 
@@ -374,11 +421,14 @@ impl History {
     /// end is not judged.
     pub fn read_end(&mut self, read: ReadId, block_len: usize, data: &[u8]) -> Vec<Finding> {
         let now = self.tick();
-        let Some((device, first, blocks)) = self.reads.remove(&read) else { return Vec::new() };
+        let Some(OpenRead { device, lba: first, blocks, place }) = self.reads.remove(&read) else {
+            return Vec::new();
+        };
+        let look = Look { from: read.0, to: now, place };
         let mut findings = Vec::new();
         for (number, bytes) in (0..blocks).zip(data.chunks(block_len.max(1))) {
             let Some(lba) = first.after(base::units::Blocks(number)) else { break };
-            findings.extend(self.judge((device, lba), Reading::of(bytes), read.0, now));
+            findings.extend(self.judge((device, lba), Reading::of(bytes), look));
         }
         self.settle(keys_of(device, first, blocks));
         findings
@@ -389,37 +439,10 @@ impl History {
         self.reads.remove(&read);
     }
 
-    /// Judges what a COMPARE AND WRITE or VERIFY said of one block, as a read that began as `read`: that it held `content`, or
-    /// that it did not.
-    pub fn compared(
-        &mut self,
-        read: ReadId,
-        lba: Lba,
-        content: Content,
-        matched: bool,
-        except: Option<OpId>,
-    ) -> Option<Finding> {
-        let now = self.tick();
-        let (device, ..) = *self.reads.get(&read)?;
-        let block = self.block((device, lba));
-        let plausible =
-            block.readable(read.0, now).filter(|version| Some(OpId(version.op)) != except).any(|version| {
-                match matched {
-                    true => version.content.admits(content),
-                    false => version.content != Known::Exactly(content) || version.broken,
-                }
-            });
-        if plausible {
-            return None;
-        }
-        let expected = self.expected(device, lba, read.0, now);
-        let found = Reading::Zero;
-        Some(Finding { device, lba, wrong: Wrong::Miscompared, found, expected })
-    }
-
     /// Returns what a read of a block that begins now and ends before anything else happens may return.
     pub fn expectation(&self, device: DeviceId, lba: Lba) -> Vec<Content> {
-        self.expected(device, lba, self.clock.saturating_add(1), self.clock.saturating_add(2))
+        let (from, to) = (self.clock.saturating_add(1), self.clock.saturating_add(2));
+        self.expected(device, lba, Look { from, to, place: None })
     }
 
     /// Returns the blocks of a device that were ever written to, in order.
@@ -454,7 +477,7 @@ impl History {
         }
     }
 
-    fn expected(&self, device: DeviceId, lba: Lba, from: Tick, to: Tick) -> Vec<Content> {
+    fn expected(&self, device: DeviceId, lba: Lba, look: Look) -> Vec<Content> {
         let mut expected = Vec::new();
         let Some(block) = self.blocks.get(&(device, lba)) else {
             return match self.initially {
@@ -462,7 +485,7 @@ impl History {
                 Initially::Anything => expected,
             };
         };
-        for version in block.readable(from, to) {
+        for version in block.readable(look) {
             match &version.content {
                 Known::Exactly(content) => expected.push(*content),
                 Known::OneOf(own) => expected.extend_from_slice(own),
@@ -472,18 +495,19 @@ impl History {
         expected
     }
 
-    fn judge(&mut self, key: (DeviceId, Lba), reading: Reading, from: Tick, to: Tick) -> Option<Finding> {
+    fn judge(&mut self, key: (DeviceId, Lba), reading: Reading, look: Look) -> Option<Finding> {
+        let Look { from, to, .. } = look;
         self.refresh_copies(key, to);
         let tears = self.tears;
         // What was read before or after a crash says nothing of what the crash left.
         let telling = self.crashes.get(&key.0).is_none_or(|crash| *crash < from);
         let block = self.block(key);
         let legal = match (&reading, content_of(&reading)) {
-            (Reading::Torn(pieces), _) if tears && block.may_be_torn(pieces, from, to) => true,
+            (Reading::Torn(pieces), _) if tears && block.may_be_torn(pieces, look) => true,
             (_, Some(content)) => {
                 let fits = |version: &&Version| version.content.admits(content);
                 let fitting: Vec<u64> =
-                    block.readable(from, to).filter(fits).take(2).map(|version| version.op).collect();
+                    block.readable(look).filter(fits).take(2).map(|version| version.op).collect();
                 // Two that wrote the same leave open which one it was.
                 if let [op] = fitting.as_slice()
                     && telling
@@ -496,29 +520,39 @@ impl History {
                 !fitting.is_empty() || (block.forgetful && is_plausible(block, key, &reading))
             }
             // What was there before need not be ours.
-            _ => block.readable(from, to).any(|version| version.content == Known::Anything),
+            _ => block.readable(look).any(|version| version.content == Known::Anything),
         };
         if legal {
             return None;
         }
-        let wrong = self.wrong(key, &reading);
+        let wrong = self.wrong(key, &reading, look);
         let (device, lba) = key;
-        Some(Finding { device, lba, wrong, found: reading, expected: self.expected(device, lba, from, to) })
+        Some(Finding { device, lba, wrong, found: reading, expected: self.expected(device, lba, look) })
     }
 
-    fn wrong(&self, key: (DeviceId, Lba), reading: &Reading) -> Wrong {
+    fn wrong(&self, key: (DeviceId, Lba), reading: &Reading, look: Look) -> Wrong {
         let (device, lba) = key;
+        let block = self.blocks.get(&key);
+        // What the order of time allows and is wrong all the same breaks a law.
+        let lawless = block.zip(content_of(reading)).and_then(|(block, content)| {
+            let mut timely = block.timely(look).filter(|version| version.content.admits(content));
+            timely.find_map(|version| block.broken_law(version, look))
+        });
+        if let Some(law) = lawless {
+            return law.into();
+        }
         let stamp = match reading {
             Reading::Zero => return Wrong::Lost,
             Reading::Torn(_) => return Wrong::Torn,
             Reading::Garbled(_) => return Wrong::Garbled,
             Reading::Signed(stamp) => stamp,
         };
-        let versions = self.blocks.get(&key).map(|block| block.versions.as_slice()).unwrap_or_default();
+        let versions = block.map(|block| block.versions.as_slice()).unwrap_or_default();
         let content = Content::of(*stamp);
         let known = versions.iter().rev().find(|version| version.content == Known::Exactly(content));
-        let generation = self.blocks.get(&key).map_or(0, |block| block.generation);
+        let generation = block.map_or(0, |block| block.generation);
         match known {
+            _ if self.miscompared.contains(&(stamp.writer, stamp.sequence)) => Wrong::WrittenDespite,
             Some(version) if version.void => Wrong::Unsubmitted,
             Some(_) => Wrong::Stale,
             None if stamp.device != device => Wrong::Foreign,
@@ -554,6 +588,7 @@ fn keys_of(device: DeviceId, first: Lba, blocks: u64) -> impl Iterator<Item = (D
     (first.0..first.0.saturating_add(blocks)).map(move |lba| (device, Lba(lba)))
 }
 
+mod compare;
 mod copies;
 #[cfg(test)]
 mod tests;

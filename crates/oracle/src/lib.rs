@@ -6,6 +6,8 @@
 //! * [`reading`]: what a block that was read turns out to be, by itself.
 //! * [`history`]: who wrote what when, and so what a read may legally return: with writes under way at the same time, writes
 //!   that failed or whose end nobody knows, flushes, and crashes.
+//! * [`order`]: where an operation stands in a task set, and so which of two takes effect first.
+//! * [`reservations`]: who is registered with a logical unit and who holds it, and so which commands a reservation stops.
 //! * [`journal`]: the history as bytes that outlive the process that makes it.
 //!
 //! A caller signs blocks with [`stamp::Stamp::sign`], tells the history of each write when it is submitted and when it ends,
@@ -21,7 +23,9 @@ extern crate alloc;
 
 pub mod history;
 pub mod journal;
+pub mod order;
 pub mod pattern;
 pub mod reading;
 mod register;
+pub mod reservations;
 pub mod stamp;

@@ -12,6 +12,7 @@
 use alloc::vec::Vec;
 
 use crate::history::{Content, Known};
+use crate::order::{Law, Place, precedes};
 use crate::reading::{Piece, Reading};
 
 /// A count of the history's clock.
@@ -40,6 +41,24 @@ pub(crate) struct Version {
     pub(crate) buried: bool,
     /// It was over before the last crash.
     pub(crate) crashed: bool,
+    /// Where its command stands in a task set.
+    pub(crate) place: Option<Place>,
+    /// A read has returned it, or it ended well: it has certainly taken effect.
+    pub(crate) took: bool,
+    /// Like `dead`, by a law and not by the order of time alone.
+    pub(crate) passed: Option<(Tick, Law)>,
+    /// COMPARE AND WRITE commands that took effect before this, if this takes effect.
+    pub(crate) behind: Vec<u64>,
+    /// The COMPARE AND WRITE that replaced this one.
+    pub(crate) replaced_by: Option<u64>,
+}
+
+/// When a read happened, and where its command stands in a task set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) from: Tick,
+    pub(crate) to: Tick,
+    pub(crate) place: Option<Place>,
 }
 
 impl Version {
@@ -58,11 +77,31 @@ impl Version {
             stable: true,
             buried: false,
             crashed: false,
+            place: None,
+            took: true,
+            passed: None,
+            behind: Vec::new(),
+            replaced_by: None,
         }
     }
 
-    fn may_be_read(&self, from: Tick, to: Tick) -> bool {
-        !self.void && self.begin < to && self.dead.is_none_or(|dead| dead >= from)
+    /// From `now` on no read that begins may return it, by `law`.
+    fn pass(&mut self, now: Tick, law: Law) {
+        if self.passed.is_none_or(|(passed, _)| now < passed) {
+            self.passed = Some((now, law));
+        }
+    }
+
+    /// Judges by the order of time.
+    fn is_timely(&self, look: Look) -> bool {
+        !self.void && self.begin < look.to && self.dead.is_none_or(|dead| dead >= look.from)
+    }
+
+    /// Returns whether this took effect before `other`, if both took effect.
+    fn is_before(&self, other: &Self) -> bool {
+        self.over.is_some_and(|over| over <= other.begin)
+            || precedes(self.place, other.place)
+            || other.behind.contains(&self.op)
     }
 }
 
@@ -91,7 +130,7 @@ impl Register {
     /// Takes note that a write ended well.
     pub(crate) fn done(&mut self, op: u64, now: Tick) {
         let Some(version) = self.find(op) else { return };
-        version.done = true;
+        (version.done, version.took) = (true, true);
         // A read that saw it, or a crash, came first.
         version.over = Some(version.over.map_or(now, |over| over.min(now)));
         let (begin, optional, stable, crashed) =
@@ -104,13 +143,46 @@ impl Register {
         }
     }
 
-    /// Everything that was over by `by` came before `op`: it is dead from `now` on.
+    /// Everything that was over by `by` came before `op`: it is dead from `now` on. So is what laws put before it.
     fn supersede(&mut self, op: u64, by: Tick, now: Tick) {
+        let Some(version) = self.find(op) else { return };
+        let (place, behind) = (version.place, version.behind.clone());
         for other in self.versions.iter_mut().filter(|other| other.op != op) {
             if other.over.is_some_and(|over| over <= by) {
                 other.dead = Some(other.dead.map_or(now, |dead| dead.min(now)));
             }
+            if precedes(other.place, place) {
+                other.pass(now, Law::Order);
+            }
+            if behind.contains(&other.op) {
+                other.pass(now, Law::Atomic);
+            }
         }
+    }
+
+    /// A COMPARE AND WRITE, `op`, found the block as `found` left it, in a read at `look`, and replaced that: nothing comes
+    /// between the two. Returns whether that can be.
+    pub(crate) fn replaced(&mut self, op: u64, found: u64, look: Look) -> bool {
+        self.seen(found, look.from, look.to);
+        let Some(before) = self.find(found) else { return true };
+        if before.replaced_by.is_some_and(|other| other != op) {
+            return false;
+        }
+        before.replaced_by = Some(op);
+        let before = before.clone();
+        let mut passed = false;
+        for other in self.versions.iter_mut().filter(|other| other.op != op && other.op != found) {
+            if other.void || !before.is_before(other) {
+                continue;
+            }
+            // It came after what was found, and so after what replaced that.
+            other.behind.push(op);
+            passed |= other.took && !other.optional && !other.crashed;
+        }
+        if passed && let Some(version) = self.find(op) {
+            version.pass(look.to, Law::Atomic);
+        }
+        true
     }
 
     /// `op` is on stable storage: what came before it never comes back.
@@ -142,18 +214,43 @@ impl Register {
             if !version.void {
                 version.dead = None;
             }
+            (version.passed, version.replaced_by) = (None, None);
+            version.behind.clear();
         }
     }
 
-    /// Returns the versions that a read from `from` to `to` may return.
-    pub(crate) fn readable(&self, from: Tick, to: Tick) -> impl Iterator<Item = &Version> {
-        self.versions.iter().filter(move |version| version.may_be_read(from, to))
+    /// Returns the versions that a read may return.
+    pub(crate) fn readable(&self, look: Look) -> impl Iterator<Item = &Version> {
+        self.timely(look).filter(move |version| self.broken_law(version, look).is_none())
+    }
+
+    /// Returns the versions that a read may return as far as only the order of time counts.
+    pub(crate) fn timely(&self, look: Look) -> impl Iterator<Item = &Version> {
+        self.versions.iter().filter(move |version| version.is_timely(look))
+    }
+
+    /// Returns the law that is broken if a read returns a version.
+    pub(crate) fn broken_law(&self, version: &Version, look: Look) -> Option<Law> {
+        if let Some((_, law)) = version.passed.filter(|(passed, _)| *passed < look.from) {
+            return Some(law);
+        }
+        look.place?;
+        if precedes(look.place, version.place) {
+            return Some(Law::Order);
+        }
+        // What took effect before the read could begin hides what was before that. The loss of power may have undone it.
+        let hides = |other: &Version| {
+            let lasts = other.done && !other.optional && !other.crashed;
+            lasts && precedes(other.place, look.place) && version.is_before(other)
+        };
+        self.versions.iter().any(|other| other.op != version.op && hides(other)).then_some(Law::Order)
     }
 
     /// A read from `from` to `to` returned `content`, which is `op`'s and no other's.
     pub(crate) fn seen(&mut self, op: u64, from: Tick, to: Tick) {
         let Some(version) = self.find(op) else { return };
         version.over = Some(version.over.map_or(to, |over| over.min(to)));
+        version.took = true;
         let (begin, crashed) = (version.begin, version.crashed);
         self.supersede(op, begin.max(from), to);
         if crashed {
@@ -165,11 +262,11 @@ impl Register {
     }
 
     /// Returns whether sound pieces of a torn block may lie side by side.
-    pub(crate) fn may_be_torn(&self, pieces: &[Piece], from: Tick, to: Tick) -> bool {
+    pub(crate) fn may_be_torn(&self, pieces: &[Piece], look: Look) -> bool {
         let mut broken = false;
         let all = pieces.iter().all(|piece| {
             let content = piece.stamp.map_or(Content::Zero, Content::of);
-            let mut fitting = self.readable(from, to).filter(|version| version.content.admits(content));
+            let mut fitting = self.readable(look).filter(|version| version.content.admits(content));
             let version = fitting.next();
             broken |= version.is_some_and(|version| version.broken);
             piece.from == piece.sectors.start && version.is_some()

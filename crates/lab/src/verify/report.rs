@@ -87,7 +87,9 @@ impl Counts {
             Wrong::Foreign => &mut self.foreign,
             // A comparison is a reading here.
             Wrong::Garbled | Wrong::Miscompared => &mut self.garbled,
-            Wrong::Unsubmitted => &mut self.unsubmitted,
+            Wrong::Unsubmitted | Wrong::WrittenDespite => &mut self.unsubmitted,
+            // No laws beyond the order of time are judged here.
+            Wrong::NotAtomic | Wrong::Reordered => &mut self.stale,
         };
         *count += 1;
     }

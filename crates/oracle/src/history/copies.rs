@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use base::units::Lba;
 
 use super::{Change, Content, History, Known, Mark, OpId, Planned, keys_of};
-use crate::register::Tick;
+use crate::register::{Look, Tick};
 use crate::stamp::DeviceId;
 
 impl History {
@@ -40,7 +40,7 @@ impl History {
         let Some(block) = self.blocks.get(&source) else { return (self.initial(), false) };
         let mut contents = Vec::new();
         let mut broken = false;
-        for version in block.readable(from, to) {
+        for version in block.readable(Look { from, to, place: None }) {
             broken |= version.broken;
             match &version.content {
                 Known::Exactly(content) => contents.push(*content),

@@ -1,4 +1,5 @@
 use super::*;
+use crate::order::{Attribute, Place};
 use crate::pattern::Pattern;
 use alloc::string::ToString;
 use alloc::vec;
@@ -9,6 +10,7 @@ const ME: WriterId = WriterId(1);
 const BLOCK: usize = 1024;
 
 /// A history, and a medium that the test moves by hand.
+#[derive(Clone)]
 struct Desk {
     history: History,
     sequence: u64,
@@ -445,4 +447,138 @@ fn a_medium_that_keeps_its_promises_is_never_accused() {
 fn a_medium_that_loses_writes_is_found_out() {
     let found = (0..100).filter(|seed| run(*seed, Some(50)).is_some()).count();
     assert!(found >= 99, "{found} of 100");
+}
+
+/// A place in the one task set of the tests.
+fn place(number: u64, attribute: Attribute) -> Option<Place> {
+    Some(Place { set: 1, number, attribute })
+}
+
+/// Submits a write of block 0 at a place in the task set.
+fn write_at(desk: &mut Desk, place: Option<Place>) -> (OpId, Vec<u8>) {
+    desk.sequence += 1;
+    let bytes = desk.signed(0, desk.sequence);
+    let content = Planned::Signed(ME, Sequence(desk.sequence));
+    (desk.history.submit_at(change(0, 1, content, false), place), bytes)
+}
+
+#[test]
+fn an_ordered_write_comes_after_older_ones_and_before_younger_ones() {
+    use Attribute::{Ordered, Simple};
+    for (first, second, legal) in [
+        (Simple, Simple, true),
+        (Simple, Ordered, false),
+        (Ordered, Simple, false),
+        (Attribute::HeadOfQueue, Simple, false),
+        (Ordered, Attribute::HeadOfQueue, true),
+    ] {
+        let mut desk = Desk::new();
+        let (older, old) = write_at(&mut desk, place(1, first));
+        let (younger, new) = write_at(&mut desk, place(2, second));
+        desk.history.end(younger, End::Done);
+        desk.history.end(older, End::Done);
+        let wrong = (!legal).then_some(Wrong::Reordered);
+        assert_eq!(desk.clone().read(0, &old), wrong, "{first:?} {second:?}");
+        assert_eq!(desk.read(0, &new), None, "{first:?} {second:?}");
+    }
+}
+
+#[test]
+fn a_read_shows_nothing_of_what_comes_after_it_and_all_of_what_comes_before() {
+    let mut desk = Desk::new();
+    let old = desk.done(0);
+    let read = |desk: &mut Desk, at: Option<Place>| desk.history.read_begin_at(DEVICE, Lba(0), 1, at);
+    let before = read(&mut desk, place(1, Attribute::Simple));
+    let (op, new) = write_at(&mut desk, place(2, Attribute::Ordered));
+    let after = read(&mut desk, place(3, Attribute::Simple));
+    let elsewhere = read(&mut desk, None);
+    desk.history.end(op, End::Done);
+    assert_eq!(desk.clone().judge(before, &new), Some(Wrong::Reordered));
+    assert_eq!(desk.clone().judge(before, &old), None);
+    assert_eq!(desk.clone().judge(after, &old), Some(Wrong::Reordered));
+    assert_eq!(desk.clone().judge(after, &new), None);
+    assert_eq!(desk.clone().judge(elsewhere, &old), None);
+    assert_eq!(desk.judge(elsewhere, &new), None);
+}
+
+#[test]
+fn a_read_that_waits_for_the_power_may_miss_what_its_loss_undid() {
+    let mut desk = Desk::new();
+    let old = desk.done(0);
+    desk.flush();
+    let (op, new) = write_at(&mut desk, place(1, Attribute::Ordered));
+    let read = desk.history.read_begin_at(DEVICE, Lba(0), 1, place(2, Attribute::Simple));
+    desk.history.end(op, End::Done);
+    desk.history.crash(DEVICE);
+    assert_eq!(desk.clone().judge(read, &old), None);
+    assert_eq!(desk.judge(read, &new), None);
+}
+
+/// Submits a COMPARE AND WRITE of block 0.
+fn swap(desk: &mut Desk) -> (OpId, ReadId, Vec<u8>) {
+    let read = desk.begin(0);
+    let (op, bytes) = desk.write(0, false);
+    (op, read, bytes)
+}
+
+fn content_of_block(bytes: &[u8]) -> Content {
+    content_of(&Reading::of(bytes)).unwrap()
+}
+
+#[test]
+fn no_write_comes_between_the_halves_of_a_compare_and_write() {
+    for acknowledged_first in [false, true] {
+        let mut desk = Desk::new();
+        let old = content_of_block(&desk.done(0));
+        let (op, read, swapped) = swap(&mut desk);
+        let (other, bytes) = desk.write(0, false);
+        if acknowledged_first {
+            desk.history.end(other, End::Done);
+        }
+        assert_eq!(desk.history.replaced(op, read, Lba(0), old), None);
+        desk.history.end(op, End::Done);
+        if !acknowledged_first {
+            desk.history.end(other, End::Done);
+        }
+        assert_eq!(desk.clone().read(0, &swapped), Some(Wrong::NotAtomic), "{acknowledged_first}");
+        assert_eq!(desk.read(0, &bytes), None, "{acknowledged_first}");
+    }
+}
+
+#[test]
+fn two_of_them_cannot_both_replace_the_same() {
+    let mut desk = Desk::new();
+    let old = content_of_block(&desk.done(0));
+    let (one, first, _) = swap(&mut desk);
+    let (two, second, _) = swap(&mut desk);
+    assert_eq!(desk.history.replaced(one, first, Lba(0), old), None);
+    desk.history.end(one, End::Done);
+    let finding = desk.history.replaced(two, second, Lba(0), old).unwrap();
+    assert_eq!(finding.wrong, Wrong::NotAtomic);
+}
+
+#[test]
+fn one_that_is_undone_by_a_loss_of_power_may_be_done_again() {
+    let mut desk = Desk::new();
+    let old = content_of_block(&desk.done(0));
+    desk.flush();
+    let (one, first, _) = swap(&mut desk);
+    assert_eq!(desk.history.replaced(one, first, Lba(0), old), None);
+    desk.history.end(one, End::Done);
+    desk.history.crash(DEVICE);
+    let (two, second, swapped) = swap(&mut desk);
+    assert_eq!(desk.history.replaced(two, second, Lba(0), old), None);
+    desk.history.end(two, End::Done);
+    assert_eq!(desk.read(0, &swapped), None);
+}
+
+#[test]
+fn one_that_found_something_else_has_written_nothing() {
+    let mut desk = Desk::new();
+    let old = desk.done(0);
+    let (op, read, swapped) = swap(&mut desk);
+    desk.history.read_failed(read);
+    desk.history.miscompared(op);
+    assert_eq!(desk.clone().read(0, &swapped), Some(Wrong::WrittenDespite));
+    assert_eq!(desk.read(0, &old), None);
 }

@@ -1,0 +1,78 @@
+//! The order of the tasks of a task set (SAM-5 §8.6), as far as it tells which operation takes effect first.
+
+/// Where an operation stands in its task set. Operations without a place are ordered by nothing but time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The task set, as the caller names it.
+    pub set: u64,
+    /// The position in the order in which the tasks enter the set.
+    pub number: u64,
+    /// The task attribute.
+    pub attribute: Attribute,
+}
+
+/// A task attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attribute {
+    /// SIMPLE: waits for older ORDERED and HEAD OF QUEUE tasks.
+    Simple,
+    /// ORDERED: waits for all older tasks.
+    Ordered,
+    /// HEAD OF QUEUE: waits for none.
+    HeadOfQueue,
+}
+
+impl Place {
+    /// Returns whether the task here has ended, or never begins, before the task at `other` begins.
+    pub const fn precedes(self, other: Self) -> bool {
+        let waits = match other.attribute {
+            Attribute::Simple => matches!(self.attribute, Attribute::Ordered | Attribute::HeadOfQueue),
+            Attribute::Ordered => true,
+            Attribute::HeadOfQueue => false,
+        };
+        self.set == other.set && self.number < other.number && waits
+    }
+}
+
+/// Returns whether an operation at `one` has ended before one at `other` begins; not if either has no place.
+pub(crate) fn precedes(one: Option<Place>, other: Option<Place>) -> bool {
+    matches!((one, other), (Some(one), Some(other)) if one.precedes(other))
+}
+
+/// A rule beyond the order of time that a read can break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Law {
+    /// Task attributes.
+    Order,
+    /// A COMPARE AND WRITE is one operation.
+    Atomic,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_waits_for_what_its_attribute_and_those_of_older_tasks_say() {
+        use Attribute::{HeadOfQueue, Ordered, Simple};
+        for (older, younger, waits) in [
+            (Simple, Simple, false),
+            (Simple, Ordered, true),
+            (Simple, HeadOfQueue, false),
+            (Ordered, Simple, true),
+            (Ordered, Ordered, true),
+            (Ordered, HeadOfQueue, false),
+            (HeadOfQueue, Simple, true),
+            (HeadOfQueue, Ordered, true),
+            (HeadOfQueue, HeadOfQueue, false),
+        ] {
+            let place = |set, number, attribute| Place { set, number, attribute };
+            let (first, second) = (place(1, 1, older), place(1, 2, younger));
+            assert_eq!(first.precedes(second), waits, "{older:?} {younger:?}");
+            assert!(!second.precedes(first));
+            assert!(!first.precedes(place(2, 2, younger)));
+            assert_eq!(precedes(Some(first), Some(second)), waits);
+            assert!(!precedes(None, Some(second)) && !precedes(Some(first), None));
+        }
+    }
+}

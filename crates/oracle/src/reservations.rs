@@ -1,0 +1,204 @@
+//! What the reservations of one logical unit can be, given what was asked and answered.
+//!
+//! Commands that change reservations are under way together, are aborted, and are lost with their sessions. So there is not one
+//! state but a set of those that are possible: every order in which the commands under way can take effect is followed, and an
+//! answer strikes out the orders that would have given another. This is a linearisation of the history that is computed as it
+//! grows. A set that becomes empty means that no order explains the answers.
+
+mod model;
+#[cfg(test)]
+mod tests;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+pub use model::{Access, Admits, Kind, Nexus, Nexuses, Outcome, Service, State};
+
+/// Names a command that changes reservations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServiceId(pub u64);
+
+/// No order of the commands under way explains the answer of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unexplained;
+
+/// The most commands that the caller has under way together: the orders to follow are as many as their permutations.
+pub const MAX_PENDING: usize = 4;
+
+/// What the reservations of one logical unit can be.
+#[derive(Clone, Debug)]
+pub struct Reservations {
+    possible: BTreeSet<Possible>,
+    pending: BTreeMap<ServiceId, (Nexus, Service)>,
+    /// Counts what made the set larger.
+    version: u64,
+}
+
+/// One state, with the commands under way that have taken effect in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Possible {
+    state: State,
+    effects: Vec<Effect>,
+}
+
+/// A command that has taken effect and is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Effect {
+    id: ServiceId,
+    outcome: Outcome,
+    /// The nexuses that it preempted and whose writes were stopped ever since.
+    fenced: Nexuses,
+}
+
+impl Default for Reservations {
+    fn default() -> Self {
+        Self { possible: BTreeSet::from([Possible::default()]), pending: BTreeMap::new(), version: 0 }
+    }
+}
+
+impl Reservations {
+    /// Returns whether another command may be submitted.
+    pub fn may_begin(&self) -> bool {
+        self.pending.len() < MAX_PENDING
+    }
+
+    /// Returns whether no command is under way.
+    pub fn is_settled(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Returns a number that changes whenever there may be states that were not possible before.
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns the states that are possible now; some of them more than once.
+    pub fn states(&self) -> impl Iterator<Item = &State> {
+        self.possible.iter().map(|possible| &possible.state)
+    }
+
+    /// Takes note that a command is submitted: from now on it may take effect.
+    pub fn begin(&mut self, id: ServiceId, nexus: Nexus, service: Service) {
+        self.pending.insert(id, (nexus, service));
+        self.follow();
+    }
+
+    /// Takes note that a command was answered. Returns the nexuses that it preempted and whose writes were stopped ever since.
+    ///
+    /// # Errors
+    /// [`Unexplained`]. The answer then counts as one that says nothing.
+    pub fn end(&mut self, id: ServiceId, outcome: Outcome) -> Result<Nexuses, Unexplained> {
+        if self.pending.remove(&id).is_none() {
+            return Ok(Nexuses::default());
+        }
+        let gave = |effect: &Effect| effect.id == id && effect.outcome == outcome;
+        let explains = |possible: &Possible| possible.effects.iter().any(gave);
+        if !self.possible.iter().any(explains) {
+            self.forget(id);
+            return Err(Unexplained);
+        }
+        self.possible.retain(explains);
+        let fenced =
+            self.possible.iter().flat_map(|possible| &possible.effects).filter(|effect| gave(effect));
+        let fenced = fenced.map(|effect| effect.fenced).reduce(Nexuses::and).unwrap_or_default();
+        self.forget(id);
+        Ok(fenced)
+    }
+
+    /// Takes note that a command was refused before anything was done.
+    ///
+    /// # Errors
+    /// [`Unexplained`], if its effect was seen.
+    pub fn refused(&mut self, id: ServiceId) -> Result<(), Unexplained> {
+        if self.pending.remove(&id).is_none() {
+            return Ok(());
+        }
+        let explains = |possible: &Possible| possible.effects.iter().all(|effect| effect.id != id);
+        if !self.possible.iter().any(explains) {
+            self.forget(id);
+            return Err(Unexplained);
+        }
+        self.possible.retain(explains);
+        Ok(())
+    }
+
+    /// Takes note that a command is over, and that nobody knows whether it took effect.
+    pub fn gone(&mut self, id: ServiceId) {
+        if self.pending.remove(&id).is_some() {
+            self.forget(id);
+        }
+    }
+
+    /// Keeps only states of which `holds` is true: somebody saw it while nothing was under way. Returns whether there is any.
+    pub fn saw(&mut self, holds: impl Fn(&State) -> bool) -> bool {
+        let any = self.states().any(&holds);
+        if any {
+            self.possible.retain(|possible| holds(&possible.state));
+        }
+        if self.states().any(State::is_reserved) {
+            // It was not released when somebody saw it, and may be at any time.
+            self.follow();
+        }
+        any
+    }
+
+    /// Takes note that the unit lost its power.
+    pub fn power_lost(&mut self) {
+        let possible = core::mem::take(&mut self.possible);
+        self.possible = (possible.into_iter())
+            .map(|possible| Possible {
+                state: possible.state.after_power_loss(),
+                effects: (possible.effects.into_iter())
+                    .map(|effect| Effect { fenced: Nexuses::default(), ..effect })
+                    .collect(),
+            })
+            .collect();
+        self.follow();
+    }
+
+    /// The effect of a command is part of the state from now on.
+    fn forget(&mut self, id: ServiceId) {
+        let possible = core::mem::take(&mut self.possible);
+        self.possible = (possible.into_iter())
+            .map(|mut possible| {
+                possible.effects.retain(|effect| effect.id != id);
+                possible
+            })
+            .collect();
+    }
+
+    /// Follows every order in which commands can take effect that have not yet.
+    fn follow(&mut self) {
+        self.version += 1;
+        let mut left: Vec<Possible> = self.possible.iter().cloned().collect();
+        while let Some(possible) = left.pop() {
+            let mut nexts = Vec::new();
+            if possible.state.is_reserved() {
+                nexts.push(Possible { state: possible.state.released(), effects: possible.effects.clone() });
+            }
+            for (id, (nexus, service)) in &self.pending {
+                if possible.effects.iter().all(|effect| effect.id != *id) {
+                    nexts.push(possible.after(*id, *nexus, *service));
+                }
+            }
+            for next in nexts {
+                if self.possible.insert(next.clone()) {
+                    left.push(next);
+                }
+            }
+        }
+    }
+}
+
+impl Possible {
+    fn after(&self, id: ServiceId, nexus: Nexus, service: Service) -> Self {
+        let (state, outcome, preempted) = self.state.after(nexus, service);
+        let mut effects = self.effects.clone();
+        for effect in &mut effects {
+            effect.fenced = state.stopped(effect.fenced);
+        }
+        effects.push(Effect { id, outcome, fenced: state.stopped(preempted) });
+        effects.sort_unstable();
+        Self { state, effects }
+    }
+}

@@ -1,0 +1,354 @@
+//! The registrations and the reservation of one logical unit as SPC-4 §5.13 describes them: a value, and what each service
+//! action makes of it.
+//!
+//! Written from the standard and not from our device server, so that the two do not share their mistakes.
+
+use alloc::vec::Vec;
+
+/// A nexus, as the caller numbers it: below 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nexus(pub u8);
+
+/// Nexuses, one bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nexuses(u32);
+
+impl Nexuses {
+    /// Returns whether `nexus` is among them.
+    pub const fn has(self, nexus: Nexus) -> bool {
+        self.0 >> (nexus.0 & 31) & 1 == 1
+    }
+
+    /// Returns whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) const fn with(self, nexus: Nexus) -> Self {
+        Self(self.0 | 1 << (nexus.0 & 31))
+    }
+
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+/// The type of a persistent reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// EXCLUSIVE ACCESS, which keeps others from reading as well; otherwise WRITE EXCLUSIVE.
+    pub exclusive_access: bool,
+    /// Who may do what the holder may.
+    pub admits: Admits,
+}
+
+/// Who may do what the holder of a reservation may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Admits {
+    /// Nobody else.
+    Holder,
+    /// Every registrant (REGISTRANTS ONLY).
+    Registrants,
+    /// Every registrant, each of which is a holder (ALL REGISTRANTS).
+    Holders,
+}
+
+impl Kind {
+    /// Every type with its code in the TYPE field.
+    pub const ALL: [(u8, Self); 6] = [
+        (1, Self { exclusive_access: false, admits: Admits::Holder }),
+        (3, Self { exclusive_access: true, admits: Admits::Holder }),
+        (5, Self { exclusive_access: false, admits: Admits::Registrants }),
+        (6, Self { exclusive_access: true, admits: Admits::Registrants }),
+        (7, Self { exclusive_access: false, admits: Admits::Holders }),
+        (8, Self { exclusive_access: true, admits: Admits::Holders }),
+    ];
+
+    /// Returns the type with this code.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|(own, _)| *own == code).map(|(_, kind)| kind)
+    }
+}
+
+/// What a command does that a reservation may stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads the medium.
+    Reads,
+    /// It changes the medium, or makes it durable.
+    Writes,
+    /// PERSISTENT RESERVE IN: a reservation by RESERVE alone stops it.
+    Asks,
+}
+
+/// A command that changes registrations or reservations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Service {
+    /// REGISTER, or REGISTER AND IGNORE EXISTING KEY.
+    Register {
+        /// RESERVATION KEY.
+        key: u64,
+        /// SERVICE ACTION RESERVATION KEY.
+        new: u64,
+        /// APTPL: registrations and reservation survive a loss of power.
+        persist: bool,
+        /// It ignores the existing key.
+        ignores: bool,
+    },
+    /// RESERVE.
+    Reserve(u64, Kind),
+    /// RELEASE.
+    Release(u64, Kind),
+    /// CLEAR.
+    Clear(u64),
+    /// PREEMPT, or PREEMPT AND ABORT.
+    Preempt {
+        /// RESERVATION KEY.
+        key: u64,
+        /// SERVICE ACTION RESERVATION KEY.
+        victims: u64,
+        /// The type of the new reservation.
+        kind: Kind,
+    },
+    /// RESERVE(6) of SPC-2.
+    ReserveUnit,
+    /// RELEASE(6) of SPC-2.
+    ReleaseUnit,
+}
+
+/// What a service comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// GOOD.
+    Good,
+    /// RESERVATION CONFLICT.
+    Conflict,
+    /// CHECK CONDITION with ILLEGAL REQUEST.
+    Illegal,
+}
+
+/// Registrations and reservation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct State {
+    /// Who is registered with which key, by nexus.
+    registered: Vec<(Nexus, u64)>,
+    held: Option<(Kind, Nexus)>,
+    generation: u32,
+    persist: bool,
+    /// Who has reserved it with RESERVE(6).
+    reserved: Option<Nexus>,
+}
+
+impl State {
+    /// Returns the key of a nexus that is registered.
+    pub fn key_of(&self, nexus: Nexus) -> Option<u64> {
+        self.registered.iter().find(|(other, _)| *other == nexus).map(|(_, key)| *key)
+    }
+
+    /// Returns the keys that are registered, in order.
+    pub fn keys(&self) -> Vec<u64> {
+        let mut keys: Vec<u64> = self.registered.iter().map(|(_, key)| *key).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Returns PRGENERATION.
+    pub const fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Returns what READ RESERVATION tells: the key of the holder, zero where all registrants are holders; and the type.
+    pub fn reservation(&self) -> Option<(u64, Kind)> {
+        let (kind, holder) = self.held?;
+        let key = if kind.admits == Admits::Holders { 0 } else { self.key_of(holder)? };
+        Some((key, kind))
+    }
+
+    /// Returns whether a reservation by RESERVE(6) is there.
+    pub(crate) const fn is_reserved(&self) -> bool {
+        self.reserved.is_some()
+    }
+
+    /// Returns the same without the reservation by RESERVE(6), which the loss of a nexus or a reset may end at any time.
+    pub(crate) fn released(&self) -> Self {
+        Self { reserved: None, ..self.clone() }
+    }
+
+    /// Returns what a loss of power leaves.
+    pub(crate) fn after_power_loss(&self) -> Self {
+        if !self.persist {
+            return Self::default();
+        }
+        Self { generation: 0, reserved: None, ..self.clone() }
+    }
+
+    /// Returns whether a command of `nexus` must end with RESERVATION CONFLICT.
+    pub fn stops(&self, nexus: Nexus, access: Access) -> bool {
+        if self.reserved.is_some_and(|holder| holder != nexus || access == Access::Asks) {
+            return true;
+        }
+        let Some((kind, _)) = self.held else { return false };
+        match access {
+            Access::Asks => false,
+            Access::Reads => kind.exclusive_access && !self.is_admitted(nexus),
+            Access::Writes => !self.is_admitted(nexus),
+        }
+    }
+
+    /// Returns the nexuses among `some` whose writes are stopped.
+    pub(crate) fn stopped(&self, some: Nexuses) -> Nexuses {
+        let all = (0..32).map(Nexus).filter(|nexus| some.has(*nexus) && self.stops(*nexus, Access::Writes));
+        all.fold(Nexuses::default(), Nexuses::with)
+    }
+
+    fn is_admitted(&self, nexus: Nexus) -> bool {
+        match self.held {
+            None => true,
+            Some((Kind { admits: Admits::Holder, .. }, holder)) => holder == nexus,
+            Some(_) => self.key_of(nexus).is_some(),
+        }
+    }
+
+    fn is_holder(&self, nexus: Nexus) -> bool {
+        match self.held {
+            None => false,
+            Some((Kind { admits: Admits::Holders, .. }, _)) => self.key_of(nexus).is_some(),
+            Some((_, holder)) => holder == nexus,
+        }
+    }
+
+    /// Returns what a service makes of this, and the nexuses that it preempts.
+    pub fn after(&self, nexus: Nexus, service: Service) -> (Self, Outcome, Nexuses) {
+        let mut next = self.clone();
+        let mut preempted = Nexuses::default();
+        let outcome = match service {
+            Service::ReserveUnit | Service::ReleaseUnit => next.reserve_unit(nexus, service),
+            // SPC-2 §5.5.1: whoever reserved it, the holder included.
+            _ if self.is_reserved() => Outcome::Conflict,
+            Service::Register { key, new, persist, ignores } => {
+                next.register(nexus, key, new, persist, ignores)
+            }
+            _ if self.key_of(nexus) != Some(service.key()) => Outcome::Conflict,
+            Service::Reserve(_, kind) => next.reserve(nexus, kind),
+            Service::Release(_, kind) => next.release(nexus, kind),
+            Service::Clear(_) => {
+                (next.registered, next.held) = (Vec::new(), None);
+                next.generation = next.generation.wrapping_add(1);
+                Outcome::Good
+            }
+            Service::Preempt { victims, kind, .. } => next.preempt(nexus, victims, kind, &mut preempted),
+        };
+        if outcome == Outcome::Good { (next, outcome, preempted) } else { (self.clone(), outcome, preempted) }
+    }
+
+    /// RESERVE(6) and RELEASE(6), with the exceptions of compatible reservation handling (SPC-4 §5.13.3).
+    fn reserve_unit(&mut self, nexus: Nexus, service: Service) -> Outcome {
+        if !self.registered.is_empty() {
+            let admitted = self.is_holder(nexus)
+                || self.held.is_some_and(|(kind, _)| kind.admits != Admits::Holder)
+                    && self.key_of(nexus).is_some();
+            return if admitted { Outcome::Good } else { Outcome::Conflict };
+        }
+        match service {
+            Service::ReserveUnit if self.reserved.is_some_and(|holder| holder != nexus) => {
+                return Outcome::Conflict;
+            }
+            Service::ReserveUnit => self.reserved = Some(nexus),
+            _ if self.reserved == Some(nexus) => self.reserved = None,
+            _ => {}
+        }
+        Outcome::Good
+    }
+
+    fn register(&mut self, nexus: Nexus, key: u64, new: u64, persist: bool, ignores: bool) -> Outcome {
+        let own = self.key_of(nexus);
+        if !ignores && own.unwrap_or(0) != key {
+            return Outcome::Conflict;
+        }
+        if own.is_none() && new == 0 {
+            return Outcome::Good;
+        }
+        self.registered.retain(|(other, _)| *other != nexus);
+        if new == 0 {
+            self.forget_holder();
+        } else {
+            self.registered.push((nexus, new));
+            self.registered.sort_unstable();
+        }
+        self.persist = persist;
+        self.generation = self.generation.wrapping_add(1);
+        Outcome::Good
+    }
+
+    fn reserve(&mut self, nexus: Nexus, kind: Kind) -> Outcome {
+        match self.held {
+            None => self.held = Some((kind, nexus)),
+            Some((held, _)) if held == kind && self.is_holder(nexus) => {}
+            Some(_) => return Outcome::Conflict,
+        }
+        Outcome::Good
+    }
+
+    fn release(&mut self, nexus: Nexus, kind: Kind) -> Outcome {
+        if !self.is_holder(nexus) {
+            return Outcome::Good;
+        }
+        if self.held.is_some_and(|(held, _)| held != kind) {
+            return Outcome::Illegal;
+        }
+        self.held = None;
+        Outcome::Good
+    }
+
+    fn preempt(&mut self, nexus: Nexus, victims: u64, kind: Kind, preempted: &mut Nexuses) -> Outcome {
+        let all = self.held.is_some_and(|(held, _)| held.admits == Admits::Holders);
+        if victims == 0 && !all {
+            return Outcome::Illegal;
+        }
+        let takes = match self.held {
+            None => false,
+            Some(_) if all => victims == 0,
+            Some((_, holder)) => self.key_of(holder) == Some(victims),
+        };
+        let is_victim = |key: u64| victims == 0 || key == victims;
+        let hit = self.registered.iter().filter(|(_, key)| is_victim(*key));
+        *preempted = hit.fold(Nexuses::default(), |some, (other, _)| some.with(*other));
+        if preempted.is_empty() {
+            return Outcome::Conflict;
+        }
+        self.registered.retain(|(other, key)| !is_victim(*key) || (takes && *other == nexus));
+        if takes {
+            self.held = Some((kind, nexus));
+        } else {
+            self.forget_holder();
+        }
+        self.generation = self.generation.wrapping_add(1);
+        Outcome::Good
+    }
+
+    /// A reservation ends with the last registration of those who hold it.
+    fn forget_holder(&mut self) {
+        let lives = match self.held {
+            Some((Kind { admits: Admits::Holders, .. }, _)) => !self.registered.is_empty(),
+            Some((_, holder)) => self.key_of(holder).is_some(),
+            None => true,
+        };
+        if !lives {
+            self.held = None;
+        }
+    }
+}
+
+impl Service {
+    /// Returns the RESERVATION KEY.
+    const fn key(&self) -> u64 {
+        match self {
+            Self::Register { key, .. }
+            | Self::Reserve(key, _)
+            | Self::Release(key, _)
+            | Self::Clear(key)
+            | Self::Preempt { key, .. } => *key,
+            Self::ReserveUnit | Self::ReleaseUnit => 0,
+        }
+    }
+}

@@ -8,6 +8,7 @@ use super::place::Output;
 use super::session::{MAX_GHOSTS, Phase, Session, TAG_TASK, tag};
 use super::task::{Standing, Task};
 use super::why::Why;
+use crate::pdu::scsi_command::TaskAttribute;
 use crate::pdu::{Itt, TargetSn};
 use crate::target::arena::Key;
 
@@ -44,24 +45,7 @@ impl Session {
     /// Puts waiting tasks on connections as far as the command window allows, and does what waits for tasks to end.
     pub(super) fn dispatch(&mut self, now: Instant) {
         if self.phase == Phase::Up {
-            // How many at the front wait for more than the window.
-            let mut held = 0;
-            while let Some(key) = self.waiting.get(held).copied() {
-                let Some(task) = self.tasks.get(key) else {
-                    self.waiting.remove(held);
-                    continue;
-                };
-                if self.is_held(task) {
-                    held += 1;
-                    continue;
-                }
-                if !task.request.immediate && !task.numbered && !self.window_is_open() {
-                    break;
-                }
-                let Some(slot) = self.best(None) else { break };
-                self.waiting.remove(held);
-                self.assign(slot, key);
-            }
+            self.assign_waiting();
             self.go_on_talking(now);
         }
         self.drain_places(now);
@@ -70,12 +54,46 @@ impl Session {
         }
     }
 
+    /// Puts waiting tasks on connections as far as the command window and their order allow.
+    pub(super) fn assign_waiting(&mut self) {
+        // How many at the front wait for more than the window.
+        let mut held = 0;
+        while let Some(key) = self.waiting.get(held).copied() {
+            let Some(task) = self.tasks.get(key) else {
+                self.waiting.remove(held);
+                continue;
+            };
+            if self.is_held(task) {
+                held += 1;
+                continue;
+            }
+            let counts = !task.request.immediate && !task.numbered;
+            if counts && !(self.window_is_open() && self.may_be_next(task)) {
+                break;
+            }
+            let Some(slot) = self.best(None) else { break };
+            self.waiting.remove(held);
+            self.assign(slot, key);
+        }
+    }
+
+    /// Returns whether a task may go to a connection although others there have no number yet. Tasks get their numbers when
+    /// they are sent, which connections do in no order: an ORDERED or HEAD OF QUEUE task waits until all before it have
+    /// theirs, and those behind it wait until it has its own (SAM-5 §8.6: the order is that in which they were submitted).
+    fn may_be_next(&self, task: &Task) -> bool {
+        self.unnumbered == 0 || !(self.ordering || keeps_place(task))
+    }
+
     /// Puts a task into the queue of a connection.
     pub(super) fn assign(&mut self, slot: Slot, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
         let (weight, counts) = (task.weight(), !task.request.immediate && !task.numbered);
+        let keeps_place = keeps_place(task);
         task.standing = Standing::Assigned(slot);
-        self.unnumbered += u32::from(counts);
+        if counts {
+            self.unnumbered += 1;
+            self.ordering = keeps_place;
+        }
         if let Some(link) = self.link_mut(slot) {
             link.tasks += 1;
             link.weight += weight;
@@ -198,4 +216,9 @@ impl Session {
         self.stats.done += 1;
         self.events.push_back(Event::Done { task: TaskId(key), outcome: Outcome { end, data_in } });
     }
+}
+
+/// Returns whether a task keeps its place among those before and behind it.
+fn keeps_place(task: &Task) -> bool {
+    matches!(task.request.attribute, TaskAttribute::ORDERED | TaskAttribute::HEAD_OF_QUEUE)
 }

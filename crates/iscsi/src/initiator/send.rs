@@ -2,7 +2,8 @@
 //! room for them (RFC 7143 §4.2.5.2, §11.3, §11.7).
 //!
 //! Nothing is built ahead: the queue of a connection holds names, and every PDU gets its numbers when it leaves, so
-//! that the commands of a session are numbered in the order in which they go out, whatever connection they take.
+//! that the commands of a session are numbered in the order in which they go out, whatever connection they take. ORDERED and HEAD
+//! OF QUEUE tasks go to a connection only when that cannot change their place.
 
 use alloc::vec::Vec;
 
@@ -12,7 +13,7 @@ use base::transmit::Transmit;
 
 use super::contract::Slot;
 use super::place::{Control, Output};
-use super::session::{Session, TAG_TASK, tag};
+use super::session::{Phase, Session, TAG_TASK, tag};
 use super::task::{Burst, Standing, to_u32, to_usize};
 use crate::pdu::ahs::Ahs;
 use crate::pdu::data_out::DataOut;
@@ -33,8 +34,9 @@ impl Session {
         if let Some(link) = self.link_mut(slot) {
             link.asked = false;
         }
+        let unnumbered = self.unnumbered;
         while !out.is_full() {
-            let Some(output) = self.link_mut(slot).and_then(|link| link.out.pop_front()) else { return };
+            let Some(output) = self.link_mut(slot).and_then(|link| link.out.pop_front()) else { break };
             match output {
                 Output::Command(key) => self.send_command(now, slot, key, out),
                 Output::Unsolicited(key) => self.send_unsolicited(slot, key, out),
@@ -49,6 +51,10 @@ impl Session {
         // More is left than fits: the driver comes again when it has room, as `is_full` tells it.
         if let Some(link) = self.link_mut(slot) {
             link.asked = !link.out.is_empty();
+        }
+        if self.phase == Phase::Up && unnumbered > 0 && self.unnumbered == 0 {
+            // What keeps its place may have waited for these numbers.
+            self.assign_waiting();
         }
     }
 

@@ -51,6 +51,8 @@ pub struct Session {
     pub(super) max_cmd_sn: CmdSn,
     /// Tasks that are on a connection and have no number yet.
     pub(super) unnumbered: u32,
+    /// Whether the last of them keeps its place: it is ORDERED or HEAD OF QUEUE.
+    pub(super) ordering: bool,
     /// Requests sent so far, and tags of small requests given so far.
     pub(super) order: u64,
     pub(super) tags: u32,
@@ -114,6 +116,7 @@ impl Session {
             exp_cmd_sn: FIRST_CMD_SN,
             max_cmd_sn: FIRST_CMD_SN.minus(1),
             unnumbered: 0,
+            ordering: false,
             order: 0,
             tags: 0,
             ghosts: VecDeque::new(),

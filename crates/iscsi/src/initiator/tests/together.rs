@@ -2,13 +2,16 @@
 
 use alloc::vec::Vec;
 
+use base::machine::ConnId;
 use base::rng::Rng;
 use base::time::Duration;
+use base::transmit::Transmit;
 
 use super::pair::*;
 use crate::initiator::contract::*;
 use crate::negotiate::{DigestPolicy, KeyPolicy};
 use crate::pdu::Residual;
+use crate::pdu::scsi_command::TaskAttribute;
 use crate::pdu::tmf_request::TmfFunction;
 use crate::pdu::tmf_response::TmfResult;
 
@@ -414,4 +417,31 @@ fn several_connections_share_the_work() {
     }
     pair.answering = true;
     pair.settle(0, Duration::from_secs(1));
+}
+
+/// Whichever connection sends first: simple tasks are numbered as they leave, and no other task changes its place.
+#[test]
+fn ordered_and_head_of_queue_tasks_are_numbered_in_the_order_in_which_they_come() {
+    const SIMPLE: TaskAttribute = TaskAttribute::SIMPLE;
+    let mut setup = Setup::default();
+    setup.plan.connections = 4;
+    let mut pair = Pair::up(setup);
+    let attributes =
+        [SIMPLE, SIMPLE, TaskAttribute::ORDERED, SIMPLE, SIMPLE, TaskAttribute::HEAD_OF_QUEUE, SIMPLE];
+    for (lba, attribute) in (0..).zip(attributes) {
+        pair.submit(Request { attribute, ..read(lba, 512) });
+    }
+    for _ in 0..attributes.len() {
+        for conn in (0..4).rev().map(ConnId) {
+            let mut out = Transmit::new();
+            pair.session.transmit(pair.now, conn, &mut out);
+            out.clear(&pair.pools[0]);
+        }
+    }
+    let mut sent: Vec<_> = (pair.session.tasks.iter())
+        .map(|(_, task)| (task.cmd_sn.0, task.request.attribute, task.request.cdb[5]))
+        .collect();
+    sent.sort_unstable_by_key(|(number, ..)| *number);
+    let order: Vec<u8> = sent.iter().map(|(_, _, lba)| *lba).collect();
+    assert_eq!(order, [1, 0, 2, 4, 3, 5, 6]);
 }

@@ -90,6 +90,10 @@ fn persistent_reserve_out_list(_: &mut Core, task: &TaskInfo, list: &[u8]) -> Ve
 
 /// Decides on a copy of the registrations, which takes the place of those in force when it is stored.
 fn persistent_reserve_out_in_turn(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+    if core.spc.reserve.holder().is_some() {
+        // A RESERVE came while the list was on its way.
+        return Verdict::Status(Status::RESERVATION_CONFLICT);
+    }
     let request = match request(task, list) {
         Ok(request) => request,
         Err(sense) => return Verdict::Check(sense),

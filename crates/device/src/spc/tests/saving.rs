@@ -199,6 +199,18 @@ fn a_reserve_that_comes_while_a_registration_is_saved_meets_the_registration() {
 }
 
 #[test]
+fn a_registration_whose_list_comes_after_a_reserve_meets_the_reserve() {
+    let mut rig = Rig::new();
+    let register = rig.start(A, &cdb(pr_out::REGISTER, 0), 0, 24);
+    rig.run(B, &[op::RESERVE_6, 0, 0, 0, 0, 0], 0, &[]).good();
+    let list = BasicList { service_action_key: K1, ..BasicList::default() }.encode();
+    send(&mut rig, register, &list);
+    assert_eq!(rig.finish(register, &[]).status, Status::RESERVATION_CONFLICT);
+    rig.run(B, &[op::RELEASE_6, 0, 0, 0, 0, 0], 0, &[]).good();
+    assert_eq!(keys(&mut rig, A), []);
+}
+
+#[test]
 fn a_command_that_waits_for_its_turn_can_be_aborted() {
     let mut rig = Rig::new();
     let first = start(&mut rig, A, pr_out::REGISTER, NONE, K1);

@@ -67,6 +67,22 @@ pub enum Bug {
     RemovalForgetsCommands,
     /// A LUN that means another disk after a reload than when it was opened is served.
     RemapReachesOther,
+    /// A persistent reservation lets a nexus write that is not registered.
+    ReserveAdmitsStranger,
+    /// PREEMPT removes the registration of the holder and leaves the reservation with it.
+    PreemptKeepsHolder,
+    /// PREEMPT AND ABORT is answered while tasks that it aborted still write.
+    PreemptWaitsForNone,
+    /// COMPARE AND WRITE compares before it takes its range: another write can come between.
+    CompareUnlocked,
+    /// COMPARE AND WRITE writes also when what it compared differs.
+    MiscompareWrites,
+    /// MISCOMPARE tells of the byte behind the first that differs.
+    MiscompareElsewhere,
+    /// An ORDERED task starts while older ones run.
+    OrderedStartsEarly,
+    /// A SIMPLE task starts while older ORDERED and HEAD OF QUEUE tasks run.
+    SimplePassesOrdered,
 }
 
 impl Bug {
@@ -93,6 +109,14 @@ impl Bug {
         Self::FramesKeepKeys,
         Self::FramesReuseNumber,
         Self::FramesIgnoreLimit,
+        Self::ReserveAdmitsStranger,
+        Self::PreemptKeepsHolder,
+        Self::PreemptWaitsForNone,
+        Self::CompareUnlocked,
+        Self::MiscompareWrites,
+        Self::MiscompareElsewhere,
+        Self::OrderedStartsEarly,
+        Self::SimplePassesOrdered,
     ];
 
     /// Bugs of the code that reaches files and block devices, which only the loss of a machine's power can show.

@@ -10,6 +10,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use base::planted::{self, Bug};
 use scsi::status::TaskAttribute;
 
 use crate::contract::{NexusId, TaskKey};
@@ -407,7 +408,8 @@ impl TaskSet {
         let mut older =
             tasks.filter(|task| task.sequence < sequence && task.set == set && task.info.key().is_some());
         match attribute {
-            TaskAttribute::Ordered => older.next().is_none(),
+            TaskAttribute::Ordered => planted::is(Bug::OrderedStartsEarly) || older.next().is_none(),
+            _ if planted::is(Bug::SimplePassesOrdered) => true,
             _ => !older.any(|task| is_restrictive(task.info.attribute)),
         }
     }

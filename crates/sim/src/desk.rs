@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use base::time::Instant;
 use base::units::Lba;
-use oracle::history::{Change, Content, End, Finding, FlushId, History, Initially, OpId, ReadId};
+use oracle::history::{Change, Content, End, Finding, FlushId, History, Initially, OpId, Planned, ReadId};
+use oracle::order::Place;
 use oracle::stamp::DeviceId;
 
-use crate::fabric::{Ended, Ticket};
+use crate::compare;
+use crate::fabric::{Ended, Order, Ticket};
+use crate::property::{Broken, Property};
+use crate::reservations::{Judge, Signature};
 
 /// What an order means to the blocks.
 #[derive(Clone, Debug)]
@@ -50,6 +55,14 @@ enum Job {
     Nothing,
 }
 
+/// How often things happened that the oracle judges.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    swapped: u64,
+    miscompared: u64,
+    ordered: u64,
+}
+
 /// The desk.
 #[derive(Debug)]
 pub struct Desk {
@@ -59,7 +72,10 @@ pub struct Desk {
     jobs: BTreeMap<Ticket, Job>,
     /// Changes whose end nobody knows, by initiator.
     lost: BTreeMap<usize, Vec<OpId>>,
-    findings: Vec<Finding>,
+    broken: Vec<Broken>,
+    /// Where reservations may stop commands.
+    reservations: Option<Judge>,
+    counts: Counts,
     /// How the orders ended: done, failed, refused, unknown.
     ends: [u64; 4],
     judged: u64,
@@ -74,7 +90,9 @@ impl Desk {
             block_len,
             jobs: BTreeMap::new(),
             lost: BTreeMap::new(),
-            findings: Vec::new(),
+            broken: Vec::new(),
+            reservations: None,
+            counts: Counts { swapped: 0, miscompared: 0, ordered: 0 },
             ends: [0; 4],
             judged: 0,
         }
@@ -90,22 +108,58 @@ impl Desk {
         &self.history
     }
 
-    /// Takes note that an order is about to be submitted.
-    pub fn submitted(&mut self, ticket: Ticket, meaning: Meaning) {
+    /// Judges whom reservations keep out, too.
+    pub fn watch_reservations(&mut self) {
+        self.reservations = Some(Judge::new(self.devices.len()));
+    }
+
+    /// Returns what reservations can be. Only where they are watched.
+    pub fn reservations(&self) -> &Judge {
+        self.reservations.as_ref().expect("reservations are watched where there are any")
+    }
+
+    /// Takes note of the time.
+    pub fn at(&mut self, now: Instant) {
+        if let Some(judge) = &mut self.reservations {
+            judge.at(now);
+        }
+    }
+
+    /// Takes note that a signed write takes effect on a medium.
+    pub fn landed(&mut self, signature: Signature) {
+        if let Some(judge) = &mut self.reservations {
+            judge.landed(signature);
+        }
+    }
+
+    /// Takes note that an order is about to be submitted; `place` is where its task set puts it, where that is known.
+    pub fn submitted(
+        &mut self,
+        initiator: usize,
+        ticket: Ticket,
+        order: &Order,
+        meaning: Meaning,
+        place: Option<Place>,
+    ) {
+        if let Some(judge) = &mut self.reservations {
+            judge.submitted(initiator, ticket, order, signature_of(&meaning));
+        }
+        let simple = |place: Place| place.attribute == oracle::order::Attribute::Simple;
+        self.counts.ordered += u64::from(place.is_some_and(|place| !simple(place)) && !self.jobs.is_empty());
         let job = match meaning {
             Meaning::Read { unit, lba, blocks } => {
-                Job::Read(self.history.read_begin(self.device(unit), lba, blocks), blocks)
+                Job::Read(self.history.read_begin_at(self.device(unit), lba, blocks, place), blocks)
             }
             Meaning::Change(changes) => {
-                Job::Change(changes.into_iter().map(|change| self.history.submit(change)).collect())
+                Job::Change(changes.into_iter().map(|change| self.history.submit_at(change, place)).collect())
             }
             Meaning::CompareAndWrite(change, expected) => {
-                let read = self.history.read_begin(change.device, change.lba, change.blocks);
-                Job::CompareAndWrite(self.history.submit(change), read, change.lba, expected)
+                let read = self.history.read_begin_at(change.device, change.lba, change.blocks, place);
+                Job::CompareAndWrite(self.history.submit_at(change, place), read, change.lba, expected)
             }
             Meaning::Verify { unit, lba, expected } => {
                 let blocks = u64::try_from(expected.len()).unwrap_or(0);
-                Job::Verify(self.history.read_begin(self.device(unit), lba, blocks), lba, expected)
+                Job::Verify(self.history.read_begin_at(self.device(unit), lba, blocks, place), lba, expected)
             }
             Meaning::Flush(unit) => Job::Flush(self.history.flush_begin(self.device(unit))),
             Meaning::Nothing => Job::Nothing,
@@ -117,6 +171,9 @@ impl Desk {
     pub fn ended(&mut self, initiator: usize, ticket: Ticket, ended: &Ended) {
         let end = end_of(ended);
         self.ends[end as usize] += 1;
+        let excluded = self.reservations.as_mut().is_some_and(|judge| judge.ended(ticket, ended));
+        // Nobody says what became of it, and a reservation kept it out all the time.
+        let end = if excluded && end == End::Failed { End::Refused } else { end };
         let Some(job) = self.jobs.remove(&ticket) else { return };
         match job {
             Job::Read(read, blocks) => match ended {
@@ -132,10 +189,28 @@ impl Desk {
                 }
             }
             Job::CompareAndWrite(op, read, lba, expected) => {
-                self.compared(read, lba, &expected, ended, Some(op));
-                self.end(initiator, op, end);
+                if end == End::Done {
+                    self.counts.swapped += 1;
+                    self.swapped(op, read, lba, &expected);
+                } else {
+                    self.miscompared(read, lba, &expected, ended, Some(op));
+                }
+                self.history.read_failed(read);
+                if sense_key(ended) == Some(MISCOMPARE) {
+                    self.counts.miscompared += 1;
+                    self.history.miscompared(op);
+                } else {
+                    self.end(initiator, op, end);
+                }
             }
-            Job::Verify(read, lba, expected) => self.compared(read, lba, &expected, ended, None),
+            Job::Verify(read, lba, expected) => {
+                if end == End::Done {
+                    self.matched(read, lba, &expected);
+                } else {
+                    self.miscompared(read, lba, &expected, ended, None);
+                }
+                self.history.read_failed(read);
+            }
             Job::Flush(flush) if end == End::Done => self.history.flush_end(flush),
             Job::Flush(_) | Job::Nothing => {}
         }
@@ -143,6 +218,9 @@ impl Desk {
 
     /// Takes note that nothing that an initiator lost can be carried out any more.
     pub fn lost_is_gone(&mut self, initiator: usize) {
+        if let Some(judge) = &mut self.reservations {
+            judge.lost_is_gone(initiator);
+        }
         for op in self.lost.remove(&initiator).unwrap_or_default() {
             self.history.gone(op);
         }
@@ -150,6 +228,9 @@ impl Desk {
 
     /// Takes note that the target and its media lost power.
     pub fn crashed(&mut self) {
+        if let Some(judge) = &mut self.reservations {
+            judge.crashed();
+        }
         for device in self.devices.clone() {
             self.history.crash(device);
         }
@@ -163,8 +244,22 @@ impl Desk {
     }
 
     /// Takes what was found wrong.
-    pub fn take_findings(&mut self) -> Vec<Finding> {
-        std::mem::take(&mut self.findings)
+    pub fn take_broken(&mut self) -> Vec<Broken> {
+        let mut broken = std::mem::take(&mut self.broken);
+        broken.extend(self.reservations.iter_mut().flat_map(Judge::take_broken));
+        broken
+    }
+
+    /// Returns how often each thing happened that is judged here; zeros included.
+    pub fn counts(&self) -> Vec<(&'static str, u64)> {
+        let idle = Judge::new(0);
+        let reservations = self.reservations.as_ref().unwrap_or(&idle).counts();
+        let own = [
+            ("COMPARE AND WRITEs that wrote", self.counts.swapped),
+            ("COMPARE AND WRITEs that found something else", self.counts.miscompared),
+            ("ORDERED or HEAD OF QUEUE commands beside others", self.counts.ordered),
+        ];
+        own.into_iter().chain(reservations).collect()
     }
 
     /// Returns how many orders are open.
@@ -184,12 +279,34 @@ impl Desk {
             "a read gave less than it said"
         );
         self.judged += blocks;
-        let findings = self.history.read_end(read, self.block_len, data);
-        self.findings.extend(findings);
+        for finding in self.history.read_end(read, self.block_len, data) {
+            self.found(&finding);
+        }
     }
 
-    /// GOOD says that all blocks held what was expected; MISCOMPARE says little, since it tells of the first byte only.
-    fn compared(
+    fn found(&mut self, finding: &Finding) {
+        self.broken.push(Broken::new(finding.wrong.into(), finding.to_string()));
+    }
+
+    /// A COMPARE AND WRITE ended well: all blocks held what was expected at one instant, and no write came between.
+    fn swapped(&mut self, op: OpId, read: ReadId, first: Lba, expected: &[Content]) {
+        for (lba, content) in (first.0..).zip(expected) {
+            if let Some(finding) = self.history.replaced(op, read, Lba(lba), *content) {
+                self.found(&finding);
+            }
+            self.judged += 1;
+        }
+    }
+
+    /// All these blocks held what was expected.
+    fn matched(&mut self, read: ReadId, first: Lba, expected: &[Content]) {
+        for (lba, content) in (first.0..).zip(expected) {
+            self.held(read, Lba(lba), *content, true, None);
+        }
+    }
+
+    /// MISCOMPARE says that one block did not hold what was expected, and that those before it did.
+    fn miscompared(
         &mut self,
         read: ReadId,
         first: Lba,
@@ -197,16 +314,31 @@ impl Desk {
         ended: &Ended,
         except: Option<OpId>,
     ) {
-        let matched = end_of(ended) == End::Done;
-        let miscompared = matches!(sense_key(ended), Some(MISCOMPARE));
-        if matched || (miscompared && expected.len() == 1) {
-            for (lba, content) in (first.0..).zip(expected) {
-                let finding = self.history.compared(read, Lba(lba), *content, matched, except);
-                self.findings.extend(finding);
-                self.judged += 1;
-            }
+        let Ended::Status { sense, .. } = ended else { return };
+        if sense_key(ended) != Some(MISCOMPARE) {
+            return;
         }
-        self.history.read_failed(read);
+        let differs = match compare::first_difference(sense, expected, self.block_len) {
+            Ok(Some(at)) => at,
+            // It tells no offset: only one block can be judged.
+            Ok(None) if expected.len() == 1 => 0,
+            Ok(None) => return,
+            Err(how) => {
+                let how = format!("a comparison from {first} on {how}");
+                return self.broken.push(Broken::new(Property::MiscompareOffset, how));
+            }
+        };
+        for (at, content) in expected.iter().enumerate().take(differs + 1) {
+            let lba = Lba(first.0 + u64::try_from(at).unwrap());
+            self.held(read, lba, *content, at < differs, except);
+        }
+    }
+
+    fn held(&mut self, read: ReadId, lba: Lba, content: Content, matched: bool, except: Option<OpId>) {
+        if let Some(finding) = self.history.compared(read, lba, content, matched, except) {
+            self.found(&finding);
+        }
+        self.judged += 1;
     }
 
     fn end(&mut self, initiator: usize, op: OpId, end: End) {
@@ -217,13 +349,14 @@ impl Desk {
     }
 }
 
-const GOOD: u8 = 0x00;
+pub(crate) const GOOD: u8 = 0x00;
 const CHECK_CONDITION: u8 = 0x02;
 const BUSY: u8 = 0x08;
-const RESERVATION_CONFLICT: u8 = 0x18;
+pub(crate) const RESERVATION_CONFLICT: u8 = 0x18;
 const TASK_SET_FULL: u8 = 0x28;
 
 const NOT_READY: u8 = 0x2;
+const MEDIUM_ERROR: u8 = 0x3;
 const ILLEGAL_REQUEST: u8 = 0x5;
 const UNIT_ATTENTION: u8 = 0x6;
 const DATA_PROTECT: u8 = 0x7;
@@ -243,6 +376,35 @@ fn end_of(ended: &Ended) -> End {
         },
         Ended::Status { .. } | Ended::Failed | Ended::Aborted => End::Failed,
         Ended::Lost => End::Unknown,
+    }
+}
+
+/// Returns whether a command ended with ILLEGAL REQUEST.
+pub(crate) fn is_illegal(ended: &Ended) -> bool {
+    sense_key(ended) == Some(ILLEGAL_REQUEST)
+}
+
+/// Returns whether a command was refused before anything was done.
+pub(crate) fn is_refusal(ended: &Ended) -> bool {
+    end_of(ended) == End::Refused
+}
+
+/// Returns whether a command was carried out, if not to its end.
+pub(crate) fn was_carried_out(ended: &Ended) -> bool {
+    matches!(sense_key(ended), Some(MISCOMPARE | MEDIUM_ERROR))
+}
+
+/// Returns the signature of what an order writes, if it signs it.
+fn signature_of(meaning: &Meaning) -> Option<Signature> {
+    let change = match meaning {
+        Meaning::Change(changes) => changes.first()?,
+        Meaning::CompareAndWrite(change, _) => change,
+        _ => return None,
+    };
+    match change.content {
+        Planned::Signed(writer, sequence) => Some((writer.0, sequence.0)),
+        Planned::Same(mark) => Some((mark.writer.0, mark.sequence.0)),
+        _ => None,
     }
 }
 

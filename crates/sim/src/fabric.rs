@@ -9,6 +9,8 @@ pub mod iscsi;
 
 use base::time::Instant;
 
+use crate::property::Broken;
+
 /// A command to be sent.
 #[derive(Clone, Debug)]
 pub struct Order {
@@ -164,7 +166,7 @@ pub trait Fabric {
     fn bugs(&self) -> u64;
 
     /// Returns what a transport owed and did not do, since the last call.
-    fn wrongs(&mut self) -> Vec<String>;
+    fn wrongs(&mut self) -> Vec<Broken>;
 
     /// Returns how often each thing happened that a run may bring; zeros included, so that what never happens shows.
     fn counts(&self) -> Vec<(&'static str, u64)> {

@@ -17,10 +17,13 @@
     reason = "a simulation is a test: it stops at the first surprise"
 )]
 
+pub mod compare;
 pub mod desk;
 pub mod fabric;
 pub mod house;
 pub mod media;
+pub mod property;
+pub mod reservations;
 pub mod scenario;
 pub mod trace;
 pub mod workload;

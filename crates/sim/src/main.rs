@@ -10,6 +10,7 @@ use std::panic;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
+use sim::property::Property;
 use sim::scenario::Scenario;
 use sim::trace::Trace;
 use sim::world::{self, Report};
@@ -128,17 +129,28 @@ fn one(carrier: Carrier, seed: u64) -> bool {
     }
 }
 
+/// How a seed failed.
+#[derive(Debug, PartialEq, Eq)]
+struct Failed {
+    /// The properties that are broken; none when something panicked.
+    properties: Vec<Property>,
+    what: String,
+}
+
 /// Runs one seed quietly. A panic is a failure like others.
-fn quietly(carrier: Carrier, seed: u64, kept: usize) -> Result<Report, String> {
+fn quietly(carrier: Carrier, seed: u64, kept: usize) -> Result<Report, Failed> {
     let trace = Trace::new(kept, false);
     let run = || world::run(&carrier.scenario(seed), &trace);
     match panic::catch_unwind(panic::AssertUnwindSafe(run)) {
         Ok(Ok(report)) => Ok(report),
-        Ok(Err(failure)) => Err(failure.to_string()),
+        Ok(Err(failure)) => {
+            let properties = failure.what.iter().map(|broken| broken.property).collect();
+            Err(Failed { properties, what: failure.to_string() })
+        }
         Err(cause) => {
             let text = cause.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("no text");
-            Err(format!("{trace}panicked: {text}"))
+            Err(Failed { properties: Vec::new(), what: format!("{trace}panicked: {text}") })
         }
     }
 }
@@ -167,7 +179,7 @@ fn many(carrier: Carrier, first: u64, seeds: u64) -> bool {
                     failed.push(seed);
                 }
             }
-            Err(what) => {
+            Err(Failed { what, .. }) => {
                 println!(
                     "{what}\nFAIL {name} seed {seed}: FABRIC={name} SEED={seed} make sim prints all of it"
                 );
@@ -219,18 +231,28 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
         let began = Instant::now();
         plant(Some(bug));
         let carrier = if bug.is_of_frames() { Carrier::HyperScsi } else { Carrier::Iscsi };
-        let found = (first..first.saturating_add(seeds))
-            .find_map(|seed| quietly(carrier, seed, 0).err().map(|what| (seed, what)));
+        let wanted = Property::broken_by(bug);
+        let (mut found, mut others) = (None, 0_u64);
+        for seed in first..first.saturating_add(seeds) {
+            let Err(failed) = quietly(carrier, seed, 0) else { continue };
+            if wanted.is_empty() || failed.properties.iter().any(|broken| wanted.contains(broken)) {
+                found = Some((seed, failed.what));
+                break;
+            }
+            others += 1;
+        }
         plant(None);
         let took = began.elapsed().as_secs_f64();
+        let names: Vec<_> = wanted.iter().map(|property| property.name()).collect();
         match found {
             Some((seed, what)) => {
                 // Without the bug the same seed must be quiet, or it was not the bug that was found.
-                let line = what.lines().last().unwrap_or_default().trim();
+                let line = what.lines().find(|line| wanted.iter().any(|one| line.contains(one.name())));
+                let line = line.or_else(|| what.lines().last()).unwrap_or_default().trim();
                 match quietly(carrier, seed, 0) {
-                    Ok(_) => {
-                        println!("PASS planted {bug:?}: found by seed {seed} in {took:.1} s: {line:.160}")
-                    }
+                    Ok(_) => println!(
+                        "PASS planted {bug:?}: found by seed {seed} in {took:.1} s, {others} other findings before: {line:.200}"
+                    ),
                     Err(_) => {
                         missed += 1;
                         println!("FAIL planted {bug:?}: seed {seed} fails without it, too");
@@ -239,7 +261,9 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
             }
             None => {
                 missed += 1;
-                println!("FAIL planted {bug:?}: not found in {seeds} seeds");
+                println!(
+                    "FAIL planted {bug:?}: {seeds} seeds do not show that it breaks {names:?}; {others} fail otherwise"
+                );
             }
         }
     }

@@ -16,6 +16,8 @@ use store::faulty::{Faults, Faulty, Kind, Rule};
 use store::powercut::Power;
 use store::ram::Ram;
 
+use crate::reservations::Signature;
+
 /// The time of the world, for those that are called without it.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Rc<Cell<u64>>);
@@ -72,6 +74,8 @@ struct State {
     plug: u64,
     executions: BTreeMap<(u32, u64, u64), u32>,
     twice: Vec<String>,
+    /// The signed writes that took effect, where somebody wants to know: writer and sequence.
+    landed: Option<Vec<Signature>>,
     /// Nothing fails any more, also after the power comes back.
     healed: bool,
 }
@@ -94,6 +98,7 @@ impl Medium {
             plug: 0,
             executions: BTreeMap::new(),
             twice: Vec::new(),
+            landed: None,
             healed: false,
             rng,
         })))
@@ -173,6 +178,16 @@ impl Medium {
         bytes
     }
 
+    /// Keeps what is written from now on, for [`Self::take_landed`].
+    pub fn watch(&self) {
+        self.0.borrow_mut().landed = Some(Vec::new());
+    }
+
+    /// Takes the signatures of what was written.
+    pub fn take_landed(&self) -> Vec<Signature> {
+        self.0.borrow_mut().landed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     /// Returns the writes that were executed more often than they were sent.
     pub fn executed_twice(&self) -> Vec<String> {
         self.0.borrow().twice.clone()
@@ -204,6 +219,12 @@ impl State {
             }
             let count = self.executions.entry((stamp.writer.0, stamp.sequence.0, lba)).or_default();
             *count += 1;
+            if let Some(landed) = &mut self.landed {
+                let signature = (stamp.writer.0, stamp.sequence.0);
+                if landed.last() != Some(&signature) {
+                    landed.push(signature);
+                }
+            }
             if *count == 2 {
                 self.twice.push(format!("{stamp} was written to the medium twice"));
             }

@@ -179,6 +179,8 @@ pub struct Scenario {
     pub manages_one_in: u64,
     /// One order in so many concerns reservations; zero for none.
     pub reserves_one_in: u64,
+    /// Whether some of them are RESERVE(6) and RELEASE(6).
+    pub reserves_old_ones: bool,
     /// How often the power of the target is cut.
     pub crashes: u32,
     /// One step in so many an initiator's nexus is lost, in a transport that has no path of its own.
@@ -226,7 +228,8 @@ impl Scenario {
             transfer_max: *pick(&mut rng, &[1, 4, 16, 40]),
             think: Span::between(Duration::ZERO, micros(*pick(&mut rng, &[1, 300, 5_000]))),
             manages_one_in: *pick(&mut rng, &[0, 60, 25]),
-            reserves_one_in: *pick(&mut rng, &[0, 0, 30]),
+            reserves_one_in: *pick(&mut rng, &[0, 0, 8]),
+            reserves_old_ones: seed.is_multiple_of(4),
             crashes: if volatile { u32::try_from(rng.below(3)).unwrap() } else { 0 },
             nexus_losses: u32::try_from(rng.below(4)).unwrap(),
         }
@@ -257,6 +260,17 @@ impl Scenario {
         let step = u64::from(burst).min(u64::try_from(plan.socket_bytes).unwrap_or(u64::MAX)).max(1);
         let rounds = u32::try_from(bytes.div_ceil(step)).unwrap_or(u32::MAX);
         round.saturating_mul(rounds).saturating_mul(2)
+    }
+
+    /// Returns whether commands to a unit enter its task set in the order in which their initiator sends them. Those of
+    /// HyperSCSI do not where the target refuses the first ones for want of protection.
+    pub fn keeps_order(&self, unit: u16) -> bool {
+        match &self.transport {
+            Transport::Direct | Transport::Iscsi(_) => true,
+            Transport::HyperScsi(plan) => {
+                plan.least.get(usize::from(unit)).is_none_or(|least| plan.level >= *least)
+            }
+        }
     }
 
     /// Returns whether initiators end tasks of others.

@@ -15,6 +15,7 @@ use scsi::copy::segment::SegmentAction;
 use crate::desk::{Desk, Meaning};
 use crate::fabric::{Attribute, Order};
 use crate::house;
+use crate::reservations::orders;
 use crate::scenario::{Scenario, pick};
 
 /// One initiator's part.
@@ -28,6 +29,8 @@ pub struct Workload {
     blocks: u64,
     transfer_max: u64,
     reserves_one_in: u64,
+    reserves_old_ones: bool,
+    initiator: usize,
     pattern: Pattern,
     /// Whether the media keep writes only until the power is cut.
     volatile: bool,
@@ -55,6 +58,8 @@ impl Workload {
             blocks: scenario.blocks,
             transfer_max: scenario.transfer_max,
             reserves_one_in: scenario.reserves_one_in,
+            reserves_old_ones: scenario.reserves_old_ones,
+            initiator,
             pattern: *pick(&mut rng, &Pattern::ALL),
             volatile: scenario.medium.volatile,
             generations: BTreeMap::new(),
@@ -65,7 +70,10 @@ impl Workload {
     /// Makes the next order.
     pub fn next(&mut self, desk: &Desk) -> (Order, Meaning) {
         if self.reserves_one_in > 0 && self.rng.chance(1, self.reserves_one_in) {
-            return (self.reservation(), Meaning::Nothing);
+            let unit = u16::try_from(self.rng.below(self.units.into())).unwrap();
+            let old_ones = self.reserves_old_ones;
+            let order = orders::next(&mut self.rng, desk, self.initiator, unit, old_ones);
+            return (order, Meaning::Nothing);
         }
         let at = self.extent();
         let (mut order, meaning) = match self.rng.below(100) {
@@ -249,41 +257,6 @@ impl Workload {
             ],
         );
         (order(at.unit, cdb, Vec::new(), len), Meaning::Nothing)
-    }
-
-    fn reservation(&mut self) -> Order {
-        let unit = u16::try_from(self.rng.below(self.units.into())).unwrap();
-        let key = |writer: WriterId| u64::from(writer.0) * 0x0101;
-        let mut list = vec![0; 24];
-        let own = key(self.writer).to_be_bytes();
-        let other = key(WriterId(1 + u32::try_from(self.rng.below(3)).unwrap())).to_be_bytes();
-        let (action, scope_type) = match self.rng.below(10) {
-            0 => return order(unit, &[0x16, 0, 0, 0, 0, 0], Vec::new(), 0),
-            1 | 2 => return order(unit, &[0x17, 0, 0, 0, 0, 0], Vec::new(), 0),
-            3 | 4 => {
-                list[8..16].copy_from_slice(&own);
-                (6, 0)
-            }
-            5 => {
-                list[..8].copy_from_slice(&own);
-                (1, *pick(&mut self.rng, &[1, 3, 5, 6]))
-            }
-            6 | 7 => {
-                list[..8].copy_from_slice(&own);
-                (2, *pick(&mut self.rng, &[1, 3, 5, 6]))
-            }
-            8 => {
-                list[..8].copy_from_slice(&own);
-                (3, 0)
-            }
-            _ => {
-                list[..8].copy_from_slice(&own);
-                list[8..16].copy_from_slice(&other);
-                (*pick(&mut self.rng, &[4, 5]), 5)
-            }
-        };
-        list[20] = u8::from(self.rng.chance(1, 3));
-        order(unit, &[0x5f, action, scope_type, 0, 0, 0, 0, 0, 24, 0], list, 0)
     }
 
     /// Guesses what blocks hold, and mostly rightly: the bytes, and what they stand for.

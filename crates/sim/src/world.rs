@@ -6,14 +6,16 @@ use std::fmt;
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::Lba;
+use oracle::order::{Attribute as TaskAttribute, Place};
 use oracle::stamp::DeviceId;
 
 use crate::desk::{Desk, Meaning};
 use crate::fabric::direct::Direct;
 use crate::fabric::hyperscsi::HyperScsi;
 use crate::fabric::iscsi::Iscsi;
-use crate::fabric::{Ended, Fabric, Happening, Manage, Ticket};
+use crate::fabric::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
 use crate::media::{Clock, Medium};
+use crate::property::{Broken, Property};
 use crate::scenario::{Scenario, Transport, pick};
 use crate::trace::Trace;
 use crate::workload::Workload;
@@ -41,8 +43,8 @@ const FAILS_FOR: Duration = Duration::from_secs(120);
 pub struct Failure {
     /// The seed that shows it.
     pub seed: u64,
-    /// What it is, one line each.
-    pub what: Vec<String>,
+    /// What it is.
+    pub what: Vec<Broken>,
     /// When.
     pub at: Instant,
     /// What happened before, the last lines of it.
@@ -81,7 +83,7 @@ pub struct World {
     trace: Trace,
     crashes: Vec<Instant>,
     steps: u64,
-    failures: Vec<String>,
+    failures: Vec<Broken>,
 }
 
 /// An initiator, as the world sees it.
@@ -89,6 +91,8 @@ struct Actor {
     workload: Workload,
     orders_left: u64,
     open: usize,
+    /// Counts the nexuses it has had.
+    epoch: u64,
     up: bool,
     gone: bool,
     /// When it sends next.
@@ -144,6 +148,7 @@ impl World {
             workload: Workload::new(scenario, initiator, scenario.seed.wrapping_add(17 + initiator as u64)),
             orders_left: scenario.orders,
             open: 0,
+            epoch: 0,
             up: false,
             gone: false,
             next: start,
@@ -154,8 +159,13 @@ impl World {
             .collect();
         crashes.sort_unstable_by(|a, b| b.cmp(a));
         let tears = scenario.medium.volatile && scenario.medium.block_len > oracle::stamp::SECTOR;
+        let mut desk = Desk::new(devices, scenario.medium.block_len, tears);
+        if scenario.reserves_one_in > 0 {
+            desk.watch_reservations();
+            media.iter().for_each(Medium::watch);
+        }
         Self {
-            desk: Desk::new(devices, scenario.medium.block_len, tears),
+            desk,
             actors: (0..scenario.initiators).map(actor).collect(),
             scenario: scenario.clone(),
             clock,
@@ -184,7 +194,7 @@ impl World {
         let limit = self.clock.now().after(SETTLES_WITHIN);
         while self.failures.is_empty() && (self.is_busy() || !self.open.is_empty()) {
             self.step();
-            self.bound(limit, "orders are left long after everything was healed");
+            self.bound(limit);
         }
         self.leave();
         if self.failures.is_empty() {
@@ -214,7 +224,7 @@ impl World {
             .chain(hangs.map(|since| since.after(HANGS_AFTER)))
             .min();
         let Some(next) = next else {
-            return self.fail("nothing will ever happen again".into());
+            return self.fail(Property::Ends, "nothing will ever happen again".into());
         };
         let now = next.max(now);
         self.steps += 1;
@@ -222,10 +232,11 @@ impl World {
             let media: Vec<_> = self.media.iter().map(Medium::next).collect();
             let line =
                 format!("something keeps itself busy at {now:?}: {}, media {media:?}", self.fabric.waits());
-            return self.fail(line);
+            return self.fail(Property::Sane, line);
         }
         self.clock.set(now);
         self.trace.at(now);
+        self.desk.at(now);
         if self.crashes.last().is_some_and(|at| *at <= now) {
             self.crashes.pop();
             self.crash(now);
@@ -268,7 +279,8 @@ impl World {
         self.trace.say(|| describe(initiator, ticket, &order.cdb, &meaning));
         self.trace.mix_bytes(&order.cdb);
         let (unit, immediate) = (order.unit, order.immediate);
-        self.desk.submitted(ticket, meaning);
+        let place = self.place(initiator, ticket, &order);
+        self.desk.submitted(initiator, ticket, &order, meaning, place);
         if self.fabric.submit(now, initiator, ticket, order) {
             self.actors[initiator].open += 1;
             self.open.insert(
@@ -278,6 +290,22 @@ impl World {
         } else {
             self.desk.ended(initiator, ticket, &Ended::Refused);
         }
+    }
+
+    /// Returns where the task set puts an order, unless something may change its place: immediate commands overtake, and what is
+    /// carried out again comes again.
+    fn place(&self, initiator: usize, ticket: Ticket, order: &Order) -> Option<Place> {
+        if order.immediate || order.replay || !self.scenario.keeps_order(order.unit) {
+            return None;
+        }
+        let epoch = self.actors[initiator].epoch;
+        let set = u64::try_from(initiator).unwrap() << 48 | u64::from(order.unit) << 32 | epoch;
+        let attribute = match order.attribute {
+            Attribute::Simple => TaskAttribute::Simple,
+            Attribute::Ordered => TaskAttribute::Ordered,
+            Attribute::HeadOfQueue => TaskAttribute::HeadOfQueue,
+        };
+        Some(Place { set, number: ticket.0, attribute })
     }
 
     fn some_management(&mut self, initiator: usize) -> Manage {
@@ -328,7 +356,7 @@ impl World {
                 }
                 let line =
                     format!("order {} of initiator {initiator} waits although nothing is wrong", ticket.0);
-                self.fail(line);
+                self.fail(Property::Ends, line);
                 continue;
             }
             open.patience = now.after(PATIENCE);
@@ -339,7 +367,7 @@ impl World {
         if let Some((ticket, open)) = self.open.iter().find(|(_, open)| now >= open.since.after(HANGS_AFTER))
         {
             let line = format!("order {} of initiator {} never ended", ticket.0, open.initiator);
-            self.fail(line);
+            self.fail(Property::Ends, line);
         }
         let given_up = self.managing.values_mut().find(|open| now >= open.patience);
         if let Some(open) = given_up {
@@ -352,12 +380,16 @@ impl World {
         if let Some((ticket, _)) = self.managing.iter().find(|(_, open)| now >= open.since.after(HANGS_AFTER))
         {
             let line = format!("management request {} was never answered", ticket.0);
-            self.fail(line);
+            self.fail(Property::Ends, line);
         }
     }
 
     /// Takes note of everything that the fabric reports.
     fn settle(&mut self) {
+        // What is written now was written before what is heard now was said.
+        for signature in self.media.iter().flat_map(Medium::take_landed) {
+            self.desk.landed(signature);
+        }
         while let Some(happening) = self.fabric.poll() {
             self.trace.say(|| summary(&happening));
             match happening {
@@ -371,19 +403,20 @@ impl World {
                         _ => self.trace.mix(0x100),
                     }
                     if self.open.remove(&ticket).is_none() {
-                        self.fail(format!("order {} ended twice", ticket.0));
+                        self.fail(Property::Ends, format!("order {} ended twice", ticket.0));
                     }
                     self.actors[initiator].open -= 1;
                     self.desk.ended(initiator, ticket, &ended);
                 }
                 Happening::Managed { ticket, .. } => {
                     if self.managing.remove(&ticket).is_none() {
-                        self.fail(format!("management request {} ended twice", ticket.0));
+                        self.fail(Property::Ends, format!("management request {} ended twice", ticket.0));
                     }
                 }
                 Happening::Up { initiator, fresh } => {
                     self.actors[initiator].up = true;
                     if fresh {
+                        self.actors[initiator].epoch += 1;
                         self.desk.lost_is_gone(initiator);
                     }
                 }
@@ -393,19 +426,19 @@ impl World {
                 }
             }
         }
-        for finding in self.desk.take_findings() {
-            self.fail(finding.to_string());
+        for Broken { property, how } in self.desk.take_broken() {
+            self.fail(property, how);
         }
         let twice: Vec<String> = self.media.iter().flat_map(Medium::executed_twice).collect();
         for line in twice {
-            self.fail(line);
+            self.fail(Property::Once, line);
         }
-        for wrong in self.fabric.wrongs() {
-            self.fail(wrong);
+        for Broken { property, how } in self.fabric.wrongs() {
+            self.fail(property, how);
         }
         let bugs = self.fabric.bugs();
         if bugs > 0 {
-            self.fail(format!("{bugs} times a machine was in a state that cannot be"));
+            self.fail(Property::Sane, format!("{bugs} times a machine was in a state that cannot be"));
         }
     }
 
@@ -439,7 +472,7 @@ impl World {
             self.step();
             if self.clock.now() > limit {
                 let held = self.fabric.holds().unwrap_or_else(|| "a medium or an initiator is busy".into());
-                self.fail(format!("something is left after everybody left: {held}"));
+                self.fail(Property::NothingLeft, format!("after everybody left: {held}"));
             }
         }
         for initiator in 0..self.actors.len() {
@@ -457,17 +490,18 @@ impl World {
         self.settle();
     }
 
-    fn bound(&mut self, limit: Instant, what: &str) {
+    fn bound(&mut self, limit: Instant) {
         if self.clock.now() > limit && self.failures.is_empty() {
-            self.fail(what.into());
+            self.fail(Property::Ends, "orders are left long after everything was healed".into());
         }
     }
 
-    fn fail(&mut self, what: String) {
-        self.trace.say(|| format!("WRONG: {what}"));
+    fn fail(&mut self, property: Property, how: String) {
+        let broken = Broken::new(property, how);
+        self.trace.say(|| format!("WRONG: {broken}"));
         // One is enough; a handful helps.
-        if self.failures.len() < 8 && !self.failures.contains(&what) {
-            self.failures.push(what);
+        if self.failures.len() < 8 && !self.failures.contains(&broken) {
+            self.failures.push(broken);
         }
     }
 
@@ -479,7 +513,8 @@ impl World {
         }
         let (ends, judged) = self.desk.tally();
         let (hash, tally) = (self.trace.hash(), self.fabric.tally());
-        let counts = self.fabric.counts();
+        let mut counts = self.fabric.counts();
+        counts.extend(self.desk.counts());
         Ok(Report { hash, ends, judged, took: at.since(start), counts, tally })
     }
 }

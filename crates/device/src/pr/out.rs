@@ -3,6 +3,7 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
+use base::planted::{self, Bug};
 use scsi::pr::{BasicList, MoveList, ReservationKey, ReservationType};
 use scsi::sense::{Asc, Sense, SenseKeySpecific};
 use scsi::transport_id::TransportId;
@@ -243,13 +244,14 @@ impl PersistentReservations {
             let new = new?;
             let old = self.kind();
             // The old holder is a victim, unless the sender preempts itself; either way its reservation ends here.
-            self.reservation = None;
+            let before = self.reservation.take();
             let (gone, _) = self.remove(|registrant| is_victim(registrant) && registrant.nexus != *from);
             if old != Some(new) {
                 attentions = self.others(from, Asc::RESERVATIONS_RELEASED);
             }
             attentions.extend(gone.into_iter().map(|nexus| (nexus, Asc::REGISTRATIONS_PREEMPTED)));
-            self.reservation = Some(Held::new(new, from));
+            let keeps = planted::is(Bug::PreemptKeepsHolder);
+            self.reservation = if keeps { before } else { Some(Held::new(new, from)) };
         } else {
             let (gone, _) = self.remove(is_victim);
             let others = gone.into_iter().filter(|nexus| nexus != from);

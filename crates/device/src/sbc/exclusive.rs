@@ -6,6 +6,7 @@
 use alloc::boxed::Box;
 
 use base::buffer::{Bytes, DataList};
+use base::planted::{self, Bug};
 use scsi::sense::{Asc, Sense};
 use store::contract::{OpAction, Outcome};
 
@@ -207,6 +208,17 @@ impl Exclusive {
         core.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability });
     }
 
+    /// Writes the second half of what was sent with a COMPARE AND WRITE.
+    fn put(&self, core: &mut Core, task: &TaskInfo) {
+        let data = self.intake.data().slice(self.len, self.len * 2);
+        self.write(core, task, data);
+    }
+
+    /// Returns whether this compares without having its range.
+    fn compares_unlocked(&self) -> bool {
+        self.action == Action::CompareAndWrite && planted::is(Bug::CompareUnlocked)
+    }
+
     fn lock(&self, core: &mut Core, task: &TaskInfo) {
         let range = match self.action {
             Action::Clear { .. } => ByteRange::new(0, core.facts.profile.len),
@@ -239,10 +251,16 @@ impl Exclusive {
             let difference = first_difference(&expected, &held);
             core.recycle(held);
             if let Some(at) = difference {
+                if planted::is(Bug::MiscompareWrites) {
+                    self.put(core, task);
+                }
                 return Some(Verdict::Check(miscompare(at)));
             }
-            let data = self.intake.data().slice(self.len, self.len * 2);
-            self.write(core, task, data);
+            if planted::is(Bug::CompareUnlocked) {
+                self.lock(core, task);
+            } else {
+                self.put(core, task);
+            }
         } else {
             let sent = self.intake.data().slice(self.done, self.done + held.len());
             let data = merge(core, &held, &sent, matches!(self.action, Action::Clear { .. }));
@@ -260,13 +278,18 @@ impl Job for Exclusive {
             JobInput::Start => self.intake.ask(core, task),
             JobInput::DataOut { data, .. } => {
                 if self.intake.take(core, task, data) {
-                    self.lock(core, task);
+                    if self.compares_unlocked() {
+                        self.read(core, task);
+                    } else {
+                        self.lock(core, task);
+                    }
                 }
             }
             JobInput::Locked if self.action == Action::Put => {
                 let data = self.intake.take_all();
                 self.write(core, task, data);
             }
+            JobInput::Locked if self.compares_unlocked() => self.put(core, task),
             JobInput::Locked => match self.fate(core) {
                 Fate::Done if self.len == 0 => return JobStep::Done(self.end(core)),
                 Fate::Done => self.read(core, task),

@@ -299,7 +299,7 @@ impl LogicalUnit {
         self.abort_victims(id, nexuses);
         // A write that its own host aborted, or whose session is lost, can reach the medium late as well: a host that
         // fences another must not be told that it is out before.
-        let aborted = self.tasks.every(|task| task.id != id);
+        let aborted = self.tasks.every(|task| task.id != id && !planted::is(Bug::PreemptWaitsForNone));
         self.go_on_after_aborts(id, &aborted, then)
     }
 

@@ -21,6 +21,7 @@ use scsi::status::TaskAttribute;
 use super::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
 use crate::house;
 use crate::media::{Medium, scattered};
+use crate::property::Broken;
 use crate::scenario::Scenario;
 use crate::trace::Trace;
 
@@ -48,6 +49,8 @@ pub struct Direct {
 struct Host {
     nexus: Option<NexusId>,
     closed: bool,
+    /// When its last command arrives: none overtakes it.
+    last: Instant,
 }
 
 struct Task {
@@ -85,7 +88,7 @@ impl Direct {
             pool: Pool::new(8 << 20),
             trace,
             rng: Rng::from_seed(seed),
-            hosts: (0..scenario.initiators).map(|_| Host { nexus: None, closed: false }).collect(),
+            hosts: (0..scenario.initiators).map(|_| Host { nexus: None, closed: false, last: now }).collect(),
             tasks: BTreeMap::new(),
             manages: BTreeMap::new(),
             queue: BTreeMap::new(),
@@ -359,7 +362,8 @@ impl Fabric for Direct {
             return false;
         }
         self.tasks.insert(ticket, Task { initiator, order, data_in: Vec::new(), begun: false });
-        let at = self.soon(now);
+        let at = self.soon(now).max(self.hosts[initiator].last);
+        self.hosts[initiator].last = at;
         self.plan(at, Step::Execute(ticket));
         true
     }
@@ -445,7 +449,7 @@ impl Fabric for Direct {
         0
     }
 
-    fn wrongs(&mut self) -> Vec<String> {
+    fn wrongs(&mut self) -> Vec<Broken> {
         Vec::new()
     }
 

@@ -27,6 +27,7 @@ use target::shard::Shard;
 use super::{Attribute, Fabric, Happening, Manage, Order, Ticket};
 use crate::house;
 use crate::media::{Medium, scattered};
+use crate::property::{Broken, Property};
 use crate::scenario::{HyperPlan, Scenario};
 use crate::trace::Trace;
 use host::Host;
@@ -554,9 +555,10 @@ impl Fabric for HyperScsi {
         sessions + self.bugs + self.shard.frame_stats().bugs
     }
 
-    fn wrongs(&mut self) -> Vec<String> {
-        self.wrongs.append(&mut self.watch.wrongs);
-        std::mem::take(&mut self.wrongs)
+    fn wrongs(&mut self) -> Vec<Broken> {
+        let wire = self.watch.wrongs.drain(..).map(|how| Broken::new(Property::Wire, how));
+        let session = self.wrongs.drain(..).map(|how| Broken::new(Property::Session, how));
+        wire.chain(session).collect()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

@@ -32,6 +32,7 @@ use target::shard::Shard;
 use super::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
 use crate::house;
 use crate::media::{Medium, scattered};
+use crate::property::{Broken, Property};
 use crate::scenario::{IscsiPlan, Scenario, pick};
 use crate::trace::Trace;
 use promises::{Mercy, Promises};
@@ -516,8 +517,8 @@ impl Fabric for Iscsi {
         sessions + self.tally.bugs + self.tally.shard_bugs + self.shard.wire_stats().bugs
     }
 
-    fn wrongs(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.wrongs)
+    fn wrongs(&mut self) -> Vec<Broken> {
+        self.wrongs.drain(..).map(|how| Broken::new(Property::Session, how)).collect()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

@@ -1,0 +1,137 @@
+//! The properties that a world judges. Whatever goes wrong breaks one of them, and says which: a bug that is planted must be
+//! found by the property that it breaks.
+
+use std::fmt;
+
+use base::planted::Bug;
+use oracle::history::Wrong;
+
+/// A property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Property {
+    /// What was acknowledged is read back.
+    Kept,
+    /// A block is one write whole.
+    Whole,
+    /// A block stands where it was written to.
+    Place,
+    /// What was refused changes nothing.
+    RefusedChangesNothing,
+    /// No block is written to the medium twice by one command.
+    Once,
+    /// A comparison tells what the blocks held.
+    Compared,
+    /// MISCOMPARE tells the first byte that differs.
+    MiscompareOffset,
+    /// What ends with MISCOMPARE has written nothing.
+    MiscompareWritesNothing,
+    /// COMPARE AND WRITE is one operation.
+    Atomic,
+    /// ORDERED and HEAD OF QUEUE tasks keep their order.
+    TaskOrder,
+    /// A command that a reservation stops ends with RESERVATION CONFLICT and takes no effect.
+    ReservationStops,
+    /// A command that no reservation stops does not end with RESERVATION CONFLICT.
+    ReservationAdmits,
+    /// PERSISTENT RESERVE IN and OUT tell of registrations and reservation as they are.
+    ReservationTold,
+    /// No write of a nexus lands after the answer to the PREEMPT AND ABORT that preempted it.
+    Fenced,
+    /// Every command and every management request ends, once and in time.
+    Ends,
+    /// A session keeps what it owes to its owner.
+    Session,
+    /// The wire carries nothing that the protocol forbids.
+    Wire,
+    /// Nothing is left when everybody has left.
+    NothingLeft,
+    /// No state machine is in a state that cannot be, and time passes.
+    Sane,
+}
+
+impl Property {
+    /// Returns it in words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kept => "acknowledged writes are kept",
+            Self::Whole => "blocks are whole",
+            Self::Place => "blocks stand where they were written to",
+            Self::RefusedChangesNothing => "what is refused changes nothing",
+            Self::Once => "a command writes a block once",
+            Self::Compared => "comparisons tell what the blocks held",
+            Self::MiscompareOffset => "MISCOMPARE tells the first byte that differs",
+            Self::MiscompareWritesNothing => "MISCOMPARE writes nothing",
+            Self::Atomic => "COMPARE AND WRITE is atomic",
+            Self::TaskOrder => "tasks keep the order of their attributes",
+            Self::ReservationStops => "reservations stop whom they exclude",
+            Self::ReservationAdmits => "reservations stop nobody else",
+            Self::ReservationTold => "reservations are as they are told",
+            Self::Fenced => "the victims of PREEMPT AND ABORT write nothing after its answer",
+            Self::Ends => "commands end, once and in time",
+            Self::Session => "sessions keep their promises",
+            Self::Wire => "the wire carries nothing forbidden",
+            Self::NothingLeft => "nothing is left",
+            Self::Sane => "no state machine is in an impossible state",
+        }
+    }
+
+    /// Returns the properties that a planted bug breaks: it counts as found when one of them is broken. None stands for any: what
+    /// a damaged header does is anybody's guess.
+    pub const fn broken_by(bug: Bug) -> &'static [Self] {
+        match bug {
+            Bug::SkipDataDigest | Bug::LandOverCounted => &[Self::Whole],
+            Bug::ExecuteTwice | Bug::FramesRunTwice | Bug::ReplayWrites => &[Self::Once],
+            Bug::AckBeforeWrite | Bug::FlushNothing | Bug::IgnoreFua | Bug::ForgetFence => &[Self::Kept],
+            Bug::FramesForgetReplays
+            | Bug::FramesKeepKeys
+            | Bug::FramesReuseNumber
+            | Bug::FramesIgnoreLimit => &[Self::Wire],
+            Bug::ForgetReassign | Bug::FramesForgetRange | Bug::FramesForgetParts => &[Self::Ends],
+            Bug::ReserveAdmitsStranger => &[Self::ReservationStops],
+            Bug::PreemptKeepsHolder => &[Self::ReservationTold, Self::ReservationAdmits],
+            Bug::PreemptWaitsForNone => &[Self::Fenced],
+            Bug::CompareUnlocked => &[Self::Atomic],
+            Bug::MiscompareWrites => &[Self::MiscompareWritesNothing],
+            Bug::MiscompareElsewhere => &[Self::MiscompareOffset],
+            Bug::OrderedStartsEarly | Bug::SimplePassesOrdered => &[Self::TaskOrder],
+            _ => &[],
+        }
+    }
+}
+
+impl From<Wrong> for Property {
+    fn from(wrong: Wrong) -> Self {
+        match wrong {
+            Wrong::Lost | Wrong::Stale => Self::Kept,
+            Wrong::Torn | Wrong::Garbled => Self::Whole,
+            Wrong::Misdirected | Wrong::Foreign => Self::Place,
+            Wrong::Unsubmitted => Self::RefusedChangesNothing,
+            Wrong::Miscompared => Self::Compared,
+            Wrong::WrittenDespite => Self::MiscompareWritesNothing,
+            Wrong::NotAtomic => Self::Atomic,
+            Wrong::Reordered => Self::TaskOrder,
+        }
+    }
+}
+
+/// A property that is broken, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Which.
+    pub property: Property,
+    /// How.
+    pub how: String,
+}
+
+impl Broken {
+    /// Says that a property is broken.
+    pub const fn new(property: Property, how: String) -> Self {
+        Self { property, how }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not true that {}: {}", self.property.name(), self.how)
+    }
+}

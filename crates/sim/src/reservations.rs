@@ -1,0 +1,464 @@
+//! Judges whom reservations keep out: a command that a reservation stops ends with RESERVATION CONFLICT and changes nothing, any
+//! other does not; PERSISTENT RESERVE IN tells what is so; and what PREEMPT AND ABORT has aborted writes nothing any more once it
+//! is answered.
+//!
+//! What reservations can be is computed by [`oracle::reservations`] from what was asked and answered. Here each command keeps
+//! whether it could pass, and whether it could be stopped, at any moment since it was submitted.
+
+pub mod orders;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::time::{Duration, Instant};
+use oracle::reservations::{
+    Access, Kind, Nexus, Outcome, Reservations as Possible, Service, ServiceId, State,
+};
+
+use crate::desk::{self, GOOD, RESERVATION_CONFLICT};
+use crate::fabric::{Ended, Order, Ticket};
+use crate::property::{Broken, Property};
+
+/// A signed write: its writer and its sequence.
+pub type Signature = (u32, u64);
+
+/// How long a change of reservations that is being saved outlives its session: nothing is saved for longer.
+const SAVED_WITHIN: Duration = Duration::from_millis(20);
+
+/// The judge.
+#[derive(Debug)]
+pub struct Judge {
+    units: Vec<Possible>,
+    commands: BTreeMap<Ticket, Command>,
+    services: BTreeMap<Ticket, Change>,
+    /// The open writes, by what they write.
+    writes: BTreeMap<Signature, Ticket>,
+    /// What ended with RESERVATION CONFLICT.
+    refused: BTreeSet<Signature>,
+    /// What was lost with its session, by initiator.
+    lost: BTreeMap<usize, Vec<Ticket>>,
+    /// Changes whose session is gone, and until when they may be saved.
+    expiring: Vec<(Instant, Ticket)>,
+    now: Instant,
+    broken: Vec<Broken>,
+    counts: Counts,
+}
+
+/// A command that reservations may stop.
+#[derive(Debug)]
+struct Command {
+    initiator: usize,
+    unit: usize,
+    access: Access,
+    signature: Option<Signature>,
+    /// What it asks about the reservation.
+    question: Option<Question>,
+    /// What the answer may be.
+    answers: Vec<Answer>,
+    may_pass: bool,
+    may_stop: bool,
+    /// Like `may_pass`, counted from the answer of the PREEMPT AND ABORT that has aborted it.
+    may_land: bool,
+    fenced: bool,
+    /// Whether its status says whether a reservation stopped it: that of a copy may speak of another unit.
+    is_plain: bool,
+    /// The version of the possible states when it was submitted.
+    version: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    Keys,
+    Reservation,
+}
+
+/// What PERSISTENT RESERVE IN tells: PRGENERATION, and keys or the reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Answer {
+    Keys(u32, Vec<u64>),
+    Reservation(u32, Option<(u64, u8)>),
+}
+
+/// A command that changes reservations.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    initiator: usize,
+    unit: usize,
+    aborts: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    changes: u64,
+    powerless: u64,
+    stopped: u64,
+    passed: u64,
+    told: u64,
+    fencings: u64,
+    fenced_writes: u64,
+}
+
+impl Judge {
+    /// Starts with units that nobody has reserved.
+    pub fn new(units: usize) -> Self {
+        Self {
+            units: vec![Possible::default(); units],
+            commands: BTreeMap::new(),
+            services: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            lost: BTreeMap::new(),
+            expiring: Vec::new(),
+            now: Instant::ORIGIN,
+            broken: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Returns whether another change of the reservations of a unit may be submitted.
+    pub fn may_begin(&self, unit: u16) -> bool {
+        self.units[usize::from(unit)].may_begin()
+    }
+
+    /// Returns one of the states that a unit can be in.
+    pub fn likely(&self, unit: u16) -> State {
+        self.units[usize::from(unit)].states().next().cloned().unwrap_or_default()
+    }
+
+    /// Takes note of the time.
+    pub fn at(&mut self, now: Instant) {
+        self.now = now;
+        while let Some(at) = self.expiring.iter().position(|(until, _)| *until <= now) {
+            let (_, ticket) = self.expiring.swap_remove(at);
+            self.forget(ticket);
+        }
+    }
+
+    /// Takes note that an order is about to be submitted, and what it writes.
+    pub fn submitted(
+        &mut self,
+        initiator: usize,
+        ticket: Ticket,
+        order: &Order,
+        signature: Option<Signature>,
+    ) {
+        let unit = usize::from(order.unit);
+        if let Some((service, aborts)) = service_of(order) {
+            self.counts.changes += 1;
+            self.services.insert(ticket, Change { initiator, unit, aborts });
+            self.units[unit].begin(ServiceId(ticket.0), nexus(initiator), service);
+            return self.look(unit);
+        }
+        let Some((access, question)) = access_of(&order.cdb) else { return };
+        if let Some(signature) = signature {
+            self.writes.insert(signature, ticket);
+        }
+        let mut command = Command {
+            initiator,
+            unit,
+            access,
+            signature,
+            question,
+            answers: Vec::new(),
+            may_pass: false,
+            may_stop: false,
+            may_land: false,
+            fenced: false,
+            is_plain: order.cdb[0] != 0x83,
+            version: self.units[unit].version(),
+        };
+        command.look(self.units[unit].states());
+        self.commands.insert(ticket, command);
+    }
+
+    /// Judges how an order ended. Returns whether it has certainly changed nothing, although its end does not say so.
+    pub fn ended(&mut self, ticket: Ticket, ended: &Ended) -> bool {
+        if let Some(change) = self.services.get(&ticket).copied() {
+            self.changed(ticket, change, ended);
+            return false;
+        }
+        let Some(command) = self.commands.get(&ticket) else { return false };
+        if *ended == Ended::Lost {
+            let initiator = command.initiator;
+            self.lost.entry(initiator).or_default().push(ticket);
+            return false;
+        }
+        let Some(command) = self.commands.remove(&ticket) else { return false };
+        if let Some(signature) = command.signature {
+            self.writes.remove(&signature);
+        }
+        self.judge(ticket, &command, ended);
+        !command.may_pass
+    }
+
+    /// Takes note that nothing that an initiator lost can be carried out any more.
+    pub fn lost_is_gone(&mut self, initiator: usize) {
+        for ticket in self.lost.remove(&initiator).unwrap_or_default() {
+            if self.services.contains_key(&ticket) {
+                // Its task is gone. What is being saved for it comes into force all the same.
+                self.expiring.push((self.now.after(SAVED_WITHIN), ticket));
+            } else if let Some(command) = self.commands.remove(&ticket)
+                && let Some(signature) = command.signature
+            {
+                self.writes.remove(&signature);
+            }
+        }
+    }
+
+    /// Takes note that the target lost its power.
+    pub fn crashed(&mut self) {
+        for unit in 0..self.units.len() {
+            self.counts.powerless +=
+                u64::from(self.units[unit].states().any(|state| !state.keys().is_empty()));
+            self.units[unit].power_lost();
+            self.look(unit);
+        }
+    }
+
+    /// Judges a write that takes effect on a medium now.
+    pub fn landed(&mut self, signature: Signature) {
+        if self.refused.contains(&signature) {
+            let how = format!("{signature:?} (writer, sequence) was written after its RESERVATION CONFLICT");
+            return self.broken.push(Broken::new(Property::ReservationStops, how));
+        }
+        let Some(ticket) = self.writes.get(&signature).copied() else { return };
+        let Some(command) = self.commands.get(&ticket).filter(|command| !command.may_land) else { return };
+        let property = if command.fenced { Property::Fenced } else { Property::ReservationStops };
+        let how = format!("order {} of initiator {} has written", ticket.0, command.initiator);
+        self.broken.push(Broken::new(property, how));
+    }
+
+    /// Takes what is broken.
+    pub fn take_broken(&mut self) -> Vec<Broken> {
+        std::mem::take(&mut self.broken)
+    }
+
+    /// Returns how often each thing happened.
+    pub fn counts(&self) -> [(&'static str, u64); 7] {
+        let counts = &self.counts;
+        [
+            ("commands that change reservations", counts.changes),
+            ("units with registrations that lost their power", counts.powerless),
+            ("commands that a reservation stopped", counts.stopped),
+            ("commands that passed a reservation", counts.passed),
+            ("answers of PERSISTENT RESERVE IN judged", counts.told),
+            ("PREEMPT AND ABORTs that fenced somebody", counts.fencings),
+            ("writes that were open when their initiator was fenced", counts.fenced_writes),
+        ]
+    }
+
+    /// A command that changes reservations ended.
+    fn changed(&mut self, ticket: Ticket, change: Change, ended: &Ended) {
+        let id = ServiceId(ticket.0);
+        let unit = &mut self.units[change.unit];
+        let explained = match end_of(ended) {
+            Come::To(outcome) => unit.end(id, outcome).map(Some),
+            Come::Nothing => unit.refused(id).map(|()| None),
+            Come::Unknown => {
+                unit.gone(id);
+                Ok(None)
+            }
+            Come::Lost => return self.lost.entry(change.initiator).or_default().push(ticket),
+        };
+        self.services.remove(&ticket);
+        match explained {
+            Ok(Some(fenced)) if change.aborts && end_of(ended) == Come::To(Outcome::Good) => {
+                let open = self.commands.values_mut();
+                for command in
+                    open.filter(|command| command.unit == change.unit && command.signature.is_some())
+                {
+                    if command.initiator != change.initiator && fenced.has(nexus(command.initiator)) {
+                        (command.may_land, command.fenced) = (false, true);
+                        self.counts.fenced_writes += 1;
+                    }
+                }
+                self.counts.fencings += u64::from(!fenced.is_empty());
+            }
+            Ok(_) => {}
+            Err(_) => {
+                let how = format!(
+                    "no order of the commands under way explains the end of order {} of initiator {}",
+                    ticket.0, change.initiator
+                );
+                self.broken.push(Broken::new(Property::ReservationTold, how));
+                self.look(change.unit);
+            }
+        }
+    }
+
+    fn judge(&mut self, ticket: Ticket, command: &Command, ended: &Ended) {
+        let conflict = matches!(ended, Ended::Status { status: RESERVATION_CONFLICT, .. });
+        let good = matches!(ended, Ended::Status { status: GOOD, .. });
+        let done = good || command.is_plain && desk::was_carried_out(ended);
+        let name = |what: &str| format!("order {} of initiator {} {what}", ticket.0, command.initiator);
+        let unit = &mut self.units[command.unit];
+        let is_still = unit.is_settled() && unit.version() == command.version;
+        let nexus = nexus(command.initiator);
+        if done && !command.may_pass {
+            self.broken.push(Broken::new(Property::ReservationStops, name("was carried out")));
+        } else if conflict && !command.may_stop {
+            let how = name("ended with RESERVATION CONFLICT");
+            self.broken.push(Broken::new(Property::ReservationAdmits, how));
+        } else if (done || conflict) && is_still {
+            unit.saw(|state| state.stops(nexus, command.access) == conflict);
+        }
+        self.counts.stopped += u64::from(conflict);
+        let reserved = || unit.states().all(|state| state.reservation().is_some());
+        self.counts.passed += u64::from(done && reserved());
+        if conflict && let Some(signature) = command.signature {
+            self.refused.insert(signature);
+        }
+        if let (true, Some(question), Ended::Status { data, .. }) = (good, command.question, ended) {
+            self.counts.told += 1;
+            match question.parse(data) {
+                Some(answer) if command.answers.contains(&answer) => {
+                    if is_still {
+                        self.units[command.unit].saw(|state| question.ask(state) == answer);
+                    }
+                }
+                answer => {
+                    let how = name(&format!("hears {answer:?} and not one of {:?}", command.answers));
+                    self.broken.push(Broken::new(Property::ReservationTold, how));
+                }
+            }
+        }
+    }
+
+    /// Nothing more comes of a change of reservations.
+    fn forget(&mut self, ticket: Ticket) {
+        if let Some(change) = self.services.remove(&ticket) {
+            self.units[change.unit].gone(ServiceId(ticket.0));
+        }
+    }
+
+    /// More states of a unit are possible than before.
+    fn look(&mut self, unit: usize) {
+        for command in self.commands.values_mut().filter(|command| command.unit == unit) {
+            command.look(self.units[unit].states());
+        }
+    }
+}
+
+impl Command {
+    /// Takes note of the states that are possible now.
+    fn look<'a>(&mut self, states: impl Iterator<Item = &'a State>) {
+        if self.may_pass && self.may_stop && self.may_land && self.question.is_none() {
+            return;
+        }
+        for state in states {
+            let stops = state.stops(nexus(self.initiator), self.access);
+            self.may_stop |= stops;
+            self.may_pass |= !stops;
+            self.may_land |= !stops;
+            if let Some(answer) = self.question.map(|question| question.ask(state))
+                && !self.answers.contains(&answer)
+            {
+                self.answers.push(answer);
+            }
+        }
+    }
+}
+
+impl Question {
+    /// Returns what a unit in this state answers.
+    fn ask(self, state: &State) -> Answer {
+        match self {
+            Self::Keys => Answer::Keys(state.generation(), state.keys()),
+            Self::Reservation => {
+                let code = |kind| Kind::ALL.iter().find(|(_, own)| *own == kind).map_or(0, |(code, _)| *code);
+                let reservation = state.reservation().map(|(key, kind)| (key, code(kind)));
+                Answer::Reservation(state.generation(), reservation)
+            }
+        }
+    }
+
+    /// Reads parameter data (SPC-4 §6.15.2, §6.15.3).
+    fn parse(self, data: &[u8]) -> Option<Answer> {
+        let generation = u32::from_be_bytes(*data.first_chunk()?);
+        let len = u32::from_be_bytes(*data.get(4..)?.first_chunk()?);
+        let rest = data.get(8..8 + usize::try_from(len).ok()?)?;
+        match self {
+            Self::Keys => {
+                let (keys, left) = rest.as_chunks::<8>();
+                let mut keys: Vec<u64> = keys.iter().map(|key| u64::from_be_bytes(*key)).collect();
+                keys.sort_unstable();
+                left.is_empty().then_some(Answer::Keys(generation, keys))
+            }
+            Self::Reservation if rest.is_empty() => Some(Answer::Reservation(generation, None)),
+            Self::Reservation => {
+                let key = u64::from_be_bytes(*rest.first_chunk()?);
+                (rest.len() == 16).then(|| Answer::Reservation(generation, Some((key, rest[13]))))
+            }
+        }
+    }
+}
+
+/// What a change of reservations came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Come {
+    To(Outcome),
+    /// It was refused before anybody looked at it.
+    Nothing,
+    /// It may have been done, and will not be any more.
+    Unknown,
+    /// It may still be done.
+    Lost,
+}
+
+fn end_of(ended: &Ended) -> Come {
+    match ended {
+        Ended::Status { status: GOOD, .. } => Come::To(Outcome::Good),
+        Ended::Status { status: RESERVATION_CONFLICT, .. } => Come::To(Outcome::Conflict),
+        Ended::Lost => Come::Lost,
+        ended if desk::is_illegal(ended) => Come::To(Outcome::Illegal),
+        ended if desk::is_refusal(ended) => Come::Nothing,
+        _ => Come::Unknown,
+    }
+}
+
+fn nexus(initiator: usize) -> Nexus {
+    Nexus(u8::try_from(initiator).unwrap())
+}
+
+/// Returns what an order does to reservations, and whether it aborts tasks.
+fn service_of(order: &Order) -> Option<(Service, bool)> {
+    let word = |at: usize| u64::from_be_bytes(*order.data_out[at..].first_chunk().unwrap());
+    match order.cdb[0] {
+        0x16 => return Some((Service::ReserveUnit, false)),
+        0x17 => return Some((Service::ReleaseUnit, false)),
+        0x5f => {}
+        _ => return None,
+    }
+    let (key, second, persist) = (word(0), word(8), order.data_out[20] & 1 == 1);
+    let kind = Kind::from_code(order.cdb[2]);
+    let action = order.cdb[1] & 0x1f;
+    let service = match action {
+        0 | 6 => Service::Register { key, new: second, persist, ignores: action == 6 },
+        1 => Service::Reserve(key, kind?),
+        2 => Service::Release(key, kind?),
+        3 => Service::Clear(key),
+        _ => Service::Preempt { key, victims: second, kind: kind? },
+    };
+    Some((service, action == 5))
+}
+
+/// Returns what a command does that a reservation may stop (SPC-4 table 65, SBC-3 table 13), and what it asks. Of commands that
+/// the standards leave to the device nothing is expected.
+fn access_of(cdb: &[u8]) -> Option<(Access, Option<Question>)> {
+    match cdb[0] {
+        0x08 | 0x28 | 0xa8 | 0x88 | 0x8f => Some((Access::Reads, None)),
+        0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e | 0x41 | 0x93 | 0x42 | 0x89 | 0x35 | 0x91 | 0x83 => {
+            Some((Access::Writes, None))
+        }
+        0x5e => Some((
+            Access::Asks,
+            match cdb[1] & 0x1f {
+                0 => Some(Question::Keys),
+                1 => Some(Question::Reservation),
+                _ => None,
+            },
+        )),
+        _ => None,
+    }
+}

@@ -30,6 +30,7 @@ def test_wire_keeps_its_word(seed, mtu):
     count = {1500: 20_000, 9000: 5_000, 65535: 400}[mtu]
     flags = ("--loss=3%", "--dup=2%", "--reorder=5%", "--reorder-by=2ms", "--corrupt=1%", f"--seed={seed}")
     with network.Network(mtu) as net:
+        net.target.need_long_buffers()
         with net.wire(*flags) as wire:
             got = blast(net, count, mtu)
             report = wire.end()["a_to_b"]
@@ -52,6 +53,7 @@ def test_wire_keeps_its_word(seed, mtu):
 
 def test_wire_hurts_in_one_direction_only(seed):
     with network.Network() as net, net.wire("--loss=50%", "--way=b-to-a", f"--seed={seed}") as wire:
+        net.target.need_long_buffers()
         expect(len(blast(net, 2000, 1500)) == 2000, "frames were lost on the good way")
         report = wire.end()
         expect(report["a_to_b"]["lost"] == 0, f"{report['a_to_b']}")

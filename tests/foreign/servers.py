@@ -22,6 +22,8 @@ import ending
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OUT = os.path.join(ROOT, "out")
+# Debian's programs for administrators stand where an ordinary user's PATH does not lead.
+os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 IQN = "iqn.2026-11.org.targe:rig"
 # Loaded here: in a child nothing may be loaded, as another thread may hold what that needs.
 LIBC = ctypes.CDLL(None)

@@ -22,7 +22,11 @@ class Link:
     def __init__(self, raw, interface, mac, mtu):
         self.raw, self.mac, self.mtu = raw, mac, mtu
         raw.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
-        raw.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 32 << 20)
+        try:
+            raw.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 32 << 20)
+        except PermissionError:
+            # As root of a user namespace only as much as net.core.rmem_max allows.
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 20)
         raw.bind((interface, ETHER_TYPE))
         raw.setblocking(False)
         self.tap = None

@@ -4,6 +4,7 @@
 //! StatSN, ExpCmdSN and MaxCmdSN. Whom we serve, and how they prove who they are, the owner of the configuration
 //! says through [`directory::Directory`].
 
+pub mod departure;
 pub mod directory;
 pub mod initiator;
 pub mod target;

@@ -28,6 +28,7 @@ mod fence;
 mod limits;
 mod logout;
 mod management;
+pub mod notes;
 mod ping;
 mod reassign;
 mod repair;

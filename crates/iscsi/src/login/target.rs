@@ -16,6 +16,7 @@ use base::time::Instant;
 use zeroize::Zeroizing;
 
 use self::identify::Identity;
+use super::departure::Departure;
 use super::directory::{Directory, SessionQuery, Via};
 use super::{
     Entry, LoginRequest, LoginResponse, LoginStep, MAX_LOGIN_PDUS, MAX_LOGIN_TEXTS, MAX_LOGIN_TIME, Outcome,
@@ -50,6 +51,8 @@ pub struct TargetLogin {
     over: bool,
     /// Whether initiator names are taken that are not of the form of the standard.
     lenient: bool,
+    /// What was taken although it is not as the standard has it, each once.
+    departures: Vec<Departure>,
 }
 
 /// What every request of a login must repeat (RFC 7143 §11.12.5–8).
@@ -134,6 +137,7 @@ impl TargetLogin {
             auth: Auth::Open,
             over: false,
             lenient: false,
+            departures: Vec::new(),
         }
     }
 
@@ -150,6 +154,17 @@ impl TargetLogin {
     /// Returns what the initiator said of itself so far. Whether that is true is another question.
     pub const fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    /// Takes out what was taken although it is not as the standard has it.
+    pub fn take_departures(&mut self) -> Vec<Departure> {
+        core::mem::take(&mut self.departures)
+    }
+
+    fn note(&mut self, departure: Departure) {
+        if !self.departures.contains(&departure) {
+            self.departures.push(departure);
+        }
     }
 
     /// Returns when the login must be complete; the owner closes the connection then.
@@ -287,6 +302,9 @@ impl TargetLogin {
             self.claims.target = sorted.target_name.map(readable);
             let fixed = self.fixed.ok_or(Why::AfterTheEnd)?;
             let identity = Identity::establish(&sorted, (fixed, parse_name), &self.via, directory, out)?;
+            if let Some(departure) = Departure::of_name(&identity.initiator) {
+                self.note(departure);
+            }
             self.identity = Some(identity);
         }
         let Some(identity) = &mut self.identity else { return Err(Why::AfterTheEnd.into()) };
@@ -311,6 +329,7 @@ impl TargetLogin {
                 && let Some(same) = identity.repeats(key, pair.value)
             {
                 if same {
+                    self.note(Departure::NameRepeated(key));
                     continue;
                 }
                 return Err(Why::IdentityTooLate(key));
@@ -376,7 +395,7 @@ impl TargetLogin {
 
     /// The LoginOperationalNegotiation stage.
     fn operate(&mut self, sorted: &Sorted<'_>, transit: bool, out: &mut TextOut) -> Result<bool, Why> {
-        let Some(identity) = &mut self.identity else { return Err(Why::AuthenticationSkipped) };
+        let Some(identity) = &self.identity else { return Err(Why::AuthenticationSkipped) };
         if let Some(offer) = sorted.auth_method {
             // It says no more than that no proof will come, which is harmless where none is demanded.
             let only_none = list(offer).all(|method| method == b"None");
@@ -384,10 +403,13 @@ impl TargetLogin {
                 return Err(BadNegotiation::KeyInWrongStage(Key::AuthMethod).into());
             }
             out.put(Key::AuthMethod.name(), "None");
+            self.note(Departure::AuthMethodInOperationalStage);
         }
+        let Some(identity) = &mut self.identity else { return Err(Why::AuthenticationSkipped) };
         if matches!(self.auth, Auth::Open) {
             self.auth = Auth::Done(identity.auth.without_proof()?);
         }
+        let is_discovery = identity.kind == SessionKind::Discovery;
         let asked = identity.exchange.is_waiting();
         identity.exchange.receive(&sorted.operational, out)?;
         if asked && identity.exchange.is_waiting() {
@@ -398,7 +420,13 @@ impl TargetLogin {
         if transit {
             identity.exchange.offer_what_must_change(out);
         }
-        Ok(transit && !identity.exchange.is_waiting())
+        let agreed = transit && !identity.exchange.is_waiting();
+        for (key, pair) in &sorted.operational {
+            if let Some(departure) = Departure::of_key(*key, pair, is_discovery) {
+                self.note(departure);
+            }
+        }
+        Ok(agreed)
     }
 
     /// Sends the next piece of our text, and leaves the stage behind the last one if both sides want to.

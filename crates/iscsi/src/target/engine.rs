@@ -23,6 +23,7 @@ use super::arena::{Arena, Key};
 use super::budget::Budget;
 use super::connection::{Connection, Output, index};
 use super::contract::{Down, Event, Refusal, Refused, Repairs};
+use super::notes::{Departure, Notes};
 use super::reassign::is_adrift;
 use super::session::{Session, Tmf};
 use super::states::{ConnectionEvent, SessionEvent};
@@ -64,6 +65,7 @@ pub struct Engine {
     pub(super) control_bytes: usize,
     /// Logins that failed and were not told of.
     pub(super) refusals: VecDeque<Refusal>,
+    pub(super) notes: Notes,
     pub(super) next_ttt: u32,
     /// The next of the numbers that tasks without a connection have in its place.
     pub(super) next_adrift: u32,
@@ -201,6 +203,8 @@ pub struct Stats {
     pub logins: u64,
     /// Logins that failed.
     pub logins_failed: u64,
+    /// Logins by which one host took the session of another that uses its name.
+    pub rival_logins: u64,
     /// PDUs received whole.
     pub pdus_in: u64,
     /// PDUs sent.
@@ -263,6 +267,7 @@ impl Engine {
             stirred: VecDeque::new(),
             control_bytes: 0,
             refusals: VecDeque::new(),
+            notes: Notes::default(),
             next_ttt: 0,
             next_adrift: 0,
             now: Instant::ORIGIN,
@@ -494,6 +499,7 @@ impl Engine {
         let answer = recovery::answer(level, why);
         if answer == (Answer { reject: None, then: Then::Nothing }) {
             self.stats.ignored += 1;
+            self.note_departure(conn, Departure::PassedOver(why));
         }
         answer
     }

@@ -10,6 +10,7 @@ use super::connection::{Body, Control};
 use super::contract::{Down, Event, Refused, SessionId, SessionUp};
 use super::dispatch::Cx;
 use super::engine::Engine;
+use super::notes::Departure;
 use super::retain::Unacked;
 use super::session::Session;
 use super::states::{self, ConnectionEvent, SessionEvent};
@@ -66,7 +67,11 @@ impl Engine {
             }
             LoginStep::Complete { response, outcome } => {
                 self.hold_text(conn, 0)?;
-                self.enter(cx, response, *outcome)
+                self.enter(cx, response, *outcome)?;
+                for departure in login.take_departures() {
+                    self.note_departure(conn, Departure::Login(departure));
+                }
+                Ok(())
             }
             LoginStep::Fail { response, why } => {
                 self.note_refusal(conn, login.claims().clone(), why.into());
@@ -113,10 +118,17 @@ impl Engine {
         let found = match outcome.entry {
             Entry::NewSession => self.new_session(cx, &outcome),
             Entry::ReplacesSession(old) => {
+                let mut rivalry = None;
                 if let Some(old) = self.by_tsih(old, &outcome) {
+                    let peer = self.conn(conn).map(|connection| connection.via.peer);
+                    rivalry = peer.and_then(|peer| self.rivalry(cx.now, old, peer));
                     self.end_session(old, Down::Reinstated);
                 }
-                self.new_session(cx, &outcome)
+                let new = self.new_session(cx, &outcome);
+                if let Some(session) = new.ok().and_then(|key| self.sessions.get_mut(key)) {
+                    session.rivalry = rivalry;
+                }
+                new
             }
             Entry::JoinsSession(tsih) => self.by_tsih(tsih, &outcome).ok_or(Status::SESSION_DOES_NOT_EXIST),
             Entry::ReplacesConnection(tsih) => {
@@ -187,9 +199,9 @@ impl Engine {
         let window = Window::new(CmdSn(outcome.cmd_sn), limits.queue_depth);
         let names = (outcome.initiator.clone(), outcome.isid, tsih);
         let parameters = outcome.negotiated.session;
-        let key = self
-            .sessions
-            .insert_with(|_| Session::new(cx.now, outcome.kind.clone(), names, parameters, limits, window));
+        let key = self.sessions.insert_with(|_| {
+            Session::new(cx.now, outcome.kind.clone(), via.peer, names, parameters, limits, window)
+        });
         self.watch_discovery(key);
         if let (SessionKind::Normal { target, name, portal_group }, Some(state)) =
             (&outcome.kind, self.sessions.get_mut(key))

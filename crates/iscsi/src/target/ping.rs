@@ -10,6 +10,7 @@ use super::arena::Key;
 use super::connection::{Body, Control};
 use super::contract::{AsyncEvent, MAX_SENSE, SessionId};
 use super::engine::{Engine, SessionLimits};
+use super::notes::Departure;
 use super::states::ConnectionEvent;
 use super::timer::{Owner, Timer};
 use super::why::Why;
@@ -99,7 +100,7 @@ impl Engine {
                 connection.silent = true;
                 let at = now.after(pong_within).min(until);
                 self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Silence, at);
-                return;
+                return self.note_departure(conn, Departure::Silent);
             }
             return self.drop_connection(conn, Why::PingUnanswered);
         }

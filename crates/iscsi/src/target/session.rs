@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use base::buffer::Bytes;
 use base::machine::ConnId;
@@ -15,6 +16,7 @@ use super::contract::{Command, Repairs, SessionUp, Traffic};
 use super::engine::SessionLimits;
 use super::fence::{Fence, Raised};
 use super::logout::Leaving;
+use super::notes::Rivalry;
 use super::reassign::Lost;
 use super::states;
 use super::task::Task;
@@ -81,6 +83,9 @@ pub(crate) struct Session {
     /// When it began, and when it last asked something.
     pub(crate) began: Instant,
     pub(crate) asked_at: Instant,
+    /// Where its first connection came from, and what is known of hosts that took it from each other.
+    pub(crate) from: SocketAddr,
+    pub(crate) rivalry: Option<Rivalry>,
     /// Since when its connections are gone.
     pub(crate) lost_since: Option<Instant>,
     /// The logouts that wait for tasks to end, at most one of each connection, and whether something happened to them.
@@ -139,6 +144,7 @@ impl Session {
     pub(crate) fn new(
         now: Instant,
         kind: SessionKind,
+        from: SocketAddr,
         (initiator, isid, tsih): (IscsiName, Isid, Tsih),
         parameters: SessionParameters,
         limits: SessionLimits,
@@ -178,6 +184,8 @@ impl Session {
             deadlines: Deadlines::default(),
             began: now,
             asked_at: now,
+            from,
+            rivalry: None,
             lost_since: None,
             leaving: Vec::new(),
             stirred: false,

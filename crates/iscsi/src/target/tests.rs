@@ -10,6 +10,7 @@ mod erl2;
 mod happy;
 mod management;
 mod mcs;
+mod notes;
 mod sessions;
 mod stall;
 mod stream;

@@ -256,7 +256,11 @@ fn lets_an_initiator_repeat_who_it_is_but_not_become_another() {
         let mut talk = Talk::at(House::open());
         talk.go(SEC, OP, NAMES).text();
         match (talk.go(OP, FFP, &text), want) {
-            (Said::Enters(..), Ok(())) => {}
+            (Said::Enters(..), Ok(())) => {
+                let told = talk.login.take_departures();
+                assert_eq!(told.first(), Some(&Departure::NameRepeated(Key::InitiatorName)), "{text}");
+                assert!(talk.login.take_departures().is_empty());
+            }
             (Said::Refuses(_, why), Err(key)) => assert_eq!(why, Why::IdentityTooLate(key)),
             (said, _) => panic!("{text}: {said:?}"),
         }

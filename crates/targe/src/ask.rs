@@ -268,6 +268,11 @@ fn show_status(status: &Status) -> String {
     head.row(&["state", &status.state_dir]);
     head.row(&["sessions", &format!("{} of {}", status.sessions, status.max_sessions)]);
     head.row(&["logins", &format!("{}, and {} refused", status.logins, status.failed_logins)]);
+    if status.rival_logins > 0 {
+        let text =
+            format!("{} logins ended the session of another host under the same name", status.rival_logins);
+        head.row(&["name clash", &text]);
+    }
     head.row(&["repaired", &repaired(&status.repairs)]);
     if status.medium_errors > 0 || status.not_ready > 0 {
         let text = format!("{} failures, {} disks not ready", status.medium_errors, status.not_ready);

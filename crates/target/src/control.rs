@@ -12,6 +12,7 @@ use device::unit::{LogicalUnit, UnitStats};
 use hyperscsi::association::{Drops, PathTotals, PathView};
 use iscsi::target::contract::{AsyncEvent, ConnectionView, Down, Refusal, Repairs, SessionId, Traffic};
 use iscsi::target::engine::Limits;
+use iscsi::target::notes::Note;
 
 use crate::config::{Admission, DiskId, ShardConfig, UnitId};
 use crate::nexus::Way;
@@ -66,6 +67,8 @@ pub enum Notice {
     },
     /// A login failed.
     LoginRefused(Refusal),
+    /// An initiator does something that an operator should know of, and is served all the same.
+    Initiator(Note),
     /// A handshake of HyperSCSI came to nothing.
     HandshakeRefused(hyperscsi::login::target::Refusal),
     /// A HyperSCSI session began.
@@ -408,6 +411,7 @@ impl Shard {
     pub fn poll_notice(&mut self) -> Option<Notice> {
         let logins = &mut self.engine;
         let notice = self.notices.pop_front().or_else(|| logins.poll_refusal().map(Notice::LoginRefused));
+        let notice = notice.or_else(|| logins.poll_note().map(Notice::Initiator));
         notice.or_else(|| self.frames.poll_refusal().map(Notice::HandshakeRefused))
     }
 

@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -338,6 +339,35 @@ def login_flood_with_chap(server, chance):
     return allowed(200, 0), f"{count} wrong secrets in 3 s"
 
 
+def two_hosts_of_one_name(server, chance):
+    """Hosts with one name and ISID, as cloned machines have them, and each comes back at once when the other ended its session."""
+    deadline = time.monotonic() + 5
+    addresses = ("127.0.0.1", "127.0.0.2")
+
+    def log_in_again_and_again(source):
+        logins, commands = 0, 0
+        while time.monotonic() < deadline:
+            try:
+                session = Session(server.port, OPEN_IQN, MALLORY, 1, source=source)
+                logins += 1
+                session.ready()
+                while time.monotonic() < deadline:
+                    expect(session.command(initiator.read_10(0, 8), read=4096)[0] == 0, "a read fails")
+                    commands += 1
+            except (initiator.Dropped, OSError):
+                continue
+        return logins, commands
+
+    with ThreadPoolExecutor(len(addresses)) as hosts:
+        (logins, commands), (others, more) = hosts.map(log_in_again_and_again, addresses)
+    expect(min(logins, others) > 10 and commands + more > 10, f"{logins} and {others} logins, {commands} and {more} commands")
+    counted = json.loads(server.admin("status"))["rival_logins"]
+    expect(counted >= 10, f"{counted} logins are counted as those of rivals")
+    told = [line for line in server.log_of_this_run().splitlines() if "two hosts use the name" in line]
+    expect(len(told) == 1 and all(address in told[0] for address in addresses), f"the log says {told}")
+    return allowed(200, 200), f"{logins} and {others} logins, {commands} and {more} commands between them"
+
+
 def half_open(server, chance):
     """Some send half a login and close their half; some are gone without a word, in login and after it."""
     half = initiator.plain_login(OPEN_IQN, MALLORY)[:60]
@@ -396,6 +426,7 @@ CASES = [
     ("texts that never end", texts_that_never_end),
     ("a flood of logins", login_flood),
     ("a flood of wrong secrets", login_flood_with_chap),
+    ("two hosts under one name", two_hosts_of_one_name),
     ("half-open connections", half_open),
     ("garbage", garbage),
     ("connections that come and go", churn),

@@ -207,6 +207,8 @@ object! {
         logins: u64,
         /// Logins that were refused, since the start.
         failed_logins: u64,
+        /// Logins that ended the session of another host which uses the same initiator name, since the start.
+        rival_logins: u64,
         /// How often files and devices that are served now have failed, in all.
         medium_errors: u64,
         /// How many disks are not ready because their file or device is not what it was.

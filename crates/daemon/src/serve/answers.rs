@@ -79,6 +79,7 @@ impl Shared {
         let reports = self.all_sessions()?;
         let frames = self.frame_sessions()?;
         let logins = self.gather(Member::logins)?;
+        let rivals = self.gather(Member::rival_logins)?;
         let units: Vec<UnitView> = self.gather(|member| member.units())?.into_iter().flatten().collect();
         let bugs = self.gather(Member::bugs)?;
         let repaired = self.gather(Member::repairs)?;
@@ -107,6 +108,7 @@ impl Shared {
             sessions: count(reports.len() + frames.len()),
             logins: logins.iter().map(|(good, _)| good).sum(),
             failed_logins: logins.iter().map(|(_, failed)| failed).sum(),
+            rival_logins: rivals.iter().sum(),
             medium_errors: units.iter().map(|view| view.errors).sum(),
             not_ready: count(units.iter().filter(|view| view.withheld.is_some()).count()),
             bugs: bugs.iter().sum::<u64>() + panics::count(),

@@ -15,6 +15,7 @@ use hyperscsi::association::PathTotals;
 use hyperscsi::login::target::Refusal as Refused;
 use iscsi::name::IscsiName;
 use iscsi::target::contract::{Down, Refusal, Repairs};
+use iscsi::target::notes::{Matter, Note};
 use target::config::{DiskId, UnitId};
 use target::control::{FrameSessionReport, Notice, SaveRequest, SessionReport, UnitReport};
 use target::shard::Shard;
@@ -284,6 +285,11 @@ impl Member {
         self.shard.logins()
     }
 
+    /// Returns how many logins took a session from another host that uses the same name.
+    pub(super) const fn rival_logins(&self) -> u64 {
+        self.shard.wire_stats().rival_logins
+    }
+
     /// Returns how often the machine was in a state that cannot be.
     pub(super) const fn bugs(&self) -> u64 {
         self.shard.wire_stats().bugs + self.shard.frame_stats().bugs
@@ -365,6 +371,7 @@ impl Member {
                         });
                     crate::warning!("login{of}{user} from {peer}{to} is refused: {why}");
                 }
+                Notice::Initiator(note) => tell_of_initiator(&note),
                 notice => self.pass_frame_notice_on(notice),
             }
         }
@@ -462,6 +469,24 @@ pub(super) fn entropy() -> std::io::Result<[u8; 32]> {
     let filled = rustix::io::retry_on_intr(fill)?;
     // Requests of up to 256 bytes are filled whole (getrandom(2)).
     if filled == bytes.len() { Ok(bytes) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Writes down what an operator should know of an initiator that is served.
+fn tell_of_initiator(note: &Note) {
+    let Note { initiator, target, peer, matter } = note;
+    let with = target.as_ref().map_or(String::new(), |target| format!(" with {target}"));
+    match matter {
+        Matter::Departure(departure) => {
+            crate::info!(
+                "{initiator} from {peer}{with} departs from the standard, which is harmless: {departure}"
+            );
+        }
+        Matter::TwoHosts { isid, other, times } => crate::warning!(
+            "two hosts use the name {initiator}: {other} and {} log in with ISID {isid}{with} and end each other's session \
+             ({times} times since this was told last); give each host an InitiatorName of its own",
+            peer.ip()
+        ),
+    }
 }
 
 impl FrameMachine for Member {

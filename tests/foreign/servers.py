@@ -564,16 +564,13 @@ def make_file(path, lun):
                 file.write(zeros)
 
 
-# Ports of servers. The kernel gives them to no client (net.ipv4.ip_local_port_range begins at 32768), so that a server which is killed finds
-# its port free when it starts again.
+# Below the range that the kernel gives to clients, so that a server which is killed finds its port free when it starts again.
 PORTS = range(10000, 32768)
 
 
 def free_port():
     """A port that is free on both addresses a server listens on."""
-    choose = random.SystemRandom()
-    for _ in range(50):
-        port = choose.choice(PORTS)
+    for port in random.SystemRandom().sample(PORTS, 50):
         with socket.socket() as first, socket.socket() as second:
             try:
                 first.bind(("127.0.0.1", port))

@@ -79,14 +79,20 @@ impl Property {
     /// a damaged header does is anybody's guess.
     pub const fn broken_by(bug: Bug) -> &'static [Self] {
         match bug {
-            Bug::SkipDataDigest | Bug::LandOverCounted => &[Self::Whole],
-            Bug::ExecuteTwice | Bug::FramesRunTwice | Bug::ReplayWrites => &[Self::Once],
+            Bug::SkipDataDigest | Bug::LandOverCounted | Bug::FramesSkipCrc | Bug::FramesTakeLate => {
+                &[Self::Whole]
+            }
+            Bug::FramesRunTwice | Bug::ReplayWrites => &[Self::Once],
+            // The second execution is refused as a task that exists already, before it writes anything.
+            Bug::ExecuteTwice => &[Self::Session, Self::Once],
             Bug::AckBeforeWrite | Bug::FlushNothing | Bug::IgnoreFua | Bug::ForgetFence => &[Self::Kept],
             Bug::FramesForgetReplays
             | Bug::FramesKeepKeys
             | Bug::FramesReuseNumber
             | Bug::FramesIgnoreLimit => &[Self::Wire],
-            Bug::ForgetReassign | Bug::FramesForgetRange | Bug::FramesForgetParts => &[Self::Ends],
+            Bug::ForgetReassign | Bug::FramesAckUnkept | Bug::FramesForgetRange | Bug::FramesForgetParts => {
+                &[Self::Ends]
+            }
             Bug::ReserveAdmitsStranger => &[Self::ReservationStops],
             Bug::PreemptKeepsHolder => &[Self::ReservationTold, Self::ReservationAdmits],
             Bug::PreemptWaitsForNone => &[Self::Fenced],

@@ -13,7 +13,7 @@ SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package tar
 SERVER ?= targe
 # The rigs are pytest's: Debian's, for Debian's Python has the plugins that they need. What else it is given, e.g. ARGS="-k CHAP".
 PYTEST := /usr/bin/python3 -m pytest
-.PHONY: help demo test sanitize package sim sim-planted test-initiator test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-hostile test-reload test-hyperscsi test-second test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
+.PHONY: help demo test sanitize package sim sim-planted test-initiator test-iscsi-client-rs test-libiscsi test-guest test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-hostile test-reload test-hyperscsi test-second test-recovery conform fuzz bench bench-hyperscsi doc build tidy packages
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ test-guest: build packages  ## the Linux kernel's initiator, in a QEMU guest
 
 test-qemu: build packages  ## QEMU's own iSCSI driver
 	$(PYTEST) tests/foreign/qemu --server $(SERVER) $(ARGS)
+
+test-iscsi-client-rs: build packages  ## iscsi-client-rs, an initiator library in Rust, by hand: cargo fetches it
+	$(PYTEST) tests/foreign/iscsi-client-rs --server $(SERVER) $(ARGS)
 
 test-initiator: build packages  ## our initiator with targets that others wrote, and ours
 	$(PYTEST) tests/foreign/initiator $(ARGS)

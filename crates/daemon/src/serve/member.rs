@@ -393,7 +393,10 @@ impl Member {
             Notice::FrameSessionDown { initiator, target, why } => {
                 use hyperscsi::target::contract::Down;
                 let with = target.map_or(String::new(), |target| format!(" with {target}"));
-                if matches!(why, Down::LoggedOut | Down::Reinstated | Down::Closed | Down::ShutDown) {
+                if matches!(
+                    why,
+                    Down::LoggedOut | Down::GivenUp | Down::Reinstated | Down::Closed | Down::ShutDown
+                ) {
                     crate::info!("session of {initiator}{with} is over: {why}");
                 } else {
                     crate::warning!("session of {initiator}{with} is over: {why}");

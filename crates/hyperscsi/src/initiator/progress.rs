@@ -35,7 +35,8 @@ impl Session {
     pub fn log_in_anew(&mut self, now: Instant) {
         self.now = now;
         if self.phase == Phase::Up {
-            self.say_goodbye(DisconnectReason::CLOSED);
+            // Its owner is not done: another session takes its place.
+            self.say_goodbye(DisconnectReason::REPLACED);
             self.lose(now, Lost::Unanswered);
             self.drive(now);
         }

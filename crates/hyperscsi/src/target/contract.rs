@@ -206,9 +206,12 @@ impl fmt::Display for PathNews {
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Down {
-    /// The initiator said goodbye.
+    /// The initiator said goodbye, since its owner is done with it.
     #[error("it logged out")]
     LoggedOut,
+    /// The initiator gave it up, and comes back with another.
+    #[error("its initiator gave it up")]
+    GivenUp,
     /// The same initiator port began another session.
     #[error("it logged in again")]
     Reinstated,

@@ -31,7 +31,7 @@ impl Engine {
     pub(super) fn end_session(&mut self, key: Key, why: Down) {
         let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_up()) else { return };
         let said = match why {
-            Down::LoggedOut => Some(Disconnect::Done),
+            Down::LoggedOut | Down::GivenUp => Some(Disconnect::Done),
             Down::Reinstated => Some(Disconnect::Goodbye(DisconnectReason::REPLACED)),
             Down::Closed => Some(Disconnect::Goodbye(DisconnectReason::CLOSED)),
             Down::ShutDown => Some(Disconnect::Goodbye(DisconnectReason::SHUTDOWN)),

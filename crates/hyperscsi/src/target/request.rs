@@ -18,7 +18,7 @@ use crate::frame::{Cmd, Flags, Header};
 use crate::pdu::Malformed;
 use crate::pdu::abort::{Abort, AbortResult};
 use crate::pdu::command::{Command, Manage, Request};
-use crate::pdu::disconnect::Disconnect;
+use crate::pdu::disconnect::{Disconnect, DisconnectReason};
 use crate::pdu::parts::PARTS_MAX;
 use crate::seal::Level;
 
@@ -346,8 +346,10 @@ impl Engine {
             return Err(Stray::Unprotected);
         }
         match said {
-            Disconnect::Goodbye(_) => {
-                self.end_session(key, Down::LoggedOut);
+            Disconnect::Goodbye(reason) => {
+                // Only an initiator whose owner is done with the session lets go of what it has opened.
+                let is_done = matches!(reason, DisconnectReason::CLOSED | DisconnectReason::SHUTDOWN);
+                self.end_session(key, if is_done { Down::LoggedOut } else { Down::GivenUp });
                 Ok(())
             }
             Disconnect::Done | Disconnect::Unknown { .. } => Err(Stray::Malformed),

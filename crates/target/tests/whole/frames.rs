@@ -49,10 +49,14 @@ struct Member {
 
 impl Member {
     fn new(world: &mut World, name: &str, of: &str, password: Option<&str>) -> Self {
+        Self::with_retry(world, name, of, password, Retry::NONE)
+    }
+
+    fn with_retry(world: &mut World, name: &str, of: &str, password: Option<&str>, retry: Retry) -> Self {
         let password = password.map(|text| Password::new(text.as_bytes()).unwrap());
         let (name, target) = (Name::new(name).unwrap(), Name::new(TARGET).unwrap());
         let mut plan = SessionPlan::new(name, [0x80, 0, 0, 0, 0, 1], group(of), password, target);
-        plan.retry = Retry::NONE;
+        plan.retry = retry;
         plan.limits.login_within = Duration::from_secs(5);
         world.plug_in([4; 32]);
         Self { host: Host::new(world.now, 0, plan) }
@@ -306,4 +310,22 @@ fn a_lun_that_goes_answers_its_commands_and_never_leads_to_another_disk() {
     let mut bob = Initiator::login(&mut world, BOB, 1);
     bob.clear_attentions(&mut world, 0);
     assert_eq!(bob.read(&mut world, 0, 0, 64).data, vec![0; 64 * BLOCK], "the other disk is as it was");
+}
+
+#[test]
+fn a_host_that_gives_its_session_up_finds_its_disks_again_or_none() {
+    let mut config = both(Level::Integrity);
+    config.targets[0].luns[1].least = Level::None;
+    let mut world = World::new(config.clone(), vec![ram(), ram()]);
+    let retry = Retry { patience: Duration::from_secs(60), ..Retry::default() };
+    let mut bob = Member::with_retry(&mut world, BOB, "open", None, retry);
+    bob.until(&mut world, |bob| bob.session.is_up());
+    bob.clear_attentions(&mut world, lun(0));
+    config.targets[0].luns.iter_mut().for_each(|row| row.unit = UnitId(1 - row.unit.0));
+    world.shard.apply(world.now, config);
+    let now = world.now;
+    bob.session().log_in_anew(now);
+    bob.until(&mut world, |bob| bob.session.is_up());
+    let answer = bob.run(&mut world, lun(0), &[0; 6], &[], 0);
+    assert_eq!((answer.status, answer.code()), (CHECK, (5, 0x2500)), "another disk is at its LUN");
 }

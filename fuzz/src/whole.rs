@@ -1,5 +1,6 @@
-//! A whole target among initiators that do anything, and one whose disk none of them may see: what must hold is that
-//! its blocks stay as they are, that it is served at the end, and that nothing is left of the others.
+//! A whole target among initiators that do anything, while reloads give them other disks and take some away, and one initiator
+//! whose disk none of them may see: what must hold is that its blocks stay as they are, that it is served at the end, and that
+//! nothing is left of the others, nor of units that were removed.
 
 use std::rc::Rc;
 
@@ -26,6 +27,10 @@ use target::shard::Shard;
 
 const PEERS: usize = 3;
 const MEDIUM_LEN: u64 = 1 << 20;
+/// The first is that of the peers, the second the owner's, and then a spare one, which peers are shown by some reloads.
+const UNITS: u32 = 3;
+const OWN: u32 = 1;
+const SPARE: u32 = 2;
 const OWNER: &str = "iqn.2026-11.com.example:owner";
 const BLOCK: [u8; 512] = [0xa5; 512];
 
@@ -40,7 +45,9 @@ pub fn torment(input: &[u8]) {
     for (which, bytes) in crate::Operations::of(rest) {
         let peer = usize::from(which & 3) % PEERS;
         match which >> 2 & 15 {
-            0..=9 => world.send_pdu(peer, bytes),
+            0..=7 => world.send_pdu(peer, bytes),
+            8 => world.reload(bytes.first().copied().unwrap_or(0)),
+            9 => world.remove(bytes.first().copied().unwrap_or(0)),
             10 => world.feed(peer, bytes),
             11 => world.pass(u64::from(which >> 6) * 7 + 1),
             12 => world.leave(peer, Gone::Failed),
@@ -63,7 +70,7 @@ pub fn sensible(seed: u64) -> Vec<u8> {
         let mut which = peer;
         let mut bytes = vec![];
         if below(12) == 0 {
-            which |= below(6) << 2 | 10 << 2;
+            which |= (8 + below(8)) << 2;
             bytes.push(below(16));
         } else {
             let mut header = [0; BHS_LEN];
@@ -107,6 +114,9 @@ struct World {
     now: Instant,
     /// The last is the owner of the other disk.
     peers: Vec<Peer>,
+    /// Units that are served, and those that were removed and are not closed yet.
+    served: Vec<u32>,
+    closing: Vec<u32>,
 }
 
 #[derive(Default)]
@@ -130,15 +140,49 @@ impl World {
             ..Limits::default()
         };
         let now = Instant(1_000_000_000);
-        let mut shard = Shard::new(config(), limits, pool.clone());
-        for number in 0..2 {
-            let medium = Box::new(Ram::new(MEDIUM_LEN));
-            let mut unit = LogicalUnit::new(unit_config(number), medium, None, pool.clone()).unwrap();
-            unit.seed(&[9; 32]);
-            assert!(shard.add_unit(now, UnitId(number), unit));
-        }
+        let shard = Shard::new(config(0), limits, pool.clone());
         let peers = (0..=PEERS).map(|_| Peer::default()).collect();
-        Self { shard, pool, now, peers }
+        let mut world = Self { shard, pool, now, peers, served: vec![], closing: vec![] };
+        (0..UNITS).for_each(|number| world.add(number));
+        world
+    }
+
+    fn add(&mut self, number: u32) {
+        let medium = Box::new(Ram::new(MEDIUM_LEN));
+        let mut unit = LogicalUnit::new(unit_config(number), medium, None, self.pool.clone()).unwrap();
+        unit.seed(&[9; 32]);
+        assert!(self.shard.add_unit(self.now, UnitId(number), unit));
+        self.served.push(number);
+    }
+
+    /// Brings back the disks that are closed, and shows peers what `how` says.
+    fn reload(&mut self, how: u8) {
+        self.close_removed();
+        for number in 0..UNITS {
+            if !self.served.contains(&number) && !self.closing.contains(&number) {
+                self.add(number);
+            }
+        }
+        self.shard.apply(self.now, config(how));
+        self.drain();
+    }
+
+    /// Takes away a disk that peers see, while its LUN still leads to it or not.
+    fn remove(&mut self, how: u8) {
+        let number = if how & 1 == 0 { 0 } else { SPARE };
+        if let Some(at) = self.served.iter().position(|known| *known == number) {
+            self.served.remove(at);
+            self.closing.push(number);
+            assert!(self.shard.remove_unit(self.now, UnitId(number)), "it was served");
+        }
+        self.drain();
+    }
+
+    fn close_removed(&mut self) {
+        while let Some((UnitId(number), _)) = self.shard.poll_removed() {
+            let at = self.closing.iter().position(|known| *known == number).expect("it was removed");
+            self.closing.remove(at);
+        }
     }
 
     /// A connection that logs in, or one that says nothing yet.
@@ -281,6 +325,8 @@ impl World {
         // A session of level 2 outlives its last connection by Time2Wait and Time2Retain, an hour each at most.
         self.pass(2 * 3600 + 1);
         assert!(self.shard.is_idle(), "a session is left without a connection");
+        self.close_removed();
+        assert!(self.closing.is_empty(), "units that were removed are not closed: {:?}", self.closing);
         assert!(self.shard.units().iter().all(|unit| unit.stats.tasks == 0), "tasks of nobody");
     }
 }
@@ -289,20 +335,21 @@ fn conn(peer: usize) -> ConnId {
     ConnId(u32::try_from(peer).unwrap())
 }
 
-fn config() -> ShardConfig {
+/// The bits of `how`: peers' LUN 0 is the spare disk; the other disk is their LUN 1; they may not log in; they may only read.
+fn config(how: u8) -> ShardConfig {
     let open = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
-    let lun = |unit| LunEntry {
-        number: 0,
-        unit: UnitId(unit),
-        access: Access::ReadWrite,
-        least: hyperscsi::seal::Level::None,
-        groups: None,
-    };
-    let sees = |pattern: &str, unit| InitiatorEntry {
-        pattern: Rc::from(pattern),
-        luns: Some(vec![lun(unit)]),
-        auth: None,
-    };
+    let sees =
+        |pattern: &str, luns| InitiatorEntry { pattern: Rc::from(pattern), luns: Some(luns), auth: None };
+    let access = if how & 8 == 0 { Access::ReadWrite } else { Access::ReadOnly };
+    let (first, other) = if how & 1 == 0 { (0, SPARE) } else { (SPARE, 0) };
+    let mut luns = vec![LunEntry::new(0, UnitId(first), access)];
+    if how & 2 != 0 {
+        luns.push(LunEntry::new(1, UnitId(other), access));
+    }
+    let mut initiators = vec![sees(OWNER, vec![LunEntry::new(0, UnitId(OWN), Access::ReadWrite)])];
+    if how & 4 == 0 {
+        initiators.push(sees("*", luns));
+    }
     let keys = KeyPolicy { error_recovery_level: 2, max_connections: 2, ..KeyPolicy::default() };
     ShardConfig {
         portals: vec![Portal { id: PortalId(0), group: PortalGroupTag(1), bound: None, announced: None }],
@@ -312,7 +359,7 @@ fn config() -> ShardConfig {
             alias: None,
             ports: vec![(PortalId(0), RelativePort(1))],
             luns: vec![],
-            initiators: vec![sees(OWNER, 1), sees("*", 0)],
+            initiators,
             auth: open.clone(),
             users: vec![],
             keys: keys.clone(),

@@ -349,7 +349,9 @@ impl Session {
         if self.phase == Phase::Down {
             self.now = now;
             // The loss of the old one was the end: nobody is left who wants the new one, and the target is told.
-            self.say_goodbye(DisconnectReason::CLOSED);
+            // Where its owner did not end it, the owner's next session is to find what this one had opened.
+            let is_lost = self.loss.is_some();
+            self.say_goodbye(if is_lost { DisconnectReason::REPLACED } else { DisconnectReason::CLOSED });
             if let Some(link) = self.link.take() {
                 self.part(*link);
             }

@@ -63,8 +63,8 @@ struct Command {
     fenced: bool,
     /// Whether its status says whether a reservation stopped it: that of a copy may speak of another unit.
     is_plain: bool,
-    /// The version of the possible states when it was submitted.
-    version: u64,
+    /// The version of the possible states when it was submitted, if no change was under way then.
+    settled: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ impl Judge {
             may_land: false,
             fenced: false,
             is_plain: order.cdb[0] != 0x83,
-            version: self.units[unit].version(),
+            settled: self.units[unit].is_settled().then(|| self.units[unit].version()),
         };
         command.look(self.units[unit].states());
         self.commands.insert(ticket, command);
@@ -293,7 +293,8 @@ impl Judge {
         let done = good || command.is_plain && desk::was_carried_out(ended);
         let name = |what: &str| format!("order {} of initiator {} {what}", ticket.0, command.initiator);
         let unit = &mut self.units[command.unit];
-        let is_still = unit.is_settled() && unit.version() == command.version;
+        // Otherwise the command may have been carried out before or after a change that was under way meanwhile.
+        let is_still = unit.is_settled() && command.settled == Some(unit.version());
         let nexus = nexus(command.initiator);
         if done && !command.may_pass {
             self.broken.push(Broken::new(Property::ReservationStops, name("was carried out")));

@@ -49,6 +49,8 @@ pub enum Bug {
     FramesReuseNumber,
     /// HyperSCSI: more is sent than the receiver has room for.
     FramesIgnoreLimit,
+    /// HyperSCSI: what was taken of the memory for data stays taken when a command is aborted.
+    FramesKeepMemory,
     /// Files: a stable write is written without `RWF_DSYNC`.
     FilesDropDsync,
     /// Files: a flush is acknowledged without `fdatasync`.
@@ -83,6 +85,12 @@ pub enum Bug {
     OrderedStartsEarly,
     /// A SIMPLE task starts while older ORDERED and HEAD OF QUEUE tasks run.
     SimplePassesOrdered,
+    /// iSCSI: what was taken of the memory for data stays taken when a command is aborted.
+    KeepMemory,
+    /// WRITE AND VERIFY compares nothing.
+    VerifyNothing,
+    /// The oracle believes that a signed block stands where it belongs, whatever address it says.
+    BelieveAddress,
 }
 
 impl Bug {
@@ -117,6 +125,12 @@ impl Bug {
         Self::MiscompareElsewhere,
         Self::OrderedStartsEarly,
         Self::SimplePassesOrdered,
+        Self::FramesKeepMemory,
+        Self::RemovalForgetsCommands,
+        Self::RemapReachesOther,
+        Self::KeepMemory,
+        Self::VerifyNothing,
+        Self::BelieveAddress,
     ];
 
     /// Bugs of the code that reaches files and block devices, which only the loss of a machine's power can show.
@@ -127,7 +141,7 @@ impl Bug {
     pub const OF_UNITS: &[Self] =
         &[Self::ReserveUnsaved, Self::SettingsUnsaved, Self::SpareVictims, Self::SaveTogether];
 
-    /// Bugs of removing and remapping LUNs that the target's own tests look for.
+    /// Bugs of removing and remapping LUNs: the target's own tests look for them as well.
     pub const OF_REMOVAL: &[Self] = &[Self::RemovalForgetsCommands, Self::RemapReachesOther];
 
     /// Returns whether it is one of HyperSCSI, which worlds of other transports cannot show.

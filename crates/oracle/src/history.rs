@@ -428,7 +428,7 @@ impl History {
         let mut findings = Vec::new();
         for (number, bytes) in (0..blocks).zip(data.chunks(block_len.max(1))) {
             let Some(lba) = first.after(base::units::Blocks(number)) else { break };
-            findings.extend(self.judge((device, lba), Reading::of(bytes), look));
+            findings.extend(self.judge((device, lba), Reading::found_at(lba, bytes), look));
         }
         self.settle(keys_of(device, first, blocks));
         findings

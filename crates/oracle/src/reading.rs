@@ -4,6 +4,9 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+use base::planted::{self, Bug};
+use base::units::Lba;
+
 use crate::stamp::{SECTOR, Sector, Stamp, block_size};
 
 /// What a block is.
@@ -45,6 +48,14 @@ pub struct Garbled {
 }
 
 impl Reading {
+    /// Reads the block that was found at an address.
+    pub(crate) fn found_at(lba: Lba, block: &[u8]) -> Self {
+        match Self::of(block) {
+            Self::Signed(stamp) if planted::is(Bug::BelieveAddress) => Self::Signed(Stamp { lba, ..stamp }),
+            reading => reading,
+        }
+    }
+
     /// Reads a block. A length that no signed block can have reads as garbled.
     pub fn of(block: &[u8]) -> Self {
         let Ok(size) = block_size(block.len()) else {

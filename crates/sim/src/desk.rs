@@ -72,7 +72,11 @@ pub struct Desk {
     jobs: BTreeMap<Ticket, Job>,
     /// Changes whose end nobody knows, by initiator.
     lost: BTreeMap<usize, Vec<OpId>>,
+    /// What the oracle found wrong.
+    findings: Vec<Finding>,
     broken: Vec<Broken>,
+    /// Whether media do harm: a block that is damaged may differ from another at any byte.
+    harmed: bool,
     /// Where reservations may stop commands.
     reservations: Option<Judge>,
     counts: Counts,
@@ -90,7 +94,9 @@ impl Desk {
             block_len,
             jobs: BTreeMap::new(),
             lost: BTreeMap::new(),
+            findings: Vec::new(),
             broken: Vec::new(),
+            harmed: false,
             reservations: None,
             counts: Counts { swapped: 0, miscompared: 0, ordered: 0 },
             ends: [0; 4],
@@ -111,6 +117,11 @@ impl Desk {
     /// Judges whom reservations keep out, too.
     pub fn watch_reservations(&mut self) {
         self.reservations = Some(Judge::new(self.devices.len()));
+    }
+
+    /// Judges no byte at which blocks differ: media do harm.
+    pub const fn expect_harm(&mut self) {
+        self.harmed = true;
     }
 
     /// Returns what reservations can be. Only where they are watched.
@@ -243,7 +254,18 @@ impl Desk {
         self.read(read, blocks, data);
     }
 
-    /// Takes what was found wrong.
+    /// Returns which unit the oracle means.
+    pub fn unit_of(&self, device: DeviceId) -> u16 {
+        let at = self.devices.iter().position(|known| *known == device).expect("a device of this world");
+        u16::try_from(at).unwrap()
+    }
+
+    /// Takes what the oracle found wrong.
+    pub fn take_findings(&mut self) -> Vec<Finding> {
+        std::mem::take(&mut self.findings)
+    }
+
+    /// Takes what else was found wrong.
     pub fn take_broken(&mut self) -> Vec<Broken> {
         let mut broken = std::mem::take(&mut self.broken);
         broken.extend(self.reservations.iter_mut().flat_map(Judge::take_broken));
@@ -280,19 +302,19 @@ impl Desk {
         );
         self.judged += blocks;
         for finding in self.history.read_end(read, self.block_len, data) {
-            self.found(&finding);
+            self.found(finding);
         }
     }
 
-    fn found(&mut self, finding: &Finding) {
-        self.broken.push(Broken::new(finding.wrong.into(), finding.to_string()));
+    fn found(&mut self, finding: Finding) {
+        self.findings.push(finding);
     }
 
     /// A COMPARE AND WRITE ended well: all blocks held what was expected at one instant, and no write came between.
     fn swapped(&mut self, op: OpId, read: ReadId, first: Lba, expected: &[Content]) {
         for (lba, content) in (first.0..).zip(expected) {
             if let Some(finding) = self.history.replaced(op, read, Lba(lba), *content) {
-                self.found(&finding);
+                self.found(finding);
             }
             self.judged += 1;
         }
@@ -323,6 +345,7 @@ impl Desk {
             // It tells no offset: only one block can be judged.
             Ok(None) if expected.len() == 1 => 0,
             Ok(None) => return,
+            Err(_) if self.harmed => return,
             Err(how) => {
                 let how = format!("a comparison from {first} on {how}");
                 return self.broken.push(Broken::new(Property::MiscompareOffset, how));
@@ -336,7 +359,7 @@ impl Desk {
 
     fn held(&mut self, read: ReadId, lba: Lba, content: Content, matched: bool, except: Option<OpId>) {
         if let Some(finding) = self.history.compared(read, lba, content, matched, except) {
-            self.found(&finding);
+            self.found(finding);
         }
         self.judged += 1;
     }
@@ -362,6 +385,9 @@ const UNIT_ATTENTION: u8 = 0x6;
 const DATA_PROTECT: u8 = 0x7;
 const MISCOMPARE: u8 = 0xe;
 
+/// LOGICAL UNIT NOT SUPPORTED.
+const NO_LUN: u16 = 0x2500;
+
 /// Returns what an end says of the blocks.
 fn end_of(ended: &Ended) -> End {
     match ended {
@@ -370,6 +396,8 @@ fn end_of(ended: &Ended) -> End {
             End::Refused
         }
         Ended::Status { status: CHECK_CONDITION, .. } => match sense_key(ended) {
+            // A LUN that is taken away answers what it had begun, too.
+            Some(ILLEGAL_REQUEST) if sense_code(ended) == Some((ILLEGAL_REQUEST, NO_LUN)) => End::Failed,
             // Conditions that are found before anything is done.
             Some(NOT_READY | ILLEGAL_REQUEST | UNIT_ATTENTION | DATA_PROTECT | MISCOMPARE) => End::Refused,
             _ => End::Failed,
@@ -416,4 +444,11 @@ fn sense_key(ended: &Ended) -> Option<u8> {
         },
         _ => None,
     }
+}
+
+/// Returns the sense key and the additional sense code of a CHECK CONDITION.
+pub(crate) fn sense_code(ended: &Ended) -> Option<(u8, u16)> {
+    let Ended::Status { status: CHECK_CONDITION, sense, .. } = ended else { return None };
+    let at = if matches!(sense.first()? & 0x7f, 0x70 | 0x71) { 12 } else { 2 };
+    Some((sense_key(ended)?, u16::from_be_bytes([*sense.get(at)?, *sense.get(at + 1)?])))
 }

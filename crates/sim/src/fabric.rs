@@ -4,11 +4,13 @@
 //! the machines of both ends and everything between them, and is moved through time by [`Fabric::advance`].
 
 pub mod direct;
+mod disks;
 pub mod hyperscsi;
 pub mod iscsi;
 
 use base::time::Instant;
 
+use crate::layout::Layout;
 use crate::property::Broken;
 
 /// A command to be sent.
@@ -121,6 +123,8 @@ pub enum Happening {
         /// Whether it has given up.
         last: bool,
     },
+    /// From now on, LUNs lead to these disks.
+    Laid(Layout),
 }
 
 /// Everything between initiators and logical units.
@@ -155,6 +159,15 @@ pub trait Fabric {
 
     /// The target loses its power: machine, nexuses, everything. It comes back at once on what its media kept.
     fn crash(&mut self, now: Instant);
+
+    /// Changes which disks stand under which LUNs. Where a disk is not closed yet that is to be served again, this waits; a
+    /// change that still waits is forgotten.
+    fn reload(&mut self, _now: Instant, _layout: Layout) {}
+
+    /// Returns how many bytes of data the target holds for commands.
+    fn data_held(&self) -> usize {
+        0
+    }
 
     /// Returns when something last went wrong between the ends: an order may have to wait for what mends it.
     fn trouble(&self) -> Instant;

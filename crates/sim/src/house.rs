@@ -3,14 +3,19 @@
 use std::rc::Rc;
 
 use base::buffer::Pool;
-use base::units::BlockSize;
 use device::contract::{Claims, Identity, RelativePort, TargetPort, UnitConfig};
 use device::unit::LogicalUnit;
 
 use crate::media::Medium;
+use crate::scenario::Scenario;
 
 /// The name of the target.
 pub const TARGET: &str = "iqn.2026-11.org.targe:simulated";
+
+/// Returns the name of an initiator.
+pub fn initiator(number: usize) -> String {
+    format!("iqn.2026-11.org.example:host{number}")
+}
 
 /// Returns the NAA designator of a unit.
 pub fn naa(unit: u16) -> Vec<u8> {
@@ -18,7 +23,7 @@ pub fn naa(unit: u16) -> Vec<u8> {
 }
 
 /// Returns what is fixed about a unit.
-pub fn unit_config(unit: u16, block_size: BlockSize) -> UnitConfig {
+pub fn unit_config(unit: u16, scenario: &Scenario) -> UnitConfig {
     UnitConfig {
         identity: Identity {
             vendor: *b"TARGE   ",
@@ -27,7 +32,7 @@ pub fn unit_config(unit: u16, block_size: BlockSize) -> UnitConfig {
             serial: format!("simulated{unit}"),
             naa: naa(unit),
         },
-        block_size,
+        block_size: scenario.block_size,
         physical_exponent: 0,
         read_only: false,
         removable: false,
@@ -37,7 +42,7 @@ pub fn unit_config(unit: u16, block_size: BlockSize) -> UnitConfig {
         write_cache: true,
         claims: Claims::default(),
         tasks: device::contract::TaskRules::default(),
-        task_set_max: 64,
+        task_set_max: scenario.task_set_max,
         io_timeout: None,
         transfer_blocks_max: 32768,
         ports: Rc::new([TargetPort {
@@ -53,13 +58,13 @@ pub fn unit_config(unit: u16, block_size: BlockSize) -> UnitConfig {
 /// Makes a unit on a medium, with the reservations that were saved.
 pub fn unit(
     number: u16,
-    block_size: BlockSize,
+    scenario: &Scenario,
     medium: &Medium,
     saved: Option<&[u8]>,
     pool: &Pool,
 ) -> LogicalUnit {
     let mut unit =
-        LogicalUnit::new(unit_config(number, block_size), medium.plug(), saved, pool.clone()).unwrap();
+        LogicalUnit::new(unit_config(number, scenario), medium.plug(), saved, pool.clone()).unwrap();
     unit.seed(&[u8::try_from(number & 0x7f).unwrap(); 32]);
     unit
 }

@@ -20,11 +20,14 @@
 pub mod compare;
 pub mod desk;
 pub mod fabric;
+pub mod harm;
 pub mod house;
+pub mod layout;
 pub mod media;
 pub mod property;
 pub mod reservations;
 pub mod scenario;
 pub mod trace;
+pub mod views;
 pub mod workload;
 pub mod world;

@@ -16,7 +16,9 @@ use store::faulty::{Faults, Faulty, Kind, Rule};
 use store::powercut::Power;
 use store::ram::Ram;
 
+use crate::harm::{Harmful, Harms};
 use crate::reservations::Signature;
+use crate::scenario::HarmPlan;
 
 /// The time of the world, for those that are called without it.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +51,8 @@ pub struct MediumPlan {
     pub fails_one_in: u64,
     /// Length of a logical block, for those that look into writes.
     pub block_len: usize,
+    /// What it does and does not tell.
+    pub harm: Option<HarmPlan>,
 }
 
 /// A medium, for the world. Clones share it.
@@ -65,6 +69,7 @@ struct State {
     power: Option<Power>,
     inner: Box<dyn Store>,
     faults: Faults,
+    harms: Option<Harms>,
     /// Operations without effect yet, by the moment of their effect; then in order of submission.
     waiting: BTreeMap<(Instant, u64), Op>,
     /// Completions that nobody may see yet.
@@ -85,13 +90,14 @@ impl Medium {
     pub fn new(plan: MediumPlan, clock: Clock, seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed);
         let power = plan.volatile.then(|| Power::new(plan.len));
-        let (inner, faults) = wired(&plan, power.as_ref(), rng.next_u64());
+        let (inner, faults, harms) = wired(&plan, power.as_ref(), rng.next_u64());
         Self(Rc::new(RefCell::new(State {
             plan,
             clock,
             power,
             inner,
             faults,
+            harms,
             waiting: BTreeMap::new(),
             ready: BTreeMap::new(),
             number: 0,
@@ -145,7 +151,7 @@ impl Medium {
             power.cut(seed);
         }
         if state.power.is_some() {
-            (state.inner, state.faults) = wired(&state.plan, state.power.as_ref(), seed);
+            (state.inner, state.faults, state.harms) = wired(&state.plan, state.power.as_ref(), seed);
         }
         if state.healed {
             state.faults.clear();
@@ -157,6 +163,12 @@ impl Medium {
         let mut state = self.0.borrow_mut();
         state.healed = true;
         state.faults.clear();
+        state.harms.iter().for_each(Harms::end);
+    }
+
+    /// Returns what it did and did not tell; `None` where it does no harm.
+    pub fn harms(&self) -> Option<Harms> {
+        self.0.borrow().harms.clone()
     }
 
     /// Returns whether nothing is under way.
@@ -233,11 +245,16 @@ impl State {
 }
 
 /// Puts the filters around the medium itself.
-fn wired(plan: &MediumPlan, power: Option<&Power>, seed: u64) -> (Box<dyn Store>, Faults) {
-    let medium: Box<dyn Store> = match power {
+fn wired(plan: &MediumPlan, power: Option<&Power>, seed: u64) -> (Box<dyn Store>, Faults, Option<Harms>) {
+    let mut medium: Box<dyn Store> = match power {
         Some(power) => Box::new(power.store()),
         None => Box::new(Ram::new(plan.len)),
     };
+    let mut harms = None;
+    if let Some(harm) = plan.harm {
+        let (harmful, known) = Harmful::new(medium, harm, plan.len, plan.block_len, seed);
+        (medium, harms) = (Box::new(harmful), Some(known));
+    }
     let (faulty, faults) = Faulty::new(medium, seed);
     if plan.fails_one_in > 0 {
         for kind in [Kind::Read, Kind::Write, Kind::Flush, Kind::Deallocate, Kind::WriteZeroes] {
@@ -245,7 +262,7 @@ fn wired(plan: &MediumPlan, power: Option<&Power>, seed: u64) -> (Box<dyn Store>
             faults.add(Rule { chance, ..Rule::always(kind, 0, plan.len, Fault::Medium) });
         }
     }
-    (Box::new(faulty), faults)
+    (Box::new(faulty), faults, harms)
 }
 
 impl Store for Plugged {

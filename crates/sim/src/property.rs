@@ -47,6 +47,24 @@ pub enum Property {
     NothingLeft,
     /// No state machine is in a state that cannot be, and time passes.
     Sane,
+    /// A host that has opened a disk under a LUN finds this disk there, or none, until it has logged out.
+    Opened,
+    /// A host that opens a LUN finds the disk that the configuration puts there.
+    Configured,
+    /// Every command to a LUN that is taken away ends.
+    Answered,
+    /// Every task management function is answered, whether or not its LUN exists.
+    Managed,
+    /// A reload disturbs nothing that it does not change.
+    Undisturbed,
+    /// The target frees the memory that it took for commands.
+    MemoryFreed,
+    /// The oracle finds each block that a medium harmed, and names the harm correctly.
+    HarmNamed,
+    /// The oracle blames no block that its medium did not harm.
+    NoFalseAlarm,
+    /// WRITE AND VERIFY that compares notices what the medium did not keep.
+    Verified,
 }
 
 impl Property {
@@ -72,6 +90,15 @@ impl Property {
             Self::Wire => "the wire carries nothing forbidden",
             Self::NothingLeft => "nothing is left",
             Self::Sane => "no state machine is in an impossible state",
+            Self::Opened => "a LUN leads an I_T nexus to no other disk than the one that it has opened",
+            Self::Configured => "a LUN that is opened leads to the disk that is configured",
+            Self::Answered => "every command of a LUN that is taken away ends",
+            Self::Managed => "every task management function is answered",
+            Self::Undisturbed => "a reload disturbs nothing that it does not change",
+            Self::MemoryFreed => "no memory is held when no command is under way",
+            Self::HarmNamed => "the oracle names every block that a medium harmed",
+            Self::NoFalseAlarm => "the oracle blames no block that no medium harmed",
+            Self::Verified => "WRITE AND VERIFY notices what the medium did not keep",
         }
     }
 
@@ -100,6 +127,11 @@ impl Property {
             Bug::MiscompareWrites => &[Self::MiscompareWritesNothing],
             Bug::MiscompareElsewhere => &[Self::MiscompareOffset],
             Bug::OrderedStartsEarly | Bug::SimplePassesOrdered => &[Self::TaskOrder],
+            Bug::RemovalForgetsCommands => &[Self::Answered],
+            Bug::RemapReachesOther => &[Self::Opened],
+            Bug::KeepMemory | Bug::FramesKeepMemory => &[Self::MemoryFreed],
+            Bug::VerifyNothing => &[Self::Verified],
+            Bug::BelieveAddress => &[Self::HarmNamed],
             _ => &[],
         }
     }

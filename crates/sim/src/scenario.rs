@@ -17,6 +17,10 @@ use netem::stream::StreamPlan;
 
 use crate::media::MediumPlan;
 
+mod special;
+
+pub use special::{HarmPlan, ReloadPlan, SPECIAL};
+
 /// Which transport carries the commands.
 #[derive(Clone, Debug)]
 pub enum Transport {
@@ -88,6 +92,8 @@ pub struct HyperPlan {
     pub login_within: Duration,
     /// What a port can hold until it is read.
     pub receive_slots: usize,
+    /// How many tasks an initiator takes at a time.
+    pub tasks_max: usize,
     /// How many times each initiator changes its keys before it has to.
     pub rekeys: u32,
     /// After how many frames the target, and initiators, change keys by themselves; `None`: when they must.
@@ -185,11 +191,33 @@ pub struct Scenario {
     pub crashes: u32,
     /// One step in so many an initiator's nexus is lost, in a transport that has no path of its own.
     pub nexus_losses: u32,
+    /// How many tasks a unit takes at a time.
+    pub task_set_max: u16,
+    /// Whether memory runs out.
+    pub short_memory: bool,
+    /// How LUNs and access change; `None`: they do not.
+    pub reloads: Option<ReloadPlan>,
+    /// Whether a share of the seeds beside this one make special worlds.
+    pub special: bool,
 }
 
 impl Scenario {
-    /// Returns the world of a seed.
-    pub fn of(seed: u64) -> Self {
+    /// Returns the world of a seed. With `special`, a share of the seeds make special worlds.
+    pub fn of(seed: u64, special: bool) -> Self {
+        let plain = Self::plain(seed);
+        if special { plain.make_special() } else { plain }
+    }
+
+    /// Returns the world of a seed in which commands travel by HyperSCSI.
+    pub fn hyperscsi(seed: u64, special: bool) -> Self {
+        let mut rng = Rng::from_seed(seed ^ 0x6879_7065_7273_6373);
+        let transport = Transport::HyperScsi(Box::new(HyperPlan::of(&mut rng)));
+        let plain = Self { transport, ..Self::plain(seed) };
+        if special { plain.make_special() } else { plain }
+    }
+
+    /// Draws what every world has.
+    fn plain(seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0x7461_7267_6573_696d);
         let block_size = *pick(&mut rng, &[BlockSize::B512, BlockSize::B512, BlockSize::B4096]);
         let blocks = 48 + rng.below(200);
@@ -205,6 +233,7 @@ impl Scenario {
             answer: Span::between(micros(0), micros(answer)),
             fails_one_in: *pick(&mut rng, &[0, 0, 200, 40]),
             block_len: usize::try_from(block_size.bytes()).unwrap(),
+            harm: None,
         };
         let mut transport = if rng.chance(1, 5) {
             Transport::Direct
@@ -232,14 +261,11 @@ impl Scenario {
             reserves_old_ones: seed.is_multiple_of(4),
             crashes: if volatile { u32::try_from(rng.below(3)).unwrap() } else { 0 },
             nexus_losses: u32::try_from(rng.below(4)).unwrap(),
+            task_set_max: 64,
+            short_memory: false,
+            reloads: None,
+            special: false,
         }
-    }
-
-    /// Returns the world of a seed in which commands travel by HyperSCSI.
-    pub fn hyperscsi(seed: u64) -> Self {
-        let mut rng = Rng::from_seed(seed ^ 0x6879_7065_7273_6373);
-        let transport = Transport::HyperScsi(Box::new(HyperPlan::of(&mut rng)));
-        Self { transport, ..Self::of(seed) }
     }
 }
 
@@ -257,7 +283,9 @@ impl Scenario {
         let round = plan.forward.delay.to + plan.backward.delay.to;
         // One burst, or what the socket holds, for each time there and back.
         let burst = plan.initiator_keys.max_burst_length.min(plan.target_keys.max_burst_length);
-        let step = u64::from(burst).min(u64::try_from(plan.socket_bytes).unwrap_or(u64::MAX)).max(1);
+        let memory = plan.limits.data_out_bytes_max.min(plan.limits.data_in_bytes_max) / 2;
+        let step =
+            u64::from(burst).min(u64::try_from(plan.socket_bytes.min(memory)).unwrap_or(u64::MAX)).max(1);
         let rounds = u32::try_from(bytes.div_ceil(step)).unwrap_or(u32::MAX);
         round.saturating_mul(rounds).saturating_mul(2)
     }
@@ -266,6 +294,8 @@ impl Scenario {
     /// HyperSCSI do not where the target refuses the first ones for want of protection.
     pub fn keeps_order(&self, unit: u16) -> bool {
         match &self.transport {
+            // A LUN leads to different disks in turn.
+            _ if self.reloads.is_some() => false,
             Transport::Direct | Transport::Iscsi(_) => true,
             Transport::HyperScsi(plan) => {
                 plan.least.get(usize::from(unit)).is_none_or(|least| plan.level >= *least)
@@ -412,6 +442,7 @@ impl HyperPlan {
             },
             login_within: seconds(*pick(rng, &[3, 10])),
             receive_slots: *pick(rng, &[64, 512, 4096]),
+            tasks_max: 1024,
             rekeys: if keyed { *pick(rng, &[0, 1, 4]) } else { 0 },
             nets,
             mtu_changes,

@@ -9,7 +9,7 @@ use base::units::Lba;
 use oracle::order::{Attribute as TaskAttribute, Place};
 use oracle::stamp::DeviceId;
 
-use crate::desk::{Desk, Meaning};
+use crate::desk::Desk;
 use crate::fabric::direct::Direct;
 use crate::fabric::hyperscsi::HyperScsi;
 use crate::fabric::iscsi::Iscsi;
@@ -18,7 +18,14 @@ use crate::media::{Clock, Medium};
 use crate::property::{Broken, Property};
 use crate::scenario::{Scenario, Transport, pick};
 use crate::trace::Trace;
+use crate::views::Views;
 use crate::workload::Workload;
+
+mod lines;
+mod special;
+
+use lines::{describe, summary};
+use special::Harmed;
 
 /// After this long an initiator loses patience with an order and aborts it, as block layers do.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -84,6 +91,11 @@ pub struct World {
     crashes: Vec<Instant>,
     steps: u64,
     failures: Vec<Broken>,
+    /// What initiators know where reloads change LUNs.
+    views: Option<Views>,
+    harmed: Harmed,
+    /// How often each thing happened, of what no transport counts.
+    counts: BTreeMap<&'static str, u64>,
 }
 
 /// An initiator, as the world sees it.
@@ -164,6 +176,9 @@ impl World {
             desk.watch_reservations();
             media.iter().for_each(Medium::watch);
         }
+        if scenario.medium.harm.is_some() {
+            desk.expect_harm();
+        }
         Self {
             desk,
             actors: (0..scenario.initiators).map(actor).collect(),
@@ -179,6 +194,9 @@ impl World {
             crashes,
             steps: 0,
             failures: Vec::new(),
+            views: special::views_of(scenario, start),
+            harmed: Harmed::default(),
+            counts: special::nothing_counted(),
         }
     }
 
@@ -191,14 +209,19 @@ impl World {
         self.trace.say(|| "nothing fails from now on".into());
         self.fabric.heal(self.clock.now());
         self.media.iter().for_each(Medium::heal);
+        self.end_reloads(self.clock.now());
         let limit = self.clock.now().after(SETTLES_WITHIN);
         while self.failures.is_empty() && (self.is_busy() || !self.open.is_empty()) {
             self.step();
             self.bound(limit);
         }
+        self.return_memory();
         self.leave();
         if self.failures.is_empty() {
             self.inspect();
+        }
+        if self.failures.is_empty() {
+            self.judge_names();
         }
         self.verdict(start)
     }
@@ -219,6 +242,7 @@ impl World {
             .chain(self.fabric.next())
             .chain(sends)
             .chain(self.crashes.last().copied())
+            .chain(self.views.as_ref().and_then(Views::next))
             .chain(oldest)
             .chain(unanswered)
             .chain(hangs.map(|since| since.after(HANGS_AFTER)))
@@ -251,6 +275,7 @@ impl World {
                 self.send(now, initiator);
             }
         }
+        self.reload(now);
         self.watch(now);
         self.settle();
     }
@@ -274,8 +299,9 @@ impl World {
             let function = self.some_management(initiator);
             return self.manage(now, initiator, function);
         }
-        let (order, meaning) = self.actors[initiator].workload.next(&self.desk);
+        let (order, meaning) = self.draw(initiator);
         let ticket = self.ticket();
+        self.note_sent(initiator, ticket, &order);
         self.trace.say(|| describe(initiator, ticket, &order.cdb, &meaning));
         self.trace.mix_bytes(&order.cdb);
         let (unit, immediate) = (order.unit, order.immediate);
@@ -289,6 +315,7 @@ impl World {
             );
         } else {
             self.desk.ended(initiator, ticket, &Ended::Refused);
+            self.note_ended(ticket, &Ended::Refused);
         }
     }
 
@@ -329,7 +356,14 @@ impl World {
 
     fn manage(&mut self, now: Instant, initiator: usize, function: Manage) {
         let ticket = self.ticket();
+        let function = match &mut self.views {
+            Some(views) => views.address_function(initiator, function),
+            None => function,
+        };
         self.trace.say(|| format!("initiator {initiator} asks {function:?} as {}", ticket.0));
+        if let Some(views) = &mut self.views {
+            views.asked(initiator, ticket, function);
+        }
         if self.fabric.manage(now, initiator, ticket, function) {
             let patience = now.after(MANAGES_WITHIN);
             self.managing.insert(ticket, Managing { initiator, since: now, patience });
@@ -356,7 +390,7 @@ impl World {
                 }
                 let line =
                     format!("order {} of initiator {initiator} waits although nothing is wrong", ticket.0);
-                self.fail(Property::Ends, line);
+                self.fail(self.named(ticket), line);
                 continue;
             }
             open.patience = now.after(PATIENCE);
@@ -367,14 +401,15 @@ impl World {
         if let Some((ticket, open)) = self.open.iter().find(|(_, open)| now >= open.since.after(HANGS_AFTER))
         {
             let line = format!("order {} of initiator {} never ended", ticket.0, open.initiator);
-            self.fail(Property::Ends, line);
+            self.fail(self.named(*ticket), line);
         }
-        let given_up = self.managing.values_mut().find(|open| now >= open.patience);
-        if let Some(open) = given_up {
+        let given_up = self.managing.iter_mut().find(|(_, open)| now >= open.patience);
+        if let Some((ticket, open)) = given_up {
             // RFC 7143 gives an initiator no way to learn whether an immediate request arrived.
             open.patience = now.after(MANAGES_WITHIN);
-            let initiator = open.initiator;
+            let (ticket, initiator) = (*ticket, open.initiator);
             self.trace.say(|| format!("initiator {initiator} gives up its nexus"));
+            self.note_unanswered(ticket, initiator);
             self.fabric.give_up(now, initiator);
         }
         if let Some((ticket, _)) = self.managing.iter().find(|(_, open)| now >= open.since.after(HANGS_AFTER))
@@ -407,20 +442,35 @@ impl World {
                     }
                     self.actors[initiator].open -= 1;
                     self.desk.ended(initiator, ticket, &ended);
+                    self.note_ended(ticket, &ended);
                 }
-                Happening::Managed { ticket, .. } => {
+                Happening::Managed { ticket, answer, .. } => {
+                    if let Some(views) = &mut self.views {
+                        views.managed(ticket, answer);
+                    }
                     if self.managing.remove(&ticket).is_none() {
                         self.fail(Property::Ends, format!("management request {} ended twice", ticket.0));
                     }
                 }
                 Happening::Up { initiator, fresh } => {
                     self.actors[initiator].up = true;
+                    if let Some(views) = &mut self.views {
+                        views.up(self.clock.now(), initiator);
+                    }
                     if fresh {
                         self.actors[initiator].epoch += 1;
                         self.desk.lost_is_gone(initiator);
                     }
                 }
+                Happening::Laid(layout) => {
+                    if let Some(views) = &mut self.views {
+                        views.laid(self.clock.now(), layout);
+                    }
+                }
                 Happening::Down { initiator, last } => {
+                    if !last {
+                        self.note_down(initiator);
+                    }
                     self.actors[initiator].up = false;
                     self.actors[initiator].gone |= last;
                 }
@@ -428,6 +478,9 @@ impl World {
         }
         for Broken { property, how } in self.desk.take_broken() {
             self.fail(property, how);
+        }
+        for finding in self.desk.take_findings() {
+            self.judge(&finding);
         }
         let twice: Vec<String> = self.media.iter().flat_map(Medium::executed_twice).collect();
         for line in twice {
@@ -440,6 +493,12 @@ impl World {
         if bugs > 0 {
             self.fail(Property::Sane, format!("{bugs} times a machine was in a state that cannot be"));
         }
+    }
+
+    /// Returns the property that an order breaks that never ends: a reload may be the cause.
+    fn named(&self, ticket: Ticket) -> Property {
+        let hidden = self.views.as_ref().is_some_and(|views| views.was_hidden(ticket));
+        if hidden { Property::Answered } else { Property::Ends }
     }
 
     fn crash(&mut self, now: Instant) {
@@ -515,28 +574,13 @@ impl World {
         let (hash, tally) = (self.trace.hash(), self.fabric.tally());
         let mut counts = self.fabric.counts();
         counts.extend(self.desk.counts());
-        Ok(Report { hash, ends, judged, took: at.since(start), counts, tally })
-    }
-}
-
-fn describe(initiator: usize, ticket: Ticket, cdb: &[u8], meaning: &Meaning) -> String {
-    let bytes: String = cdb.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("initiator {initiator} sends {} {bytes} {meaning:?}", ticket.0)
-}
-
-fn summary(happening: &Happening) -> String {
-    match happening {
-        Happening::Ended { initiator, ticket, ended } => {
-            let how = match ended {
-                Ended::Status { status, sense, data } => {
-                    let sense: String = sense.iter().map(|byte| format!("{byte:02x}")).collect();
-                    format!("status {status:#04x} {sense} {} bytes", data.len())
-                }
-                other => format!("{other:?}"),
-            };
-            format!("initiator {initiator} ends {}: {how}", ticket.0)
+        if self.scenario.special {
+            let views = self.views.iter().flat_map(|views| &views.counts);
+            let mut own = self.counts;
+            views.for_each(|(what, count)| *own.entry(what).or_default() += count);
+            counts.extend(own);
         }
-        other => format!("{other:?}"),
+        Ok(Report { hash, ends, judged, took: at.since(start), counts, tally })
     }
 }
 

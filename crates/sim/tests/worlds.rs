@@ -2,7 +2,7 @@
 
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
-use sim::scenario::Scenario;
+use sim::scenario::{SPECIAL, Scenario};
 use sim::trace::Trace;
 use sim::world::{self, Report};
 
@@ -15,7 +15,7 @@ fn run(scenario: &Scenario) -> Report {
 
 /// The worlds of a seed: iSCSI (or no transport), and HyperSCSI.
 fn worlds(seed: u64) -> [Scenario; 2] {
-    [Scenario::of(seed), Scenario::hyperscsi(seed)]
+    [Scenario::of(seed, SPECIAL), Scenario::hyperscsi(seed, SPECIAL)]
 }
 
 #[test]

@@ -111,6 +111,7 @@ impl Engine {
             };
             let room = to_usize(landing.len());
             if !self.asked.take(self.now, &mut session.asked, room) {
+                self.stats.withheld += 1;
                 self.asked.wait(self.now, exchange.session, &mut session.asked);
                 exchange.out.waits = true;
                 break;

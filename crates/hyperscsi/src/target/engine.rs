@@ -150,6 +150,10 @@ pub struct Stats {
     pub misplaced: u64,
     /// Commands answered BUSY because memory was short.
     pub busy: u64,
+    /// How often data was not asked for at once because memory was short.
+    pub withheld: u64,
+    /// How often commands waited for memory for their answers.
+    pub held_back: u64,
     /// Exchanges that initiators gave up.
     pub given_up: u64,
     /// Data whose request never came.

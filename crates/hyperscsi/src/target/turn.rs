@@ -107,6 +107,7 @@ impl Engine {
         }
         let fits = self.answers.take(self.now, &mut session.answers, len);
         if !fits {
+            self.stats.held_back += 1;
             self.answers.wait(self.now, key, &mut session.answers);
         }
         fits

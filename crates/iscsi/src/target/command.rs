@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 
 use base::machine::{Action, ConnId};
+use base::planted::{self, Bug};
 use base::time::Instant;
 
 use super::arena::Key;
@@ -246,6 +247,7 @@ impl Engine {
         }
         let fits = self.answers.take(self.now, &mut state.answers, len);
         if !fits {
+            self.stats.held_back += 1;
             self.answers.wait(self.now, session, &mut state.answers);
             self.ask_session_for_ack(session);
         }
@@ -386,9 +388,11 @@ impl Engine {
         let Some(mut task) = self.tasks.remove(key) else { return };
         self.stir_logouts(session);
         let freed = task.out.stop(&self.pool);
-        self.give_data_out(session, freed);
         let unsent = task.inn.stop(&self.pool);
-        self.give_answers(session, unsent);
+        if task.ending.is_some() || !planted::is(Bug::KeepMemory) {
+            self.give_data_out(session, freed);
+            self.give_answers(session, unsent);
+        }
         if task.answer.is_some() {
             self.forget_answer(session);
         }

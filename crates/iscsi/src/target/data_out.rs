@@ -89,6 +89,7 @@ impl Engine {
                 let passes = may && is_first && state.passed_over.is_none_or(|until| until <= self.now);
                 if need > 0 && !(passes && self.asked.take(self.now, &mut state.asked, need)) {
                     if !core::mem::replace(&mut task.out.waits, true) {
+                        self.stats.withheld += 1;
                         state.waiting.push_back(key);
                     }
                     if may {

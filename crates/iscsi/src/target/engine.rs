@@ -229,6 +229,12 @@ pub struct Stats {
     pub data_late: u64,
     /// Commands answered BUSY because memory was short.
     pub busy: u64,
+    /// How often data was not asked for at once because memory was short.
+    pub withheld: u64,
+    /// How often commands waited for memory for their answers.
+    pub held_back: u64,
+    /// Commands that lost the memory for data that stood still while others waited for some.
+    pub revoked: u64,
     /// Task management requests taken.
     pub management: u64,
     /// SNACKs that asked for something again.

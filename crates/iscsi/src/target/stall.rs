@@ -237,6 +237,7 @@ impl Engine {
                 continue;
             }
             let freed = if asked { task.out.revoke() } else { Freed::default() };
+            self.stats.revoked += u64::from(freed.asked > 0);
             if let Some(state) = self.sessions.get_mut(session) {
                 state.revoked += freed.revoked;
                 if freed.asked > 0 && freed.revoked == 0 {

@@ -116,7 +116,7 @@ impl Direct {
             .zip(&self.media)
             .zip(&self.saved)
             .map(|((number, medium), saved)| {
-                house::unit(number, self.scenario.block_size, medium, saved.as_deref(), &self.pool)
+                house::unit(number, &self.scenario, medium, saved.as_deref(), &self.pool)
             })
             .collect();
     }

@@ -24,8 +24,9 @@ use netem::odds::Span;
 use target::config::UnitId;
 use target::shard::Shard;
 
+use super::disks::Disks;
 use super::{Attribute, Fabric, Happening, Manage, Order, Ticket};
-use crate::house;
+use crate::layout::Layout;
 use crate::media::{Medium, scattered};
 use crate::property::{Broken, Property};
 use crate::scenario::{HyperPlan, Scenario};
@@ -41,8 +42,7 @@ pub struct HyperScsi {
     scenario: Scenario,
     plan: HyperPlan,
     access: Access,
-    media: Vec<Medium>,
-    saved: Vec<Option<Vec<u8>>>,
+    disks: Disks,
     shard: Shard,
     shard_pool: Pool,
     /// Whether the target is there at all.
@@ -105,16 +105,16 @@ impl HyperScsi {
     ) -> Self {
         let (shard_pool, access) = (Pool::new(32 << 20), shard::access(plan));
         let mut rng = Rng::from_seed(seed);
+        let disks = Disks::new(scenario, media);
         let mut fabric = Self {
-            shard: new_shard(scenario, plan, &access, &shard_pool),
+            shard: new_shard(&disks, plan, &access, &shard_pool),
+            disks,
             nets: Nets::new(plan, scenario.initiators + plan.strangers, now, &mut rng),
             rings: Rings::new((plan.receive_slots / plan.ring_part).max(1)),
             watch: Watch::new(plan.keyed, plan.key_frames),
             scenario: scenario.clone(),
             plan: plan.clone(),
             access,
-            saved: vec![None; media.len()],
-            media,
             shard_pool,
             powered: true,
             hosts: Vec::new(),
@@ -181,11 +181,10 @@ impl HyperScsi {
 
     fn boot(&mut self, now: Instant) {
         self.powered = true;
-        self.shard = new_shard(&self.scenario, &self.plan, &self.access, &self.shard_pool);
-        for (number, (medium, saved)) in (0..).zip(self.media.iter().zip(&self.saved)) {
-            let unit =
-                house::unit(number, self.scenario.block_size, medium, saved.as_deref(), &self.shard_pool);
-            assert!(self.shard.add_unit(now, UnitId(number.into()), unit));
+        self.shard = new_shard(&self.disks, &self.plan, &self.access, &self.shard_pool);
+        self.disks.boot(now, &mut self.shard, &self.shard_pool);
+        if self.scenario.reloads.is_some() {
+            self.shard.apply(now, shard::config(&self.disks, &self.plan, self.access.clone()));
         }
         self.plug(now, Who::Target);
     }
@@ -298,7 +297,7 @@ impl HyperScsi {
         }
         while let Some(request) = self.shard.poll_save() {
             any = true;
-            self.saved[usize::try_from(request.unit.0).unwrap()] = Some(request.state);
+            self.disks.save(request.unit, request.state);
             let delay = Duration::from_micros(self.rng.below(2000));
             self.plan(now.after(delay), Step::Saved(request.unit, request.ticket));
         }
@@ -401,8 +400,8 @@ impl HyperScsi {
     }
 }
 
-fn new_shard(scenario: &Scenario, plan: &HyperPlan, access: &Access, pool: &Pool) -> Shard {
-    let config = shard::config(scenario, plan, access.clone());
+fn new_shard(disks: &Disks, plan: &HyperPlan, access: &Access, pool: &Pool) -> Shard {
+    let config = shard::config(disks, plan, access.clone());
     let mut shard = Shard::new(config, StreamLimits::default(), pool.clone());
     shard.limit_frames(shard::limits(plan), pool.clone());
     shard
@@ -478,11 +477,8 @@ impl Fabric for HyperScsi {
     }
 
     fn advance(&mut self, now: Instant) {
-        for (number, medium) in (0..).zip(self.media.clone()) {
-            if medium.next().is_some_and(|at| at <= now) {
-                self.shard.medium_ready(now, base::machine::MediumId(number));
-            }
-        }
+        self.disks.media_ready(now, &mut self.shard);
+        self.lay(now);
         let awake = |who| !self.rings.is_asleep(who);
         if awake(Who::Target) && self.shard.poll_timeout().is_some_and(|at| at <= now) {
             self.shard.handle_timeout(now);
@@ -502,7 +498,13 @@ impl Fabric for HyperScsi {
     }
 
     fn give_up(&mut self, now: Instant, initiator: usize) {
-        self.hosts[initiator].session.close(now);
+        let session = &mut self.hosts[initiator].session;
+        // As the client library does. Its host has the LUNs open yet.
+        if session.is_up() {
+            session.log_in_anew(now)
+        } else {
+            session.close(now)
+        }
         self.settle(now);
     }
 
@@ -531,12 +533,22 @@ impl Fabric for HyperScsi {
         self.rings.forget(Who::Target);
         self.queue.retain(|_, step| !matches!(step, Step::Saved(..) | Step::Boot));
         // What takes its place has no port before it boots.
-        self.shard = new_shard(&self.scenario, &self.plan, &self.access, &self.shard_pool);
+        self.shard = new_shard(&self.disks, &self.plan, &self.access, &self.shard_pool);
         self.powered = false;
         let off = Span::between(Duration::from_micros(1), Duration::from_secs(4)).pick(&mut self.rng);
         self.trouble = self.trouble.max(now.after(off));
         self.plan(now.after(off), Step::Boot);
         self.settle(now);
+    }
+
+    fn reload(&mut self, now: Instant, layout: Layout) {
+        self.disks.want(layout);
+        self.lay(now);
+        self.settle(now);
+    }
+
+    fn data_held(&self) -> usize {
+        self.shard.data_bytes()
     }
 
     fn trouble(&self) -> Instant {
@@ -546,8 +558,9 @@ impl Fabric for HyperScsi {
     fn holds(&self) -> Option<String> {
         let tasks: u64 = self.shard.units().iter().map(|unit| unit.stats.tasks).sum();
         let (sessions, bytes) = (self.shard.frame_sessions(), self.shard.data_bytes());
-        (tasks > 0 || bytes > 0 || !sessions.is_empty())
-            .then(|| format!("{tasks} tasks in the units, {bytes} bytes of data, {sessions:?}"))
+        let held = (tasks > 0 || bytes > 0 || !sessions.is_empty())
+            .then(|| format!("{tasks} tasks in the units, {bytes} bytes of data, {sessions:?}"));
+        held.or_else(|| self.disks.left())
     }
 
     fn bugs(&self) -> u64 {

@@ -29,8 +29,10 @@ use netem::odds::Span;
 use target::config::UnitId;
 use target::shard::Shard;
 
+use super::disks::Disks;
 use super::{Attribute, Ended, Fabric, Happening, Manage, Order, Ticket};
 use crate::house;
+use crate::layout::Layout;
 use crate::media::{Medium, scattered};
 use crate::property::{Broken, Property};
 use crate::scenario::{IscsiPlan, Scenario, pick};
@@ -45,8 +47,7 @@ use wire::{Side, Wire};
 pub struct Iscsi {
     scenario: Scenario,
     plan: IscsiPlan,
-    media: Vec<Medium>,
-    saved: Vec<Option<Vec<u8>>>,
+    disks: Disks,
     shard: Shard,
     shard_pool: Pool,
     /// Numbers of the shard's connections that may be used again, and the next new one.
@@ -110,12 +111,12 @@ impl Iscsi {
         seed: u64,
     ) -> Self {
         let shard_pool = Pool::new(32 << 20);
+        let disks = Disks::new(scenario, media);
         let mut fabric = Self {
-            shard: Shard::new(config(scenario, plan), plan.limits, shard_pool.clone()),
+            shard: Shard::new(config(&disks, plan), plan.limits, shard_pool.clone()),
             scenario: scenario.clone(),
             plan: plan.clone(),
-            saved: vec![None; media.len()],
-            media,
+            disks,
             shard_pool,
             free: Vec::new(),
             next_conn: 0,
@@ -147,12 +148,11 @@ impl Iscsi {
     }
 
     fn boot(&mut self, now: Instant) {
-        self.shard =
-            Shard::new(config(&self.scenario, &self.plan), self.plan.limits, self.shard_pool.clone());
-        for (number, (medium, saved)) in (0..).zip(self.media.iter().zip(&self.saved)) {
-            let unit =
-                house::unit(number, self.scenario.block_size, medium, saved.as_deref(), &self.shard_pool);
-            assert!(self.shard.add_unit(now, UnitId(number.into()), unit));
+        let limits = self.plan.limits;
+        self.shard = Shard::new(config(&self.disks, &self.plan), limits, self.shard_pool.clone());
+        self.disks.boot(now, &mut self.shard, &self.shard_pool);
+        if self.scenario.reloads.is_some() {
+            self.shard.apply(now, config(&self.disks, &self.plan));
         }
         (self.free, self.next_conn) = (Vec::new(), 0);
     }
@@ -168,7 +168,7 @@ impl Iscsi {
             retry: self.plan.retry,
             limits: self.plan.session_limits,
             ..SessionPlan::new(
-                format!("iqn.2026-11.org.example:host{number}").parse().unwrap(),
+                house::initiator(number).parse().unwrap(),
                 Isid::random([1, 2, 3], qualifier),
                 Purpose::Target(house::TARGET.parse().unwrap()),
                 portals.collect(),
@@ -260,6 +260,14 @@ impl Iscsi {
         self.hosts[host].session.connected(now, client, slot, entropy);
     }
 
+    /// Brings a configuration into force that waits, if it can come.
+    fn lay(&mut self, now: Instant) {
+        let Some(layout) = self.disks.ready(&mut self.shard) else { return };
+        self.happenings.push_back(Happening::Laid(layout.clone()));
+        let (plan, serving) = (&self.plan, (&mut self.shard, &self.shard_pool));
+        self.disks.change(now, serving, layout, |shard, disks| shard.apply(now, config(disks, plan)));
+    }
+
     /// Moves events and bytes until nothing is left to be done now.
     fn settle(&mut self, now: Instant) {
         for _ in 0..SETTLES_WITHIN {
@@ -287,7 +295,7 @@ impl Iscsi {
         }
         while let Some(request) = self.shard.poll_save() {
             any = true;
-            self.saved[usize::try_from(request.unit.0).unwrap()] = Some(request.state);
+            self.disks.save(request.unit, request.state);
             let delay = Duration::from_micros(self.rng.below(2000));
             self.plan(now.after(delay), Step::Saved(request.unit, request.ticket));
         }
@@ -386,7 +394,12 @@ impl Fabric for Iscsi {
         request.data_in_len = order.data_in_len;
         request.immediate = order.immediate;
         request.replay = order.replay;
-        let mercy = Mercy { immediate: order.immediate, aborted: self.scenario.aborts(), reset: false };
+        let mercy = Mercy {
+            immediate: order.immediate,
+            aborted: self.scenario.aborts(),
+            reset: false,
+            stalled: self.scenario.short_memory,
+        };
         let host = &mut self.hosts[initiator];
         let Ok(task) = host.session.submit(now, request) else { return false };
         host.tasks.insert(task, ticket);
@@ -445,11 +458,8 @@ impl Fabric for Iscsi {
     }
 
     fn advance(&mut self, now: Instant) {
-        for (number, medium) in (0..).zip(self.media.clone()) {
-            if medium.next().is_some_and(|at| at <= now) {
-                self.shard.medium_ready(now, base::machine::MediumId(number));
-            }
-        }
+        self.disks.media_ready(now, &mut self.shard);
+        self.lay(now);
         if self.shard.poll_timeout().is_some_and(|at| at <= now) {
             self.shard.handle_timeout(now);
         }
@@ -497,6 +507,16 @@ impl Fabric for Iscsi {
         self.settle(now);
     }
 
+    fn reload(&mut self, now: Instant, layout: Layout) {
+        self.disks.want(layout);
+        self.lay(now);
+        self.settle(now);
+    }
+
+    fn data_held(&self) -> usize {
+        self.shard.data_bytes()
+    }
+
     fn trouble(&self) -> Instant {
         self.trouble
     }
@@ -506,10 +526,11 @@ impl Fabric for Iscsi {
         let sessions = self.shard.sessions();
         let bytes = self.shard.data_bytes();
         let busy = tasks > 0 || bytes > 0 || !sessions.is_empty() || !self.wires.is_empty();
-        busy.then(|| {
+        let held = busy.then(|| {
             let wires = self.wires.len();
             format!("{tasks} tasks in the units, {bytes} bytes of data, {wires} connections, {sessions:?}")
-        })
+        });
+        held.or_else(|| self.disks.left())
     }
 
     fn bugs(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! What befalls hosts: they wake, begin anew, die.
+//! What befalls the target and hosts: another configuration comes into force; hosts wake, begin anew, die.
 
 use base::ether::FrameMachine as _;
 use base::time::Instant;
@@ -6,9 +6,20 @@ use base::time::Instant;
 use super::HyperScsi;
 use super::host::Host;
 use super::net::Who;
+use super::shard;
 use crate::fabric::{Ended, Happening};
 
 impl HyperScsi {
+    /// Brings a configuration into force that waits, if it can come.
+    pub(super) fn lay(&mut self, now: Instant) {
+        let Some(layout) = self.disks.ready(&mut self.shard) else { return };
+        self.happenings.push_back(Happening::Laid(layout.clone()));
+        let (plan, access, serving) = (&self.plan, &self.access, (&mut self.shard, &self.shard_pool));
+        self.disks.change(now, serving, layout, |shard, disks| {
+            shard.apply(now, shard::config(disks, plan, access.clone()));
+        });
+    }
+
     pub(super) fn wake(&mut self, now: Instant, who: Who) {
         let (frames, lost) = self.rings.wake(now, who);
         for come in frames {

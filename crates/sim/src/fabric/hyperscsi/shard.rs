@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use device::contract::{Access, RelativePort};
+use device::contract::RelativePort;
 use hyperscsi::initiator::contract::{Limits as SessionLimits, Retry as FrameRetry, SessionPlan};
 use hyperscsi::login::directory::Access as GroupAccess;
 use hyperscsi::login::{Password, Record};
@@ -13,12 +13,11 @@ use hyperscsi::seal::{KeyLimits, Level};
 use hyperscsi::target::engine::Limits;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::negotiate::KeyPolicy;
-use target::config::{
-    DiscoveryConfig, FramesConfig, GroupConfig, LunEntry, ShardConfig, TargetConfig, UnitId,
-};
+use target::config::{DiscoveryConfig, FramesConfig, GroupConfig, LunEntry, ShardConfig, TargetConfig};
 
+use crate::fabric::disks::Disks;
 use crate::house;
-use crate::scenario::{HyperPlan, Scenario};
+use crate::scenario::HyperPlan;
 
 const GROUP: &str = "simulated";
 const PASSWORD: &[u8] = b"open sesame";
@@ -34,20 +33,16 @@ pub(super) fn access(plan: &HyperPlan) -> GroupAccess {
     GroupAccess::Password(Arc::new(record))
 }
 
-/// Makes the configuration of a shard with one target that everybody in the group may use.
-pub(super) fn config(scenario: &Scenario, plan: &HyperPlan, access: GroupAccess) -> ShardConfig {
-    let luns = (0..scenario.units).map(|number| LunEntry {
-        least: *plan.least.get(usize::from(number)).unwrap_or(&Level::None),
-        ..LunEntry::new(number, UnitId(number.into()), Access::ReadWrite)
-    });
-    ShardConfig {
+/// Makes the configuration of a shard with one target.
+pub(super) fn config(disks: &Disks, plan: &HyperPlan, access: GroupAccess) -> ShardConfig {
+    let mut config = ShardConfig {
         portals: vec![],
         targets: vec![TargetConfig {
             id: TargetId(0),
             name: house::TARGET.parse().unwrap(),
             alias: None,
             ports: vec![],
-            luns: luns.collect(),
+            luns: vec![],
             initiators: vec![],
             auth: AuthPolicy::default(),
             users: vec![],
@@ -73,7 +68,9 @@ pub(super) fn config(scenario: &Scenario, plan: &HyperPlan, access: GroupAccess)
                 ports: None,
             }],
         },
-    }
+    };
+    disks.configure(&mut config, |disk, row| LunEntry { least: plan.least[usize::from(disk % 2)], ..row });
+    config
 }
 
 /// Makes what the target keeps and offers.
@@ -114,10 +111,11 @@ pub(super) fn stranger(plan: &HyperPlan, number: usize) -> SessionPlan {
 
 /// Makes what an initiator wants.
 pub(super) fn session(plan: &HyperPlan, number: usize) -> SessionPlan {
+    let name = house::initiator(number);
     let number = u8::try_from(number).unwrap() + 1;
     let password = plan.keyed.then(|| Password::new(PASSWORD).unwrap());
     let wanted = SessionPlan::new(
-        Name::new(&format!("iqn.2026-11.org.example:host{number}")).unwrap(),
+        Name::new(&name).unwrap(),
         [0x80, 0, 0, 0, 0, number],
         GroupName::new(GROUP).unwrap(),
         password,
@@ -129,6 +127,7 @@ pub(super) fn session(plan: &HyperPlan, number: usize) -> SessionPlan {
         retry: plan.retry,
         limits: SessionLimits {
             login_within: plan.login_within,
+            tasks_max: plan.tasks_max,
             key_limits: key_limits(plan.key_frames[1]),
             ..SessionLimits::default()
         },

@@ -84,5 +84,7 @@ impl Tally {
         self.add("frames of exchanges that are over", stats.strays);
         self.add("commands refused for want of protection", stats.refused_level);
         self.add("commands answered BUSY", stats.busy);
+        self.add("requests for data that waited for memory", stats.withheld);
+        self.add("commands that waited for memory", stats.held_back);
     }
 }

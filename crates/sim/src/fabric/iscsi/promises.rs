@@ -42,6 +42,8 @@ pub(super) struct Mercy {
     pub(super) aborted: bool,
     /// Its owner asked for a reset of the target while it was open.
     pub(super) reset: bool,
+    /// Memory is short, so that the target may give up a task whose data stands still while others wait for the memory.
+    pub(super) stalled: bool,
 }
 
 impl Default for Promises {
@@ -111,6 +113,9 @@ impl Promises {
         let what = match end {
             End::Status(ending) => {
                 let lost = ending.sense.as_deref().and_then(blames_transport).filter(|_| level >= 1)?;
+                if mercy.stalled && lost == Condition::InitiatorResponseTimeout {
+                    return None;
+                }
                 format!("says that {lost:?}")
             }
             End::Aborted | End::NotSent if mercy.aborted => return None,

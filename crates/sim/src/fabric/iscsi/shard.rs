@@ -1,20 +1,19 @@
 //! What the target is configured to be.
 
 use base::machine::PortalId;
-use device::contract::{Access, RelativePort};
+use device::contract::RelativePort;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::name::PortalGroupTag;
-use target::config::{DiscoveryConfig, FramesConfig, LunEntry, Portal, ShardConfig, TargetConfig, UnitId};
+use target::config::{DiscoveryConfig, FramesConfig, Portal, ShardConfig, TargetConfig};
 
 use super::address;
+use crate::fabric::disks::Disks;
 use crate::house;
-use crate::scenario::{IscsiPlan, Scenario};
+use crate::scenario::IscsiPlan;
 
-/// Makes the configuration of a shard with one target that everybody may use.
-pub(super) fn config(scenario: &Scenario, plan: &IscsiPlan) -> ShardConfig {
+/// Makes the configuration of a shard with one target.
+pub(super) fn config(disks: &Disks, plan: &IscsiPlan) -> ShardConfig {
     let open = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
-    let luns =
-        (0..scenario.units).map(|number| LunEntry::new(number, UnitId(number.into()), Access::ReadWrite));
     let portals: Vec<Portal> = (0..plan.portals)
         .map(|number| Portal {
             id: PortalId(number.into()),
@@ -23,13 +22,13 @@ pub(super) fn config(scenario: &Scenario, plan: &IscsiPlan) -> ShardConfig {
             announced: None,
         })
         .collect();
-    ShardConfig {
+    let mut config = ShardConfig {
         targets: vec![TargetConfig {
             id: TargetId(0),
             name: house::TARGET.parse().unwrap(),
             alias: None,
             ports: portals.iter().map(|portal| (portal.id, RelativePort(1))).collect(),
-            luns: luns.collect(),
+            luns: vec![],
             initiators: vec![],
             auth: open.clone(),
             users: vec![],
@@ -47,5 +46,7 @@ pub(super) fn config(scenario: &Scenario, plan: &IscsiPlan) -> ShardConfig {
             keys: plan.target_keys.clone(),
         },
         frames: FramesConfig::default(),
-    }
+    };
+    disks.configure(&mut config, |_, row| row);
+    config
 }

@@ -24,7 +24,10 @@ pub(super) struct Tally {
     pub(super) recovery_r2ts: u64,
     pub(super) taken_over: u64,
     pub(super) sent_again: u64,
-    pub(super) busy: u64,
+    pub(super) withheld: u64,
+    pub(super) held_back: u64,
+    pub(super) revoked: u64,
+    pub(super) data_late: u64,
 }
 
 impl Tally {
@@ -47,7 +50,10 @@ impl Tally {
         self.recovery_r2ts += stats.recovery_r2ts;
         self.taken_over += stats.reassigns;
         self.sent_again += stats.snacks;
-        self.busy += stats.busy;
+        self.withheld += stats.withheld;
+        self.held_back += stats.held_back;
+        self.revoked += stats.revoked;
+        self.data_late += stats.data_late;
         self.shard_bugs += stats.bugs;
     }
 
@@ -68,6 +74,10 @@ impl Tally {
             ("sessions continued", self.continued),
             ("damaged PDUs at initiators", self.damaged_answers),
             ("damaged PDUs at the target", self.damaged_requests),
+            ("R2Ts that waited for memory", self.withheld),
+            ("commands that waited for memory", self.held_back),
+            ("commands whose data stood still and lost its memory", self.revoked),
+            ("commands that failed because their data stood still", self.data_late),
         ]
     }
 }

@@ -1,0 +1,180 @@
+//! The disks that a shard serves: which unit each of them is, what was saved of it, and how a reload brings disks in and takes
+//! them out, in the order in which the daemon does.
+
+use std::collections::BTreeMap;
+
+use base::buffer::Pool;
+use base::machine::{MediumId, StreamMachine as _};
+use base::time::Instant;
+use device::contract::Access;
+use target::config::{DiskId, InitiatorEntry, LunEntry, ShardConfig, UnitId};
+use target::shard::Shard;
+
+use crate::house;
+use crate::layout::{Layout, Row};
+use crate::media::Medium;
+use crate::scenario::Scenario;
+
+/// The disks of a shard.
+pub(super) struct Disks {
+    scenario: Scenario,
+    media: Vec<Medium>,
+    saved: Vec<Option<Vec<u8>>>,
+    /// What is configured; `None` where everybody sees every disk under its own number for ever.
+    layout: Option<Layout>,
+    /// The unit that each disk is.
+    serving: BTreeMap<u16, UnitId>,
+    /// Units that were removed, whose media are not closed yet.
+    closing: Vec<(UnitId, u16)>,
+    /// A reload that waits until a disk is closed that it serves again.
+    waiting: Option<Layout>,
+    next_unit: u32,
+}
+
+impl Disks {
+    pub(super) fn new(scenario: &Scenario, media: Vec<Medium>) -> Self {
+        let layout = scenario.reloads.map(|plan| Layout::first(scenario.initiators, plan.luns));
+        Self {
+            scenario: scenario.clone(),
+            saved: vec![None; media.len()],
+            media,
+            layout,
+            serving: BTreeMap::new(),
+            closing: Vec::new(),
+            waiting: None,
+            next_unit: 0,
+        }
+    }
+
+    /// Puts the disks of the configuration into a new shard.
+    pub(super) fn boot(&mut self, now: Instant, shard: &mut Shard, pool: &Pool) {
+        (self.serving, self.closing, self.waiting) = (BTreeMap::new(), Vec::new(), None);
+        self.next_unit = 0;
+        let disks: Vec<u16> = match &self.layout {
+            Some(layout) => layout.disks().into_iter().collect(),
+            None => (0..self.scenario.units).collect(),
+        };
+        for disk in disks {
+            self.add(now, shard, pool, disk);
+        }
+    }
+
+    /// Puts the LUNs of the configuration into `config`. `entry` makes the row of a LUN that leads to a disk.
+    pub(super) fn configure(&self, config: &mut ShardConfig, entry: impl Fn(u16, LunEntry) -> LunEntry) {
+        let target = &mut config.targets[0];
+        let Some(layout) = &self.layout else {
+            target.luns = (0..self.scenario.units)
+                .map(|disk| entry(disk, LunEntry::new(disk, UnitId(disk.into()), Access::ReadWrite)))
+                .collect();
+            return;
+        };
+        let luns_of = |row: &Row| {
+            let rows = row.luns.iter().filter_map(|(lun, shown)| {
+                let access = if shown.read_only { Access::ReadOnly } else { Access::ReadWrite };
+                Some(entry(shown.disk, LunEntry::new(*lun, *self.serving.get(&shown.disk)?, access)))
+            });
+            rows.collect()
+        };
+        let rows = layout.rows.iter().enumerate().filter(|(_, row)| row.admitted);
+        target.initiators = rows
+            .map(|(host, row)| InitiatorEntry {
+                pattern: house::initiator(host).into(),
+                luns: Some(luns_of(row)),
+                auth: None,
+            })
+            .collect();
+        if target.initiators.is_empty() {
+            // An empty list admits everybody.
+            target.initiators = vec![InitiatorEntry { pattern: "nobody".into(), luns: None, auth: None }];
+        }
+    }
+
+    fn add(&mut self, now: Instant, shard: &mut Shard, pool: &Pool, disk: u16) {
+        let id = self.free_number();
+        let at = usize::from(disk);
+        let unit = house::unit(disk, &self.scenario, &self.media[at], self.saved[at].as_deref(), pool);
+        assert!(shard.add_disk(now, id, unit, DiskId(disk.into())), "a free number is taken");
+        self.serving.insert(disk, id);
+    }
+
+    /// Returns a number for a unit: in half of the worlds, one that a removed unit had may be another's at once.
+    fn free_number(&mut self) -> UnitId {
+        if self.scenario.seed.is_multiple_of(2) {
+            let taken = |id: &UnitId| self.serving.values().any(|known| known == id);
+            return (0..).map(UnitId).find(|id| !taken(id)).unwrap();
+        }
+        self.next_unit += 1;
+        UnitId(self.next_unit - 1)
+    }
+
+    /// Wants another configuration. It comes into force as soon as every disk that is to be served again is closed.
+    pub(super) fn want(&mut self, layout: Layout) {
+        self.waiting = Some(layout);
+    }
+
+    /// Closes what has come to its end, and returns the configuration that can come into force now.
+    pub(super) fn ready(&mut self, shard: &mut Shard) -> Option<Layout> {
+        while let Some((id, unit)) = shard.poll_removed() {
+            // Its number may have been another's since, who was removed, too.
+            let is_it = |of: &(UnitId, u16)| of.0 == id && unit.is_designated_by(1, 3, &house::naa(of.1));
+            let at = self.closing.iter().position(is_it).expect("it was removed");
+            self.closing.remove(at);
+        }
+        let wanted = self.waiting.as_ref()?.disks();
+        if self.closing.iter().any(|(_, disk)| wanted.contains(disk)) {
+            return None;
+        }
+        self.waiting.take()
+    }
+
+    /// Goes over to another configuration: first what is new comes in, and `apply` is called with everything in place; then
+    /// what is gone goes.
+    pub(super) fn change(
+        &mut self,
+        now: Instant,
+        (shard, pool): (&mut Shard, &Pool),
+        layout: Layout,
+        apply: impl FnOnce(&mut Shard, &Self),
+    ) {
+        let wanted = layout.disks();
+        self.layout = Some(layout);
+        for disk in &wanted {
+            if !self.serving.contains_key(disk) {
+                self.add(now, shard, pool, *disk);
+            }
+        }
+        apply(shard, self);
+        let gone: Vec<u16> = self.serving.keys().filter(|disk| !wanted.contains(disk)).copied().collect();
+        for disk in gone {
+            let Some(id) = self.serving.remove(&disk) else { continue };
+            self.closing.push((id, disk));
+            assert!(shard.remove_unit(now, id), "a unit that is served cannot be removed");
+        }
+    }
+
+    /// Tells the shard of media that have completions.
+    pub(super) fn media_ready(&self, now: Instant, shard: &mut Shard) {
+        for (disk, medium) in (0..).zip(&self.media) {
+            if medium.next().is_none_or(|at| at > now) {
+                continue;
+            }
+            let closing = self.closing.iter().filter(|(_, of)| *of == disk).map(|(id, _)| *id);
+            for id in closing.chain(self.serving.get(&disk).copied()) {
+                shard.medium_ready(now, MediumId(id.0));
+            }
+        }
+    }
+
+    /// Keeps what a unit saves.
+    pub(super) fn save(&mut self, unit: UnitId, state: Vec<u8>) {
+        let serving = self.serving.iter().map(|(disk, id)| (*id, *disk));
+        let found = serving.chain(self.closing.iter().copied()).find(|(id, _)| *id == unit);
+        let (_, disk) = found.expect("a unit saves that there is not");
+        self.saved[usize::from(disk)] = Some(state);
+    }
+
+    /// Returns what of removed units is left, in words.
+    pub(super) fn left(&self) -> Option<String> {
+        (!self.closing.is_empty()).then(|| format!("removed units that are not closed: {:?}", self.closing))
+    }
+}

@@ -1,0 +1,191 @@
+//! What only a share of the worlds have: LUNs that change while commands run, memory that runs out, media that do harm without
+//! saying so. A world has at most one of these, so that a judge knows what a finding comes from.
+
+use base::rng::Rng;
+use base::time::Duration;
+use base::units::BlockSize;
+use netem::frame::FramePlan;
+use netem::odds::{Odds, Span};
+use netem::stream::StreamPlan;
+
+use super::{HyperPlan, IscsiPlan, Scenario, Transport, pick};
+
+/// How LUNs and access change while commands run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReloadPlan {
+    /// The LUNs in use are 0 to this, exclusive. There are more disks than that ([`Scenario::units`]).
+    pub luns: u16,
+    /// A reload comes after at most so many orders.
+    pub every: u64,
+    /// And after at most so long.
+    pub within: Duration,
+    /// Whether the last initiator is one that no reload concerns.
+    pub still: bool,
+    /// Whether nothing else goes wrong: then no session may be lost but by a reload that takes the access away.
+    pub calm: bool,
+}
+
+/// What media do and do not tell: one operation in so many, zero for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HarmPlan {
+    /// A write lands at another address, by at most [`Self::shift_max`] blocks.
+    pub misdirects_one_in: u64,
+    /// See `misdirects_one_in`.
+    pub shift_max: u64,
+    /// A write is acknowledged and dropped.
+    pub loses_one_in: u64,
+    /// Bits of one block flip, and stay flipped.
+    pub rots_one_in: u64,
+    /// A read returns what a block held before the last write.
+    pub reads_stale_one_in: u64,
+    /// Bits of one block flip on the way out.
+    pub flips_one_in: u64,
+    /// How often in all.
+    pub harms_max: u32,
+}
+
+/// Whether worlds are special by default.
+pub const SPECIAL: bool = true;
+
+/// One world in so many is one of these.
+const SHARE: u64 = 24;
+
+impl Scenario {
+    /// Makes a share of the worlds special.
+    pub(super) fn make_special(mut self) -> Self {
+        self.special = true;
+        let mut rng = Rng::from_seed(self.seed ^ 0x7370_6563_6961_6c21);
+        match rng.below(SHARE) {
+            0..3 if !matches!(self.transport, Transport::Direct) => self.reload(&mut rng),
+            3..5 => self.shorten_memory(&mut rng),
+            5..7 => self.harm(&mut rng),
+            _ => {}
+        }
+        self
+    }
+
+    fn reload(&mut self, rng: &mut Rng) {
+        let luns = 2 + u16::try_from(rng.below(3)).unwrap();
+        let calm = rng.chance(1, 2);
+        self.units = luns + 1 + u16::try_from(rng.below(2)).unwrap();
+        self.blocks = self.blocks.min(96);
+        self.medium.len = self.block_size.len_of(base::units::Blocks(self.blocks)).map_or(0, |len| len.0);
+        self.initiators = self.initiators.max(2);
+        // What an I_T nexus has opened is forgotten when the target loses its power.
+        self.crashes = 0;
+        // What becomes of reservations when a unit is removed and its disk served again is not modelled.
+        self.reserves_one_in = 0;
+        if rng.chance(1, 2) {
+            // Nobody aborts tasks: each must end by itself.
+            self.manages_one_in = 0;
+        } else if self.manages_one_in == 0 {
+            self.manages_one_in = 40;
+        }
+        if calm {
+            self.transport.calm();
+        }
+        self.reloads = Some(ReloadPlan {
+            luns,
+            every: *pick(rng, &[6, 15, 40]),
+            within: *pick(rng, &[Duration::from_millis(20), Duration::from_secs(1), Duration::from_secs(4)]),
+            still: rng.chance(2, 3),
+            calm,
+        });
+    }
+
+    fn shorten_memory(&mut self, rng: &mut Rng) {
+        self.short_memory = true;
+        self.initiators = 3;
+        self.depth = 24;
+        self.transfer_max = 40;
+        if rng.chance(2, 3) {
+            // One transfer is more than any session gets although memory is short.
+            self.block_size = BlockSize::B4096;
+            self.medium.block_len = 4096;
+            self.medium.len = self.blocks * 4096;
+        }
+        self.task_set_max = *pick(rng, &[2, 6, 64]);
+        match &mut self.transport {
+            Transport::Direct => self.task_set_max = self.task_set_max.min(6),
+            Transport::Iscsi(plan) => plan.shorten_memory(rng),
+            Transport::HyperScsi(plan) => plan.shorten_memory(rng),
+        }
+    }
+
+    fn harm(&mut self, rng: &mut Rng) {
+        // What survives a loss of power would have to be known of the medium without harm, too.
+        self.crashes = 0;
+        let mut odds = |often: u64| if rng.chance(1, 2) { often } else { 0 };
+        let plan = HarmPlan {
+            misdirects_one_in: odds(15),
+            shift_max: 3,
+            loses_one_in: odds(15),
+            rots_one_in: odds(25),
+            reads_stale_one_in: odds(20),
+            flips_one_in: odds(40),
+            harms_max: 30,
+        };
+        let quiet = [plan.loses_one_in, plan.rots_one_in, plan.reads_stale_one_in, plan.flips_one_in];
+        let misdirects = if quiet == [0; 4] { 15 } else { plan.misdirects_one_in };
+        self.medium.harm = Some(HarmPlan { misdirects_one_in: misdirects, ..plan });
+    }
+}
+
+impl Transport {
+    /// Takes away everything that goes wrong by itself.
+    fn calm(&mut self) {
+        match self {
+            Self::Direct => {}
+            Self::Iscsi(plan) => {
+                for way in [&mut plan.forward, &mut plan.backward] {
+                    let (delay, bytes_per_s, piece_len_max) = (way.delay, way.bytes_per_s, way.piece_len_max);
+                    *way = StreamPlan { delay, bytes_per_s, piece_len_max, ..StreamPlan::CLEAN };
+                }
+                plan.connects_fail_per_mille = 0;
+            }
+            Self::HyperScsi(plan) => {
+                for way in plan.nets.iter_mut().flat_map(|net| [&mut net.forward, &mut net.backward]) {
+                    *way = FramePlan { delay: way.delay, ..FramePlan::CLEAN };
+                }
+                plan.mtu_changes.clear();
+                plan.sleeps.clear();
+                plan.deaths.clear();
+                (plan.ring_part, plan.rekeys, plan.strangers) = (1, 0, 0);
+                plan.key_frames = [None; 2];
+            }
+        }
+    }
+}
+
+impl IscsiPlan {
+    /// Has the target too little memory for what its sessions want at a time, and hosts that stand still in the middle of data.
+    fn shorten_memory(&mut self, rng: &mut Rng) {
+        self.limits.data_out_bytes_max = *pick(rng, &[16 << 10, 64 << 10]);
+        self.limits.data_in_bytes_max = *pick(rng, &[16 << 10, 64 << 10, 192 << 10]);
+        self.limits.unsent_bytes_max = *pick(rng, &[8 << 10, 64 << 10]);
+        self.limits.queue_depth = *pick(rng, &[32, 128]);
+        self.session_limits.tasks_max = *pick(rng, &[4, 10, 1024]);
+        let comes_unasked = rng.chance(1, 2);
+        for keys in [&mut self.initiator_keys, &mut self.target_keys] {
+            keys.max_burst_length = 1 << 20;
+            (keys.immediate_data, keys.initial_r2t) = (comes_unasked, !comes_unasked);
+        }
+        if rng.chance(1, 2) {
+            // At level 2 the target keeps the memory of tasks whose connection is lost for Time2Retain, and others wait for as
+            // long: that is not judged here, nor is it right.
+            self.initiator_keys.error_recovery_level = self.initiator_keys.error_recovery_level.min(1);
+            // Longer than a sequence may stand still while others wait for its memory.
+            self.forward.stall = Odds(*pick(rng, &[5_000, 30_000]));
+            self.forward.stall_for = Span::between(Duration::from_secs(5), Duration::from_secs(15));
+            self.forward.faults_max = self.forward.faults_max.max(6);
+        }
+    }
+}
+
+impl HyperPlan {
+    fn shorten_memory(&mut self, rng: &mut Rng) {
+        self.room_bytes = *pick(rng, &[8 << 10, 32 << 10, 128 << 10]);
+        self.receive_slots = *pick(rng, &[24, 64, 512]);
+        self.tasks_max = *pick(rng, &[4, 10, 1024]);
+    }
+}

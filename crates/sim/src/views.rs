@@ -1,0 +1,379 @@
+//! What each initiator knows of the LUNs that reloads change, and what it may find there.
+//!
+//! Workloads name disks. A host knows a disk only by a LUN under which it has found it: it asks who is there (INQUIRY, page 83h),
+//! and goes on to send to that LUN whatever happens to it. So an order is addressed to a LUN at which its disk was found, or
+//! becomes such a question.
+
+use std::collections::BTreeMap;
+
+use base::rng::Rng;
+use base::time::{Duration, Instant};
+
+use crate::desk::Meaning;
+use crate::fabric::{Attribute, Ended, Manage, Order, Ticket};
+use crate::house;
+use crate::layout::{Change, Layout, Shown};
+use crate::property::{Broken, Property};
+use crate::scenario::{ReloadPlan, Scenario, pick};
+
+/// What all initiators know, and the configuration in force.
+pub struct Views {
+    plan: ReloadPlan,
+    disks: u16,
+    rng: Rng,
+    /// What is in force.
+    layout: Layout,
+    /// What was asked for last; it may wait until a disk is closed.
+    wanted: Layout,
+    hosts: Vec<Host>,
+    sent: BTreeMap<Ticket, Sent>,
+    managing: BTreeMap<Ticket, (usize, u16)>,
+    /// How many orders there may be until the next reload, and when it comes without them.
+    orders_left: u64,
+    due: Instant,
+    /// Whether the last reload was asked for.
+    over: bool,
+    pub(crate) counts: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Host {
+    /// The disk that it found under each LUN first.
+    opened: BTreeMap<u16, u16>,
+    /// How often its LUNs were changed.
+    changes: u64,
+    /// How often it was told so, by LUN.
+    told: BTreeMap<u16, u64>,
+    /// Whether it may lose its session: it is refused, or asked for that itself.
+    excused: bool,
+    /// When its access was last taken or given.
+    refused: Option<Instant>,
+}
+
+/// An order on its way.
+struct Sent {
+    initiator: usize,
+    lun: u16,
+    /// The disk that it is meant for; `None` for one that asks who is there, at a LUN that was not opened.
+    disk: Option<u16>,
+    asks: bool,
+    /// Whether it is answered where there is no unit.
+    needs_no_unit: bool,
+    /// What stood under its LUN since it was sent.
+    seen: Vec<Option<Shown>>,
+}
+
+impl Sent {
+    fn leads(&self, shown: &Option<Shown>) -> bool {
+        shown.is_some_and(|shown| self.disk.is_none_or(|disk| disk == shown.disk))
+    }
+
+    /// Whether its LUN led elsewhere, or nowhere, at some time.
+    fn was_hidden(&self) -> bool {
+        !self.seen.iter().all(|shown| self.leads(shown))
+    }
+}
+
+const OPENS: &str = "LUNs that were opened";
+const GONE: &str = "commands ended because their LUN was gone";
+const BARRED: &str = "commands ended because their LUN was another disk's";
+const MANAGED_GONE: &str = "task management functions of LUNs that were gone";
+const REFUSED: &str = "sessions ended because their access was taken";
+const TOLD: &str = "initiators told that their LUNs changed";
+const PROTECTED: &str = "writes refused because their access was taken";
+
+/// Everything that views count.
+const COUNTED: [&str; 7] = [OPENS, GONE, BARRED, MANAGED_GONE, REFUSED, TOLD, PROTECTED];
+
+/// Every kind of reload.
+const CHANGES: [Change; 10] = [
+    Change::Remove,
+    Change::Add,
+    Change::Swap,
+    Change::Replace,
+    Change::Remap,
+    Change::Refuse,
+    Change::Admit,
+    Change::Protect,
+    Change::Restore,
+    Change::Nothing,
+];
+
+/// Returns everything that is counted in worlds with reloads.
+pub fn counted() -> impl Iterator<Item = &'static str> {
+    CHANGES.into_iter().map(Change::counted_as).chain(COUNTED)
+}
+
+impl Views {
+    /// Starts with hosts that have opened nothing.
+    pub fn new(scenario: &Scenario, plan: ReloadPlan, now: Instant, seed: u64) -> Self {
+        let layout = Layout::first(scenario.initiators, plan.luns);
+        Self {
+            plan,
+            disks: scenario.units,
+            rng: Rng::from_seed(seed),
+            wanted: layout.clone(),
+            layout,
+            hosts: vec![Host::default(); scenario.initiators],
+            sent: BTreeMap::new(),
+            managing: BTreeMap::new(),
+            orders_left: plan.every,
+            due: now.after(plan.within),
+            over: false,
+            counts: BTreeMap::new(),
+        }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// Returns whether nothing but reloads goes wrong.
+    pub const fn is_calm(&self) -> bool {
+        self.plan.calm
+    }
+
+    /// Returns when a reload comes at the latest.
+    pub fn next(&self) -> Option<Instant> {
+        (!self.over).then_some(self.due)
+    }
+
+    /// Returns the configuration that is to come into force now, if one is.
+    pub fn reload(&mut self, now: Instant) -> Option<(Change, Layout)> {
+        if self.over || self.orders_left > 0 && now < self.due {
+            return None;
+        }
+        self.orders_left = 1 + self.rng.below(self.plan.every);
+        self.due = now.after(self.plan.within);
+        let change = (0..8).find_map(|_| self.wanted.change(&mut self.rng, &self.plan, self.disks))?;
+        self.count(change.counted_as());
+        Some((change, self.wanted.clone()))
+    }
+
+    /// Returns the last configuration: what was there at first.
+    pub fn end(&mut self) -> Layout {
+        self.over = true;
+        self.wanted = Layout::first(self.hosts.len(), self.plan.luns);
+        self.wanted.clone()
+    }
+
+    /// Records that another configuration is in force.
+    pub fn laid(&mut self, now: Instant, layout: Layout) {
+        for (at, host) in self.hosts.iter_mut().enumerate() {
+            let (old, new) = (&self.layout.rows[at], &layout.rows[at]);
+            host.changes += u64::from(old != new);
+            host.excused |= !new.admitted;
+            if !(old.admitted && new.admitted) {
+                host.refused = Some(now);
+            }
+        }
+        self.layout = layout;
+        for sent in self.sent.values_mut() {
+            sent.seen.push(self.layout.shown(sent.initiator, sent.lun));
+        }
+    }
+
+    /// Has an order go to a LUN under which its initiator found the disk that it is meant for, or ask who is there.
+    pub fn address(&mut self, initiator: usize, mut order: Order, meaning: Meaning) -> (Order, Meaning) {
+        self.orders_left = self.orders_left.saturating_sub(1);
+        let opened = &self.hosts[initiator].opened;
+        let luns: Vec<u16> =
+            opened.iter().filter(|(_, disk)| **disk == order.unit).map(|(lun, _)| *lun).collect();
+        if luns.is_empty() || self.rng.chance(1, 12) {
+            let lun = u16::try_from(self.rng.below(self.plan.luns.into())).unwrap();
+            return (who_is_there(lun), Meaning::Nothing);
+        }
+        order.unit = *pick(&mut self.rng, &luns);
+        (order, meaning)
+    }
+
+    /// Has a function go to a LUN.
+    pub fn address_function(&mut self, initiator: usize, function: Manage) -> Manage {
+        let opened = &self.hosts[initiator].opened;
+        let lun_of = |disk: u16| {
+            let found = opened.iter().find(|(_, known)| **known == disk);
+            found.map_or(disk % self.plan.luns, |(lun, _)| *lun)
+        };
+        match function {
+            Manage::AbortTaskSet(disk) => Manage::AbortTaskSet(lun_of(disk)),
+            Manage::ClearTaskSet(disk) => Manage::ClearTaskSet(lun_of(disk)),
+            Manage::UnitReset(disk) => Manage::UnitReset(lun_of(disk)),
+            other => other,
+        }
+    }
+
+    /// Records that an order is about to be sent.
+    pub fn sent(&mut self, initiator: usize, ticket: Ticket, order: &Order) {
+        let lun = order.unit;
+        let asks = order.cdb == WHO_IS_THERE;
+        let sent = Sent {
+            initiator,
+            lun,
+            disk: self.hosts[initiator].opened.get(&lun).copied(),
+            asks,
+            needs_no_unit: matches!(order.cdb.first(), Some(0x03 | 0x12 | 0xa0)),
+            seen: vec![self.layout.shown(initiator, lun)],
+        };
+        self.sent.insert(ticket, sent);
+    }
+
+    /// Records that a function is asked for.
+    pub fn asked(&mut self, initiator: usize, ticket: Ticket, function: Manage) {
+        match function {
+            Manage::AbortTaskSet(lun) | Manage::ClearTaskSet(lun) | Manage::UnitReset(lun) => {
+                self.managing.insert(ticket, (initiator, lun));
+            }
+            Manage::AbortTask(task) | Manage::QueryTask(task) => {
+                if let Some(sent) = self.sent.get(&task) {
+                    self.managing.insert(ticket, (initiator, sent.lun));
+                }
+            }
+            // It ends every session with the target.
+            Manage::ColdReset | Manage::WarmReset => {
+                self.hosts.iter_mut().for_each(|host| host.excused = true);
+            }
+        }
+    }
+
+    /// Records that a function was answered.
+    pub fn managed(&mut self, ticket: Ticket, answer: Option<bool>) {
+        let Some((initiator, lun)) = self.managing.remove(&ticket) else { return };
+        if answer.is_some() && self.layout.shown(initiator, lun).is_none() {
+            self.count(MANAGED_GONE);
+        }
+    }
+
+    /// Returns whether an order was sent to a LUN that led elsewhere, or nowhere, at some time since.
+    pub fn was_hidden(&self, ticket: Ticket) -> bool {
+        self.sent.get(&ticket).is_some_and(Sent::was_hidden)
+    }
+
+    /// Records that an initiator gives up its nexus.
+    pub fn gives_up(&mut self, initiator: usize) {
+        self.hosts[initiator].excused = true;
+    }
+
+    /// Records that an initiator has a session.
+    pub fn up(&mut self, now: Instant, initiator: usize) {
+        // The end of a session that was refused while it began may be on its way yet.
+        let host = &mut self.hosts[initiator];
+        let was_refused = host.refused.is_some_and(|at| now.since(at) < NEWS_WITHIN);
+        host.excused = was_refused || !self.layout.rows[initiator].admitted;
+    }
+
+    /// Records that an initiator lost its session. Returns what is wrong with that.
+    pub fn down(&mut self, initiator: usize) -> Option<Broken> {
+        if !self.layout.rows[initiator].admitted {
+            self.count(REFUSED);
+        }
+        let excused = self.hosts[initiator].excused || !self.plan.calm;
+        (!excused)
+            .then(|| Broken::new(Property::Undisturbed, format!("initiator {initiator} lost its session")))
+    }
+
+    /// Records how an order ended. Returns what is wrong with that.
+    pub fn ended(&mut self, ticket: Ticket, ended: &Ended) -> Option<Broken> {
+        let sent = self.sent.remove(&ticket)?;
+        let Ended::Status { status, data, .. } = ended else { return None };
+        let (initiator, lun) = (sent.initiator, sent.lun);
+        let order = format!("order {} of initiator {initiator} to LUN {lun}", ticket.0);
+        if *status == GOOD {
+            if sent.asks {
+                return self.found(&sent, &order, data);
+            }
+            let disk = sent.disk?;
+            let led = sent.seen.iter().any(|shown| sent.leads(shown));
+            let wrong = !led && !sent.needs_no_unit;
+            return wrong.then(|| {
+                Broken::new(
+                    Property::Opened,
+                    format!("{order} was carried out, though it never led to disk {disk}"),
+                )
+            });
+        }
+        match crate::desk::sense_code(ended)? {
+            (ILLEGAL_REQUEST, NO_LUN) => {
+                let barred = |shown: &Option<Shown>| shown.is_some() && !sent.leads(shown);
+                self.count(if sent.seen.iter().any(barred) { BARRED } else { GONE });
+                let wrong = sent.disk.is_some() && !sent.was_hidden();
+                wrong.then(|| {
+                    Broken::new(
+                        Property::Undisturbed,
+                        format!("{order} found no unit, though its LUN did not change"),
+                    )
+                })
+            }
+            (DATA_PROTECT, WRITE_PROTECTED) => {
+                self.count(PROTECTED);
+                let read_only = |shown: &Option<Shown>| shown.is_some_and(|shown| shown.read_only);
+                let wrong = !sent.seen.iter().any(read_only);
+                wrong.then(|| {
+                    Broken::new(
+                        Property::Undisturbed,
+                        format!("{order} was refused, though its initiator may write"),
+                    )
+                })
+            }
+            (UNIT_ATTENTION, LUNS_CHANGED) => {
+                self.count(TOLD);
+                let host = &mut self.hosts[initiator];
+                let told = host.told.entry(lun).or_default();
+                *told += 1;
+                let wrong = *told > host.changes;
+                wrong.then(|| {
+                    Broken::new(
+                        Property::Undisturbed,
+                        format!("{order} is told that LUNs changed, and none did"),
+                    )
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes what a host found under a LUN.
+    fn found(&mut self, sent: &Sent, order: &str, data: &[u8]) -> Option<Broken> {
+        let prefix = &house::naa(0)[..14];
+        let at = data.windows(prefix.len()).position(|bytes| bytes == prefix)? + prefix.len();
+        let found = u16::from_be_bytes([*data.get(at)?, *data.get(at + 1)?]);
+        let (initiator, lun) = (sent.initiator, sent.lun);
+        if let Some(opened) = self.hosts[initiator].opened.get(&lun).copied() {
+            let wrong = found != opened;
+            return wrong.then(|| {
+                Broken::new(Property::Opened, format!("{order} found disk {found}, and disk {opened} before"))
+            });
+        }
+        let configured = sent.seen.iter().any(|shown| shown.is_some_and(|shown| shown.disk == found));
+        self.hosts[initiator].opened.insert(lun, found);
+        self.count(OPENS);
+        (!configured).then(|| {
+            Broken::new(Property::Configured, format!("{order} found disk {found}, which is not there"))
+        })
+    }
+}
+
+/// INQUIRY, page 83h.
+const WHO_IS_THERE: [u8; 6] = [0x12, 1, 0x83, 1, 0, 0];
+
+fn who_is_there(lun: u16) -> Order {
+    Order {
+        unit: lun,
+        cdb: WHO_IS_THERE.to_vec(),
+        data_out: Vec::new(),
+        data_in_len: 256,
+        attribute: Attribute::Simple,
+        immediate: false,
+        replay: true,
+    }
+}
+
+/// How long it takes at most until an initiator hears that its session is over.
+const NEWS_WITHIN: Duration = Duration::from_secs(5);
+
+const GOOD: u8 = 0;
+const ILLEGAL_REQUEST: u8 = 0x5;
+const UNIT_ATTENTION: u8 = 0x6;
+const DATA_PROTECT: u8 = 0x7;
+const NO_LUN: u16 = 0x2500;
+const WRITE_PROTECTED: u16 = 0x2700;
+const LUNS_CHANGED: u16 = 0x3f0e;

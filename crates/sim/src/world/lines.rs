@@ -1,0 +1,27 @@
+//! The lines of the trace.
+
+use crate::desk::Meaning;
+use crate::fabric::{Ended, Happening, Ticket};
+
+/// Returns the line of an order that is sent.
+pub(super) fn describe(initiator: usize, ticket: Ticket, cdb: &[u8], meaning: &Meaning) -> String {
+    let bytes: String = cdb.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("initiator {initiator} sends {} {bytes} {meaning:?}", ticket.0)
+}
+
+/// Returns the line of what a fabric reports.
+pub(super) fn summary(happening: &Happening) -> String {
+    match happening {
+        Happening::Ended { initiator, ticket, ended } => {
+            let how = match ended {
+                Ended::Status { status, sense, data } => {
+                    let sense: String = sense.iter().map(|byte| format!("{byte:02x}")).collect();
+                    format!("status {status:#04x} {sense} {} bytes", data.len())
+                }
+                other => format!("{other:?}"),
+            };
+            format!("initiator {initiator} ends {}: {how}", ticket.0)
+        }
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,227 @@
+//! What a share of the worlds is judged by besides: reloads, memory, media that do harm.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::time::Instant;
+use base::units::Lba;
+use oracle::history::{Content, Finding, Wrong};
+use oracle::reading::Reading;
+use oracle::stamp::{Sequence, WriterId};
+
+use super::{SETTLES_WITHIN, World};
+use crate::desk::Meaning;
+use crate::fabric::{Ended, Order, Ticket};
+use crate::harm::{self, Harms};
+use crate::layout::Layout;
+use crate::property::{Broken, Property};
+use crate::scenario::Scenario;
+use crate::views::{self, Views};
+
+/// What is known of media that do harm.
+#[derive(Default)]
+pub(super) struct Harmed {
+    /// Open orders that compare what they wrote.
+    verifying: BTreeMap<Ticket, (u16, WriterId, Sequence)>,
+    /// What the oracle found when everything was over.
+    named: BTreeSet<(u16, Lba, Wrong)>,
+}
+
+const BUSY: &str = "commands that ended BUSY";
+const FULL: &str = "commands that ended TASK SET FULL";
+const ALARMS: &str = "harmed blocks that were found";
+const NOTICED: &str = "WRITE AND VERIFY that noticed harm";
+
+/// Returns everything that is counted, however seldom it happens.
+pub(super) fn nothing_counted() -> BTreeMap<&'static str, u64> {
+    let harm = harm::KINDS.into_iter().chain([ALARMS, NOTICED]);
+    views::counted().chain([BUSY, FULL]).chain(harm).map(|what| (what, 0)).collect()
+}
+
+/// Returns what initiators know where reloads change LUNs.
+pub(super) fn views_of(scenario: &Scenario, now: Instant) -> Option<Views> {
+    let plan = scenario.reloads?;
+    Some(Views::new(scenario, plan, now, scenario.seed ^ 0x7669_6577))
+}
+
+impl World {
+    pub(super) fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// Draws the next order of an initiator, with what it means.
+    pub(super) fn draw(&mut self, initiator: usize) -> (Order, Meaning) {
+        let harms = self.scenario.medium.harm.is_some();
+        let (order, meaning) = loop {
+            let drawn = self.actors[initiator].workload.next(&self.desk);
+            // A copy of a harmed block is harm of its own, which no medium did.
+            if !harms || drawn.0.cdb[0] != EXTENDED_COPY {
+                break drawn;
+            }
+        };
+        match &mut self.views {
+            Some(views) => views.address(initiator, order, meaning),
+            None => (order, meaning),
+        }
+    }
+
+    /// Records that an order is about to be sent.
+    pub(super) fn note_sent(&mut self, initiator: usize, ticket: Ticket, order: &Order) {
+        if let Some(views) = &mut self.views {
+            views.sent(initiator, ticket, order);
+        }
+        let compares = order.cdb[1] >> 1 & 3 == 1;
+        if self.scenario.medium.harm.is_some()
+            && matches!(order.cdb[0], 0x2e | 0xae | 0x8e)
+            && compares
+            && let Some(block) = order.data_out.get(..self.scenario.medium.block_len)
+            && let Reading::Signed(stamp) = Reading::of(block)
+        {
+            self.harmed.verifying.insert(ticket, (order.unit, stamp.writer, stamp.sequence));
+        }
+    }
+
+    /// Judges how an order ended, by what is not the oracle's to judge.
+    pub(super) fn note_ended(&mut self, ticket: Ticket, ended: &Ended) {
+        match ended {
+            Ended::Status { status: 0x08, .. } => self.count(BUSY),
+            Ended::Status { status: 0x28, .. } => self.count(FULL),
+            _ => {}
+        }
+        let wrong = self.views.as_mut().and_then(|views| views.ended(ticket, ended));
+        wrong.into_iter().for_each(|Broken { property, how }| self.fail(property, how));
+        let Some((unit, writer, sequence)) = self.harmed.verifying.remove(&ticket) else { return };
+        let harmed = self.harms(unit).is_some_and(|harms| harms.has_harmed_write(writer, sequence));
+        if harmed && matches!(ended, Ended::Status { status: 0, .. }) {
+            let how = format!("order {} ended GOOD, and its medium did it harm", ticket.0);
+            self.fail(Property::Verified, how);
+        }
+        if harmed && crate::desk::sense_code(ended).is_some_and(|(key, _)| key == MISCOMPARE) {
+            self.count(NOTICED);
+        }
+    }
+
+    /// Brings another configuration into force when it is time for one.
+    pub(super) fn reload(&mut self, now: Instant) {
+        let Some((change, layout)) = self.views.as_mut().and_then(|views| views.reload(now)) else { return };
+        self.trace.say(|| format!("reload: {change:?}"));
+        self.lay(now, layout);
+    }
+
+    /// Brings the first configuration back, for good.
+    pub(super) fn end_reloads(&mut self, now: Instant) {
+        if let Some(layout) = self.views.as_mut().map(Views::end) {
+            self.lay(now, layout);
+        }
+    }
+
+    fn lay(&mut self, now: Instant, layout: Layout) {
+        self.trace.say(|| format!("wanted: {layout:?}"));
+        self.fabric.reload(now, layout);
+        self.settle();
+    }
+
+    /// Judges that an initiator has no session any more.
+    pub(super) fn note_down(&mut self, initiator: usize) {
+        if !self.actors[initiator].up {
+            return;
+        }
+        let wrong = self.views.as_mut().and_then(|views| views.down(initiator));
+        wrong.into_iter().for_each(|Broken { property, how }| self.fail(property, how));
+    }
+
+    /// Judges that a function was not answered for long.
+    pub(super) fn note_unanswered(&mut self, ticket: Ticket, initiator: usize) {
+        let Some(views) = &mut self.views else { return };
+        views.gives_up(initiator);
+        if views.is_calm() {
+            self.fail(Property::Managed, format!("request {} of initiator {initiator}", ticket.0));
+        }
+    }
+
+    /// When every command has ended, every byte that was held for one is free again, once what was answered is acknowledged.
+    pub(super) fn return_memory(&mut self) {
+        let limit = self.clock.now().after(SETTLES_WITHIN);
+        while self.failures.is_empty() && self.fabric.data_held() > 0 {
+            self.step();
+            if self.clock.now() > limit {
+                self.fail(Property::MemoryFreed, format!("{} bytes are held", self.fabric.data_held()));
+            }
+        }
+    }
+
+    fn harms(&self, unit: u16) -> Option<Harms> {
+        self.media[usize::from(unit)].harms()
+    }
+
+    /// Judges what the oracle found: a medium that does harm explains what is wrong with the blocks that it harmed.
+    pub(super) fn judge(&mut self, finding: &Finding) {
+        let unit = self.desk.unit_of(finding.device);
+        let Some(harms) = self.harms(unit) else {
+            return self.fail(finding.wrong.into(), finding.to_string());
+        };
+        if !harms.has_harmed(finding.lba.0) {
+            return self.fail(Property::NoFalseAlarm, finding.to_string());
+        }
+        self.trace.say(|| format!("explained by the medium: {finding}"));
+        self.count(ALARMS);
+        self.harmed.named.insert((unit, finding.lba, finding.wrong));
+    }
+
+    /// Judges whether the oracle found, when everything was over, what media did to their blocks.
+    ///
+    /// A block is to be found where only one content was legal, which is the one that the medium would hold without harm.
+    pub(super) fn judge_names(&mut self) {
+        let block_len = self.scenario.medium.block_len;
+        let len = usize::try_from(self.scenario.medium.len).unwrap();
+        for (unit, medium) in (0..).zip(self.media.clone()) {
+            let Some(harms) = medium.harms() else { continue };
+            for (what, count) in harm::KINDS.into_iter().zip(harms.counts()) {
+                *self.counts.entry(what).or_default() += count;
+            }
+            let (held, truth) = (medium.contents(0, len), harms.truth());
+            let blocks = held.chunks(block_len).zip(truth.chunks(block_len));
+            for (lba, (held, truth)) in (0..).map(Lba).zip(blocks) {
+                if held == truth {
+                    continue;
+                }
+                let expected = self.desk.history().expectation(self.desk.device(unit), lba);
+                let whole = content_of(&Reading::of(truth));
+                if whole.is_none_or(|whole| expected != [whole]) {
+                    continue;
+                }
+                let names = names_of(&Reading::of(held), lba);
+                if !names.iter().any(|name| self.harmed.named.contains(&(unit, lba, *name))) {
+                    let held = Reading::of(held);
+                    let how = format!("{lba} of unit {unit} holds {held}, which is not told as {names:?}");
+                    self.fail(Property::HarmNamed, how);
+                }
+            }
+        }
+    }
+}
+
+const EXTENDED_COPY: u8 = 0x83;
+const MISCOMPARE: u8 = 0xe;
+
+fn content_of(reading: &Reading) -> Option<Content> {
+    match reading {
+        Reading::Zero => Some(Content::Zero),
+        Reading::Signed(stamp) => Some(Content::of(*stamp)),
+        _ => None,
+    }
+}
+
+/// Returns what a block is to be called that holds this and should hold something else. A block that WRITE SAME put there some
+/// time ago belongs to another address by itself. An old version may be illegal only because a later task, or a COMPARE AND WRITE,
+/// replaced it: the oracle cannot know that the medium lost that later write, and says that the order was broken.
+fn names_of(held: &Reading, lba: Lba) -> Vec<Wrong> {
+    match held {
+        Reading::Zero => vec![Wrong::Lost, Wrong::Reordered, Wrong::NotAtomic],
+        Reading::Signed(stamp) if stamp.lba != lba => {
+            vec![Wrong::Misdirected, Wrong::Stale, Wrong::Reordered, Wrong::NotAtomic]
+        }
+        Reading::Signed(_) => vec![Wrong::Stale, Wrong::Unsubmitted, Wrong::Reordered, Wrong::NotAtomic],
+        Reading::Torn(_) => vec![Wrong::Torn],
+        Reading::Garbled(_) => vec![Wrong::Garbled],
+    }
+}

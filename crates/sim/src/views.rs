@@ -46,7 +46,7 @@ struct Host {
     told: BTreeMap<u16, u64>,
     /// Whether it may lose its session: it is refused, or asked for that itself.
     excused: bool,
-    /// When its access was last taken or given.
+    /// When its access was last taken or given, or a reset last asked for.
     refused: Option<Instant>,
 }
 
@@ -218,7 +218,7 @@ impl Views {
     }
 
     /// Records that a function is asked for.
-    pub fn asked(&mut self, initiator: usize, ticket: Ticket, function: Manage) {
+    pub fn asked(&mut self, now: Instant, initiator: usize, ticket: Ticket, function: Manage) {
         match function {
             Manage::AbortTaskSet(lun) | Manage::ClearTaskSet(lun) | Manage::UnitReset(lun) => {
                 self.managing.insert(ticket, (initiator, lun));
@@ -230,7 +230,7 @@ impl Views {
             }
             // It ends every session with the target.
             Manage::ColdReset | Manage::WarmReset => {
-                self.hosts.iter_mut().for_each(|host| host.excused = true);
+                self.hosts.iter_mut().for_each(|host| (host.excused, host.refused) = (true, Some(now)));
             }
         }
     }
@@ -255,7 +255,7 @@ impl Views {
 
     /// Records that an initiator has a session.
     pub fn up(&mut self, now: Instant, initiator: usize) {
-        // The end of a session that was refused while it began may be on its way yet.
+        // The end of a session that was refused, or reset, while it began may be on its way yet.
         let host = &mut self.hosts[initiator];
         let was_refused = host.refused.is_some_and(|at| now.since(at) < NEWS_WITHIN);
         host.excused = was_refused || !self.layout.rows[initiator].admitted;

@@ -362,7 +362,7 @@ impl World {
         };
         self.trace.say(|| format!("initiator {initiator} asks {function:?} as {}", ticket.0));
         if let Some(views) = &mut self.views {
-            views.asked(initiator, ticket, function);
+            views.asked(now, initiator, ticket, function);
         }
         if self.fabric.manage(now, initiator, ticket, function) {
             let patience = now.after(MANAGES_WITHIN);

@@ -397,7 +397,7 @@ impl Fabric for Iscsi {
         let mercy = Mercy {
             immediate: order.immediate,
             aborted: self.scenario.aborts(),
-            reset: false,
+            taken_for_received: false,
             stalled: self.scenario.short_memory,
         };
         let host = &mut self.hosts[initiator];

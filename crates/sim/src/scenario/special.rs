@@ -47,6 +47,9 @@ pub struct HarmPlan {
 /// Whether worlds are special by default.
 pub const SPECIAL: bool = true;
 
+/// Longer than anything takes where nothing goes wrong by itself.
+const SLOWEST: Duration = Duration::from_secs(5);
+
 /// One world in so many is one of these.
 const SHARE: u64 = 24;
 
@@ -142,6 +145,9 @@ impl Transport {
                     *way = StreamPlan { delay, bytes_per_s, piece_len_max, ..StreamPlan::CLEAN };
                 }
                 plan.connects_fail_per_mille = 0;
+                // Nothing is lost, and what is only slow must not be taken for lost.
+                plan.session_limits.repair_after = SLOWEST;
+                plan.limits.repair_after = SLOWEST;
             }
             Self::HyperScsi(plan) => {
                 for way in plan.nets.iter_mut().flat_map(|net| [&mut net.forward, &mut net.backward]) {

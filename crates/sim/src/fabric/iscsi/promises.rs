@@ -40,8 +40,8 @@ pub(super) struct Mercy {
     pub(super) immediate: bool,
     /// Its owner asked for its end, or other initiators may.
     pub(super) aborted: bool,
-    /// Its owner asked for a reset of the target while it was open.
-    pub(super) reset: bool,
+    /// Its owner asked, while it was open, for a function that takes its number for received: a reset of the target, or its own end.
+    pub(super) taken_for_received: bool,
     /// Memory is short, so that the target may give up a task whose data stands still while others wait for the memory.
     pub(super) stalled: bool,
 }
@@ -67,13 +67,13 @@ impl Promises {
     /// Takes note that an order is to be aborted.
     pub(super) fn aborts(&mut self, ticket: Ticket) {
         if let Some(mercy) = self.open.get_mut(&ticket) {
-            mercy.aborted = true;
+            (mercy.aborted, mercy.taken_for_received) = (true, true);
         }
     }
 
     /// Records that the owner asks for a reset of the target.
     pub(super) fn resets_target(&mut self) {
-        self.open.values_mut().for_each(|mercy| mercy.reset = true);
+        self.open.values_mut().for_each(|mercy| mercy.taken_for_received = true);
     }
 
     /// Takes note that the session is up.
@@ -120,9 +120,9 @@ impl Promises {
             }
             End::Aborted | End::NotSent if mercy.aborted => return None,
             End::Rejected(RejectReason::TOO_MANY_IMMEDIATE) if mercy.immediate => return None,
-            // RFC 7143 §4.2.3.3: such a function takes every number before its own for received. A command that was
+            // RFC 7143 §4.2.3.3, §11.5.1: such a function takes the numbers that it concerns for received. A command that was
             // rejected for its damaged immediate data just before has no other end then.
-            End::Rejected(RejectReason::DATA_DIGEST_ERROR) if mercy.reset => return None,
+            End::Rejected(RejectReason::DATA_DIGEST_ERROR) if mercy.taken_for_received => return None,
             End::Rejected(RejectReason::LONG_OPERATION_REJECT) => return None,
             End::Lost if mercy.aborted || mercy.immediate || !self.retains => return None,
             End::Lost | End::NotSent => {

@@ -271,9 +271,19 @@ impl Scenario {
 
 impl Scenario {
     /// Returns how long it may take until all that can be open is carried over the slowest of links, twice as long to be
-    /// fair.
+    /// fair. Where memory is short, the medium may carry out one command after the other meanwhile.
     pub fn backlog(&self) -> Duration {
         let orders = u64::try_from(self.depth * self.initiators).unwrap_or(u64::MAX);
+        let medium = if self.short_memory {
+            let each = self.medium.effect.to + self.medium.answer.to;
+            each.saturating_mul(u32::try_from(orders).unwrap_or(u32::MAX))
+        } else {
+            Duration::ZERO
+        };
+        self.path_backlog(orders).saturating_add(medium)
+    }
+
+    fn path_backlog(&self, orders: u64) -> Duration {
         let bytes = orders * self.transfer_max * u64::from(self.block_size.bytes());
         let plan = match &self.transport {
             Transport::Direct => return Duration::ZERO,

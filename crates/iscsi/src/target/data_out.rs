@@ -73,7 +73,7 @@ impl Engine {
         let mut at = 0;
         loop {
             let Some(task) = self.tasks.get_mut(key) else { return false };
-            let session = task.session;
+            let (session, is_adrift) = (task.session, task.is_adrift());
             let Some(fetch) = task.out.fetches.get_mut(at) else { return false };
             if fetch.is_complete() {
                 self.hand_up(key, at);
@@ -81,6 +81,10 @@ impl Engine {
             }
             if fetch.reserved.is_none() {
                 let need = to_usize(fetch.end - fetch.asked);
+                if need > 0 && is_adrift {
+                    // Nothing can be asked for before it has a connection again.
+                    return false;
+                }
                 let Some(state) = self.sessions.get_mut(session) else { return false };
                 // First come, first served, within a session.
                 let is_first = state.waiting.front().is_none_or(|first| *first == key);

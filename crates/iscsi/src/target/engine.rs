@@ -426,11 +426,12 @@ impl Engine {
             (Owner::Session(session), Timer::Fence) => self.fence_expired(session),
             (Owner::Session(session), Timer::Acked) => self.fences_are_late(session),
             (Owner::Session(session), Timer::Retain) => self.retention_is_over(now, session),
+            (Owner::Session(session), Timer::Detached) => self.take_back_detached(now, session),
             (Owner::Session(session), Timer::Discovery) => self.discovery_is_over(now, session),
             (Owner::Session(_), Timer::Login | Timer::Silence | Timer::Logout | Timer::Data | Timer::Ack)
             | (
                 Owner::Connection(_),
-                Timer::Gap | Timer::Fence | Timer::Acked | Timer::Retain | Timer::Discovery,
+                Timer::Gap | Timer::Fence | Timer::Acked | Timer::Retain | Timer::Detached | Timer::Discovery,
             ) => self.stats.bugs += 1,
         }
     }

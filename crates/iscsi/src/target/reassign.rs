@@ -31,6 +31,8 @@ pub(crate) struct Lost {
     pub(crate) adrift: ConnId,
     /// Whether it was logged out for recovery, with or without words.
     pub(crate) released: bool,
+    /// When it was lost.
+    pub(crate) since: Instant,
     /// When its tasks are given up.
     until: Instant,
 }
@@ -67,7 +69,7 @@ impl Engine {
             now.after(retention(state.parameters.default_time2wait, state.parameters.default_time2retain));
         let full = state.lost.len() >= MAX_LOST;
         let oldest = full.then(|| state.lost.remove(0));
-        state.lost.push(Lost { cid, adrift, released, until });
+        state.lost.push(Lost { cid, adrift, released, since: now, until });
         self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, until);
         let keys: alloc::vec::Vec<Key> =
             state.tasks(&self.tasks).filter(|(_, task)| task.conn == conn).map(|(key, _)| key).collect();
@@ -89,6 +91,7 @@ impl Engine {
         for key in immediate.map(|(key, _)| key).collect::<alloc::vec::Vec<Key>>() {
             self.end_task(key);
         }
+        self.watch_detached(now, session);
         // Task management cannot be taken up again; who misses the answer asks again.
         self.end_requests(session, Some(conn));
         if let Some(oldest) = oldest {
@@ -228,8 +231,9 @@ impl Engine {
     /// Asks for what the initiator still owes a task that has a new connection.
     fn ask_anew(&mut self, now: Instant, key: Key, conn: ConnId) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        // Without a connection nothing could come: the time of each begins anew with its next R2T.
-        task.out.all_runs().for_each(|run| run.pace = None);
+        // Without a connection nothing could come: the time of each begins anew with its next R2T, and so does the count
+        // of the R2Ts that were in vain.
+        task.out.all_runs().for_each(|run| (run.pace, run.vain) = (None, 0));
         let runs: smallvec::SmallVec<[(crate::pdu::Ttt, bool); 2]> =
             task.out.all_runs().map(|run| (run.ttt, run.sent)).collect();
         let has_ended = task.ending.is_some();

@@ -10,6 +10,10 @@
 //!   each [`CREDIT`], loses what was set aside for it. If nothing of it is here, it may still come: each session may then
 //!   exceed the budget by up to [`OVERDRAFT`], or by one fetch. Until it comes, its session gets no more. If part of it
 //!   is here, its task fails, and its session is passed over for as long.
+//! * A task whose connection is lost (ErrorRecoveryLevel 2) asks for no memory until it is reassigned. While other
+//!   sessions wait for memory, it keeps what it has for [`STALLED_AFTER`]. Then its R2Ts without data are withdrawn, and
+//!   its reassignment issues them anew. If part of the data is here, the task fails. The same holds for Data-In that waits
+//!   for its acknowledgement, also where the session's own commands wait for its memory.
 //!
 //! The task fails with ABORTED COMMAND, INITIATOR RESPONSE TIMEOUT. Data that comes later is passed over.
 //!
@@ -23,7 +27,7 @@ use super::arena::Key;
 use super::connection::index;
 use super::engine::Engine;
 use super::run::{Former, Run};
-use super::task::{DataOut, Freed};
+use super::task::{DataOut, Ending, Freed};
 use super::timer::{Owner, Timer};
 use super::why::Why;
 use crate::pdu::Ttt;
@@ -53,6 +57,14 @@ const LOOK_MAX: Duration = Duration::from_millis(2500);
 
 /// At level 0, how many looks fit into the time that a sequence has.
 const LOOKS: u32 = 4;
+
+/// Which memory somebody waits for.
+#[derive(Clone, Copy)]
+struct Wanted {
+    asked: bool,
+    unasked: bool,
+    answers: bool,
+}
 
 /// Since when a sequence is expected, and what came meanwhile.
 #[derive(Clone, Copy, Debug)]
@@ -250,6 +262,81 @@ impl Engine {
                 self.pump(key);
             }
         }
+    }
+
+    /// Schedules the first look at the tasks of a session that lost their connection.
+    pub(super) fn watch_detached(&mut self, now: Instant, session: Key) {
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        if !state.deadlines.is_set(Timer::Detached) {
+            let at = now.after(STALLED_AFTER);
+            self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Detached, at);
+        }
+    }
+
+    /// Takes back the memory of a session's tasks without a connection, if somebody waits for some, and looks again later.
+    pub(super) fn take_back_detached(&mut self, now: Instant, session: Key) {
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        if state.lost.is_empty() {
+            return;
+        }
+        let at = now.after(LOOK_MAX);
+        self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Detached, at);
+        let wanted = Wanted {
+            asked: self.asked.has_line(),
+            unasked: self.unasked.is_short(),
+            answers: self.answers.has_line() || !state.ready.is_empty(),
+        };
+        let is_due = |conn| {
+            let mut lost = state.lost.iter();
+            lost.any(|lost| lost.adrift == conn && now.since(lost.since) >= STALLED_AFTER)
+        };
+        let tasks = state.tasks(&self.tasks).filter(|(_, task)| is_due(task.conn));
+        let detached: SmallVec<[(Key, bool); 8]> =
+            tasks.map(|(key, task)| (key, task.ending.is_some())).collect();
+        for (key, has_ended) in detached {
+            if has_ended {
+                if wanted.answers {
+                    self.drop_answer_data(key);
+                }
+            } else {
+                self.take_back_data_out(key, wanted);
+            }
+        }
+    }
+
+    /// Takes back the memory for the data of a command without a connection.
+    fn take_back_data_out(&mut self, key: Key, wanted: Wanted) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let session = task.session;
+        if wanted.asked {
+            let freed = task.out.withdraw();
+            self.stats.revoked += u64::from(freed.asked > 0);
+            self.give_data_out(session, freed);
+        }
+        let Some(task) = self.tasks.get(key) else { return };
+        let has_some = task.out.fetches.iter().any(|fetch| fetch.reserved.is_some_and(|need| need > 0));
+        if wanted.asked && has_some || wanted.unasked && task.out.unsolicited.is_some() {
+            self.give_up_data(key);
+        }
+    }
+
+    /// Drops the Data-In of a command that has ended on a lost connection. If the initiator has not received it, the
+    /// command fails when it is reassigned: a read is not carried out twice.
+    fn drop_answer_data(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return };
+        let session = task.session;
+        let freed = task.inn.stop(&self.pool);
+        if freed == 0 {
+            return;
+        }
+        task.ending = Some(Ending::condition(Condition::InitiatorResponseTimeout));
+        let was_answered = task.answer.take().is_some();
+        self.stats.data_late += 1;
+        if was_answered {
+            self.forget_answer(session);
+        }
+        self.give_answers(session, freed);
+        self.drain_ready(session);
     }
 
     /// Takes note that so many fetches that lost what was set aside for them came to an end. Without any, their session may

@@ -311,6 +311,34 @@ impl DataOut {
         freed
     }
 
+    /// Withdraws the R2Ts of a task without a connection, as far as no data of their fetches is here: data can come only
+    /// for those that are issued after its reassignment. Returns what is free again.
+    pub(crate) fn withdraw(&mut self) -> Freed {
+        let early_end = self.unsolicited_end();
+        let (mut freed, mut former) = (Freed::default(), SmallVec::<[Former; 4]>::new());
+        for fetch in self.fetches.iter_mut().filter(|fetch| fetch.reserved.is_some()) {
+            let early = usize::from(fetch.start < early_end);
+            let own = |run: &&mut Run| run.fetch == fetch.id && !run.unsolicited;
+            let has_some = fetch.parts.iter().skip(early).any(Option::is_some)
+                || self.runs.iter_mut().filter(own).any(|run| run.has_memory());
+            if has_some {
+                continue;
+            }
+            for run in self.runs.iter_mut().filter(own) {
+                if run.is_told() {
+                    former.push(run.as_former());
+                }
+                (run.sent, run.tries) = (false, 0);
+            }
+            fetch.withdraw(&mut self.runs);
+            freed.asked += fetch.reserved.take().unwrap_or(0);
+            freed.revoked += u32::from(fetch.revoked.take().is_some());
+            freed.overdraft += mem::take(&mut fetch.overdraft);
+        }
+        former.into_iter().for_each(|former| self.remember(former));
+        freed
+    }
+
     /// Returns whether the initiator still has to end a sequence.
     pub(crate) fn is_expecting(&self) -> bool {
         self.unsolicited.is_some() || self.runs.iter().any(|run| run.sent)

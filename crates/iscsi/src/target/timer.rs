@@ -30,8 +30,10 @@ pub(crate) enum Timer {
     Fence,
     /// The acknowledgements that its response waits for.
     Acked,
-    /// Tasks whose connection is gone.
+    /// Tasks whose connection is gone: their end.
     Retain,
+    /// Tasks whose connection is gone: the memory that they hold.
+    Detached,
     /// The life of a discovery session.
     Discovery,
 }

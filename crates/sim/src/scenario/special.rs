@@ -177,9 +177,6 @@ impl IscsiPlan {
             (keys.immediate_data, keys.initial_r2t) = (comes_unasked, !comes_unasked);
         }
         if rng.chance(1, 2) {
-            // At level 2 the target keeps the memory of tasks whose connection is lost for Time2Retain, and others wait for as
-            // long: that is not judged here, nor is it right.
-            self.initiator_keys.error_recovery_level = self.initiator_keys.error_recovery_level.min(1);
             // Longer than a sequence may stand still while others wait for its memory.
             self.forward.stall = Odds(*pick(rng, &[5_000, 30_000]));
             self.forward.stall_for = Span::between(Duration::from_secs(5), Duration::from_secs(15));

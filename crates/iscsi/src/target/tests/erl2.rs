@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use base::machine::{Action, ConnId, Gone};
 use base::time::Duration;
 
+use super::data_out::idle;
 use super::erl1::ack;
 use super::mcs::{issue, session, several};
 use super::world::{World, data_out, pattern};
@@ -19,11 +20,11 @@ use crate::pdu::tmf_request::{TmfFunction, TmfRequest};
 use crate::pdu::tmf_response::{TmfResponse, TmfResult};
 use crate::pdu::{Itt, Message, Opcode};
 use crate::serial::{DataSn, R2tSn, StatSn};
-use crate::target::contract::{Down, Event, Finish, TaskRef};
+use crate::target::contract::{Down, Event, Finish, TaskRef, status};
 use crate::target::engine::Limits;
 
 /// Logs a connection out for recovery.
-fn release(world: &mut World, on: ConnId, cid: u16) -> LogoutResponse {
+pub(super) fn release(world: &mut World, on: ConnId, cid: u16) -> LogoutResponse {
     let (itt, cmd_sn) = world.numbers(on);
     let reason = LogoutReason::RemoveForRecovery;
     let request = LogoutRequest { immediate: true, reason, itt, cid, cmd_sn, exp_stat_sn: StatSn(0) };
@@ -32,7 +33,7 @@ fn release(world: &mut World, on: ConnId, cid: u16) -> LogoutResponse {
 }
 
 /// Asks for a task to be taken over by a connection.
-fn reassign(world: &mut World, on: ConnId, task: Itt, exp_data_sn: u32) -> TmfResult {
+pub(super) fn reassign(world: &mut World, on: ConnId, task: Itt, exp_data_sn: u32) -> TmfResult {
     let request = TmfRequest {
         referenced_task_tag: task,
         exp_data_sn: DataSn(exp_data_sn),
@@ -99,6 +100,35 @@ fn a_read_goes_on_on_another_connection_from_where_it_was_acknowledged() {
         assert_eq!(world.engine.stats().reassigns, 1);
         assert_eq!(world.engine.sessions().next().unwrap().tasks, 0);
     }
+}
+
+#[test]
+fn data_in_of_a_lost_connection_does_not_hold_up_its_session_until_the_retention_ends() {
+    let limits = Limits { unsent_bytes_max: 8192, ack_within: Duration::MAX, ..Limits::default() };
+    let mut world = World::with(limits, several(2));
+    let (lost, up) = world.login(&["MaxConnections=4", "ErrorRecoveryLevel=2"]);
+    let (other, _) = world.join(lost, up.tsih, 1, &[]);
+    let conns = [lost, other];
+    let (answered, next) = (world.read(lost, 6000), world.read(lost, 6000));
+    let task = start(&mut world, &conns, lost, &answered);
+    world.data_in(task, 0, &pattern(0, 6000));
+    world.finish(task, Finish::good(6000));
+    world.expect::<DataIn>(lost);
+    world.expect::<ScsiResponse>(lost);
+    // Whether the initiator has received the status is not known.
+    world.hang_up(lost, Gone::Failed);
+    issue(&mut world, &conns, other, &ScsiCommand { cmd_sn: answered.cmd_sn.next(), ..next }, &[]);
+    idle(&mut world, &[other], 4);
+    assert!(world.events.is_empty(), "it waits for memory");
+    idle(&mut world, &[other], 5);
+    let task = world.expect_command().task;
+    world.data_in(task, 0, &pattern(0, 6000));
+    world.finish(task, Finish::good(6000));
+    while world.receive(other).is_some_and(|got| got.bhs.opcode() != Opcode::SCSI_RESPONSE) {}
+    release(&mut world, other, 0);
+    assert_eq!(reassign(&mut world, other, answered.itt, 0), TmfResult::COMPLETE);
+    let response: ScsiResponse = world.expect(other);
+    assert_eq!((response.itt, response.status), (answered.itt, status::CHECK_CONDITION));
 }
 
 /// And the room that they took is free again.

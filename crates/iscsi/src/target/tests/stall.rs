@@ -6,10 +6,13 @@ use base::machine::{ConnId, Gone};
 use base::time::Duration;
 
 use super::data_out::{answer, idle, obey};
+use super::erl2::{reassign, release};
 use super::world::{World, pattern};
 use crate::pdu::r2t::R2t;
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::tmf_response::TmfResult;
 use crate::pdu::{Message, Opcode};
-use crate::target::contract::{Event, Finish, TaskRef};
+use crate::target::contract::{Event, Finish, TaskRef, status};
 use crate::target::engine::Limits;
 
 /// A world with so many bytes for solicited data, and two sessions: one that writes, and one that waits.
@@ -149,6 +152,61 @@ fn what_was_not_asked_for_yet_when_its_memory_was_lost_is_asked_for_when_there_i
         obey(&mut world, slow, &second[0]);
         assert_eq!(arrived(&mut world), [task]);
         expect_nothing_left(&mut world, &[slow, waiting]);
+    }
+}
+
+#[test]
+fn memory_of_a_command_without_a_connection_is_given_to_others_and_its_reassignment_asks_again() {
+    const LEN: u32 = 4 << 20;
+    let keys = ["MaxConnections=4", "ErrorRecoveryLevel=2", "FirstBurstLength=512", "MaxBurstLength=262144"];
+    for has_some in [false, true] {
+        let asked = 4 << 20;
+        let limits = Limits { data_out_bytes_max: 2 * asked, ack_within: Duration::MAX, ..Limits::default() };
+        let mut world = World::with(limits, super::mcs::several(2));
+        let (lost, waiting) = (world.connect(), world.connect());
+        let up = world.login_on(lost, 0, &keys);
+        world.login_on(waiting, 1, &keys);
+        let (other, status) = world.join(lost, up.tsih, 1, &[]);
+        assert_eq!(status, 0);
+        let command = world.write(lost, LEN);
+        let task = world.start(lost, &command, &[]).task;
+        world.share_numbers(lost, other);
+        world.fetch(task, 0, LEN);
+        let first = r2ts(&mut world, lost);
+        if has_some {
+            world.send(lost, &answer(&first[0], 0, 0, false), &pattern(0, 8192));
+        }
+        world.hang_up(lost, Gone::Failed);
+        write(&mut world, waiting, LEN);
+        idle(&mut world, &[other, waiting], 4);
+        assert!(r2ts(&mut world, waiting).is_empty());
+        idle(&mut world, &[other, waiting], 4);
+        let mut open = r2ts(&mut world, waiting);
+        assert!(!open.is_empty(), "it has all the memory now");
+        while let Some(r2t) = open.pop() {
+            obey(&mut world, waiting, &r2t);
+            open.extend(r2ts(&mut world, waiting));
+        }
+        let events = core::mem::take(&mut world.events);
+        let gone = events.iter().any(|event| matches!(event, Event::TaskGone { .. }));
+        assert_eq!(gone, has_some, "{events:?}");
+        while world.receive(other).is_some() {}
+        release(&mut world, other, 0);
+        assert_eq!(reassign(&mut world, other, command.itt, 0), TmfResult::COMPLETE);
+        if has_some {
+            let response: ScsiResponse = world.expect(other);
+            assert_eq!((response.itt, response.status), (command.itt, status::CHECK_CONDITION));
+        } else {
+            let mut open = r2ts(&mut world, other);
+            assert!(!open.is_empty(), "{:?} {}", world.engine.stats(), world.engine.data_bytes());
+            assert_eq!(open[0].buffer_offset, 0);
+            while let Some(r2t) = open.pop() {
+                obey(&mut world, other, &r2t);
+                open.extend(r2ts(&mut world, other));
+            }
+            assert_eq!(arrived(&mut world), [task]);
+        }
+        expect_nothing_left(&mut world, &[waiting]);
     }
 }
 

@@ -35,9 +35,16 @@ def of_kind(kind, name, medium, folder):
     return server
 
 
-def all_in(folder, with_ram):
+def other_build(binary):
+    """Another build of targe, to compare with this one in the same run. How it ends is not judged: it may know less."""
+    return type("OtherBuild", (servers.Targe,), {"binary": binary, "stop": servers.Server.stop})
+
+
+def all_in(folder, with_ram, beside=None):
     contestants = [Echo(), of_kind(servers.Tgt, "tgt", "file", f"{folder}/tgt"),
                    of_kind(servers.Targe, "targe", "file", f"{folder}/targe")]
     if with_ram:
         contestants.append(of_kind(servers.Targe, "targe, RAM disk", "ram", f"{folder}/ram"))
+    if beside:
+        contestants.append(of_kind(other_build(beside), "targe, other build", "file", f"{folder}/beside"))
     return contestants

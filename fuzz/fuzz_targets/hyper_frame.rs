@@ -77,13 +77,13 @@ impl World {
             header.flags = header.flags.with(Flags::PHASE);
         }
         let mut batch = FrameBatch::new();
-        batch.begin(Mac::BROADCAST);
+        batch.begin_frame(Mac::BROADCAST);
         batch.put(&header.to_bytes());
         let (put, shared) = payload.split_at(payload.len() * usize::from(which >> 1 & 3) / 3);
         batch.put(put);
-        batch.share(Bytes::copied_from(shared));
+        batch.put_shared(Bytes::copied_from(shared));
         self.sealer.seal(&header, &mut batch).unwrap();
-        batch.end();
+        batch.end_frame();
         let mut frame: Vec<u8> =
             batch.frames().flat_map(|(_, _, pieces)| pieces.flatten().copied()).collect();
         assert_eq!(frame.len(), HEADER_LEN + payload.len() + Level::of(&header).trailer_len());

@@ -9,7 +9,7 @@
 use std::sync::{Arc, OnceLock};
 
 use base::buffer::Pool;
-use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
 use ground::Operations;
 use hyperscsi::frame::{HEADER_LEN, Header};
@@ -157,7 +157,7 @@ impl World {
         payload.resize(payload.len().clamp(46, 1500), 0);
         let source = if end == 0 { HOST } else { TARGET };
         let age = Duration::from_nanos(self.now.0 % 3_000_000);
-        let frame = Received { port: PORT, source, group: false, age, payload: &mut payload };
+        let frame = ReceivedFrame { port: PORT, source, group: false, age, payload: &mut payload };
         if end == 0 {
             self.engine.frame(self.now, frame, &self.site);
         } else {
@@ -178,10 +178,10 @@ impl World {
             && !header.protected
         {
             let mut batch = FrameBatch::new();
-            batch.begin(TARGET);
+            batch.begin_frame(TARGET);
             batch.put(&frame[..HEADER_LEN + usize::from(header.len)]);
             put_crc(&mut batch);
-            batch.end();
+            batch.end_frame();
             frame = batch.frames().flat_map(|(_, _, pieces)| pieces.flatten().copied()).collect();
         }
         self.give(end, frame);

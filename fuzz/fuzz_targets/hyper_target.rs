@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use base::buffer::{Bytes, Pool};
-use base::ether::{EtherPort, FrameBatch, Mac, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
 use ground::Operations;
 use hyperscsi::frame::{Cmd, Flags, HEADER_LEN, Header, VERSION};
@@ -181,11 +181,11 @@ impl World {
     fn frame(&mut self, mut header: Header, payload: &[u8]) {
         header.len = u16::try_from(payload.len()).unwrap();
         let mut batch = FrameBatch::new();
-        batch.begin(PEER);
+        batch.begin_frame(PEER);
         batch.put(&header.to_bytes());
         batch.put(payload);
         put_crc(&mut batch);
-        batch.end();
+        batch.end_frame();
         let mut frame: Vec<u8> =
             batch.frames().flat_map(|(_, _, pieces)| pieces.flatten().copied()).collect();
         self.feed(&mut frame);
@@ -193,7 +193,7 @@ impl World {
 
     fn feed(&mut self, payload: &mut [u8]) {
         let age = Duration::from_nanos(self.now.0 % 3_000_000);
-        let frame = Received { port: PORT, source: PEER, group: false, age, payload };
+        let frame = ReceivedFrame { port: PORT, source: PEER, group: false, age, payload };
         self.engine.frame(self.now, frame, &Site);
         self.drain();
     }

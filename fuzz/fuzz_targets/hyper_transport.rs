@@ -100,11 +100,11 @@ impl World {
         let keyed = Flags::PHASE.0 | if header.protected { 0 } else { Flags::ENCRYPTED.0 };
         header.flags = Flags(header.flags.0 & !keyed);
         let mut batch = FrameBatch::new();
-        batch.begin(PEER);
+        batch.begin_frame(PEER);
         batch.put(&header.to_bytes());
         batch.put(payload);
         self.sealer.seal(&header, &mut batch).unwrap();
-        batch.end();
+        batch.end_frame();
         let mut frame: Vec<u8> =
             batch.frames().flat_map(|(_, _, pieces)| pieces.flatten().copied()).collect();
         self.deliver(header, &mut frame);

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use base::buffer::{Bytes, DataList, Pool};
-use base::machine::{Action, ConnId, Gone};
+use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use ground::{Operations, TARGET};
@@ -167,11 +167,11 @@ impl World {
             return;
         }
         let mut rest = bytes;
-        if let Some(mut loan) = self.session.lend(self.conn) {
-            let (into, behind) = bytes.split_at(loan.want.min(bytes.len()));
+        if let Some(mut loan) = self.session.take_rx_buffer(self.conn) {
+            let (into, behind) = bytes.split_at(loan.len_max.min(bytes.len()));
             loan.buf.append(into);
             rest = behind;
-            self.session.repaid(self.now, self.conn, loan);
+            self.session.return_rx_buffer(self.now, self.conn, loan);
         }
         self.session.received(self.now, self.conn, rest);
         self.drain();
@@ -259,7 +259,7 @@ impl World {
                     out.clear(&self.pool);
                 }
                 Some(Action::Close(conn) | Action::Abort(conn)) => {
-                    self.session.disconnected(self.now, conn, Gone::Closed);
+                    self.session.disconnected(self.now, conn, DisconnectReason::Closed);
                     self.live &= conn != self.conn;
                 }
             }

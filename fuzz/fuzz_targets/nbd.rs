@@ -94,11 +94,11 @@ impl World {
     }
 
     fn pay(&mut self, bytes: &[u8]) {
-        let Some(mut loan) = self.session.lend() else { return };
-        assert!(loan.want > 0 && loan.want <= loan.buf.spare_mut().len());
-        let len = bytes.len().saturating_mul(64).min(loan.want);
+        let Some(mut loan) = self.session.take_rx_buffer() else { return };
+        assert!(loan.len_max > 0 && loan.len_max <= loan.buf.spare_mut().len());
+        let len = bytes.len().saturating_mul(64).min(loan.len_max);
         loan.buf.append_zeros(len);
-        self.session.repaid(loan);
+        self.session.return_rx_buffer(loan);
     }
 
     fn end_input(&mut self, how: u8) {

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use base::buffer::{Bytes, Pool};
-use base::machine::{Action, ConnId, Gone};
+use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use ground::{Operations, Site, TARGET, arrival};
@@ -126,11 +126,11 @@ impl World {
 
     fn feed(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
-        if let Some(mut loan) = self.engine.lend(CONN) {
-            let (into, behind) = bytes.split_at(loan.want.min(bytes.len()));
+        if let Some(mut loan) = self.engine.take_rx_buffer(CONN) {
+            let (into, behind) = bytes.split_at(loan.len_max.min(bytes.len()));
             loan.buf.append(into);
             rest = behind;
-            self.engine.repaid(self.now, CONN, loan, &self.site);
+            self.engine.return_rx_buffer(self.now, CONN, loan, &self.site);
         }
         self.engine.received(self.now, CONN, rest, &self.site);
         self.drain();
@@ -208,7 +208,7 @@ impl World {
     }
 
     fn end(&mut self) {
-        self.engine.disconnected(self.now, CONN, Gone::Closed);
+        self.engine.disconnected(self.now, CONN, DisconnectReason::Closed);
         self.drain();
         assert!(self.held.is_empty());
         assert_eq!(self.engine.sessions().count(), 0);

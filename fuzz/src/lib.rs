@@ -9,7 +9,7 @@ pub mod whole;
 use std::net::SocketAddr;
 
 use base::bytes::Reader;
-use base::machine::{Arrival, PortalId};
+use base::state_machine::{AcceptInfo, PortalId};
 use iscsi::chap::{Algorithms, Credentials, Secret};
 use iscsi::login::directory::{
     AuthPolicy, Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,
@@ -65,9 +65,9 @@ pub fn itself() -> Credentials {
 }
 
 /// A connection that arrives.
-pub fn arrival() -> Arrival {
+pub fn arrival() -> AcceptInfo {
     let address = SocketAddr::from(([127, 0, 0, 1], 3260));
-    Arrival { portal: PortalId(0), local: address, peer: address, entropy: [7; 32] }
+    AcceptInfo { portal: PortalId(0), local: address, peer: address, entropy: [7; 32] }
 }
 
 impl Directory for Site {

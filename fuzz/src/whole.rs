@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use base::buffer::Pool;
-use base::machine::{Action, ConnId, Gone, PortalId, StreamMachine as _};
+use base::state_machine::{Action, ConnId, DisconnectReason, PortalId, StreamMachine as _};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
@@ -50,8 +50,8 @@ pub fn torment(input: &[u8]) {
             9 => world.remove(bytes.first().copied().unwrap_or(0)),
             10 => world.feed(peer, bytes),
             11 => world.pass(u64::from(which >> 6) * 7 + 1),
-            12 => world.leave(peer, Gone::Failed),
-            13 => world.leave(peer, Gone::Stalled),
+            12 => world.leave(peer, DisconnectReason::Failed),
+            13 => world.leave(peer, DisconnectReason::Stalled),
             14 => world.peers[peer].deaf ^= true,
             _ => world.arrive(peer, bytes.first().copied().unwrap_or(0)),
         }
@@ -187,7 +187,7 @@ impl World {
 
     /// A connection that logs in, or one that says nothing yet.
     fn arrive(&mut self, peer: usize, how: u8) {
-        self.leave(peer, Gone::Closed);
+        self.leave(peer, DisconnectReason::Closed);
         self.peers[peer] = Peer { open: true, ..Peer::default() };
         self.shard.connected(self.now, conn(peer), &crate::arrival());
         if how & 1 == 0 {
@@ -231,11 +231,11 @@ impl World {
 
     fn feed(&mut self, peer: usize, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.peers[peer].open {
-            if let Some(mut loan) = self.shard.lend(conn(peer)) {
-                let (into, behind) = bytes.split_at(loan.want.min(bytes.len()));
+            if let Some(mut loan) = self.shard.take_rx_buffer(conn(peer)) {
+                let (into, behind) = bytes.split_at(loan.len_max.min(bytes.len()));
                 loan.buf.append(into);
                 bytes = behind;
-                self.shard.repaid(self.now, conn(peer), loan);
+                self.shard.return_rx_buffer(self.now, conn(peer), loan);
             } else {
                 let (now, behind) = bytes.split_at(bytes.len().min(4096));
                 bytes = behind;
@@ -251,7 +251,7 @@ impl World {
         self.drain();
     }
 
-    fn leave(&mut self, peer: usize, how: Gone) {
+    fn leave(&mut self, peer: usize, how: DisconnectReason) {
         if std::mem::take(&mut self.peers[peer].open) {
             self.shard.disconnected(self.now, conn(peer), how);
             self.drain();
@@ -274,7 +274,7 @@ impl World {
                 out.clear(&self.pool);
             }
             if !matches!(action, Action::Transmit(_)) {
-                self.leave(peer, Gone::Closed);
+                self.leave(peer, DisconnectReason::Closed);
             }
         }
         while let Some(save) = self.shard.poll_save() {
@@ -286,7 +286,7 @@ impl World {
         self.owner_arrives();
         let data = BLOCK.repeat(8);
         self.owner_commands(&[0x2a, 0, 0, 0, 0, 16, 0, 0, 8], 0xa1, &data);
-        self.leave(PEERS, Gone::Closed);
+        self.leave(PEERS, DisconnectReason::Closed);
     }
 
     fn owner_arrives(&mut self) {
@@ -320,7 +320,7 @@ impl World {
         assert_eq!(bhs.opcode(), Opcode::DATA_IN, "{bhs:?}");
         assert!(data.starts_with(&BLOCK.repeat(8)), "blocks of a disk that nobody else sees have changed");
         for peer in 0..=PEERS {
-            self.leave(peer, Gone::Closed);
+            self.leave(peer, DisconnectReason::Closed);
         }
         // A session of level 2 outlives its last connection by Time2Wait and Time2Retain, an hour each at most.
         self.pass(2 * 3600 + 1);

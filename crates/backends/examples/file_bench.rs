@@ -17,8 +17,8 @@ use backends::open::{Allocation, FileSpec};
 use backends::store::FileStore;
 use base::buffer::DataList;
 use base::ether::FrameMachine;
-use base::machine::{MediumId, Streamless};
 use base::rng::Rng;
+use base::state_machine::{MediumId, NoStreams};
 use drivers::config::{Config, EngineChoice};
 use drivers::reactor::Reactor;
 use store::Store;
@@ -111,7 +111,7 @@ fn measure(
             break;
         }
         if under_way == depth || over(started) {
-            reactor.turn(&mut Nobody, None).unwrap();
+            reactor.run_once(&mut Nobody, None).unwrap();
         }
     }
     let seconds = start.elapsed().as_secs_f64();
@@ -131,4 +131,4 @@ struct Nobody;
 
 impl FrameMachine for Nobody {}
 
-impl Streamless for Nobody {}
+impl NoStreams for Nobody {}

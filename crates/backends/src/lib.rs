@@ -6,8 +6,8 @@
 //! **Invariant:** this room knows no SCSI and never blocks the reactor's thread.
 #![forbid(unsafe_code)]
 
-pub mod fault;
+pub mod errno_map;
 pub mod open;
 pub mod store;
 
-mod layout;
+mod geometry;

@@ -11,7 +11,7 @@ use rustix::fs::{
     FallocateFlags, FileType, FlockOperation, Mode, OFlags, fallocate, flock, fsync, ftruncate, open, stat,
 };
 
-use crate::layout::{self, Layout};
+use crate::geometry::{self, Geometry};
 
 /// A regular file to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub struct BlockSpec {
 /// # Errors
 /// That it has none, or what the system says.
 pub fn expect_room(file: &File, len: u64) -> io::Result<()> {
-    Ok(layout::expect_room(file, len)?)
+    Ok(geometry::expect_room(file, len)?)
 }
 
 /// A medium that is open, locked and measured. It can go to the thread that will serve it.
@@ -67,7 +67,7 @@ pub fn expect_room(file: &File, len: u64) -> io::Result<()> {
 pub struct Opened {
     pub(crate) file: IoFile,
     pub(crate) kind: Kind,
-    pub(crate) layout: Layout,
+    pub(crate) layout: Geometry,
     pub(crate) size: u64,
     pub(crate) identity: FileIdentity,
     pub(crate) allocation: Allocation,
@@ -162,7 +162,7 @@ impl FileIdentity {
         let identity = Self::of(&facts);
         let len = match identity {
             Self::File(..) => Some(facts.len()),
-            Self::Block(device) => layout::device_len(device),
+            Self::Block(device) => geometry::device_len(device),
         };
         Ok((identity, len))
     }
@@ -309,7 +309,7 @@ impl FileSpec {
     fn fit(&self, file: File) -> Result<Opened, OpenError> {
         let path = &self.path;
         let size = self.give_size(&file)?;
-        let layout = layout::of_file(&file, self.direct).map_err(query(path))?;
+        let layout = geometry::of_file(&file, self.direct).map_err(query(path))?;
         let identity = identity(&file, path)?;
         Ok(Opened {
             identity,
@@ -326,7 +326,7 @@ impl FileSpec {
 
     fn give_size(&self, file: &File) -> Result<u64, OpenError> {
         let path = &self.path;
-        let have = layout::size(file).map_err(query(path))?;
+        let have = geometry::size(file).map_err(query(path))?;
         let want = self.size.unwrap_or(have);
         if want < have {
             return Err(OpenError::Larger { path: path.clone(), have, want });
@@ -340,7 +340,7 @@ impl FileSpec {
         let failed = |errno: Errno| OpenError::Size { path: path.clone(), size: want, source: errno.into() };
         if self.allocation == Allocation::Full {
             // Others may need the room that a vain try would take for a while.
-            layout::expect_room(file, want).map_err(failed)?;
+            geometry::expect_room(file, want).map_err(failed)?;
             fallocate(file, FallocateFlags::empty(), 0, want).map_err(failed)?;
         }
         if want > have {
@@ -364,10 +364,10 @@ impl BlockSpec {
         expect_kind(path, FileType::BlockDevice, "block device")?;
         let file = open_with(path, access(self.read_only, self.direct) | claim, self.direct)?;
         lock(&file, path, self.read_only)?;
-        let size = layout::size(&file).map_err(query(path))?;
-        let layout = layout::of_block_device(&file, self.direct).map_err(query(path))?;
+        let size = geometry::size(&file).map_err(query(path))?;
+        let layout = geometry::of_block_device(&file, self.direct).map_err(query(path))?;
         let identity = identity(&file, path)?;
-        if size < u64::from(layout.granule) {
+        if size < u64::from(layout.logical_block_len) {
             return Err(OpenError::Empty { path: path.clone() });
         }
         Ok(Opened {

@@ -13,7 +13,7 @@ mod job;
 use std::collections::VecDeque;
 
 use base::buffer::{Bytes, DataList, PAGE, Pool};
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use drivers::files::{
     Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, ReadBufs,
 };
@@ -22,8 +22,8 @@ use store::contract::{
     Completion, Durability, Extent, ExtentState, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Space,
 };
 
-use crate::fault;
-use crate::layout;
+use crate::errno_map;
+use crate::geometry;
 use crate::open::{Allocation, Kind, Opened};
 use job::{Job, Jobs, Work, ZeroWay};
 
@@ -62,11 +62,11 @@ impl FileStore {
     /// Serves what was opened through `queue`.
     pub fn new(opened: Opened, queue: FileQueue) -> Self {
         let Opened { file, kind, layout, size, allocation, read_only, write_cache, .. } = opened;
-        let thin = layout.punches && allocation == Allocation::Sparse;
+        let thin = layout.can_deallocate && allocation == Allocation::Sparse;
         let profile = Profile {
-            len: size - size % u64::from(layout.granule),
-            granule: layout.granule,
-            preferred_granule: layout.preferred_granule,
+            len: size - size % u64::from(layout.logical_block_len),
+            granule: layout.logical_block_len,
+            preferred_granule: layout.preferred_block_len,
             io_len_max: IO_LEN_MAX,
             // No file system and no disk says how much of a write it keeps whole.
             atomic_len_max: 0,
@@ -120,11 +120,11 @@ impl FileStore {
     /// # Errors
     /// What the system says.
     pub fn measure(&self) -> Result<u64, Errno> {
-        layout::size(self.file.file())
+        geometry::size(self.file.file())
     }
 
     /// Returns whether a read found the end of the file before the end of the medium: somebody has cut it.
-    pub const fn is_cut(&self) -> bool {
+    pub const fn is_truncated(&self) -> bool {
         self.cut
     }
 
@@ -333,7 +333,7 @@ impl FileStore {
             Work::Write { at, stable, original, again, first_errno } => match result {
                 Ok(FileOutcome::Wrote(_)) if first_errno.is_some() => {
                     // It finds room now, so it was the making durable that failed, of whatever data.
-                    let fault = first_errno.map_or(Fault::NoSpace, fault::of_errno);
+                    let fault = first_errno.map_or(Fault::NoSpace, errno_map::fault_of);
                     self.sync_failed = Some(fault);
                     self.complete(id, Err(fault.into()));
                 }
@@ -359,7 +359,7 @@ impl FileStore {
             Work::Sync => self.sync_finished(id, result),
             Work::Deallocate { stable } => match result {
                 Ok(_) => self.changed(id, stable),
-                Err(error) => self.complete(id, Err(fault::of_errno(error.errno).into())),
+                Err(error) => self.complete(id, Err(errno_map::fault_of(error.errno).into())),
             },
             Work::Zero { at, len, way, stable } => self.zero_finished(id, (at, len), way, stable, result),
             Work::Extents => {
@@ -373,7 +373,7 @@ impl FileStore {
     /// *earlier* writes are lost: then flushes fail from now on. Finding no room is so common, and harmless if the
     /// write itself found none, that this is told apart: the write is tried again without the promise.
     fn write_failed(&mut self, id: OpId, at: u64, again: Option<DataList>, error: FileError) {
-        let fault = fault::of_errno(error.errno);
+        let fault = errno_map::fault_of(error.errno);
         if let Some(data) = again {
             if fault == Fault::NoSpace {
                 let first_errno = Some(error.errno);
@@ -394,7 +394,7 @@ impl FileStore {
             // One that was submitted before another failed has nothing to promise either.
             Ok(_) => self.sync_failed.map_or(Ok(Outcome::Done(DataList::new())), |fault| Err(fault.into())),
             Err(error) => {
-                let fault = fault::of_errno(error.errno);
+                let fault = errno_map::fault_of(error.errno);
                 self.sync_failed = Some(fault);
                 Err(fault.into())
             }
@@ -404,7 +404,7 @@ impl FileStore {
 
     /// The storage of a range has changed; it may still have to be made durable.
     fn changed(&mut self, id: OpId, stable: bool) {
-        self.unsynced |= !planted::is(Bug::FilesForgetUnsynced);
+        self.unsynced |= !fault_injection::is_injected(Bug::FilesForgetUnsynced);
         match self.sync_failed {
             _ if !stable && self.profile.volatile_cache => {
                 self.complete(id, Ok(Outcome::Done(DataList::new())));
@@ -434,7 +434,7 @@ impl FileStore {
                 }
             }
             Ok(_) => self.changed(id, stable),
-            Err(error) => match (fault::of_errno(error.errno), way.next(self.kind)) {
+            Err(error) => match (errno_map::fault_of(error.errno), way.next(self.kind)) {
                 (Fault::Unsupported, Some(next)) => self.zero(id, at, len, next, stable),
                 (fault, _) => self.complete(id, Err(fault.into())),
             },
@@ -457,7 +457,7 @@ impl FileStore {
                     .collect(),
             )),
             Ok(_) => Err(Fault::Bug.into()),
-            Err(error) => Err(fault::of_errno(error.errno).into()),
+            Err(error) => Err(errno_map::fault_of(error.errno).into()),
         }
     }
 }
@@ -472,7 +472,7 @@ impl Store for FileStore {
         if self.kind != Kind::File || !self.profile.thin {
             return None;
         }
-        let (used, free) = layout::space(self.file.file()).ok()?;
+        let (used, free) = geometry::space(self.file.file()).ok()?;
         let used = used.min(self.profile.len);
         Some(Space { used, available: free.min(self.profile.len - used), shared: true })
     }
@@ -515,7 +515,7 @@ fn read_result(at: u64, len: usize, result: Result<FileOutcome, FileError>) -> R
         }
         Ok(_) => Err(Fault::Bug.into()),
         Err(error) => {
-            let fault = fault::of_errno(error.errno);
+            let fault = errno_map::fault_of(error.errno);
             let at = (fault == Fault::Medium).then(|| at.saturating_add(wide(error.done)));
             Err(Failure { fault, at })
         }

@@ -2,15 +2,15 @@
 
 /// Says that a read or a write went past the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PastEnd;
+pub struct UnexpectedEof;
 
-impl core::fmt::Display for PastEnd {
+impl core::fmt::Display for UnexpectedEof {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("past the end of the bytes")
     }
 }
 
-impl core::error::Error for PastEnd {}
+impl core::error::Error for UnexpectedEof {}
 
 /// Reads big-endian fields from the front of a slice.
 #[derive(Clone, Copy, Debug)]
@@ -42,9 +42,9 @@ impl<'a> Reader<'a> {
     /// Takes the next `len` bytes.
     ///
     /// # Errors
-    /// `PastEnd` when fewer are left; then nothing is taken.
-    pub fn take(&mut self, len: usize) -> Result<&'a [u8], PastEnd> {
-        let (head, rest) = self.rest.split_at_checked(len).ok_or(PastEnd)?;
+    /// `UnexpectedEof` when fewer are left; then nothing is taken.
+    pub fn take(&mut self, len: usize) -> Result<&'a [u8], UnexpectedEof> {
+        let (head, rest) = self.rest.split_at_checked(len).ok_or(UnexpectedEof)?;
         self.rest = rest;
         Ok(head)
     }
@@ -52,9 +52,9 @@ impl<'a> Reader<'a> {
     /// Takes the next `N` bytes as an array.
     ///
     /// # Errors
-    /// `PastEnd` when fewer are left.
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], PastEnd> {
-        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(PastEnd)?;
+    /// `UnexpectedEof` when fewer are left.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], UnexpectedEof> {
+        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(UnexpectedEof)?;
         self.rest = rest;
         Ok(*head)
     }
@@ -62,40 +62,40 @@ impl<'a> Reader<'a> {
     /// Takes one byte.
     ///
     /// # Errors
-    /// `PastEnd` when none is left.
-    pub fn u8(&mut self) -> Result<u8, PastEnd> {
+    /// `UnexpectedEof` when none is left.
+    pub fn u8(&mut self) -> Result<u8, UnexpectedEof> {
         self.array::<1>().map(|[b]| b)
     }
 
     /// Takes a 16-bit big-endian number.
     ///
     /// # Errors
-    /// `PastEnd` when fewer than two bytes are left.
-    pub fn u16(&mut self) -> Result<u16, PastEnd> {
+    /// `UnexpectedEof` when fewer than two bytes are left.
+    pub fn u16(&mut self) -> Result<u16, UnexpectedEof> {
         self.array().map(u16::from_be_bytes)
     }
 
     /// Takes a 24-bit big-endian number.
     ///
     /// # Errors
-    /// `PastEnd` when fewer than three bytes are left.
-    pub fn u24(&mut self) -> Result<u32, PastEnd> {
+    /// `UnexpectedEof` when fewer than three bytes are left.
+    pub fn u24(&mut self) -> Result<u32, UnexpectedEof> {
         self.array::<3>().map(|[a, b, c]| u32::from_be_bytes([0, a, b, c]))
     }
 
     /// Takes a 32-bit big-endian number.
     ///
     /// # Errors
-    /// `PastEnd` when fewer than four bytes are left.
-    pub fn u32(&mut self) -> Result<u32, PastEnd> {
+    /// `UnexpectedEof` when fewer than four bytes are left.
+    pub fn u32(&mut self) -> Result<u32, UnexpectedEof> {
         self.array().map(u32::from_be_bytes)
     }
 
     /// Takes a 64-bit big-endian number.
     ///
     /// # Errors
-    /// `PastEnd` when fewer than eight bytes are left.
-    pub fn u64(&mut self) -> Result<u64, PastEnd> {
+    /// `UnexpectedEof` when fewer than eight bytes are left.
+    pub fn u64(&mut self) -> Result<u64, UnexpectedEof> {
         self.array().map(u64::from_be_bytes)
     }
 }
@@ -126,8 +126,8 @@ impl<'a> Writer<'a> {
     /// Writes `bytes`.
     ///
     /// # Errors
-    /// `PastEnd` when they do not fit; then nothing is written.
-    pub fn put(&mut self, bytes: &[u8]) -> Result<(), PastEnd> {
+    /// `UnexpectedEof` when they do not fit; then nothing is written.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<(), UnexpectedEof> {
         self.gap(bytes.len())?.copy_from_slice(bytes);
         Ok(())
     }
@@ -135,8 +135,8 @@ impl<'a> Writer<'a> {
     /// Writes `len` zeros.
     ///
     /// # Errors
-    /// `PastEnd` when they do not fit.
-    pub fn zeros(&mut self, len: usize) -> Result<(), PastEnd> {
+    /// `UnexpectedEof` when they do not fit.
+    pub fn zeros(&mut self, len: usize) -> Result<(), UnexpectedEof> {
         self.gap(len)?.fill(0);
         Ok(())
     }
@@ -144,38 +144,38 @@ impl<'a> Writer<'a> {
     /// Writes one byte.
     ///
     /// # Errors
-    /// `PastEnd` when it does not fit.
-    pub fn u8(&mut self, value: u8) -> Result<(), PastEnd> {
+    /// `UnexpectedEof` when it does not fit.
+    pub fn u8(&mut self, value: u8) -> Result<(), UnexpectedEof> {
         self.put(&[value])
     }
 
     /// Writes a 16-bit big-endian number.
     ///
     /// # Errors
-    /// `PastEnd` when it does not fit.
-    pub fn u16(&mut self, value: u16) -> Result<(), PastEnd> {
+    /// `UnexpectedEof` when it does not fit.
+    pub fn u16(&mut self, value: u16) -> Result<(), UnexpectedEof> {
         self.put(&value.to_be_bytes())
     }
 
     /// Writes a 32-bit big-endian number.
     ///
     /// # Errors
-    /// `PastEnd` when it does not fit.
-    pub fn u32(&mut self, value: u32) -> Result<(), PastEnd> {
+    /// `UnexpectedEof` when it does not fit.
+    pub fn u32(&mut self, value: u32) -> Result<(), UnexpectedEof> {
         self.put(&value.to_be_bytes())
     }
 
     /// Writes a 64-bit big-endian number.
     ///
     /// # Errors
-    /// `PastEnd` when it does not fit.
-    pub fn u64(&mut self, value: u64) -> Result<(), PastEnd> {
+    /// `UnexpectedEof` when it does not fit.
+    pub fn u64(&mut self, value: u64) -> Result<(), UnexpectedEof> {
         self.put(&value.to_be_bytes())
     }
 
-    fn gap(&mut self, len: usize) -> Result<&mut [u8], PastEnd> {
-        let end = self.len.checked_add(len).ok_or(PastEnd)?;
-        let gap = self.out.get_mut(self.len..end).ok_or(PastEnd)?;
+    fn gap(&mut self, len: usize) -> Result<&mut [u8], UnexpectedEof> {
+        let end = self.len.checked_add(len).ok_or(UnexpectedEof)?;
+        let gap = self.out.get_mut(self.len..end).ok_or(UnexpectedEof)?;
         self.len = end;
         Ok(gap)
     }
@@ -194,14 +194,14 @@ mod tests {
         writer.u32(0x0405_0607).unwrap();
         writer.u64(0x08090a0b_0c0d0e0f).unwrap();
         writer.zeros(2).unwrap();
-        assert_eq!(writer.u32(9), Err(PastEnd));
+        assert_eq!(writer.u32(9), Err(UnexpectedEof));
         assert_eq!(writer.len(), 17);
         let mut reader = Reader::new(&space[..17]);
         assert_eq!(reader.u8(), Ok(1));
         assert_eq!(reader.u24(), Ok(0x02_0304));
         assert_eq!(reader.take(3), Ok(&[5, 6, 7][..]));
         assert_eq!(reader.u64(), Ok(0x0809_0a0b_0c0d_0e0f));
-        assert_eq!(reader.u32(), Err(PastEnd));
+        assert_eq!(reader.u32(), Err(UnexpectedEof));
         assert_eq!(reader.u16(), Ok(0));
         assert!(reader.is_empty());
     }

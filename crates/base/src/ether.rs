@@ -59,7 +59,7 @@ pub struct PortState {
 
 /// A frame as it came.
 #[derive(Debug)]
-pub struct Received<'a> {
+pub struct ReceivedFrame<'a> {
     /// Where it came in.
     pub port: EtherPort,
     /// Who says to have sent it. Nothing vouches for that.
@@ -81,7 +81,7 @@ pub trait FrameMachine {
     fn port_down(&mut self, _now: Instant, _port: EtherPort) {}
 
     /// Takes a frame. What is wrong with it is the machine's business.
-    fn frame(&mut self, _now: Instant, _frame: Received<'_>) {}
+    fn frame_received(&mut self, _now: Instant, _frame: ReceivedFrame<'_>) {}
 
     /// Returns a port that has something to send. Given once until `transmit_frames` was called for it.
     fn poll_port(&mut self) -> Option<EtherPort> {
@@ -100,7 +100,7 @@ pub trait FrameMachine {
     fn frames_overrun(&mut self, _now: Instant, _port: EtherPort, _count: u32) {}
 
     /// Returns whether nobody is served by frames at present. A driver that is to stop waits for it, while it may.
-    fn is_quiet(&self) -> bool {
+    fn is_frame_idle(&self) -> bool {
         true
     }
 
@@ -110,7 +110,7 @@ pub trait FrameMachine {
     }
 
     /// Takes a block of entropy, fresh from the operating system's generator.
-    fn stir(&mut self, _entropy: [u8; 32]) {}
+    fn add_entropy(&mut self, _entropy: [u8; 32]) {}
 }
 
 /// Frames on their way to one port. Like [`crate::transmit::Transmit`], headers lie in a slab and payloads are shared; unlike it, the
@@ -175,7 +175,7 @@ impl FrameBatch {
     }
 
     /// Begins a frame. One that was begun and not ended is dropped.
-    pub fn begin(&mut self, to: Mac) {
+    pub fn begin_frame(&mut self, to: Mac) {
         self.cancel();
         self.open = Some(Open { to, pieces: self.pieces.len(), slab: self.slab.len(), len: 0 });
     }
@@ -198,7 +198,7 @@ impl FrameBatch {
     }
 
     /// Appends shared bytes to the frame that was begun, without copying them.
-    pub fn share(&mut self, bytes: Bytes) {
+    pub fn put_shared(&mut self, bytes: Bytes) {
         let Some(open) = &mut self.open else { return };
         if !bytes.is_empty() {
             open.len += bytes.len();
@@ -239,7 +239,7 @@ impl FrameBatch {
     }
 
     /// Ends the frame that was begun.
-    pub fn end(&mut self) {
+    pub fn end_frame(&mut self) {
         if let Some(open) = self.open.take() {
             self.bytes += open.len;
             self.frames.push(Frame { to: open.to, len: open.len, pieces_end: self.pieces.len() });
@@ -297,19 +297,19 @@ mod tests {
     fn frames_keep_their_boundaries_and_an_unfinished_one_leaves_no_trace() {
         let (a, pool) = (Mac([2, 0, 0, 0, 0, 1]), Pool::new(1 << 20));
         let mut batch = FrameBatch::new();
-        batch.begin(a);
+        batch.begin_frame(a);
         batch.put(b"head");
-        batch.share(Bytes::copied_from(b"payload"));
+        batch.put_shared(Bytes::copied_from(b"payload"));
         batch.put(b"crc");
-        batch.end();
-        batch.begin(a);
+        batch.end_frame();
+        batch.begin_frame(a);
         batch.put(b"dropped");
-        batch.begin(Mac::BROADCAST);
+        batch.begin_frame(Mac::BROADCAST);
         batch.put(b"ab");
         batch.put(b"cd");
         batch.written().reverse();
         assert!(batch.open_pieces().eq([b"dcba"]));
-        batch.end();
+        batch.end_frame();
         let want = [(a, 14, b"headpayloadcrc".to_vec()), (Mac::BROADCAST, 4, b"dcba".to_vec())];
         assert_eq!(content(&batch), want);
         batch.clear(&pool);
@@ -320,19 +320,19 @@ mod tests {
     fn a_frame_that_is_gathered_is_written_as_a_whole() {
         let mut batch = FrameBatch::new();
         batch.gather();
-        batch.begin(Mac::BROADCAST);
+        batch.begin_frame(Mac::BROADCAST);
         batch.put(b"before");
-        batch.end();
-        batch.begin(Mac::BROADCAST);
+        batch.end_frame();
+        batch.begin_frame(Mac::BROADCAST);
         batch.put(b"head");
-        batch.share(Bytes::copied_from(b"one"));
+        batch.put_shared(Bytes::copied_from(b"one"));
         batch.put(b"between");
-        batch.share(Bytes::copied_from(b"two"));
+        batch.put_shared(Bytes::copied_from(b"two"));
         batch.gather();
         assert_eq!(batch.written(), b"headonebetweentwo");
         batch.put(b"tag");
         batch.gather();
-        batch.end();
+        batch.end_frame();
         let whole = b"headonebetweentwotag".to_vec();
         assert_eq!(content(&batch), [(Mac::BROADCAST, 6, b"before".to_vec()), (Mac::BROADCAST, 20, whole)]);
     }
@@ -342,14 +342,14 @@ mod tests {
         let mut batch = FrameBatch::new();
         for _ in 0..FrameBatch::FRAMES {
             assert!(!batch.is_full());
-            batch.begin(Mac::BROADCAST);
-            batch.end();
+            batch.begin_frame(Mac::BROADCAST);
+            batch.end_frame();
         }
         assert!(batch.is_full() && batch.len() == FrameBatch::FRAMES);
         batch.clear(&Pool::new(0));
-        batch.begin(Mac::BROADCAST);
-        batch.share(Bytes::copied_from(&alloc::vec![0; FrameBatch::BYTES]));
-        batch.end();
+        batch.begin_frame(Mac::BROADCAST);
+        batch.put_shared(Bytes::copied_from(&alloc::vec![0; FrameBatch::BYTES]));
+        batch.end_frame();
         assert!(batch.is_full());
     }
 }

@@ -8,14 +8,14 @@
 extern crate alloc;
 
 pub mod arena;
-pub mod budget;
 pub mod buffer;
 pub mod bytes;
 pub mod ether;
-pub mod machine;
-pub mod planted;
+pub mod fault_injection;
+pub mod memory_quota;
 pub mod rng;
 pub mod serial;
+pub mod state_machine;
 pub mod time;
 pub mod transmit;
 pub mod units;

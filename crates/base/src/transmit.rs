@@ -82,7 +82,7 @@ impl Transmit {
     }
 
     /// Appends shared bytes without copying them.
-    pub fn share(&mut self, bytes: Bytes) {
+    pub fn put_shared(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.len += bytes.len();
             self.pieces.push_back(Piece::Shared(bytes));
@@ -90,9 +90,9 @@ impl Transmit {
     }
 
     /// Appends every part of `data` without copying.
-    pub fn share_list(&mut self, data: DataList) {
+    pub fn put_shared_list(&mut self, data: DataList) {
         for part in data.into_parts() {
-            self.share(part);
+            self.put_shared(part);
         }
     }
 
@@ -154,7 +154,7 @@ mod tests {
         let mut batch = Transmit::new();
         batch.put(b"head");
         batch.put(b"er");
-        batch.share(Bytes::copied_from(b"payload"));
+        batch.put_shared(Bytes::copied_from(b"payload"));
         batch.put(b"crc");
         assert_eq!(batch.pieces().count(), 3);
         assert_eq!(content(&batch), b"headerpayloadcrc");

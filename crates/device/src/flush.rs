@@ -1,6 +1,6 @@
 //! Making what was acknowledged durable, honestly.
 
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::sense::Sense;
 use store::contract::{Failure, OpAction, Outcome};
 
@@ -17,7 +17,9 @@ pub(crate) struct FlushThen {
 impl Job for FlushThen {
     fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
-            JobInput::Start if planted::is(Bug::FlushNothing) => JobStep::Done((self.then)(core, task)),
+            JobInput::Start if fault_injection::is_injected(Bug::FlushNothing) => {
+                JobStep::Done((self.then)(core, task))
+            }
             JobInput::Start => {
                 core.submit(task, 0, OpAction::Flush);
                 JobStep::Wait

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 use crate::identifying::IdentifyingInformation;
 use crate::pr::{self, PersistentReservations};
@@ -98,8 +98,8 @@ impl fmt::Display for StateFault {
 
 impl core::error::Error for StateFault {}
 
-impl From<PastEnd> for StateFault {
-    fn from(_: PastEnd) -> Self {
+impl From<UnexpectedEof> for StateFault {
+    fn from(_: UnexpectedEof) -> Self {
         Self::Truncated
     }
 }

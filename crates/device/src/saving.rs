@@ -7,7 +7,7 @@
 
 use alloc::collections::VecDeque;
 
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 
 use crate::task::TaskId;
 
@@ -23,7 +23,8 @@ pub(crate) struct SaveQueue {
 impl SaveQueue {
     /// Returns whether a change may be made at once.
     pub(crate) fn is_idle(&self) -> bool {
-        planted::is(Bug::SaveTogether) || (self.under_way.is_none() && self.waiting.is_empty())
+        fault_injection::is_injected(Bug::SaveTogether)
+            || (self.under_way.is_none() && self.waiting.is_empty())
     }
 
     /// Puts a task at the end of the queue.

@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use base::buffer::{Bytes, DataList, Pool};
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks, ByteLen};
 use scsi::sense::{Asc, Sense, SenseKey};
@@ -407,7 +407,7 @@ impl Core {
 
     /// Returns when a write that is submitted now may be acknowledged, given its FUA bit.
     pub(crate) fn durability(&self, force_unit_access: bool) -> Durability {
-        let force_unit_access = force_unit_access && !planted::is(Bug::IgnoreFua);
+        let force_unit_access = force_unit_access && !fault_injection::is_injected(Bug::IgnoreFua);
         let cached = self.settings.write_cache && self.closing_cache.is_empty();
         if self.facts.profile.volatile_cache && (force_unit_access || !cached) {
             Durability::Stable

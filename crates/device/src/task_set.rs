@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::status::TaskAttribute;
 
 use crate::contract::{NexusId, TaskKey};
@@ -408,8 +408,10 @@ impl TaskSet {
         let mut older =
             tasks.filter(|task| task.sequence < sequence && task.set == set && task.info.key().is_some());
         match attribute {
-            TaskAttribute::Ordered => planted::is(Bug::OrderedStartsEarly) || older.next().is_none(),
-            _ if planted::is(Bug::SimplePassesOrdered) => true,
+            TaskAttribute::Ordered => {
+                fault_injection::is_injected(Bug::OrderedStartsEarly) || older.next().is_none()
+            }
+            _ if fault_injection::is_injected(Bug::SimplePassesOrdered) => true,
             _ => !older.any(|task| is_restrictive(task.info.attribute)),
         }
     }

@@ -12,7 +12,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use base::buffer::{DataList, Pool};
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use base::time::Instant;
 use base::units::{BlockSize, Blocks};
 use scsi::sense::Asc;
@@ -226,7 +226,7 @@ impl LogicalUnit {
     /// What the medium has under way for these tasks is not waited for: it comes to its end on its own, and keeps its buffers
     /// and the range that it changes until then.
     pub fn nexus_withdrawn(&mut self, now: Instant, id: NexusId) {
-        if planted::is(Bug::RemovalForgetsCommands) {
+        if fault_injection::is_injected(Bug::RemovalForgetsCommands) {
             return self.nexus_lost(now, id);
         }
         self.core.now = now;

@@ -21,7 +21,9 @@ use std::time::{Duration, Instant as Wall};
 
 use base::buffer::{Buf, Bytes, Pool};
 use base::ether::FrameMachine;
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
+use base::state_machine::{
+    AcceptInfo, Action, ConnId, DisconnectReason, MediumId, PortalId, RxBuffer, StreamMachine,
+};
 use base::time::Instant;
 use base::transmit::Transmit;
 use drivers::config::{Config, EngineChoice};
@@ -372,7 +374,7 @@ impl Talk {
 impl FrameMachine for Echo {}
 
 impl StreamMachine for Echo {
-    fn connected(&mut self, _: Instant, conn: ConnId, _: &Arrival) {
+    fn connected(&mut self, _: Instant, conn: ConnId, _: &AcceptInfo) {
         self.conns.insert(conn, Talk::default());
     }
 
@@ -380,16 +382,16 @@ impl StreamMachine for Echo {
         self.take(conn, bytes);
     }
 
-    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
+    fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
         let talk = self.conns.get_mut(&conn).unwrap();
         let want = self.shape.request - talk.payload.as_ref()?.len();
         if want < LOAN_MIN {
             return None;
         }
-        Some(Loan { buf: talk.payload.take()?, want })
+        Some(RxBuffer { buf: talk.payload.take()?, len_max: want })
     }
 
-    fn repaid(&mut self, _: Instant, conn: ConnId, loan: Loan) {
+    fn return_rx_buffer(&mut self, _: Instant, conn: ConnId, loan: RxBuffer) {
         let talk = self.conns.get_mut(&conn).unwrap();
         let before = talk.answers;
         talk.payload = Some(loan.buf);
@@ -401,7 +403,7 @@ impl StreamMachine for Echo {
         let talk = self.conns.get_mut(&conn).unwrap();
         while talk.answers > 0 && !out.is_full() {
             out.put(&[7; HEADER]);
-            out.share(self.payload.clone());
+            out.put_shared(self.payload.clone());
             talk.answers -= 1;
         }
         if talk.answers > 0 {
@@ -409,7 +411,7 @@ impl StreamMachine for Echo {
         }
     }
 
-    fn disconnected(&mut self, _: Instant, conn: ConnId, _: Gone) {
+    fn disconnected(&mut self, _: Instant, conn: ConnId, _: DisconnectReason) {
         self.conns.remove(&conn);
     }
 

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant as WallClock};
 
 use base::buffer::Bytes;
-use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
-use base::machine::Streamless;
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
+use base::state_machine::NoStreams;
 use base::time::Instant;
 use drivers::config::{Config, EngineChoice};
 use drivers::ether::raw::RawPort;
@@ -129,7 +129,7 @@ fn run(engine: EngineChoice, interface: &str, mut machine: Blaster) {
     let port = PortSocket::open(PortConfig::new(interface, ETHER_TYPE)).unwrap();
     reactor.open_port(EtherPort(0), port).unwrap();
     while !STOP.load(Ordering::Relaxed) {
-        reactor.turn(&mut machine, Some(Duration::from_millis(10))).unwrap();
+        reactor.run_once(&mut machine, Some(Duration::from_millis(10))).unwrap();
     }
 }
 
@@ -146,7 +146,7 @@ impl FrameMachine for Blaster {
         self.up = true;
     }
 
-    fn frame(&mut self, _: Instant, frame: Received<'_>) {
+    fn frame_received(&mut self, _: Instant, frame: ReceivedFrame<'_>) {
         std::hint::black_box(frame.payload);
         RECEIVED.fetch_add(1, Ordering::Relaxed);
     }
@@ -160,13 +160,13 @@ impl FrameMachine for Blaster {
         self.asked = false;
         let Some(payload) = &self.payload else { return };
         while !out.is_full() {
-            out.begin(Mac::BROADCAST);
+            out.begin_frame(Mac::BROADCAST);
             out.put(&[1; HEAD]);
-            out.share(payload.clone());
+            out.put_shared(payload.clone());
             out.put(&[2; TAIL]);
-            out.end();
+            out.end_frame();
         }
     }
 }
 
-impl Streamless for Blaster {}
+impl NoStreams for Blaster {}

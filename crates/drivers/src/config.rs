@@ -18,10 +18,10 @@ pub enum EngineChoice {
 
 /// Whether to look for something to do before sleep. epoll cannot tell without a system call, and just sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Look {
+pub enum SpinMode {
     /// While it is seen to make more of what is done, and nobody else wants the processor.
     #[default]
-    Suited,
+    Adaptive,
     /// Always.
     Always,
     /// Never.
@@ -54,9 +54,9 @@ pub struct Config {
     /// Which engine to use.
     pub engine: EngineChoice,
     /// Whether to spin instead of sleeping: lower latency for a whole core.
-    pub poll: bool,
+    pub busy_poll: bool,
     /// Whether to look for a while for something to do before it sleeps, if it does not spin.
-    pub look: Look,
+    pub spin_mode: SpinMode,
     /// At most this many connections are open; more are reset right after they were accepted.
     pub connections_max: usize,
     /// At most this many connections come from one address.
@@ -79,8 +79,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             engine: EngineChoice::Auto,
-            poll: false,
-            look: Look::Suited,
+            busy_poll: false,
+            spin_mode: SpinMode::Adaptive,
             connections_max: 8192,
             connections_per_peer_max: 4096,
             linger: Duration::from_secs(5),

@@ -13,19 +13,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::buffer::Pool;
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, PortalId, StreamMachine};
+use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId, RxBuffer, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use crate::config::{Config, Limits};
-use crate::engine::{Engine, Receipt, Sending};
+use crate::engine::{Engine, ReceiveEnd, Sending};
 use crate::files::Errno;
 use crate::listener;
 use crate::memory;
-use crate::progress;
 use crate::slab::Slab;
 use crate::stats::Stats;
+use crate::tcp_acked;
 
 /// How many batches one connection may send in one turn before others have theirs.
 const BATCHES_PER_TURN: usize = 4;
@@ -70,7 +70,7 @@ struct Conn {
     peer: IpAddr,
     state: State,
     /// Why it ends, once it does.
-    why: Gone,
+    why: DisconnectReason,
     /// The engine has a receive, or a send, under way.
     receiving: bool,
     sending: bool,
@@ -183,7 +183,7 @@ impl Connections {
             reset(&candidate.socket);
             return None;
         }
-        let arrival = introduce(&candidate).ok()?;
+        let arrival = accept_info(&candidate).ok()?;
         let socket = Rc::new(candidate.socket);
         let number = self.table.insert(Conn::new(Rc::clone(&socket), peer_ip));
         if engine.open(number, socket).is_err() {
@@ -203,13 +203,13 @@ impl Connections {
         machine: &mut dyn StreamMachine,
         now: Instant,
         number: u32,
-        got: (Option<Loan>, &[u8], Receipt),
+        got: (Option<RxBuffer>, &[u8], ReceiveEnd),
     ) {
         let Some(conn) = self.table.get_mut(number) else { return };
         let (loan, bytes, receipt) = got;
         conn.receiving = false;
         if let Some(loan) = loan {
-            machine.repaid(now, ConnId(number), loan);
+            machine.return_rx_buffer(now, ConnId(number), loan);
         }
         if conn.state == State::Open && !bytes.is_empty() {
             machine.received(now, ConnId(number), bytes);
@@ -218,14 +218,14 @@ impl Connections {
             return self.list_send(number);
         }
         match receipt {
-            Receipt::More => self.list_receive(number),
-            Receipt::End => {
+            ReceiveEnd::More => self.list_receive(number),
+            ReceiveEnd::End => {
                 conn.peer_ended = true;
-                if conn.state != State::Open || !machine.ended(now, ConnId(number)) {
-                    self.close(number, now, Gone::Closed);
+                if conn.state != State::Open || !machine.received_eof(now, ConnId(number)) {
+                    self.close(number, now, DisconnectReason::Closed);
                 }
             }
-            Receipt::Failed => self.end(number, Gone::Failed),
+            ReceiveEnd::Failed => self.end(number, DisconnectReason::Failed),
         }
     }
 
@@ -238,7 +238,7 @@ impl Connections {
         self.unsent_bytes -= std::mem::take(&mut conn.sending_bytes);
         match result {
             Ok(()) => self.list_send(number),
-            Err(_) => self.end(number, Gone::Failed),
+            Err(_) => self.end(number, DisconnectReason::Failed),
         }
     }
 
@@ -251,8 +251,8 @@ impl Connections {
                     self.list_send(number);
                 }
             }
-            Action::Close(ConnId(number)) => self.close(number, now, Gone::Closed),
-            Action::Abort(ConnId(number)) => self.end(number, Gone::Closed),
+            Action::Close(ConnId(number)) => self.close(number, now, DisconnectReason::Closed),
+            Action::Abort(ConnId(number)) => self.end(number, DisconnectReason::Closed),
         }
     }
 
@@ -289,11 +289,11 @@ impl Connections {
                 continue;
             }
             self.look_at = Some(now.after(stall / LOOKS_PER_STALL));
-            let acknowledged = progress::acknowledged(&conn.socket);
+            let acknowledged = tcp_acked::bytes_acked(&conn.socket);
             match conn.seen {
                 Some(seen) if (seen.acknowledged, seen.batches) == (acknowledged, conn.batches) => {
                     if now.since(seen.at) >= stall {
-                        self.end(number, Gone::Stalled);
+                        self.end(number, DisconnectReason::Stalled);
                     }
                 }
                 _ => conn.seen = Some(Seen { at: now, acknowledged, batches: conn.batches }),
@@ -302,7 +302,7 @@ impl Connections {
     }
 
     /// Ends every connection.
-    pub(crate) fn end_all(&mut self, why: Gone) {
+    pub(crate) fn end_all(&mut self, why: DisconnectReason) {
         for number in self.table.numbers() {
             self.end(number, why);
         }
@@ -342,7 +342,7 @@ impl Connections {
                 continue;
             }
             conn.receiving = true;
-            let loan = if conn.state == State::Open { machine.lend(ConnId(number)) } else { None };
+            let loan = if conn.state == State::Open { machine.take_rx_buffer(ConnId(number)) } else { None };
             engine.receive(number, loan);
         }
         self.receive_due = due;
@@ -375,11 +375,11 @@ impl Connections {
                 Sending::Failed(batch) => {
                     self.unsent_bytes -= len;
                     self.put_back(batch);
-                    self.end(number, Gone::Failed);
+                    self.end(number, DisconnectReason::Failed);
                 }
             }
         }
-        self.settle(engine, machine, now, number);
+        self.advance_state(engine, machine, now, number);
     }
 
     /// Lets the machine fill the batch that is not under way.
@@ -411,7 +411,7 @@ impl Connections {
     }
 
     /// Moves a connection on that has nothing left to send, or nothing left under way.
-    fn settle(
+    fn advance_state(
         &mut self,
         engine: &mut dyn Engine,
         machine: &mut dyn StreamMachine,
@@ -428,7 +428,7 @@ impl Connections {
             }
         }
         if conn.sending && (conn.state == State::Flushing || conn.filling.is_some() || conn.wants_transmit) {
-            engine.hurry(number);
+            engine.expedite_send_event(number);
         }
         match conn.state {
             State::Open | State::Flushing if !drained && !conn.sending => {
@@ -436,13 +436,19 @@ impl Connections {
                 self.send_next_turn.push(number);
             }
             State::Ending if conn.receiving || conn.sending => engine.cancel(number),
-            State::Ending => self.bury(engine, machine, now, number),
+            State::Ending => self.remove(engine, machine, now, number),
             _ => {}
         }
     }
 
     /// The machine's last word about a connection.
-    fn bury(&mut self, engine: &mut dyn Engine, machine: &mut dyn StreamMachine, now: Instant, number: u32) {
+    fn remove(
+        &mut self,
+        engine: &mut dyn Engine,
+        machine: &mut dyn StreamMachine,
+        now: Instant,
+        number: u32,
+    ) {
         let Some(conn) = self.table.remove(number) else { return };
         if let Some(deadline) = conn.deadline {
             self.deadlines.remove(&(deadline, number));
@@ -469,7 +475,7 @@ impl Connections {
     }
 
     /// Sends what is pending, then closes.
-    fn close(&mut self, number: u32, now: Instant, why: Gone) {
+    fn close(&mut self, number: u32, now: Instant, why: DisconnectReason) {
         let Some(conn) = self.table.get_mut(number) else { return };
         match conn.state {
             State::Open => {
@@ -488,7 +494,7 @@ impl Connections {
     }
 
     /// Closes at once.
-    fn end(&mut self, number: u32, why: Gone) {
+    fn end(&mut self, number: u32, why: DisconnectReason) {
         let Some(conn) = self.table.get_mut(number) else { return };
         if conn.state == State::Open {
             conn.why = why;
@@ -538,7 +544,7 @@ impl Conn {
             socket,
             peer,
             state: State::Open,
-            why: Gone::Closed,
+            why: DisconnectReason::Closed,
             receiving: false,
             sending: false,
             sending_bytes: 0,
@@ -555,7 +561,7 @@ impl Conn {
 }
 
 /// Sets a new socket up and learns what the machine wants to know of it.
-fn introduce(candidate: &Candidate) -> Result<Arrival, Errno> {
+fn accept_info(candidate: &Candidate) -> Result<AcceptInfo, Errno> {
     listener::prepare(&candidate.socket)?;
     // Calls say themselves that they do not wait, and io_uring waits better without it.
     rustix::io::ioctl_fionbio(&candidate.socket, false)?;
@@ -566,7 +572,7 @@ fn introduce(candidate: &Candidate) -> Result<Arrival, Errno> {
         let fill = || rustix::rand::getrandom(&mut *rest, rustix::rand::GetRandomFlags::empty());
         filled += rustix::io::retry_on_intr(fill)?;
     }
-    Ok(Arrival { portal: candidate.portal, local, peer: candidate.peer, entropy })
+    Ok(AcceptInfo { portal: candidate.portal, local, peer: candidate.peer, entropy })
 }
 
 /// Makes the coming close a reset, so that nothing of the connection stays in the kernel.

@@ -7,12 +7,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::ether::FrameBatch;
-use base::machine::Loan;
+use base::state_machine::RxBuffer;
 use base::time::Instant;
 use base::transmit::Transmit;
 
 use crate::config::EngineKind;
-use crate::ether::Taken;
+use crate::ether::RxFrame;
 use crate::files::Errno;
 use crate::stats::Stats;
 
@@ -21,7 +21,7 @@ pub(crate) const ACCEPTS_PER_TURN: usize = 16;
 
 /// How many bytes that follow a loan are received with it. They are copied once more, so this is enough for the
 /// headers to come and the small requests behind them, and little beside a payload worth a loan.
-pub(crate) const BEHIND_LOAN: usize = 16 << 10;
+pub(crate) const RX_TAIL_BYTES: usize = 16 << 10;
 
 /// Does the system calls. Connections and listeners have the numbers that the reactor gave them.
 ///
@@ -44,10 +44,10 @@ pub(crate) trait Engine {
     fn unlisten(&mut self, listener: u32);
 
     /// Asks to hear, once, that the connecting of a socket is over. The number is not used again.
-    fn dial(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
+    fn watch_connect(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
 
     /// Forgets a socket that connects.
-    fn undial(&mut self, dial: u32);
+    fn unwatch_connect(&mut self, dial: u32);
 
     /// Reports from now on, in each wait, whether something other than a connection is readable.
     fn watch(&mut self, watch: u32, what: Rc<dyn AsFd>) -> io::Result<()>;
@@ -84,14 +84,14 @@ pub(crate) trait Engine {
     fn open(&mut self, conn: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
 
     /// Starts a receive, into the loan first.
-    fn receive(&mut self, conn: u32, loan: Option<Loan>);
+    fn receive(&mut self, conn: u32, loan: Option<RxBuffer>);
 
     /// Starts to send all of `batch`. The event of a `last` one, behind which nothing waits yet, may come as late as
     /// with the next other event.
     fn send(&mut self, conn: u32, batch: Transmit, last: bool) -> Sending;
 
     /// Wants the event of a send that is under way, `last` or not, as soon as there is one.
-    fn hurry(&mut self, conn: u32);
+    fn expedite_send_event(&mut self, conn: u32);
 
     /// Ends what is under way for a connection; the events follow.
     fn cancel(&mut self, conn: u32);
@@ -108,18 +108,18 @@ pub(crate) trait Engine {
     /// Submits what was started and waits until something happened, or from `now` on for `timeout`. It may end earlier for no reason.
     fn wait(&mut self, now: Instant, timeout: Option<Duration>) -> io::Result<()>;
 
-    /// Returns whether [`Self::owes`] and [`Self::has_more`] can tell.
+    /// Returns whether [`Self::has_unsubmitted`] and [`Self::has_completions`] can tell.
     fn shows_more(&self) -> bool {
         false
     }
 
     /// Returns whether the next wait has something to submit.
-    fn owes(&self) -> bool {
+    fn has_unsubmitted(&self) -> bool {
         false
     }
 
     /// Returns whether the next wait has something to tell of. This is no system call.
-    fn has_more(&self) -> bool {
+    fn has_completions(&self) -> bool {
         false
     }
 
@@ -139,24 +139,24 @@ pub(crate) enum Event<'a> {
     /// A connection could not be accepted.
     AcceptFailed { listener: u32 },
     /// The connecting of a socket is over, well or not; the engine has forgotten it.
-    Dialled { dial: u32 },
+    ConnectDone { dial: u32 },
     /// What is watched is readable.
     Readable { watch: u32 },
     /// A frame came. There may be more.
-    Frame { watch: u32, taken: Taken<'a> },
+    Frame { watch: u32, taken: RxFrame<'a> },
     /// Frames cannot be received: the interface went down or vanished. Told once.
     FramesFailed,
     /// A frame was sent, or was not.
     FrameSent { watch: u32, batch: FrameBatch, result: Result<(), Errno> },
     /// A receive ended. The loan holds what was received into it; `bytes` followed.
-    Received { conn: u32, loan: Option<Loan>, bytes: &'a [u8], receipt: Receipt },
+    Received { conn: u32, loan: Option<RxBuffer>, bytes: &'a [u8], receipt: ReceiveEnd },
     /// A send ended, with the batch empty if it ended well.
     Sent { conn: u32, batch: Transmit, result: Result<(), Errno> },
 }
 
 /// How a receive ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receipt {
+pub(crate) enum ReceiveEnd {
     /// There may be more.
     More,
     /// The peer sends no more.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::buffer::Pool;
-use base::machine::Loan;
+use base::state_machine::RxBuffer;
 use base::time::Instant;
 use base::transmit::Transmit;
 use rustix::buffer::spare_capacity;
@@ -18,7 +18,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use smallvec::SmallVec;
 
 use crate::config::EngineKind;
-use crate::engine::{ACCEPTS_PER_TURN, BEHIND_LOAN, Engine, Event, Receipt, Sending};
+use crate::engine::{ACCEPTS_PER_TURN, Engine, Event, RX_TAIL_BYTES, ReceiveEnd, Sending};
 use crate::files::Errno;
 use crate::listener::{self, Accepted};
 use crate::slab::{index, put_at};
@@ -63,7 +63,7 @@ struct Conn {
     socket: Rc<OwnedFd>,
     /// A receive is wanted.
     armed: bool,
-    loan: Option<Loan>,
+    loan: Option<RxBuffer>,
     sending: Option<Transmit>,
     /// The kernel may have something to receive, or room to send.
     readable: bool,
@@ -160,14 +160,14 @@ impl EpollEngine {
         }
         conn.armed = false;
         let Ok(received) = result else {
-            return Event::Received { conn: number, loan, bytes: &[], receipt: Receipt::Failed };
+            return Event::Received { conn: number, loan, bytes: &[], receipt: ReceiveEnd::Failed };
         };
         conn.readable = received.filled_all || conn.ended;
         let count = received.into_loan + received.behind;
         Stats::bump(&mut self.stats.receives, 1);
         Stats::bump(&mut self.stats.bytes_in, count);
         let bytes = self.scratch.get(..received.behind).unwrap_or_default();
-        let receipt = if count == 0 { Receipt::End } else { Receipt::More };
+        let receipt = if count == 0 { ReceiveEnd::End } else { ReceiveEnd::More };
         Event::Received { conn: number, loan, bytes, receipt }
     }
 
@@ -224,14 +224,14 @@ impl Engine for EpollEngine {
         }
     }
 
-    fn dial(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+    fn watch_connect(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
         let data = epoll::EventData::new_u64(DIAL | u64::from(dial));
         epoll::add(&self.epoll, &socket, data, epoll::EventFlags::OUT | epoll::EventFlags::ONESHOT)?;
         self.dials.insert(dial, socket);
         Ok(())
     }
 
-    fn undial(&mut self, dial: u32) {
+    fn unwatch_connect(&mut self, dial: u32) {
         if let Some(socket) = self.dials.remove(&dial) {
             // It fails for a descriptor that is not in the set, and ours is.
             let _ = epoll::delete(&self.epoll, &socket);
@@ -272,7 +272,7 @@ impl Engine for EpollEngine {
         Ok(())
     }
 
-    fn receive(&mut self, number: u32, loan: Option<Loan>) {
+    fn receive(&mut self, number: u32, loan: Option<RxBuffer>) {
         if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) {
             conn.armed = true;
             conn.loan = loan;
@@ -304,7 +304,7 @@ impl Engine for EpollEngine {
         Sending::Pending
     }
 
-    fn hurry(&mut self, _conn: u32) {}
+    fn expedite_send_event(&mut self, _conn: u32) {}
 
     fn cancel(&mut self, number: u32) {
         if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) {
@@ -362,8 +362,8 @@ impl Engine for EpollEngine {
         Some(match self.ready.pop_front()? {
             Ready::Accept(number) => self.accept(number),
             Ready::Dialled(dial) => {
-                self.undial(dial);
-                Event::Dialled { dial }
+                self.unwatch_connect(dial);
+                Event::ConnectDone { dial }
             }
             Ready::Readable(watch) => Event::Readable { watch },
             Ready::Receive(number) => self.receive_now(number),
@@ -397,7 +397,7 @@ struct Received {
     filled_all: bool,
 }
 
-fn receive(socket: &OwnedFd, loan: Option<&mut Loan>, scratch: &mut [u8]) -> Result<Received, Errno> {
+fn receive(socket: &OwnedFd, loan: Option<&mut RxBuffer>, scratch: &mut [u8]) -> Result<Received, Errno> {
     if let Some(loan) = loan {
         return receive_into(socket, loan, scratch);
     }
@@ -406,11 +406,11 @@ fn receive(socket: &OwnedFd, loan: Option<&mut Loan>, scratch: &mut [u8]) -> Res
     Ok(Received { into_loan: 0, behind: count, filled_all: count == offered })
 }
 
-fn receive_into(socket: &OwnedFd, loan: &mut Loan, scratch: &mut [u8]) -> Result<Received, Errno> {
+fn receive_into(socket: &OwnedFd, loan: &mut RxBuffer, scratch: &mut [u8]) -> Result<Received, Errno> {
     let (room, offered, result) = {
         let spare = loan.buf.spare_mut();
-        let room = spare.len().min(loan.want);
-        let behind = scratch.len().min(BEHIND_LOAN);
+        let room = spare.len().min(loan.len_max);
+        let behind = scratch.len().min(RX_TAIL_BYTES);
         let mut slices = [
             IoSliceMut::new(spare.get_mut(..room).unwrap_or_default()),
             IoSliceMut::new(scratch.get_mut(..behind).unwrap_or_default()),

@@ -21,18 +21,18 @@ use ring::Ring;
 
 pub mod raw;
 
-mod arrival;
 mod batch;
 mod filter;
 mod interface;
 mod links;
 mod ports;
 mod ring;
+mod rx_timestamp;
 mod socket;
 
-pub(crate) use arrival::Arrival;
-pub(crate) use batch::Taken;
+pub(crate) use batch::RxFrame;
 pub(crate) use ports::Ports;
+pub(crate) use rx_timestamp::RxTimestamp;
 pub(crate) use socket::address;
 
 /// How many bytes wait to be received, if the configuration does not say: as the kernel counts, some 16,000 short frames, or
@@ -65,12 +65,12 @@ pub struct PortConfig {
     /// half of it are the frames' own. It may allow less in the queue.
     pub receive_bytes: usize,
     /// Where frames come in.
-    pub inlet: Inlet,
+    pub rx_mode: RxMode,
 }
 
 /// Where frames come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Inlet {
+pub enum RxMode {
     /// A ring of half as many bytes as there is to be room for, which the kernel fills and we read without a call. A frame of
     /// any length takes the room of the longest there. Where there is no memory for it, it is the queue.
     Ring,
@@ -78,7 +78,7 @@ pub enum Inlet {
     Queue,
     /// The queue where frames are short when the port is opened and the queue may have its room, else the ring. Short frames take
     /// so little that who reads them from a ring is done before the next comes, and must be woken for each few.
-    Suited,
+    Auto,
 }
 
 /// Which frames come to one of several reactors: of sessions that have its number, and of none.
@@ -98,7 +98,7 @@ impl PortConfig {
             ether_type,
             steering: None,
             receive_bytes: RECEIVE_BYTES,
-            inlet: Inlet::Suited,
+            rx_mode: RxMode::Auto,
         }
     }
 }
@@ -185,10 +185,10 @@ impl PortSocket {
 
     /// Returns a new ring for frames of the MTU, unless none is wanted or there is no memory for it.
     fn make_ring(&self, mtu: usize) -> Option<Ring> {
-        let wanted = match self.config.inlet {
-            Inlet::Ring => true,
-            Inlet::Queue => false,
-            Inlet::Suited => mtu >= RING_MTU_MIN || self.room < self.config.receive_bytes,
+        let wanted = match self.config.rx_mode {
+            RxMode::Ring => true,
+            RxMode::Queue => false,
+            RxMode::Auto => mtu >= RING_MTU_MIN || self.room < self.config.receive_bytes,
         };
         let set_up = || Ring::set_up(&self.socket, mtu.min(MTU_MAX), self.config.receive_bytes / 2).ok();
         wanted.then(set_up).flatten()

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use base::buffer::{Buf, DataList, Pool};
-use base::machine::MediumId;
+use base::state_machine::MediumId;
 use smallvec::SmallVec;
 
 pub use rustix::io::Errno;
@@ -26,7 +26,7 @@ use crate::slab::Slab;
 use crate::stats::Stats;
 use crate::threads::Threads;
 use crate::waker::Waker;
-use inline::{Elsewhere, Habits};
+use inline::{FileBehavior, Offload};
 pub(crate) use sync::Attempt;
 pub(crate) use sync::{rest, room, run_to_end};
 
@@ -39,7 +39,7 @@ pub struct IoFile {
 #[derive(Debug)]
 struct Inner {
     file: File,
-    habits: Habits,
+    habits: FileBehavior,
 }
 
 /// One operation.
@@ -179,11 +179,11 @@ pub struct Files {
 #[derive(Clone)]
 pub struct FileQueue {
     hub: Rc<RefCell<Hub>>,
-    lane: Rc<Lane>,
+    lane: Rc<QueueState>,
     pool: Pool,
 }
 
-struct Lane {
+struct QueueState {
     medium: MediumId,
     done: RefCell<VecDeque<FileDone>>,
     /// Whether it stands in `Hub::ready`.
@@ -195,12 +195,12 @@ struct Hub {
     ring: bool,
     /// Something was submitted since the ring took the last.
     ring_has_more: bool,
-    backlog: VecDeque<Work>,
+    backlog: VecDeque<PendingOp>,
     in_ring: usize,
     threads: Threads,
     /// Whose operation each thread job is.
-    in_threads: Slab<Rc<Lane>>,
-    ready: VecDeque<Rc<Lane>>,
+    in_threads: Slab<Rc<QueueState>>,
+    ready: VecDeque<Rc<QueueState>>,
     clock: Clock,
     pool: Pool,
     inline_count: usize,
@@ -209,16 +209,16 @@ struct Hub {
 }
 
 /// An operation on its way, and how far it is.
-pub(crate) struct Work {
+pub(crate) struct PendingOp {
     pub(crate) op: FileOp,
     pub(crate) done: usize,
-    lane: Rc<Lane>,
+    lane: Rc<QueueState>,
 }
 
 impl IoFile {
     /// Takes an open file. `direct` says that it was opened with `O_DIRECT`.
     pub fn new(file: File, direct: bool) -> Self {
-        let habits = Habits::of(&file, direct);
+        let habits = FileBehavior::of(&file, direct);
         let inner = Inner { file, habits };
         Self { inner: Arc::new(inner) }
     }
@@ -237,7 +237,7 @@ impl IoFile {
 impl FileQueue {
     /// Starts an operation. Its result comes from [`Self::poll`], perhaps at once, exactly once.
     pub fn submit(&self, op: FileOp) {
-        self.hub.borrow_mut().submit(Work { op, done: 0, lane: Rc::clone(&self.lane) });
+        self.hub.borrow_mut().submit(PendingOp { op, done: 0, lane: Rc::clone(&self.lane) });
     }
 
     /// Returns the next result.
@@ -284,7 +284,7 @@ impl Files {
 
     /// Makes a queue whose results are announced as `medium`'s.
     pub fn queue(&self, medium: MediumId) -> FileQueue {
-        let lane = Lane { medium, done: RefCell::default(), listed: Cell::new(false) };
+        let lane = QueueState { medium, done: RefCell::default(), listed: Cell::new(false) };
         let pool = self.hub.borrow().pool.clone();
         FileQueue { hub: Rc::clone(&self.hub), lane: Rc::new(lane), pool }
     }
@@ -300,7 +300,7 @@ impl Files {
     }
 
     /// Takes the next operation for the ring.
-    pub(crate) fn take_work(&self) -> Option<Work> {
+    pub(crate) fn take_work(&self) -> Option<PendingOp> {
         let mut hub = self.hub.borrow_mut();
         let work = hub.backlog.pop_front();
         match work {
@@ -312,7 +312,11 @@ impl Files {
 
     /// Takes what the ring made of `work`: a number of bytes (zero for what has none) or an error.
     /// Returns the work if it has to go on.
-    pub(crate) fn ring_finished(&self, mut work: Work, result: Result<usize, Errno>) -> Option<Work> {
+    pub(crate) fn ring_finished(
+        &self,
+        mut work: PendingOp,
+        result: Result<usize, Errno>,
+    ) -> Option<PendingOp> {
         let attempt = sync::progress(&mut work, result);
         let mut hub = self.hub.borrow_mut();
         match attempt {
@@ -370,11 +374,11 @@ impl Files {
 }
 
 impl Hub {
-    fn submit(&mut self, mut work: Work) {
+    fn submit(&mut self, mut work: PendingOp) {
         let elsewhere = match (self.ring, self.ring_has_more) {
-            (false, _) => Elsewhere::Thread,
-            (true, false) => Elsewhere::RingFirst,
-            (true, true) => Elsewhere::Ring,
+            (false, _) => Offload::Thread,
+            (true, false) => Offload::RingFirst,
+            (true, true) => Offload::Ring,
         };
         self.ring_has_more = true;
         match inline::attempt(&mut work, elsewhere, &self.clock) {
@@ -387,8 +391,8 @@ impl Hub {
         }
     }
 
-    fn hand_over(&mut self, work: Work) {
-        let Work { op, done, lane } = work;
+    fn hand_over(&mut self, work: PendingOp) {
+        let PendingOp { op, done, lane } = work;
         let number = self.in_threads.insert(lane);
         if let Err((op, done)) = self.threads.submit(number, op, done) {
             // No thread can be had: better late than never.
@@ -399,13 +403,13 @@ impl Hub {
         }
     }
 
-    fn deliver(&mut self, work: Work, result: Result<(), FileError>) {
-        let Work { op, lane, .. } = work;
+    fn deliver(&mut self, work: PendingOp, result: Result<(), FileError>) {
+        let PendingOp { op, lane, .. } = work;
         let done = sync::conclude(op, result);
         self.put(&lane, done);
     }
 
-    fn put(&mut self, lane: &Rc<Lane>, done: FileDone) {
+    fn put(&mut self, lane: &Rc<QueueState>, done: FileDone) {
         lane.done.borrow_mut().push_back(done);
         if !lane.listed.replace(true) {
             self.ready.push_back(Rc::clone(lane));

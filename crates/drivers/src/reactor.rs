@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameMachine};
-use base::machine::{Gone, PortalId, StreamMachine};
+use base::state_machine::{DisconnectReason, PortalId, StreamMachine};
 use base::time::Instant;
 
-use crate::awake::Awake;
 use crate::clock::Clock;
 use crate::config::{Config, EngineChoice, EngineKind};
+use crate::connecting::{Call, Connecting};
 use crate::connections::{Candidate, Connections};
-use crate::dials::{Call, Dials};
 use crate::engine::{Engine, Event};
 use crate::epoll::EpollEngine;
 use crate::ether::{PortSocket, Ports};
 use crate::files::Files;
 use crate::listener;
-use crate::mailbox::{Adoption, Handle, Letter, Mailbox};
+use crate::message_queue::{Adoption, Handle, Message, MessageQueue};
+use crate::spin_policy::SpinPolicy;
 use crate::stats::Stats;
 use crate::uring::UringEngine;
 use crate::waker::Waker;
@@ -31,12 +31,12 @@ use crate::waker::Waker;
 /// enough that a client's login does not time out.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// How often [`Reactor::advance`] looks for more before it lets its owner see to other things.
+/// How often [`Reactor::run_ready`] looks for more before it lets its owner see to other things.
 const ROUNDS_MAX: usize = 16;
 
 /// A reactor could not be started.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ReactorError {
     /// io_uring was asked for and cannot be had.
     #[error("io_uring is not available: {0}")]
     NoUring(String),
@@ -52,16 +52,16 @@ pub struct Reactor<M> {
     engine: Box<dyn Engine>,
     fallback: Option<String>,
     connections: Connections,
-    dials: Dials,
+    dials: Connecting,
     ports: Ports,
     listeners: Vec<Option<Listening>>,
     accepts_rest_until: Option<Instant>,
-    mailbox: Arc<Mailbox<M>>,
+    mailbox: Arc<MessageQueue<M>>,
     files: Files,
     pool: Pool,
     clock: Clock,
     poll: bool,
-    awake: Awake,
+    awake: SpinPolicy,
     stop: Option<Stop>,
     /// Nobody was served by frames when the machine was drained last.
     quiet: bool,
@@ -84,8 +84,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Sets a reactor up.
     ///
     /// # Errors
-    /// [`StartError`]
-    pub fn new(config: &Config) -> Result<Self, StartError> {
+    /// [`ReactorError`]
+    pub fn new(config: &Config) -> Result<Self, ReactorError> {
         let waker = Arc::new(Waker::new()?);
         let pool = Pool::new(config.pool_bytes_max);
         let clock = Clock::start();
@@ -95,16 +95,16 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             engine,
             fallback,
             connections: Connections::new(config, pool.clone()),
-            dials: Dials::default(),
+            dials: Connecting::default(),
             ports: Ports::new(clock, pool.clone()),
             listeners: Vec::new(),
             accepts_rest_until: None,
-            mailbox: Arc::new(Mailbox::new(waker)),
+            mailbox: Arc::new(MessageQueue::new(waker)),
             files,
             pool,
             clock,
-            poll: config.poll,
-            awake: Awake::new(config.look, clock.now()),
+            poll: config.busy_poll,
+            awake: SpinPolicy::new(config.spin_mode, clock.now()),
             stop: None,
             quiet: true,
             eventful: false,
@@ -226,7 +226,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     ///
     /// # Errors
     /// As [`Self::run`].
-    pub fn turn(&mut self, machine: &mut M, wait_max: Option<Duration>) -> io::Result<()> {
+    pub fn run_once(&mut self, machine: &mut M, wait_max: Option<Duration>) -> io::Result<()> {
         let now = self.clock.now();
         self.drain(machine, now);
         self.step(machine, now, wait_max)?;
@@ -238,7 +238,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     ///
     /// # Errors
     /// As [`Self::run`].
-    pub fn advance(&mut self, machine: &mut M) -> io::Result<Option<Duration>> {
+    pub fn run_ready(&mut self, machine: &mut M) -> io::Result<Option<Duration>> {
         self.engine.use_descriptor()?;
         let mut now = self.clock.now();
         self.drain(machine, now);
@@ -263,7 +263,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         if self.mailbox.waker.take() {
             self.eventful = true;
             self.files.collect();
-            self.read_letters(machine, now);
+            self.handle_messages(machine, now);
         }
         self.pass_deadlines(machine, now);
         self.drain(machine, now);
@@ -275,11 +275,11 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     fn wait(&mut self, machine: &mut M, slept: Instant, timeout: Option<Duration>) -> io::Result<Instant> {
         let Stats { bytes_in, bytes_out, .. } = *self.engine.stats();
         let could_look = timeout != Some(Duration::ZERO) && self.engine.shows_more();
-        if !could_look || !self.awake.is_wanted(slept, bytes_in.wrapping_add(bytes_out)) {
+        if !could_look || !self.awake.should_spin(slept, bytes_in.wrapping_add(bytes_out)) {
             self.engine.wait(slept, timeout)?;
             return Ok(self.woken(machine).0);
         }
-        if self.engine.owes() {
+        if self.engine.has_unsubmitted() {
             // That first.
             self.engine.wait(slept, Some(Duration::ZERO))?;
             let (now, found) = self.woken(machine);
@@ -289,11 +289,12 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         }
         let until = timeout.map(|timeout| slept.after(timeout));
         let (engine, ports) = (&self.engine, &self.ports);
-        let found = self.awake.look(self.clock, until, || engine.has_more() || ports.has_frames());
+        let found =
+            self.awake.spin_until(self.clock, until, || engine.has_completions() || ports.has_frames());
         if !found {
             let now = self.clock.now();
             self.engine.wait(now, until.map(|until| until.since(now)))?;
-        } else if self.engine.has_more() {
+        } else if self.engine.has_completions() {
             self.engine.wait(slept, Some(Duration::ZERO))?;
         }
         Ok(self.woken(machine).0)
@@ -334,7 +335,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             self.eventful = true;
             found |= !matches!(event, Event::FrameSent { .. });
             match event {
-                Event::Dialled { dial } => dialled.push(dial),
+                Event::ConnectDone { dial } => dialled.push(dial),
                 Event::Nothing => {}
                 Event::Readable { watch } => self.ports.note(watch),
                 Event::Frame { watch, taken } => self.ports.frame(machine, now, watch, taken),
@@ -377,25 +378,25 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         }
     }
 
-    fn read_letters(&mut self, machine: &mut M, now: Instant) {
+    fn handle_messages(&mut self, machine: &mut M, now: Instant) {
         for letter in self.mailbox.take() {
             match letter {
-                Letter::Run(job) => job(machine, now),
-                Letter::Adopt(adoption) => self.adopt(machine, now, adoption),
-                Letter::Listen(listener, portal) => {
+                Message::Run(job) => job(machine, now),
+                Message::Adopt(adoption) => self.adopt(machine, now, adoption),
+                Message::Listen(listener, portal) => {
                     if self.stop.is_none() && self.listen(listener, portal).is_err() {
                         Stats::bump(&mut self.engine.stats().accept_failures, 1);
                     }
                 }
-                Letter::Unlisten(portal) => self.unlisten(portal),
-                Letter::OpenPort(port, socket) => {
+                Message::Unlisten(portal) => self.unlisten(portal),
+                Message::OpenPort(port, socket) => {
                     if self.stop.is_none() && self.open_port(port, socket).is_err() {
                         Stats::bump(&mut self.engine.stats().accept_failures, 1);
                     }
                 }
-                Letter::ClosePort(port) => self.close_port(machine, port),
-                Letter::Limit(limits) => self.connections.limit(now, limits),
-                Letter::Stop(drain) => self.begin_stop(now.after(drain)),
+                Message::ClosePort(port) => self.close_port(machine, port),
+                Message::Limit(limits) => self.connections.limit(now, limits),
+                Message::Stop(drain) => self.begin_stop(now.after(drain)),
             }
         }
     }
@@ -440,13 +441,13 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             && !stop.forced
         {
             stop.forced = true;
-            self.connections.end_all(Gone::Shutdown);
+            self.connections.end_all(DisconnectReason::Shutdown);
         }
     }
 
     /// Does what the machine asks until only deadlines are left, and starts the receives that are due.
     fn drain(&mut self, machine: &mut M, now: Instant) {
-        self.eventful |= self.ports.look(&mut *self.engine, machine, now);
+        self.eventful |= self.ports.refresh_interfaces(&mut *self.engine, machine, now);
         loop {
             while let Some(action) = machine.poll_action() {
                 self.connections.act(now, action);
@@ -463,7 +464,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             self.eventful = true;
         }
         self.eventful |= self.connections.receive_all(&mut *self.engine, machine);
-        self.quiet = machine.is_quiet();
+        self.quiet = machine.is_frame_idle();
     }
 
     fn publish(&mut self) {
@@ -475,7 +476,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     }
 }
 
-/// Becomes readable when [`Reactor::advance`], which was called before, has something to do again, deadlines aside.
+/// Becomes readable when [`Reactor::run_ready`], which was called before, has something to do again, deadlines aside.
 impl<M> AsFd for Reactor<M> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.engine.descriptor()
@@ -495,12 +496,12 @@ fn start_engine(
     waker: &Arc<Waker>,
     pool: &Pool,
     files: &Files,
-) -> Result<(Box<dyn Engine>, Option<String>), StartError> {
+) -> Result<(Box<dyn Engine>, Option<String>), ReactorError> {
     let mut fallback = None;
     if choice != EngineChoice::Epoll {
         match UringEngine::new(Arc::clone(waker), pool.clone(), files.clone()) {
             Ok(engine) => return Ok((Box::new(engine), None)),
-            Err(why) if choice == EngineChoice::Uring => return Err(StartError::NoUring(why)),
+            Err(why) if choice == EngineChoice::Uring => return Err(ReactorError::NoUring(why)),
             Err(why) => fallback = Some(why),
         }
     }

@@ -6,15 +6,15 @@
 
 #![allow(unsafe_code, reason = "promises about memory that the kernel is pointed to")]
 
+mod file_ops;
 mod frames;
 mod listening;
-mod message;
+mod no_cqe_send;
+mod polls;
 mod provided;
 mod ring;
-mod silent;
+mod sqe;
 mod timer;
-mod watches;
-mod works;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -25,21 +25,21 @@ use std::time::Duration;
 
 use base::buffer::{Buf, Pool};
 use base::ether::FrameBatch;
-use base::machine::Loan;
+use base::state_machine::RxBuffer;
 use base::time::Instant;
 use base::transmit::Transmit;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::config::EngineKind;
-use crate::engine::{BEHIND_LOAN, Engine, Event, Receipt, Sending};
+use crate::engine::{Engine, Event, RX_TAIL_BYTES, ReceiveEnd, Sending};
 use crate::files::{Errno, Files};
 use crate::slab::{Slab, index, put_at};
 use crate::stats::Stats;
 use crate::waker::Waker;
+use file_ops::FileWork;
 use listening::Listening;
-use message::Message;
 use ring::{Completion, Ring, Tag};
-use works::FileWork;
+use sqe::MsgHdr;
 
 /// How many messages are kept for the next sends and receives into loans.
 const MESSAGES_KEPT: usize = 64;
@@ -52,7 +52,7 @@ pub(crate) struct UringEngine {
     listeners: Vec<Option<Listening>>,
     conns: Vec<Option<Conn>>,
     dials: BTreeMap<u32, Rc<OwnedFd>>,
-    watches: watches::Watches,
+    watches: polls::Polls,
     frames: frames::Frames,
     timer: timer::Timer,
     works: Slab<FileWork>,
@@ -67,7 +67,7 @@ pub(crate) struct UringEngine {
     /// The buffer behind a loan that the last event shows.
     shown_behind: Option<Buf>,
     #[allow(clippy::vec_box, reason = "a message must stay where the kernel was told that it is")]
-    messages: Vec<Box<Message>>,
+    messages: Vec<Box<MsgHdr>>,
     /// Listeners, and sockets that connected, that are closed once the kernel has taken note of what was asked about them.
     retired: Vec<Rc<dyn AsFd>>,
     /// How many waits there were.
@@ -106,15 +106,15 @@ enum Receiving {
     Provided,
     /// Into a loan, and the small buffer behind it.
     Lent {
-        loan: Loan,
+        loan: RxBuffer,
         behind: Buf,
-        message: Box<Message>,
+        message: Box<MsgHdr>,
     },
 }
 
 struct Outgoing {
     batch: Transmit,
-    message: Box<Message>,
+    message: Box<MsgHdr>,
 }
 
 impl UringEngine {
@@ -130,7 +130,7 @@ impl UringEngine {
             listeners: Vec::new(),
             conns: Vec::new(),
             dials: BTreeMap::new(),
-            watches: watches::Watches::default(),
+            watches: polls::Polls::default(),
             frames: frames::Frames::default(),
             timer: timer::Timer::default(),
             works: Slab::new(),
@@ -159,7 +159,7 @@ impl UringEngine {
         let socket = conn.socket.as_raw_fd();
         let entry = match &mut conn.receiving {
             Receiving::Nothing => return,
-            Receiving::Provided => message::receive_entry(socket, conn.emptied),
+            Receiving::Provided => sqe::receive_entry(socket, conn.emptied),
             Receiving::Lent { loan, behind, message } => {
                 message.receive_into_entry(socket, loan, behind, conn.emptied)
             }
@@ -184,12 +184,12 @@ impl UringEngine {
         }
         conn.emptied = !completion.more_in_socket;
         let receipt = match completion.result {
-            Ok(0) => Receipt::End,
-            Ok(_) => Receipt::More,
-            Err(_) => Receipt::Failed,
+            Ok(0) => ReceiveEnd::End,
+            Ok(_) => ReceiveEnd::More,
+            Err(_) => ReceiveEnd::Failed,
         };
         let count = completion.result.unwrap_or(0);
-        if receipt != Receipt::Failed {
+        if receipt != ReceiveEnd::Failed {
             Stats::bump(&mut self.stats.receives, 1);
             Stats::bump(&mut self.stats.bytes_in, count);
         }
@@ -204,7 +204,7 @@ impl UringEngine {
                 Event::Received { conn: number, loan: None, bytes, receipt }
             }
             Receiving::Lent { mut loan, mut behind, message } => {
-                let room = (loan.buf.capacity() - loan.buf.len()).min(loan.want);
+                let room = (loan.buf.capacity() - loan.buf.len()).min(loan.len_max);
                 let into_loan = count.min(room);
                 loan.buf.advance(into_loan);
                 behind.advance(count - into_loan);
@@ -216,7 +216,7 @@ impl UringEngine {
     }
 
     fn start_send(&mut self, number: u32, last: bool) {
-        let can_be_silent = self.ring.sends_silently();
+        let can_be_silent = self.ring.can_skip_cqes();
         if let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut)
             && let Some(Outgoing { batch, message }) = &mut conn.sending
         {
@@ -247,7 +247,7 @@ impl UringEngine {
                 && std::mem::take(&mut conn.silent)
                 && let Some(Outgoing { message, .. }) = &conn.sending
             {
-                self.ring.settled(1);
+                self.ring.completed_without_cqe(1);
                 self.completions.push_back(Completion::of_silent(Tag::Send(number), message.len()));
             }
         }
@@ -297,7 +297,7 @@ impl UringEngine {
         }
     }
 
-    fn keep(&mut self, message: Box<Message>) {
+    fn keep(&mut self, message: Box<MsgHdr>) {
         if self.messages.len() < MESSAGES_KEPT {
             self.messages.push(message);
         }
@@ -316,7 +316,7 @@ impl UringEngine {
                 Event::Nothing
             }
             Tag::Dial(dial) => match self.dials.remove(&dial) {
-                Some(_) => Event::Dialled { dial },
+                Some(_) => Event::ConnectDone { dial },
                 None => Event::Nothing,
             },
             Tag::Watch(watch) => self.watches.reported(watch),
@@ -370,8 +370,8 @@ impl Engine for UringEngine {
         }
     }
 
-    fn dial(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
-        let entry = message::poll_out_entry(socket.as_raw_fd());
+    fn watch_connect(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+        let entry = sqe::poll_out_entry(socket.as_raw_fd());
         self.dials.insert(dial, socket);
         // SAFETY: a poll points to nothing; the socket is open until its completion, or until `retired` is cleared
         // after the next wait.
@@ -379,7 +379,7 @@ impl Engine for UringEngine {
         Ok(())
     }
 
-    fn undial(&mut self, dial: u32) {
+    fn unwatch_connect(&mut self, dial: u32) {
         if let Some(socket) = self.dials.remove(&dial) {
             self.ring.cancel(Tag::Dial(dial));
             self.retired.push(socket);
@@ -413,7 +413,7 @@ impl Engine for UringEngine {
     }
 
     fn sends_frames(&self) -> bool {
-        self.ring.sends_silently()
+        self.ring.can_skip_cqes()
     }
 
     fn send_frame(&mut self, watch: u32, from: (i32, u16), batch: FrameBatch) -> Result<(), FrameBatch> {
@@ -435,11 +435,11 @@ impl Engine for UringEngine {
         Ok(())
     }
 
-    fn receive(&mut self, number: u32, loan: Option<Loan>) {
+    fn receive(&mut self, number: u32, loan: Option<RxBuffer>) {
         let receiving = match loan {
             None => Receiving::Provided,
             Some(loan) => {
-                let behind = self.pool.take(BEHIND_LOAN);
+                let behind = self.pool.take(RX_TAIL_BYTES);
                 Receiving::Lent { loan, behind, message: self.messages.pop().unwrap_or_default() }
             }
         };
@@ -458,7 +458,7 @@ impl Engine for UringEngine {
         Sending::Pending
     }
 
-    fn hurry(&mut self, number: u32) {
+    fn expedite_send_event(&mut self, number: u32) {
         if self.conns.get(index(number)).and_then(Option::as_ref).is_some_and(|conn| conn.silent) {
             self.hurried = true;
         }
@@ -514,7 +514,7 @@ impl Engine for UringEngine {
         if !self.waker_armed {
             self.waker_armed = true;
             // SAFETY: a poll points to nothing; the waker is open as long as the engine lives.
-            unsafe { self.ring.push(message::poll_entry(self.waker.as_raw_fd()), Tag::Waker) };
+            unsafe { self.ring.push(sqe::poll_entry(self.waker.as_raw_fd()), Tag::Waker) };
         }
         self.start_file_work();
         let hurried = std::mem::take(&mut self.hurried) || !self.accepting.is_empty();
@@ -537,15 +537,15 @@ impl Engine for UringEngine {
         true
     }
 
-    fn owes(&self) -> bool {
+    fn has_unsubmitted(&self) -> bool {
         let watched = self.waker_armed && self.watches.are_armed() && self.frames.are_armed();
         let waits = self.hurried || !self.accepting.is_empty() || !self.starved.is_empty();
         let concludes = !self.silent.is_empty() || self.frames.silent().next().is_some();
-        !watched || waits || concludes || self.files.has_work() || self.ring.owes()
+        !watched || waits || concludes || self.files.has_work() || self.ring.has_unsubmitted()
     }
 
-    fn has_more(&self) -> bool {
-        self.ring.has_more()
+    fn has_completions(&self) -> bool {
+        self.ring.has_completions()
     }
 
     fn next_event(&mut self) -> Option<Event<'_>> {

@@ -10,7 +10,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use base::ether::FrameMachine;
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
+use base::state_machine::{
+    AcceptInfo, Action, ConnId, DisconnectReason, MediumId, PortalId, RxBuffer, StreamMachine,
+};
 use base::time::Instant;
 use base::transmit::Transmit;
 use drivers::config::{Config, EngineChoice};
@@ -28,17 +30,17 @@ struct Doorman {
 impl FrameMachine for Doorman {}
 
 impl StreamMachine for Doorman {
-    fn connected(&mut self, _: Instant, conn: ConnId, _: &Arrival) {
+    fn connected(&mut self, _: Instant, conn: ConnId, _: &AcceptInfo) {
         self.seen += 1;
         self.actions.push(Action::Abort(conn));
     }
     fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
-    fn lend(&mut self, _: ConnId) -> Option<Loan> {
+    fn take_rx_buffer(&mut self, _: ConnId) -> Option<RxBuffer> {
         None
     }
-    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
+    fn return_rx_buffer(&mut self, _: Instant, _: ConnId, _: RxBuffer) {}
     fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
-    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
+    fn disconnected(&mut self, _: Instant, _: ConnId, _: DisconnectReason) {}
     fn medium_ready(&mut self, _: Instant, _: MediumId) {}
     fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop()
@@ -69,7 +71,7 @@ fn waits_for_a_descriptor_without_spinning_and_goes_on_when_there_is_one() {
         setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum: limit.maximum }).unwrap();
         let start = std::time::Instant::now();
         while start.elapsed() < Duration::from_secs(1) {
-            reactor.turn(&mut doorman, Some(Duration::from_millis(100))).unwrap();
+            reactor.run_once(&mut doorman, Some(Duration::from_millis(100))).unwrap();
         }
         setrlimit(Resource::Nofile, limit).unwrap();
         let stats = reactor.stats();
@@ -78,9 +80,9 @@ fn waits_for_a_descriptor_without_spinning_and_goes_on_when_there_is_one() {
         assert_eq!(doorman.seen, 0);
         while doorman.seen == 0 {
             assert!(start.elapsed() < Duration::from_secs(60), "it never goes on");
-            reactor.turn(&mut doorman, Some(Duration::from_millis(100))).unwrap();
+            reactor.run_once(&mut doorman, Some(Duration::from_millis(100))).unwrap();
         }
-        reactor.turn(&mut doorman, Some(Duration::from_millis(100))).unwrap();
+        reactor.run_once(&mut doorman, Some(Duration::from_millis(100))).unwrap();
         assert!(peer.read(&mut [0]).is_err(), "the doorman resets");
     }
 }

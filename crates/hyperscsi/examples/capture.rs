@@ -219,16 +219,16 @@ impl Capture {
         header.len = u16::try_from(payload.len() + data.len()).unwrap_or_default();
         header.pn = if header.sid == 0 && level == Level::None { 0 } else { (3 << 56) | self.count };
         let mut batch = FrameBatch::new();
-        batch.begin(if reply { INITIATOR } else { TARGET });
+        batch.begin_frame(if reply { INITIATOR } else { TARGET });
         batch.put(&header.to_bytes());
         batch.put(&payload);
-        batch.share(Bytes::copied_from(data));
+        batch.put_shared(Bytes::copied_from(data));
         let [initiator, target] = &mut self.sealers;
         if let Err(why) = if reply { target } else { initiator }.seal(&header, &mut batch) {
             eprintln!("{why}");
             return;
         }
-        batch.end();
+        batch.end_frame();
         self.record(&batch, if reply { TARGET } else { INITIATOR });
         let shown = if level == Level::Encrypt { "encrypted" } else { name };
         self.told += &format!(

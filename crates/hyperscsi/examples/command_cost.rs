@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use base::buffer::{Buf, Bytes, DataList, Pool};
-use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
 use hyperscsi::initiator::contract::{Event as Told, Request, SessionPlan};
 use hyperscsi::initiator::session::Session;
@@ -150,7 +150,8 @@ fn block() -> Bytes {
 #[inline(never)]
 fn target_turn(target: &mut Target, now: Instant, source: Mac, inbox: &mut Cable, outbox: &mut Cable) {
     while let Some(mut payload) = inbox.frames.pop_front() {
-        let frame = Received { port: PORT, source, group: false, age: Duration::ZERO, payload: &mut payload };
+        let frame =
+            ReceivedFrame { port: PORT, source, group: false, age: Duration::ZERO, payload: &mut payload };
         target.engine.frame(now, frame, &Open);
         target.route();
         inbox.spare.push(payload);
@@ -205,8 +206,9 @@ fn initiator_turn(
     outbox: &mut Cable,
 ) {
     while let Some(mut payload) = inbox.frames.pop_front() {
-        let frame = Received { port: PORT, source, group: false, age: Duration::ZERO, payload: &mut payload };
-        initiator.session.frame(now, frame);
+        let frame =
+            ReceivedFrame { port: PORT, source, group: false, age: Duration::ZERO, payload: &mut payload };
+        initiator.session.frame_received(now, frame);
         inbox.spare.push(payload);
     }
     if initiator.session.poll_timeout().is_some_and(|at| at <= now) {

@@ -14,7 +14,7 @@
 //! 28   …  payload, then tag or CRC
 //! ```
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 /// The length of the header, in bytes.
 pub const HEADER_LEN: usize = 28;
@@ -184,8 +184,8 @@ pub enum BadFrame {
     Reserved,
 }
 
-impl From<PastEnd> for BadFrame {
-    fn from(_: PastEnd) -> Self {
+impl From<UnexpectedEof> for BadFrame {
+    fn from(_: UnexpectedEof) -> Self {
         Self::Short
     }
 }

@@ -280,7 +280,11 @@ impl Outbox {
             let next = at + part.len();
             if next > start {
                 let (a, b) = (start.saturating_sub(at), end.min(next) - at);
-                if copied { out.put(part.get(a..b).unwrap_or_default()) } else { out.share(part.slice(a, b)) }
+                if copied {
+                    out.put(part.get(a..b).unwrap_or_default())
+                } else {
+                    out.put_shared(part.slice(a, b))
+                }
             }
             (number, at) = (number + 1, next);
         }

@@ -41,7 +41,7 @@ pub mod reply;
 
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 /// What is wrong with a payload, whoever sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,8 +63,8 @@ pub enum Malformed {
     Name,
 }
 
-impl From<PastEnd> for Malformed {
-    fn from(_: PastEnd) -> Self {
+impl From<UnexpectedEof> for Malformed {
+    fn from(_: UnexpectedEof) -> Self {
         Self::Short
     }
 }

@@ -15,7 +15,7 @@ use core::fmt;
 
 use aws_lc_rs::aead::{Aad, Tag};
 use base::ether::FrameBatch;
-use base::planted::{Bug, is};
+use base::fault_injection::{Bug, is_injected};
 use base::time::{Duration, Instant};
 use crc_fast::{CrcAlgorithm, Digest, crc32_iscsi};
 
@@ -198,7 +198,7 @@ impl Sealer {
     pub fn wants_update(&self, now: Instant) -> bool {
         self.keys.as_ref().is_some_and(|keys| {
             (keys.frames >= self.limits.frames || keys.bytes >= self.limits.bytes)
-                && !is(Bug::FramesKeepKeys)
+                && !is_injected(Bug::FramesKeepKeys)
                 && keys.since.is_none_or(|since| now.since(since) >= UPDATE_EVERY)
         })
     }
@@ -257,14 +257,16 @@ impl SealingKeys {
         //= hyperscsi#section-7.4
         //# A sender that could not change MUST stop at twice those numbers
         let used_up = self.frames >= 2 * limits.frames || self.bytes >= 2 * limits.bytes;
-        if used_up && !is(Bug::FramesKeepKeys) {
+        if used_up && !is_injected(Bug::FramesKeepKeys) {
             return Err(Unsealed::Exhausted);
         }
         let [path, ..] = pn.to_be_bytes();
         //= hyperscsi#section-7.3
         //# a sender MUST NOT seal a frame whose PN is not larger than the last of its path.
         match self.last.get_mut(usize::from(path)) {
-            Some(last) if pn & PN_COUNT > *last || is(Bug::FramesReuseNumber) => *last = pn & PN_COUNT,
+            Some(last) if pn & PN_COUNT > *last || is_injected(Bug::FramesReuseNumber) => {
+                *last = pn & PN_COUNT
+            }
             _ => return Err(Unsealed::PacketNumber),
         }
         self.frames += 1;
@@ -420,7 +422,7 @@ pub fn check_crc<'a>(header: &Header, frame: &'a mut [u8]) -> Result<&'a mut [u8
     let len = HEADER_LEN + usize::from(header.len);
     let (whole, tail) = frame.split_at_mut_checked(len).ok_or(Damaged::Short)?;
     let crc = tail.first_chunk::<CRC_LEN>().ok_or(Damaged::Short)?;
-    if crc32_iscsi(whole) != u32::from_be_bytes(*crc) && !is(Bug::FramesSkipCrc) {
+    if crc32_iscsi(whole) != u32::from_be_bytes(*crc) && !is_injected(Bug::FramesSkipCrc) {
         return Err(Damaged::Crc);
     }
     whole.get_mut(HEADER_LEN..).ok_or(Damaged::Short)

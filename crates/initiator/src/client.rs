@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use drivers::config::Config;
-use drivers::mailbox::Handle;
-use drivers::reactor::StartError;
+use drivers::message_queue::Handle;
+use drivers::reactor::ReactorError;
 use iscsi::discovery::Discovered;
 use iscsi::initiator::contract::{ConnectionView, Refusal, Slot, Stats};
 use iscsi::name::IscsiName;
@@ -102,8 +102,8 @@ impl Client {
     /// Starts a thread.
     ///
     /// # Errors
-    /// [`StartError`]: what the system says of a thread, an event loop or its memory.
-    pub fn start(config: &Config) -> Result<Self, StartError> {
+    /// [`ReactorError`]: what the system says of a thread, an event loop or its memory.
+    pub fn start(config: &Config) -> Result<Self, ReactorError> {
         let config = config.clone();
         let (report, started) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("targe-initiator".to_owned()).spawn(move || {
@@ -123,7 +123,7 @@ impl Client {
                 Desk::new(driver, shared, last_orders).run();
             }
         })?;
-        let died = || StartError::Io(std::io::Error::other("the thread died as it started"));
+        let died = || ReactorError::Io(std::io::Error::other("the thread died as it started"));
         let (reactor, hand_over) = started.recv().map_err(|_| died())??;
         let (last_orders, ordered) = std::sync::mpsc::channel();
         let thread = Mutex::new(Some(thread));

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use base::buffer::{Bytes, Pool};
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use base::time::Instant;
 use drivers::config::{Config, EngineKind};
 use drivers::ether::{PortConfig, PortError, PortSocket, Steering};
-use drivers::mailbox::Handle;
-use drivers::reactor::{Reactor, StartError};
+use drivers::message_queue::Handle;
+use drivers::reactor::{Reactor, ReactorError};
 use hyperscsi::ETHERTYPE;
 use hyperscsi::frame::SID_AT;
 use iscsi::initiator::contract::{ConnectionView, Refusal, Slot, Stats};
@@ -43,7 +43,7 @@ const ROUNDS_MAX: usize = 16;
 
 /// Sessions on a reactor.
 ///
-/// Nothing happens but within [`Self::turn`] and [`Self::advance`]. Made, used and dropped on one thread;
+/// Nothing happens but within [`Self::run_once`] and [`Self::run_ready`]. Made, used and dropped on one thread;
 /// [`crate::client::Client`] is one with a thread of its own.
 pub struct Driver {
     reactor: Reactor<Sessions>,
@@ -55,8 +55,8 @@ impl Driver {
     /// Sets a driver up.
     ///
     /// # Errors
-    /// [`StartError`]
-    pub fn new(config: &Config) -> Result<Self, StartError> {
+    /// [`ReactorError`]
+    pub fn new(config: &Config) -> Result<Self, ReactorError> {
         let reactor = Reactor::new(config)?;
         let sessions = Sessions::new(reactor.pool().clone());
         Ok(Self { reactor, sessions, errands: Vec::new() })
@@ -260,7 +260,7 @@ impl Driver {
         self.see_to();
         // Errands that fail at once end sessions, and nothing else would wake us to tell that.
         let wait_max = if self.sessions.events.is_empty() { wait_max } else { Some(Duration::ZERO) };
-        self.reactor.turn(&mut self.sessions, wait_max)?;
+        self.reactor.run_once(&mut self.sessions, wait_max)?;
         self.see_to();
         Ok(())
     }
@@ -270,11 +270,11 @@ impl Driver {
     /// their own.
     ///
     /// # Errors
-    /// As [`Self::turn`].
+    /// As [`Self::run_once`].
     pub fn advance(&mut self) -> io::Result<Option<Duration>> {
         self.see_to();
         for _ in 0..ROUNDS_MAX {
-            let sleep = self.reactor.advance(&mut self.sessions)?;
+            let sleep = self.reactor.run_ready(&mut self.sessions)?;
             if !self.see_to() {
                 return Ok(sleep);
             }

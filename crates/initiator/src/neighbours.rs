@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
-use base::machine::Streamless;
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
+use base::state_machine::NoStreams;
 use base::time::Instant;
 use drivers::config::Config;
 use drivers::ether::{PortError, PortSocket};
-use drivers::reactor::{Reactor, StartError};
+use drivers::reactor::{Reactor, ReactorError};
 use hyperscsi::discovery::{Finder, Found};
 use hyperscsi::frame::{BadFrame, Header};
 use hyperscsi::pdu::name::{GroupName, Name};
@@ -84,7 +84,7 @@ pub enum SearchError {
     Port(#[from] PortError),
     /// The reactor does not start.
     #[error("cannot listen for frames")]
-    Start(#[from] StartError),
+    Start(#[from] ReactorError),
     /// The system does not do its part.
     #[error("cannot listen for frames")]
     System(#[from] io::Error),
@@ -118,7 +118,7 @@ pub fn search(
     while !machine.is_over(reactor.now(), wait) {
         let left = machine.finder.poll_timeout().since(reactor.now());
         let left = if machine.news_at.is_some() { left.min(QUIET / 4) } else { left };
-        reactor.turn(&mut machine, Some(left))?;
+        reactor.run_once(&mut machine, Some(left))?;
         if machine.finder.found_count() > machine.told.len() {
             machine.news_at = Some(reactor.now());
             for found in machine.finder.found() {
@@ -196,7 +196,7 @@ impl FrameMachine for Search {
         self.finder.port_down(port);
     }
 
-    fn frame(&mut self, _: Instant, frame: Received<'_>) {
+    fn frame_received(&mut self, _: Instant, frame: ReceivedFrame<'_>) {
         match Header::parse(frame.payload) {
             Ok((header, _)) => {
                 self.finder.frame((frame.port, frame.source), &header, frame.payload);
@@ -215,7 +215,7 @@ impl FrameMachine for Search {
     }
 }
 
-impl Streamless for Search {
+impl NoStreams for Search {
     fn poll_timeout(&self) -> Option<Instant> {
         Some(self.finder.poll_timeout())
     }

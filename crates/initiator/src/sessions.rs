@@ -27,7 +27,7 @@ use std::ops::Bound;
 
 use base::buffer::Pool;
 use base::ether::EtherPort;
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Instant;
 use hyperscsi::login::{Done, Job};
 use iscsi::initiator::Session;

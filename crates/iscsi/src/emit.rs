@@ -61,7 +61,7 @@ impl Digests {
                 crc.update(&part);
             }
             len = len.wrapping_add(part.len());
-            out.share(part);
+            out.put_shared(part);
         }
         self.trailer(len, crc, out);
     }

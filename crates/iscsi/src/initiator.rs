@@ -1,6 +1,6 @@
 //! The initiator role of iSCSI: one session as a machine without I/O (RFC 7143, RFC 7144).
 //!
-//! [`Session`] has the network side of a [`base::machine::StreamMachine`], for the connections of one session; it opens
+//! [`Session`] has the network side of a [`base::state_machine::StreamMachine`], for the connections of one session; it opens
 //! none by itself but asks for them ([`contract::Event::Connect`]). [`contract`] is what it is told and what it tells.
 //! After every call its owner polls [`Session::poll_event`] until there is none, then [`Session::poll_action`].
 //!

@@ -4,7 +4,7 @@
 //! a data digest; only the basic header is always there. [`Receiver`] reads one after the other and keeps no more
 //! than a header of its own: once a header is whole and its digest is right, whoever drives it says where the data
 //! segment belongs ([`Receiver::land`]), and the bytes go there and nowhere else. A large segment can be lent out
-//! ([`Receiver::lend`]), so that the kernel puts the bytes in place.
+//! ([`Receiver::take_rx_buffer`]), so that the kernel puts the bytes in place.
 //!
 //! It serves both roles and knows nothing of what PDUs mean.
 //!
@@ -26,8 +26,8 @@ use alloc::vec::Vec;
 use core::mem;
 
 use base::buffer::Buf;
-use base::machine::Loan;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
+use base::state_machine::RxBuffer;
 use smallvec::SmallVec;
 
 use crate::digest::{Crc32c, DIGEST_LEN, Flipped, single_flip};
@@ -216,14 +216,14 @@ impl Receiver {
     }
 
     /// Lends the buffer out that the next bytes belong into, if enough of them are missing.
-    pub fn lend(&mut self) -> Option<Loan> {
+    pub fn take_rx_buffer(&mut self) -> Option<RxBuffer> {
         if self.state != State::Data || self.missing < LOAN_MIN {
             return None;
         }
         match mem::take(&mut self.landing) {
             Landing::Append(buf) => {
                 self.landing = Landing::Lent { filled: buf.len() };
-                Some(Loan { buf, want: self.missing })
+                Some(RxBuffer { buf, len_max: self.missing })
             }
             other => {
                 self.landing = other;
@@ -233,7 +233,7 @@ impl Receiver {
     }
 
     /// Takes a loan back and returns how many bytes it brought. More than were wanted are forgotten.
-    pub fn repay(&mut self, loan: Loan) -> usize {
+    pub fn repay(&mut self, loan: RxBuffer) -> usize {
         let Landing::Lent { filled } = self.landing else { return 0 };
         let mut buf = loan.buf;
         buf.truncate(filled.saturating_add(self.missing));
@@ -316,7 +316,7 @@ impl Receiver {
     /// Judges a whole header with its digest.
     fn check_header(&mut self, bhs: Bhs, whole: &[u8]) -> Result<Option<Step>, Lost> {
         let (segments, digest) = whole.split_at_checked(BHS_LEN + bhs.ahs_len()).unwrap_or_default();
-        let checked = self.framing.header_digest && !planted::is(Bug::SkipHeaderDigest);
+        let checked = self.framing.header_digest && !fault_injection::is_injected(Bug::SkipHeaderDigest);
         if checked && *digest != Crc32c::of(segments) {
             return self.mend(bhs, segments, digest).map(|()| None);
         }
@@ -402,7 +402,7 @@ impl Receiver {
         }
         let (pad, sent) =
             self.trailer.get(..whole).unwrap_or_default().split_at_checked(padding).unwrap_or_default();
-        let intact = digest == 0 || planted::is(Bug::SkipDataDigest) || {
+        let intact = digest == 0 || fault_injection::is_injected(Bug::SkipDataDigest) || {
             let mut crc = self.crc;
             if !pad.is_empty() {
                 crc.update(pad);

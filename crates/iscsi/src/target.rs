@@ -13,7 +13,7 @@
 //!
 //! **Invariant:** nothing here knows what a CDB means or what a logical unit is.
 
-pub(crate) use base::{arena, budget};
+pub(crate) use base::{arena, memory_quota};
 mod admission;
 mod command;
 mod connection;

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use base::rng::Rng;
-use netem::stream::{FaultKind, Injected, Way};
+use netem::stream::{FaultKind, InjectedFault, StreamDirection};
 use serde::Serialize;
 
 use faults::Faults;
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub const CONNECTIONS_MAX: usize = 1024;
 
 /// Hears of each fault.
-pub type Watch = fn(&Injected);
+pub type Watch = fn(&InjectedFault);
 
 /// A proxy at work. It ends when it is dropped.
 #[derive(Debug)]
@@ -165,7 +165,7 @@ impl Proxy {
     /// Returns what was done so far.
     pub fn report(&self) -> Report {
         let counts = &self.shared.counts;
-        let lane = |way: Way| {
+        let lane = |way: StreamDirection| {
             let (row, [damaged_headers, damaged_data]) = (counts.row(way), counts.damaged_of(way));
             let count = |kind| {
                 place(kind).and_then(|at| row.get(at)).map_or(0, |count| count.load(Ordering::Relaxed))
@@ -188,8 +188,8 @@ impl Proxy {
         Report {
             connections: counts.connections.load(Ordering::Relaxed),
             refused: counts.refused.load(Ordering::Relaxed),
-            requests: lane(Way::Forward),
-            responses: lane(Way::Backward),
+            requests: lane(StreamDirection::Forward),
+            responses: lane(StreamDirection::Backward),
         }
     }
 }
@@ -204,27 +204,27 @@ impl Drop for Proxy {
 }
 
 impl Counts {
-    const fn row(&self, way: Way) -> &[AtomicU64; FaultKind::ALL.len()] {
+    const fn row(&self, way: StreamDirection) -> &[AtomicU64; FaultKind::ALL.len()] {
         let [forward, backward] = &self.faults;
         match way {
-            Way::Forward => forward,
-            Way::Backward => backward,
+            StreamDirection::Forward => forward,
+            StreamDirection::Backward => backward,
         }
     }
 
-    const fn bytes_of(&self, way: Way) -> &AtomicU64 {
+    const fn bytes_of(&self, way: StreamDirection) -> &AtomicU64 {
         let [forward, backward] = &self.bytes;
         match way {
-            Way::Forward => forward,
-            Way::Backward => backward,
+            StreamDirection::Forward => forward,
+            StreamDirection::Backward => backward,
         }
     }
 
-    const fn damaged_of(&self, way: Way) -> &[AtomicU64; 2] {
+    const fn damaged_of(&self, way: StreamDirection) -> &[AtomicU64; 2] {
         let [forward, backward] = &self.damaged;
         match way {
-            Way::Forward => forward,
-            Way::Backward => backward,
+            StreamDirection::Forward => forward,
+            StreamDirection::Backward => backward,
         }
     }
 }
@@ -240,7 +240,7 @@ impl Shared {
     }
 
     /// Takes note of the faults of one connection, in their order.
-    fn happened(&self, faults: &[Injected]) {
+    fn happened(&self, faults: &[InjectedFault]) {
         for injected in faults {
             if let Some(count) = place(injected.kind).and_then(|at| self.counts.row(injected.way).get(at)) {
                 count.fetch_add(1, Ordering::Relaxed);

@@ -16,9 +16,9 @@ pub mod report;
 use std::time::{Duration, Instant};
 
 use base::rng::Rng;
-use oracle::history::{History, Initially};
+use oracle::block_header::{DeviceId, WriterId};
+use oracle::history::{History, InitialContent};
 use oracle::journal::replay;
-use oracle::stamp::{DeviceId, WriterId};
 use store::shared::SharedStore;
 
 use journal::{BadJournal, Journal};
@@ -52,7 +52,7 @@ pub fn run(
     let span = plan.fit(&disk.profile())?;
     let mut rng = Rng::from_seed(plan.seed);
     let (device, writer) = (DeviceId(rng.next_u64()), WriterId(low_half(rng.next_u64())));
-    let history = History::new(Initially::Anything, true);
+    let history = History::new(InitialContent::Anything, true);
     let mut pass = Pass::new(disk, plan, span, history, (device, writer), rng, watch);
     if let Some(journal) = journal {
         pass.keep(journal)?;
@@ -78,7 +78,7 @@ pub fn check(
     let plan =
         Plan { unit: head.unit, from: head.from, len: Some(head.len), stop_on_corruption, ..Plan::default() };
     let span = plan.fit(&disk.profile()).map_err(BadJournal::Refused)?;
-    let mut history = History::new(Initially::Anything, true);
+    let mut history = History::new(InitialContent::Anything, true);
     let replayed = replay(entries, &mut history);
     if lost_power {
         history.crash(head.device);

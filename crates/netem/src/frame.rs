@@ -9,29 +9,29 @@ use alloc::vec::Vec;
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 
-use crate::odds::{Odds, Span, flip_bits, time_of};
+use crate::probability::{DurationRange, Probability, flip_bits, time_of};
 
 /// What happens in one direction, and how often. The odds are those of one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FramePlan {
     /// How long a frame is under way.
-    pub delay: Span,
+    pub delay: DurationRange,
     /// How fast it goes; zero for no limit.
     pub bytes_per_s: u64,
     /// The most bytes that wait for a rate-limited wire; what does not fit is lost. Zero for no limit.
     pub queue_len_max: usize,
     /// The frame is lost.
-    pub loss: Odds,
+    pub loss: Probability,
     /// After a loss, the next one is lost as well (a burst goes on).
-    pub burst: Odds,
+    pub burst: Probability,
     /// The frame arrives twice.
-    pub duplicate: Odds,
+    pub duplicate: Probability,
     /// The frame is held back, so that later ones overtake it.
-    pub reorder: Odds,
+    pub reorder: Probability,
     /// For how long.
-    pub reorder_by: Span,
+    pub reorder_by: DurationRange,
     /// Bits of the frame flip, unseen by the hardware's check sequence.
-    pub corrupt: Odds,
+    pub corrupt: Probability,
     /// The most bits that flip at a time.
     pub bits_max: u32,
     /// The longest frame that gets through, from when on, sorted by time. Longer ones are lost, as switches do.
@@ -45,15 +45,15 @@ pub struct FramePlan {
 impl FramePlan {
     /// A direction in which everything arrives at once and unharmed.
     pub const CLEAN: Self = Self {
-        delay: Span::ZERO,
+        delay: DurationRange::ZERO,
         bytes_per_s: 0,
         queue_len_max: 0,
-        loss: Odds::NEVER,
-        burst: Odds::NEVER,
-        duplicate: Odds::NEVER,
-        reorder: Odds::NEVER,
-        reorder_by: Span::ZERO,
-        corrupt: Odds::NEVER,
+        loss: Probability::NEVER,
+        burst: Probability::NEVER,
+        duplicate: Probability::NEVER,
+        reorder: Probability::NEVER,
+        reorder_by: DurationRange::ZERO,
+        corrupt: Probability::NEVER,
         bits_max: 3,
         frame_len_max: Vec::new(),
         cuts: Vec::new(),
@@ -208,9 +208,9 @@ impl FrameLink {
         self.in_burst
     }
 
-    fn strike(&mut self, rng: &mut Rng, odds: Odds) -> bool {
+    fn strike(&mut self, rng: &mut Rng, odds: Probability) -> bool {
         // Thrown in any case, so that the dice fall alike for a healed link.
-        let struck = odds.strike(rng) && self.faults < self.plan.faults_max;
+        let struck = odds.occurs(rng) && self.faults < self.plan.faults_max;
         self.faults = self.faults.saturating_add(u32::from(struck));
         struck
     }
@@ -219,13 +219,13 @@ impl FrameLink {
 /// Returns the plan of a direction that loses, repeats, swaps and damages one frame in `times` each, with up to
 /// `delay` under way: a start for experiments.
 pub fn lossy(times: u32, delay: Duration) -> FramePlan {
-    let odds = Odds::one_in(times);
+    let odds = Probability::one_in(times);
     FramePlan {
-        delay: Span::between(Duration::ZERO, delay),
+        delay: DurationRange::between(Duration::ZERO, delay),
         loss: odds,
         duplicate: odds,
         reorder: odds,
-        reorder_by: Span::between(delay, delay.saturating_mul(4)),
+        reorder_by: DurationRange::between(delay, delay.saturating_mul(4)),
         corrupt: odds,
         ..FramePlan::CLEAN
     }
@@ -278,7 +278,8 @@ mod tests {
 
     #[test]
     fn losses_come_in_bursts_when_told() {
-        let plan = FramePlan { loss: Odds::one_in(100), burst: Odds::one_in(2), ..FramePlan::CLEAN };
+        let plan =
+            FramePlan { loss: Probability::one_in(100), burst: Probability::one_in(2), ..FramePlan::CLEAN };
         let mut link = FrameLink::new(plan, 3);
         for frame in numbered(20_000) {
             link.push(Instant(0), &frame);

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use crate::stream::{Framing, Shape, Way};
+use crate::stream::{Framing, PduLayout, StreamDirection};
 
 /// The framing of one connection, from its first byte.
 #[derive(Clone, Debug, Default)]
@@ -47,10 +47,10 @@ impl Iscsi {
         (self.header_digest, self.data_digest)
     }
 
-    fn login_text(&mut self, way: Way, header: &[u8], data: &[u8]) {
+    fn login_text(&mut self, way: StreamDirection, header: &[u8], data: &[u8]) {
         let text = match way {
-            Way::Forward => &mut self.texts[0],
-            Way::Backward => &mut self.texts[1],
+            StreamDirection::Forward => &mut self.texts[0],
+            StreamDirection::Backward => &mut self.texts[1],
         };
         if text.len().saturating_add(data.len()) <= TEXT_LEN_MAX {
             text.extend_from_slice(data);
@@ -73,7 +73,7 @@ impl Iscsi {
 }
 
 impl Framing for Iscsi {
-    fn shape(&mut self, _way: Way, bytes: &[u8]) -> Option<Shape> {
+    fn pdu_layout(&mut self, _way: StreamDirection, bytes: &[u8]) -> Option<PduLayout> {
         let header = bytes.first_chunk::<BHS_LEN>()?;
         let [opcode, _, _, _, ahs_words, a, b, c, ..] = *header;
         let header_len = BHS_LEN + usize::from(ahs_words) * 4;
@@ -83,17 +83,17 @@ impl Framing for Iscsi {
         let data_end = data_at + data_len;
         let data_digest_len = if self.data_digest && data_len > 0 { DIGEST_LEN } else { 0 };
         let opening = !self.logged_in || matches!(opcode & 0x3f, LOGIN_REQUEST | LOGIN_RESPONSE);
-        Some(Shape {
+        Some(PduLayout {
             len: data_end + data_digest_len,
             header: 0..header_len,
             header_digest: header_len..data_at,
             data: data_at..data_end,
             data_digest: data_end..data_end + data_digest_len,
-            opening,
+            is_login: opening,
         })
     }
 
-    fn passed(&mut self, way: Way, unit: &[u8]) {
+    fn passed(&mut self, way: StreamDirection, unit: &[u8]) {
         let Some(header) = unit.first_chunk::<BHS_LEN>().filter(|_| !self.logged_in) else { return };
         let [opcode, flags, ..] = *header;
         let opcode = opcode & 0x3f;
@@ -131,8 +131,8 @@ mod tests {
 
     fn login(request: &[u8], response: &[u8]) -> Iscsi {
         let mut framing = Iscsi::new();
-        framing.passed(Way::Forward, &pdu(0x43, 0x87, request));
-        framing.passed(Way::Backward, &pdu(0x23, 0x87, response));
+        framing.passed(StreamDirection::Forward, &pdu(0x43, 0x87, request));
+        framing.passed(StreamDirection::Backward, &pdu(0x23, 0x87, response));
         framing
     }
 
@@ -161,10 +161,10 @@ mod tests {
     #[test]
     fn an_answer_that_continues_in_the_next_pdu_is_put_together() {
         let mut framing = Iscsi::new();
-        framing.passed(Way::Forward, &pdu(0x43, 0x87, b"HeaderDigest=CRC32C,None\0"));
-        framing.passed(Way::Backward, &pdu(0x23, 0x44, b"HeaderDig"));
+        framing.passed(StreamDirection::Forward, &pdu(0x43, 0x87, b"HeaderDigest=CRC32C,None\0"));
+        framing.passed(StreamDirection::Backward, &pdu(0x23, 0x44, b"HeaderDig"));
         assert!(!framing.is_logged_in());
-        framing.passed(Way::Backward, &pdu(0x23, 0x87, b"est=CRC32C\0"));
+        framing.passed(StreamDirection::Backward, &pdu(0x23, 0x87, b"est=CRC32C\0"));
         assert_eq!(framing.digests(), (true, false));
     }
 
@@ -174,13 +174,13 @@ mod tests {
         let mut bytes = pdu(0x01, 0x80, &[]);
         bytes[4] = 2;
         bytes[7] = 5;
-        let shape = framing.shape(Way::Forward, &bytes).unwrap();
+        let shape = framing.pdu_layout(StreamDirection::Forward, &bytes).unwrap();
         assert_eq!(
             (shape.header, shape.header_digest, shape.data, shape.data_digest, shape.len),
             (0..56, 56..60, 60..68, 68..72, 72)
         );
-        let empty = framing.shape(Way::Forward, &pdu(0x01, 0x80, &[])).unwrap();
-        assert_eq!((empty.len, empty.data_digest.is_empty(), empty.opening), (52, true, false));
-        assert_eq!(framing.shape(Way::Forward, &bytes[..47]), None);
+        let empty = framing.pdu_layout(StreamDirection::Forward, &pdu(0x01, 0x80, &[])).unwrap();
+        assert_eq!((empty.len, empty.data_digest.is_empty(), empty.is_login), (52, true, false));
+        assert_eq!(framing.pdu_layout(StreamDirection::Forward, &bytes[..47]), None);
     }
 }

@@ -21,5 +21,5 @@ extern crate alloc;
 
 pub mod frame;
 pub mod iscsi;
-pub mod odds;
+pub mod probability;
 pub mod stream;

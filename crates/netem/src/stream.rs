@@ -11,18 +11,18 @@ use core::ops::Range;
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 
-use crate::odds::{Odds, Span, flip_bits, index, time_of};
+use crate::probability::{DurationRange, Probability, flip_bits, index, time_of};
 
 /// A direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
+pub enum StreamDirection {
     /// From the side that connected to the side that listened.
     Forward,
     /// Back.
     Backward,
 }
 
-impl Way {
+impl StreamDirection {
     /// Both, in order.
     pub const BOTH: [Self; 2] = [Self::Forward, Self::Backward];
 
@@ -41,15 +41,15 @@ impl Way {
 pub trait Framing {
     /// Looks at `bytes`, which begin where a unit of `way` begins. Returns its shape, or `None` until more of it is there.
     /// With the shape of a unit that is not there as a whole yet, it will be asked again.
-    fn shape(&mut self, way: Way, bytes: &[u8]) -> Option<Shape>;
+    fn pdu_layout(&mut self, way: StreamDirection, bytes: &[u8]) -> Option<PduLayout>;
 
     /// Takes note of a whole unit that was sent, undamaged.
-    fn passed(&mut self, way: Way, unit: &[u8]);
+    fn passed(&mut self, way: StreamDirection, unit: &[u8]);
 }
 
 /// Where the parts of a unit are. Empty ranges are parts that it does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct PduLayout {
     /// Length of the unit; at least 1.
     pub len: usize,
     /// Its header, with additional header segments.
@@ -61,57 +61,57 @@ pub struct Shape {
     /// The digest of the data.
     pub data_digest: Range<usize>,
     /// Whether it belongs to the opening of the conversation (a login), which a plan may spare.
-    pub opening: bool,
+    pub is_login: bool,
 }
 
 /// Takes every piece that is sent for a unit of data without digests: for protocols without a framing here.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unframed;
+pub struct NoFraming;
 
-impl Framing for Unframed {
-    fn shape(&mut self, _way: Way, bytes: &[u8]) -> Option<Shape> {
+impl Framing for NoFraming {
+    fn pdu_layout(&mut self, _way: StreamDirection, bytes: &[u8]) -> Option<PduLayout> {
         let len = bytes.len();
-        (len > 0).then(|| Shape { len, data: 0..len, ..Shape::default() })
+        (len > 0).then(|| PduLayout { len, data: 0..len, ..PduLayout::default() })
     }
 
-    fn passed(&mut self, _way: Way, _unit: &[u8]) {}
+    fn passed(&mut self, _way: StreamDirection, _unit: &[u8]) {}
 }
 
 /// What happens in one direction of a connection, and how often. The odds are those of one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamPlan {
     /// How long a unit is under way.
-    pub delay: Span,
+    pub delay: DurationRange,
     /// How fast it goes; zero for no limit.
     pub bytes_per_s: u64,
     /// Bytes arrive in pieces of at most this many; zero for whole units.
     pub piece_len_max: usize,
     /// A stall: nothing arrives for a while, from any byte of the unit on.
-    pub stall: Odds,
+    pub stall: Probability,
     /// How long a stall lasts.
-    pub stall_for: Span,
+    pub stall_for: DurationRange,
     /// Bits of the header flip.
-    pub corrupt_header: Odds,
+    pub corrupt_header: Probability,
     /// Bits of the header's digest flip.
-    pub corrupt_header_digest: Odds,
+    pub corrupt_header_digest: Probability,
     /// Bits of the data flip.
-    pub corrupt_data: Odds,
+    pub corrupt_data: Probability,
     /// Bits of the data's digest flip.
-    pub corrupt_data_digest: Odds,
+    pub corrupt_data_digest: Probability,
     /// The most bits that flip at a time.
     pub bits_max: u32,
     /// Whether only what a digest protects is corrupted. Without it, an undetected corruption is nobody's fault.
     pub protected_only: bool,
     /// The unit is lost, those after it arrive.
-    pub drop: Odds,
+    pub drop: Probability,
     /// The unit arrives twice.
-    pub duplicate: Odds,
+    pub duplicate: Probability,
     /// The connection breaks, perhaps within the unit; both ends are told.
-    pub cut: Odds,
+    pub cut: Probability,
     /// From this unit on nothing arrives, and nobody is told: a cable pulled behind a switch, a state table that forgot.
-    pub silence: Odds,
+    pub silence: Probability,
     /// Whether the opening (login) is spared all but delay.
-    pub spare_opening: bool,
+    pub spare_login: bool,
     /// After this many faults the direction is a good one, so that a run can end.
     pub faults_max: u32,
 }
@@ -119,22 +119,22 @@ pub struct StreamPlan {
 impl StreamPlan {
     /// A direction on which everything arrives at once and unharmed.
     pub const CLEAN: Self = Self {
-        delay: Span::ZERO,
+        delay: DurationRange::ZERO,
         bytes_per_s: 0,
         piece_len_max: 0,
-        stall: Odds::NEVER,
-        stall_for: Span::ZERO,
-        corrupt_header: Odds::NEVER,
-        corrupt_header_digest: Odds::NEVER,
-        corrupt_data: Odds::NEVER,
-        corrupt_data_digest: Odds::NEVER,
+        stall: Probability::NEVER,
+        stall_for: DurationRange::ZERO,
+        corrupt_header: Probability::NEVER,
+        corrupt_header_digest: Probability::NEVER,
+        corrupt_data: Probability::NEVER,
+        corrupt_data_digest: Probability::NEVER,
         bits_max: 3,
         protected_only: true,
-        drop: Odds::NEVER,
-        duplicate: Odds::NEVER,
-        cut: Odds::NEVER,
-        silence: Odds::NEVER,
-        spare_opening: true,
+        drop: Probability::NEVER,
+        duplicate: Probability::NEVER,
+        cut: Probability::NEVER,
+        silence: Probability::NEVER,
+        spare_login: true,
         faults_max: u32::MAX,
     };
 }
@@ -176,7 +176,7 @@ impl FaultKind {
         Self::DataDigest,
     ];
 
-    fn odds(self, plan: &StreamPlan) -> Odds {
+    fn odds(self, plan: &StreamPlan) -> Probability {
         match self {
             Self::Header => plan.corrupt_header,
             Self::HeaderDigest => plan.corrupt_header_digest,
@@ -193,11 +193,11 @@ impl FaultKind {
 
 /// A fault that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Injected {
+pub struct InjectedFault {
     /// When its unit was sent.
     pub at: Instant,
     /// In which direction.
-    pub way: Way,
+    pub way: StreamDirection,
     /// To which unit of the direction, counted from zero.
     pub unit: u64,
     /// The first byte of the unit, which in most protocols says what it is.
@@ -223,7 +223,7 @@ pub struct StreamLink<F> {
     framing: F,
     forward: Lane,
     backward: Lane,
-    log: Vec<Injected>,
+    log: Vec<InjectedFault>,
 }
 
 /// The most faults whose details a link keeps; it counts all of them.
@@ -270,7 +270,7 @@ impl<F: Framing> StreamLink<F> {
     }
 
     /// Sends bytes in one direction.
-    pub fn push(&mut self, now: Instant, way: Way, bytes: &[u8]) {
+    pub fn push(&mut self, now: Instant, way: StreamDirection, bytes: &[u8]) {
         let lane = lane_of(&mut self.forward, &mut self.backward, way);
         if lane.state == State::Over {
             return;
@@ -279,7 +279,7 @@ impl<F: Framing> StreamLink<F> {
         partial.extend_from_slice(bytes);
         let mut at = 0;
         while let Some(rest) = partial.get(at..).filter(|rest| !rest.is_empty()) {
-            let Some(shape) = self.framing.shape(way, rest) else { break };
+            let Some(shape) = self.framing.pdu_layout(way, rest) else { break };
             let Some(unit) = rest.get(..shape.len.max(1)) else { break };
             self.framing.passed(way, unit);
             at += unit.len();
@@ -295,7 +295,7 @@ impl<F: Framing> StreamLink<F> {
     }
 
     /// Closes one direction in order, behind what was sent. An unfinished unit is passed on as it is.
-    pub fn push_end(&mut self, now: Instant, way: Way) {
+    pub fn push_end(&mut self, now: Instant, way: StreamDirection) {
         let lane = lane_of(&mut self.forward, &mut self.backward, way);
         if lane.state == State::Open {
             let rest = core::mem::take(&mut lane.partial);
@@ -309,7 +309,7 @@ impl<F: Framing> StreamLink<F> {
 
     /// One end, which sends in direction `way`, is done at once: it hears nothing any more, and the far end hears of it last,
     /// unless the direction has fallen silent.
-    pub fn push_reset(&mut self, now: Instant, way: Way) {
+    pub fn push_reset(&mut self, now: Instant, way: StreamDirection) {
         let lane = lane_of(&mut self.forward, &mut self.backward, way);
         if lane.state == State::Open {
             let at = lane.last_arrival.max(now);
@@ -331,8 +331,8 @@ impl<F: Framing> StreamLink<F> {
 
     /// Breaks the connection. What is under way in the direction `kept` still arrives: its far end learns of the break last,
     /// and perhaps in the middle of a unit.
-    fn end(&mut self, now: Instant, kept: Option<Way>) {
-        for way in Way::BOTH {
+    fn end(&mut self, now: Instant, kept: Option<StreamDirection>) {
+        for way in StreamDirection::BOTH {
             let lane = lane_of(&mut self.forward, &mut self.backward, way);
             let until = if kept == Some(way) { lane.last_arrival.max(now) } else { now };
             while lane.queue.back().is_some_and(|(at, _)| *at > until) {
@@ -347,7 +347,7 @@ impl<F: Framing> StreamLink<F> {
     }
 
     /// Takes the next thing that has arrived in one direction.
-    pub fn poll(&mut self, now: Instant, way: Way) -> Option<Arrived> {
+    pub fn poll(&mut self, now: Instant, way: StreamDirection) -> Option<Arrived> {
         let lane = lane_of(&mut self.forward, &mut self.backward, way);
         if lane.queue.front().is_none_or(|(at, _)| *at > now) {
             return None;
@@ -360,13 +360,13 @@ impl<F: Framing> StreamLink<F> {
     }
 
     /// Returns when something arrives next in one direction.
-    pub fn poll_timeout(&self, way: Way) -> Option<Instant> {
+    pub fn poll_timeout(&self, way: StreamDirection) -> Option<Instant> {
         self.lane(way).queue.front().map(|(at, _)| *at)
     }
 
     /// Returns how many bytes of one direction are under way: who stands for a socket stops sending at the size of its
     /// buffers. A unit that is not whole yet does not count, since it has to become whole before it can leave.
-    pub const fn in_flight(&self, way: Way) -> usize {
+    pub const fn in_flight(&self, way: StreamDirection) -> usize {
         self.lane(way).queued_bytes
     }
 
@@ -377,7 +377,7 @@ impl<F: Framing> StreamLink<F> {
     }
 
     /// Replaces the plan of one direction.
-    pub fn replan(&mut self, way: Way, plan: StreamPlan) {
+    pub fn replan(&mut self, way: StreamDirection, plan: StreamPlan) {
         lane_of(&mut self.forward, &mut self.backward, way).plan = plan;
     }
 
@@ -388,7 +388,7 @@ impl<F: Framing> StreamLink<F> {
     }
 
     /// Takes the faults that happened since it was last asked, in order: the first [`LOG_LEN_MAX`] of them.
-    pub fn take_log(&mut self) -> Vec<Injected> {
+    pub fn take_log(&mut self) -> Vec<InjectedFault> {
         core::mem::take(&mut self.log)
     }
 
@@ -397,18 +397,18 @@ impl<F: Framing> StreamLink<F> {
         &self.framing
     }
 
-    const fn lane(&self, way: Way) -> &Lane {
+    const fn lane(&self, way: StreamDirection) -> &Lane {
         match way {
-            Way::Forward => &self.forward,
-            Way::Backward => &self.backward,
+            StreamDirection::Forward => &self.forward,
+            StreamDirection::Backward => &self.backward,
         }
     }
 }
 
-const fn lane_of<'a>(forward: &'a mut Lane, backward: &'a mut Lane, way: Way) -> &'a mut Lane {
+const fn lane_of<'a>(forward: &'a mut Lane, backward: &'a mut Lane, way: StreamDirection) -> &'a mut Lane {
     match way {
-        Way::Forward => forward,
-        Way::Backward => backward,
+        StreamDirection::Forward => forward,
+        StreamDirection::Backward => backward,
     }
 }
 
@@ -430,7 +430,14 @@ impl Lane {
     }
 
     /// Decides about one unit and sends what is left of it on its way. Returns whether the connection broke.
-    fn pass(&mut self, now: Instant, way: Way, unit: &[u8], shape: &Shape, log: &mut Vec<Injected>) -> bool {
+    fn pass(
+        &mut self,
+        now: Instant,
+        way: StreamDirection,
+        unit: &[u8],
+        shape: &PduLayout,
+        log: &mut Vec<InjectedFault>,
+    ) -> bool {
         let number = self.units;
         self.units += 1;
         // Every unit has a generator of its own: that one fault uses more dice than another changes nothing later.
@@ -441,9 +448,9 @@ impl Lane {
         let mut bytes = unit.to_vec();
         let (mut copies, mut pause, mut cut) = (1, None, false);
         for (place, kind) in FaultKind::ALL.into_iter().enumerate() {
-            let spared = self.faults >= self.plan.faults_max || (self.plan.spare_opening && shape.opening);
+            let spared = self.faults >= self.plan.faults_max || (self.plan.spare_login && shape.is_login);
             // Thrown in any case, so that the dice fall alike for all.
-            if !kind.odds(&self.plan).strike(&mut rng) || spared || !self.concerns(kind, shape) {
+            if !kind.odds(&self.plan).occurs(&mut rng) || spared || !self.concerns(kind, shape) {
                 continue;
             }
             match kind {
@@ -466,7 +473,7 @@ impl Lane {
             }
             if log.len() < LOG_LEN_MAX {
                 let first_byte = unit.first().copied().unwrap_or(0);
-                log.push(Injected { at: now, way, unit: number, first_byte, kind });
+                log.push(InjectedFault { at: now, way, unit: number, first_byte, kind });
             }
             // A silent line, a broken one and a lost unit hide everything else.
             if self.state == State::Silent {
@@ -496,7 +503,7 @@ impl Lane {
     }
 
     /// Returns whether a unit of this shape has what a kind of fault hits, and the plan lets it.
-    fn concerns(&self, kind: FaultKind, shape: &Shape) -> bool {
+    fn concerns(&self, kind: FaultKind, shape: &PduLayout) -> bool {
         let protected = |digest: &Range<usize>| !self.plan.protected_only || !digest.is_empty();
         match kind {
             FaultKind::Header => !shape.header.is_empty() && protected(&shape.header_digest),
@@ -532,11 +539,11 @@ impl Lane {
     }
 }
 
-impl core::fmt::Display for Injected {
+impl core::fmt::Display for InjectedFault {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let way = match self.way {
-            Way::Forward => "forward",
-            Way::Backward => "backward",
+            StreamDirection::Forward => "forward",
+            StreamDirection::Backward => "backward",
         };
         let Self { unit, first_byte, kind, .. } = self;
         write!(f, "{kind:?} on {way} unit {unit} ({first_byte:#04x})")

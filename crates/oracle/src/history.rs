@@ -21,14 +21,14 @@ use core::fmt;
 
 use base::units::Lba;
 
-use crate::order::{Law, Place};
-use crate::reading::Reading;
-use crate::register::{Look, Register, Tick, Version, content_of};
-use crate::stamp::{DeviceId, Generation, Sequence, Stamp, WriterId};
+use crate::block_check::BlockCheck;
+use crate::block_header::{BlockHeader, DeviceId, Generation, Sequence, WriterId};
+use crate::block_model::{BlockModel, ReadWindow, Tick, Version, content_of};
+use crate::order::{OrderRule, TaskPosition};
 
 /// What makes one signed block differ from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mark {
+pub struct BlockSignature {
     /// The device it says it is for.
     pub device: DeviceId,
     /// The address it says it is for.
@@ -45,14 +45,14 @@ pub enum Content {
     /// Zeros.
     Zero,
     /// A signed block.
-    Signed(Mark),
+    Signed(BlockSignature),
 }
 
 impl Content {
     /// Returns the content that a stamp stands for.
-    pub const fn of(stamp: Stamp) -> Self {
-        let Stamp { device, lba, writer, sequence, .. } = stamp;
-        Self::Signed(Mark { device, lba, writer, sequence })
+    pub const fn of(stamp: BlockHeader) -> Self {
+        let BlockHeader { device, lba, writer, sequence, .. } = stamp;
+        Self::Signed(BlockSignature { device, lba, writer, sequence })
     }
 }
 
@@ -80,7 +80,7 @@ pub enum Planned {
     /// Each block signed for its own address, by this writer's operation.
     Signed(WriterId, Sequence),
     /// The same signed block in all of them.
-    Same(Mark),
+    Same(BlockSignature),
     /// Zeros.
     Zero,
     /// What these blocks hold when they are copied, starting here.
@@ -112,12 +112,12 @@ pub struct OpId(pub u64);
 
 /// How a change ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ChangeResult {
     /// Well: it has taken effect.
     Done,
     /// With an error: it may have taken effect in any part, and will not any more.
     Failed,
-    /// Nobody knows, and it may still take effect until [`History::gone`] says otherwise.
+    /// Nobody knows, and it may still take effect until [`History::conclude_unknown`] says otherwise.
     Unknown,
     /// It was refused before anything happened.
     Refused,
@@ -133,7 +133,7 @@ pub struct FlushId(DeviceId, Tick);
 
 /// What is wrong with a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Wrong {
+pub enum Violation {
     /// It reads as if nothing was ever written.
     Lost,
     /// It is an older version of the block: a later write is lost, or an old one was executed again.
@@ -158,16 +158,16 @@ pub enum Wrong {
     Reordered,
 }
 
-impl From<Law> for Wrong {
-    fn from(law: Law) -> Self {
+impl From<OrderRule> for Violation {
+    fn from(law: OrderRule) -> Self {
         match law {
-            Law::Order => Self::Reordered,
-            Law::Atomic => Self::NotAtomic,
+            OrderRule::Order => Self::Reordered,
+            OrderRule::Atomic => Self::NotAtomic,
         }
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Lost => "lost",
@@ -193,9 +193,9 @@ pub struct Finding {
     /// The block.
     pub lba: Lba,
     /// What is wrong.
-    pub wrong: Wrong,
+    pub violation: Violation,
     /// What was read.
-    pub found: Reading,
+    pub found: BlockCheck,
     /// What it could have been.
     pub expected: Vec<Content>,
 }
@@ -205,13 +205,13 @@ impl fmt::Display for Finding {
         write!(
             f,
             "{} of device {:016x} is {}: it holds {}",
-            self.lba, self.device.0, self.wrong, self.found
+            self.lba, self.device.0, self.violation, self.found
         )?;
         for (number, content) in self.expected.iter().enumerate() {
             f.write_str(if number == 0 { "; expected " } else { " or " })?;
             match content {
                 Content::Zero => f.write_str("zeros")?,
-                Content::Signed(Mark { lba, writer, sequence, .. }) => {
+                Content::Signed(BlockSignature { lba, writer, sequence, .. }) => {
                     write!(f, "operation {} of writer {:08x} for {lba}", sequence.0, writer.0)?;
                 }
             }
@@ -222,7 +222,7 @@ impl fmt::Display for Finding {
 
 /// What the blocks hold before the first write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Initially {
+pub enum InitialContent {
     /// Zeros.
     Zero,
     /// Anything: the first read of a block tells.
@@ -232,12 +232,12 @@ pub enum Initially {
 /// What was written to any number of devices.
 #[derive(Clone, Debug)]
 pub struct History {
-    initially: Initially,
+    initially: InitialContent,
     /// Whether a block may be found torn, sector by sector, after a crash or a failed write.
     tears: bool,
     clock: Tick,
     next_op: u64,
-    blocks: BTreeMap<(DeviceId, Lba), Register>,
+    blocks: BTreeMap<(DeviceId, Lba), BlockModel>,
     ops: BTreeMap<OpId, Change>,
     /// The reading half of each open copy.
     copies: BTreeMap<OpId, ReadId>,
@@ -256,13 +256,13 @@ struct OpenRead {
     device: DeviceId,
     lba: Lba,
     blocks: u64,
-    place: Option<Place>,
+    place: Option<TaskPosition>,
 }
 
 impl History {
     /// Starts with devices that hold `initially`. With `tears`, a block longer than a sector may be found torn after a crash
     /// or a failed write.
-    pub const fn new(initially: Initially, tears: bool) -> Self {
+    pub const fn new(initially: InitialContent, tears: bool) -> Self {
         Self {
             initially,
             tears,
@@ -285,11 +285,11 @@ impl History {
 
     /// Takes note that a change is submitted. From now on a read may show it.
     pub fn submit(&mut self, change: Change) -> OpId {
-        self.submit_at(change, None)
+        self.submit_ordered(change, None)
     }
 
     /// The same, of a command whose place in its task set is known.
-    pub fn submit_at(&mut self, change: Change, place: Option<Place>) -> OpId {
+    pub fn submit_ordered(&mut self, change: Change, place: Option<TaskPosition>) -> OpId {
         self.next_op += 1;
         let op = OpId(self.next_op);
         let begin = self.tick();
@@ -306,19 +306,19 @@ impl History {
                 op: op.0,
                 content,
                 begin,
-                over: None,
-                dead: None,
+                settled_at: None,
+                superseded_at: None,
                 done: false,
                 broken,
-                void: false,
+                refused: false,
                 optional: change.optional,
                 stable: change.stable,
-                buried: false,
+                durably_superseded: false,
                 crashed: false,
                 place,
-                took: false,
-                passed: None,
-                behind: Vec::new(),
+                took_effect: false,
+                excluded_by: None,
+                after_compare_writes: Vec::new(),
                 replaced_by: None,
             });
             self.unsettled.insert(key);
@@ -328,7 +328,7 @@ impl History {
     }
 
     /// Takes note of how a change ended. A change whose end is unknown may end once more.
-    pub fn end(&mut self, op: OpId, end: End) {
+    pub fn end_change(&mut self, op: OpId, end: ChangeResult) {
         let now = self.tick();
         let Some(change) = self.ops.get(&op).copied() else { return };
         let copied = self.copies.get(&op).map(|read| self.contents(&change, read.0, now));
@@ -341,35 +341,35 @@ impl History {
                 version.broken |= broken;
             }
             match end {
-                End::Done => block.done(op.0, now),
-                End::Failed | End::Unknown => {
+                ChangeResult::Done => block.done(op.0, now),
+                ChangeResult::Failed | ChangeResult::Unknown => {
                     if let Some(version) = block.find(op.0) {
                         version.broken = true;
-                        if end == End::Failed {
-                            version.over = Some(version.over.unwrap_or(now));
+                        if end == ChangeResult::Failed {
+                            version.settled_at = Some(version.settled_at.unwrap_or(now));
                         }
                     }
                 }
-                End::Refused => {
+                ChangeResult::Refused => {
                     if let Some(version) = block.find(op.0) {
-                        version.void = true;
-                        version.over = Some(now);
-                        version.dead = Some(version.begin);
+                        version.refused = true;
+                        version.settled_at = Some(now);
+                        version.superseded_at = Some(version.begin);
                     }
                 }
             }
         }
-        if end != End::Unknown {
+        if end != ChangeResult::Unknown {
             self.ops.remove(&op);
             let read = self.copies.remove(&op);
             read.and_then(|read| self.reads.remove(&read));
         }
-        self.settle(keys(&change));
+        self.prune_blocks(keys(&change));
     }
 
     /// Takes note that a change whose end is unknown can take effect no more: whoever might have executed it is gone.
-    pub fn gone(&mut self, op: OpId) {
-        self.end(op, End::Failed);
+    pub fn conclude_unknown(&mut self, op: OpId) {
+        self.end_change(op, ChangeResult::Failed);
     }
 
     /// Takes note that the medium of a device lost what was not on stable storage. What is under way may have been begun, and
@@ -402,16 +402,22 @@ impl History {
                 block.flushed(begin);
             }
         }
-        self.settle(keys.into_iter());
+        self.prune_blocks(keys.into_iter());
     }
 
     /// Takes note that a read is submitted.
     pub fn read_begin(&mut self, device: DeviceId, lba: Lba, blocks: u64) -> ReadId {
-        self.read_begin_at(device, lba, blocks, None)
+        self.read_begin_ordered(device, lba, blocks, None)
     }
 
     /// The same, of a command whose place in its task set is known.
-    pub fn read_begin_at(&mut self, device: DeviceId, lba: Lba, blocks: u64, place: Option<Place>) -> ReadId {
+    pub fn read_begin_ordered(
+        &mut self,
+        device: DeviceId,
+        lba: Lba,
+        blocks: u64,
+        place: Option<TaskPosition>,
+    ) -> ReadId {
         let id = ReadId(self.tick());
         self.reads.insert(id, OpenRead { device, lba, blocks, place });
         id
@@ -424,13 +430,13 @@ impl History {
         let Some(OpenRead { device, lba: first, blocks, place }) = self.reads.remove(&read) else {
             return Vec::new();
         };
-        let look = Look { from: read.0, to: now, place };
+        let look = ReadWindow { from: read.0, to: now, place };
         let mut findings = Vec::new();
         for (number, bytes) in (0..blocks).zip(data.chunks(block_len.max(1))) {
             let Some(lba) = first.after(base::units::Blocks(number)) else { break };
-            findings.extend(self.judge((device, lba), Reading::found_at(lba, bytes), look));
+            findings.extend(self.judge((device, lba), BlockCheck::found_at(lba, bytes), look));
         }
-        self.settle(keys_of(device, first, blocks));
+        self.prune_blocks(keys_of(device, first, blocks));
         findings
     }
 
@@ -440,9 +446,9 @@ impl History {
     }
 
     /// Returns what a read of a block that begins now and ends before anything else happens may return.
-    pub fn expectation(&self, device: DeviceId, lba: Lba) -> Vec<Content> {
+    pub fn expected_content(&self, device: DeviceId, lba: Lba) -> Vec<Content> {
         let (from, to) = (self.clock.saturating_add(1), self.clock.saturating_add(2));
-        self.expected(device, lba, Look { from, to, place: None })
+        self.expected(device, lba, ReadWindow { from, to, place: None })
     }
 
     /// Returns the blocks of a device that were ever written to, in order.
@@ -465,24 +471,24 @@ impl History {
         self.clock
     }
 
-    fn block(&mut self, key: (DeviceId, Lba)) -> &mut Register {
+    fn block(&mut self, key: (DeviceId, Lba)) -> &mut BlockModel {
         let content = self.initial();
-        self.blocks.entry(key).or_insert_with(|| Register::new(content))
+        self.blocks.entry(key).or_insert_with(|| BlockModel::new(content))
     }
 
     const fn initial(&self) -> Known {
         match self.initially {
-            Initially::Zero => Known::Exactly(Content::Zero),
-            Initially::Anything => Known::Anything,
+            InitialContent::Zero => Known::Exactly(Content::Zero),
+            InitialContent::Anything => Known::Anything,
         }
     }
 
-    fn expected(&self, device: DeviceId, lba: Lba, look: Look) -> Vec<Content> {
+    fn expected(&self, device: DeviceId, lba: Lba, look: ReadWindow) -> Vec<Content> {
         let mut expected = Vec::new();
         let Some(block) = self.blocks.get(&(device, lba)) else {
             return match self.initially {
-                Initially::Zero => alloc::vec![Content::Zero],
-                Initially::Anything => expected,
+                InitialContent::Zero => alloc::vec![Content::Zero],
+                InitialContent::Anything => expected,
             };
         };
         for version in block.readable(look) {
@@ -495,15 +501,15 @@ impl History {
         expected
     }
 
-    fn judge(&mut self, key: (DeviceId, Lba), reading: Reading, look: Look) -> Option<Finding> {
-        let Look { from, to, .. } = look;
+    fn judge(&mut self, key: (DeviceId, Lba), reading: BlockCheck, look: ReadWindow) -> Option<Finding> {
+        let ReadWindow { from, to, .. } = look;
         self.refresh_copies(key, to);
         let tears = self.tears;
         // What was read before or after a crash says nothing of what the crash left.
         let telling = self.crashes.get(&key.0).is_none_or(|crash| *crash < from);
         let block = self.block(key);
         let legal = match (&reading, content_of(&reading)) {
-            (Reading::Torn(pieces), _) if tears && block.may_be_torn(pieces, look) => true,
+            (BlockCheck::Torn(pieces), _) if tears && block.may_be_torn(pieces, look) => true,
             (_, Some(content)) => {
                 let fits = |version: &&Version| version.content.admits(content);
                 let fitting: Vec<u64> =
@@ -527,42 +533,48 @@ impl History {
         }
         let wrong = self.wrong(key, &reading, look);
         let (device, lba) = key;
-        Some(Finding { device, lba, wrong, found: reading, expected: self.expected(device, lba, look) })
+        Some(Finding {
+            device,
+            lba,
+            violation: wrong,
+            found: reading,
+            expected: self.expected(device, lba, look),
+        })
     }
 
-    fn wrong(&self, key: (DeviceId, Lba), reading: &Reading, look: Look) -> Wrong {
+    fn wrong(&self, key: (DeviceId, Lba), reading: &BlockCheck, look: ReadWindow) -> Violation {
         let (device, lba) = key;
         let block = self.blocks.get(&key);
         // What the order of time allows and is wrong all the same breaks a law.
         let lawless = block.zip(content_of(reading)).and_then(|(block, content)| {
             let mut timely = block.timely(look).filter(|version| version.content.admits(content));
-            timely.find_map(|version| block.broken_law(version, look))
+            timely.find_map(|version| block.broken_rule(version, look))
         });
         if let Some(law) = lawless {
             return law.into();
         }
         let stamp = match reading {
-            Reading::Zero => return Wrong::Lost,
-            Reading::Torn(_) => return Wrong::Torn,
-            Reading::Garbled(_) => return Wrong::Garbled,
-            Reading::Signed(stamp) => stamp,
+            BlockCheck::Zero => return Violation::Lost,
+            BlockCheck::Torn(_) => return Violation::Torn,
+            BlockCheck::Garbled(_) => return Violation::Garbled,
+            BlockCheck::Signed(stamp) => stamp,
         };
         let versions = block.map(|block| block.versions.as_slice()).unwrap_or_default();
         let content = Content::of(*stamp);
         let known = versions.iter().rev().find(|version| version.content == Known::Exactly(content));
         let generation = block.map_or(0, |block| block.generation);
         match known {
-            _ if self.miscompared.contains(&(stamp.writer, stamp.sequence)) => Wrong::WrittenDespite,
-            Some(version) if version.void => Wrong::Unsubmitted,
-            Some(_) => Wrong::Stale,
-            None if stamp.device != device => Wrong::Foreign,
-            None if stamp.lba != lba => Wrong::Misdirected,
-            None if stamp.generation.0 < generation => Wrong::Stale,
-            None => Wrong::Unsubmitted,
+            _ if self.miscompared.contains(&(stamp.writer, stamp.sequence)) => Violation::WrittenDespite,
+            Some(version) if version.refused => Violation::Unsubmitted,
+            Some(_) => Violation::Stale,
+            None if stamp.device != device => Violation::Foreign,
+            None if stamp.lba != lba => Violation::Misdirected,
+            None if stamp.generation.0 < generation => Violation::Stale,
+            None => Violation::Unsubmitted,
         }
     }
 
-    fn settle(&mut self, keys: impl Iterator<Item = (DeviceId, Lba)>) {
+    fn prune_blocks(&mut self, keys: impl Iterator<Item = (DeviceId, Lba)>) {
         let oldest_read = self.reads.first_key_value().map_or(self.clock, |(read, _)| read.0);
         for key in keys {
             let Some(block) = self.blocks.get_mut(&key) else { continue };
@@ -575,9 +587,9 @@ impl History {
 }
 
 /// Returns whether a block can be a version that was forgotten, brought back by a crash.
-fn is_plausible(block: &Register, (device, lba): (DeviceId, Lba), reading: &Reading) -> bool {
+fn is_plausible(block: &BlockModel, (device, lba): (DeviceId, Lba), reading: &BlockCheck) -> bool {
     let crashed = block.versions.iter().any(|version| version.crashed);
-    crashed && matches!(reading, Reading::Signed(stamp) if stamp.device == device && stamp.lba == lba)
+    crashed && matches!(reading, BlockCheck::Signed(stamp) if stamp.device == device && stamp.lba == lba)
 }
 
 fn keys(change: &Change) -> impl Iterator<Item = (DeviceId, Lba)> + use<> {

@@ -25,12 +25,12 @@
 
 use alloc::collections::BTreeMap;
 
-use base::bytes::{PastEnd, Reader, Writer};
+use base::bytes::{Reader, UnexpectedEof, Writer};
 use base::units::Lba;
 use crc_fast::{CrcAlgorithm, checksum};
 
-use crate::history::{Change, End, FlushId, History, Mark, OpId, Planned};
-use crate::stamp::{DeviceId, Sequence, WriterId};
+use crate::block_header::{DeviceId, Sequence, WriterId};
+use crate::history::{BlockSignature, Change, ChangeResult, FlushId, History, OpId, Planned};
 
 /// The length of an entry.
 pub const ENTRY_LEN: usize = 80;
@@ -45,16 +45,16 @@ pub struct Entry {
     /// When, in nanoseconds since the writer's origin.
     pub time_ns: u64,
     /// What.
-    pub what: What,
+    pub what: JournalEvent,
 }
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum JournalEvent {
     /// A change is about to be submitted; the history gave it this name.
     Submit(OpId, Change),
     /// A change ended.
-    End(OpId, End),
+    End(OpId, ChangeResult),
     /// A flush is about to be submitted; the writer numbers flushes.
     FlushBegin(u64, DeviceId),
     /// A flush ended well.
@@ -91,26 +91,26 @@ impl Entry {
                     0 => Planned::Zero,
                     1 => Planned::Anything,
                     2 => Planned::Signed(writer, Sequence(x)),
-                    3 => Planned::Same(Mark { device, lba: Lba(y), writer, sequence: Sequence(x) }),
+                    3 => Planned::Same(BlockSignature { device, lba: Lba(y), writer, sequence: Sequence(x) }),
                     4 => Planned::CopyOf(DeviceId(x), Lba(y)),
                     _ => return None,
                 };
                 let (stable, optional) = (detail & 1 != 0, detail & 2 != 0);
-                What::Submit(
+                JournalEvent::Submit(
                     OpId(number),
                     Change { device, lba: Lba(lba), blocks, content, stable, optional },
                 )
             }
-            1 => What::End(OpId(number), *ENDS.get(usize::from(detail))?),
-            2 => What::FlushBegin(number, device),
-            3 => What::FlushEnd(number),
-            4 => What::Crash(device),
+            1 => JournalEvent::End(OpId(number), *ENDS.get(usize::from(detail))?),
+            2 => JournalEvent::FlushBegin(number, device),
+            3 => JournalEvent::FlushEnd(number),
+            4 => JournalEvent::Crash(device),
             _ => return None,
         };
         Some(Self { time_ns, what })
     }
 
-    fn put(&self, bytes: &mut [u8; ENTRY_LEN]) -> Result<(), PastEnd> {
+    fn put(&self, bytes: &mut [u8; ENTRY_LEN]) -> Result<(), UnexpectedEof> {
         let (body, crc) = bytes.split_at_mut(BODY_LEN);
         let mut writer = Writer::new(body);
         writer.put(&MAGIC)?;
@@ -125,19 +125,19 @@ impl Entry {
         };
         let of_device = |device| Change { device, ..no_change };
         let (kind, detail, number, change) = match self.what {
-            What::Submit(op, change) => {
+            JournalEvent::Submit(op, change) => {
                 (0, u8::from(change.stable) | u8::from(change.optional) << 1, op.0, change)
             }
-            What::End(op, end) => (1, end as u8, op.0, no_change),
-            What::FlushBegin(number, device) => (2, 0, number, of_device(device)),
-            What::FlushEnd(number) => (3, 0, number, no_change),
-            What::Crash(device) => (4, 0, 0, of_device(device)),
+            JournalEvent::End(op, end) => (1, end as u8, op.0, no_change),
+            JournalEvent::FlushBegin(number, device) => (2, 0, number, of_device(device)),
+            JournalEvent::FlushEnd(number) => (3, 0, number, no_change),
+            JournalEvent::Crash(device) => (4, 0, 0, of_device(device)),
         };
         let (content, x, y, by) = match change.content {
             Planned::Zero => (0, 0, 0, 0),
             Planned::Anything => (1, 0, 0, 0),
             Planned::Signed(by, sequence) => (2, sequence.0, 0, by.0),
-            Planned::Same(Mark { lba, writer, sequence, .. }) => (3, sequence.0, lba.0, writer.0),
+            Planned::Same(BlockSignature { lba, writer, sequence, .. }) => (3, sequence.0, lba.0, writer.0),
             Planned::CopyOf(device, lba) => (4, device.0, lba.0, 0),
         };
         writer.put(&[kind, detail, content])?;
@@ -151,7 +151,8 @@ impl Entry {
     }
 }
 
-const ENDS: [End; 4] = [End::Done, End::Failed, End::Unknown, End::Refused];
+const ENDS: [ChangeResult; 4] =
+    [ChangeResult::Done, ChangeResult::Failed, ChangeResult::Unknown, ChangeResult::Refused];
 
 /// What a journal held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -165,7 +166,7 @@ pub struct Replayed {
 }
 
 /// Tells `history`, which must be new, everything that a journal holds. Operations without an end stay open: their end is
-/// unknown, and who knows that nobody executes them any more ends them as [`End::Failed`].
+/// unknown, and who knows that nobody executes them any more ends them as [`ChangeResult::Failed`].
 pub fn replay(bytes: &[u8], history: &mut History) -> Replayed {
     let mut replayed = Replayed::default();
     let mut names: BTreeMap<OpId, OpId> = BTreeMap::new();
@@ -173,23 +174,23 @@ pub fn replay(bytes: &[u8], history: &mut History) -> Replayed {
     let mut rest = bytes;
     while let Some(Entry { time_ns, what }) = Entry::decode(rest) {
         match what {
-            What::Submit(op, change) => {
+            JournalEvent::Submit(op, change) => {
                 names.insert(op, history.submit(change));
             }
-            What::End(op, end) => {
+            JournalEvent::End(op, end) => {
                 if let Some(op) = names.get(&op) {
-                    history.end(*op, end);
+                    history.end_change(*op, end);
                 }
             }
-            What::FlushBegin(number, device) => {
+            JournalEvent::FlushBegin(number, device) => {
                 flushes.insert(number, history.flush_begin(device));
             }
-            What::FlushEnd(number) => {
+            JournalEvent::FlushEnd(number) => {
                 if let Some(flush) = flushes.remove(&number) {
                     history.flush_end(flush);
                 }
             }
-            What::Crash(device) => history.crash(device),
+            JournalEvent::Crash(device) => history.crash(device),
         }
         replayed.entries += 1;
         replayed.last_time_ns = time_ns;
@@ -202,7 +203,7 @@ pub fn replay(bytes: &[u8], history: &mut History) -> Replayed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Content, Initially};
+    use crate::history::{Content, InitialContent};
     use alloc::vec;
     use alloc::vec::Vec;
 
@@ -214,7 +215,8 @@ mod tests {
 
     #[test]
     fn every_entry_survives_as_bytes() {
-        let mark = Mark { device: DEVICE, lba: Lba(77), writer: WriterId(3), sequence: Sequence(4) };
+        let mark =
+            BlockSignature { device: DEVICE, lba: Lba(77), writer: WriterId(3), sequence: Sequence(4) };
         let contents = [
             Planned::Zero,
             Planned::Anything,
@@ -222,11 +224,18 @@ mod tests {
             Planned::Same(mark),
             Planned::CopyOf(DeviceId(8), Lba(1)),
         ];
-        let mut whats: Vec<What> =
-            contents.into_iter().map(|content| What::Submit(OpId(1), change(content))).collect();
-        whats.push(What::Submit(OpId(2), Change { stable: false, optional: true, ..change(Planned::Zero) }));
-        whats.extend(ENDS.map(|end| What::End(OpId(3), end)));
-        whats.extend([What::FlushBegin(4, DEVICE), What::FlushEnd(4), What::Crash(DEVICE)]);
+        let mut whats: Vec<JournalEvent> =
+            contents.into_iter().map(|content| JournalEvent::Submit(OpId(1), change(content))).collect();
+        whats.push(JournalEvent::Submit(
+            OpId(2),
+            Change { stable: false, optional: true, ..change(Planned::Zero) },
+        ));
+        whats.extend(ENDS.map(|end| JournalEvent::End(OpId(3), end)));
+        whats.extend([
+            JournalEvent::FlushBegin(4, DEVICE),
+            JournalEvent::FlushEnd(4),
+            JournalEvent::Crash(DEVICE),
+        ]);
         for what in whats {
             let entry = Entry { time_ns: 123_456, what };
             let bytes = entry.encode();
@@ -241,37 +250,38 @@ mod tests {
 
     #[test]
     fn a_journal_with_a_torn_end_tells_what_may_be_there() {
-        let write =
-            |op, sequence| What::Submit(OpId(op), change(Planned::Signed(WriterId(1), Sequence(sequence))));
+        let write = |op, sequence| {
+            JournalEvent::Submit(OpId(op), change(Planned::Signed(WriterId(1), Sequence(sequence))))
+        };
         let whats = [
             write(1, 10),
-            What::End(OpId(1), End::Done),
-            What::FlushBegin(1, DEVICE),
-            What::FlushEnd(1),
+            JournalEvent::End(OpId(1), ChangeResult::Done),
+            JournalEvent::FlushBegin(1, DEVICE),
+            JournalEvent::FlushEnd(1),
             write(2, 11),
             write(3, 12),
         ];
         let mut bytes: Vec<u8> =
             (1..).zip(whats).flat_map(|(time_ns, what)| Entry { time_ns, what }.encode()).collect();
         bytes.truncate(bytes.len() - 30);
-        let mut history = History::new(Initially::Zero, true);
+        let mut history = History::new(InitialContent::Zero, true);
         let replayed = replay(&bytes, &mut history);
         assert_eq!(replayed, Replayed { entries: 5, left: 50, last_time_ns: 5 });
         let content = |sequence| {
-            Content::Signed(Mark {
+            Content::Signed(BlockSignature {
                 device: DEVICE,
                 lba: Lba(6),
                 writer: WriterId(1),
                 sequence: Sequence(sequence),
             })
         };
-        assert_eq!(history.expectation(DEVICE, Lba(6)), vec![content(10), content(11)]);
+        assert_eq!(history.expected_content(DEVICE, Lba(6)), vec![content(10), content(11)]);
         assert_eq!(history.open().count(), 1);
     }
 
     #[test]
     fn a_journal_of_version_1_is_still_read() {
-        let entry = Entry { time_ns: 7, what: What::End(OpId(3), End::Failed) };
+        let entry = Entry { time_ns: 7, what: JournalEvent::End(OpId(3), ChangeResult::Failed) };
         let fixture = [
             b"tarJ\x01\x01\x01\x00".as_slice(),
             &[0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 7],

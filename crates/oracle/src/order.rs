@@ -2,7 +2,7 @@
 
 /// Where an operation stands in its task set. Operations without a place are ordered by nothing but time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TaskPosition {
     /// The task set, as the caller names it.
     pub set: u64,
     /// The position in the order in which the tasks enter the set.
@@ -22,7 +22,7 @@ pub enum Attribute {
     HeadOfQueue,
 }
 
-impl Place {
+impl TaskPosition {
     /// Returns whether the task here has ended, or never begins, before the task at `other` begins.
     pub const fn precedes(self, other: Self) -> bool {
         let waits = match other.attribute {
@@ -35,13 +35,13 @@ impl Place {
 }
 
 /// Returns whether an operation at `one` has ended before one at `other` begins; not if either has no place.
-pub(crate) fn precedes(one: Option<Place>, other: Option<Place>) -> bool {
+pub(crate) fn precedes(one: Option<TaskPosition>, other: Option<TaskPosition>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if one.precedes(other))
 }
 
 /// A rule beyond the order of time that a read can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Law {
+pub(crate) enum OrderRule {
     /// Task attributes.
     Order,
     /// A COMPARE AND WRITE is one operation.
@@ -66,7 +66,7 @@ mod tests {
             (HeadOfQueue, Ordered, true),
             (HeadOfQueue, HeadOfQueue, false),
         ] {
-            let place = |set, number, attribute| Place { set, number, attribute };
+            let place = |set, number, attribute| TaskPosition { set, number, attribute };
             let (first, second) = (place(1, 1, older), place(1, 2, younger));
             assert_eq!(first.precedes(second), waits, "{older:?} {younger:?}");
             assert!(!second.precedes(first));

@@ -12,7 +12,7 @@ mod tests;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-pub use model::{Access, Admits, Kind, Nexus, Nexuses, Outcome, Service, State};
+pub use model::{Access, Admits, Nexus, Nexuses, ReservationType, ReserveCommand, ReserveOutcome, State};
 
 /// Names a command that changes reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +29,7 @@ pub const MAX_PENDING: usize = 4;
 #[derive(Clone, Debug)]
 pub struct Reservations {
     possible: BTreeSet<Possible>,
-    pending: BTreeMap<ServiceId, (Nexus, Service)>,
+    pending: BTreeMap<ServiceId, (Nexus, ReserveCommand)>,
     /// Counts what made the set larger.
     version: u64,
 }
@@ -45,7 +45,7 @@ struct Possible {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Effect {
     id: ServiceId,
-    outcome: Outcome,
+    outcome: ReserveOutcome,
     /// The nexuses that it preempted and whose writes were stopped ever since.
     fenced: Nexuses,
 }
@@ -78,16 +78,16 @@ impl Reservations {
     }
 
     /// Takes note that a command is submitted: from now on it may take effect.
-    pub fn begin(&mut self, id: ServiceId, nexus: Nexus, service: Service) {
+    pub fn submit_command(&mut self, id: ServiceId, nexus: Nexus, service: ReserveCommand) {
         self.pending.insert(id, (nexus, service));
-        self.follow();
+        self.explore_orders();
     }
 
     /// Takes note that a command was answered. Returns the nexuses that it preempted and whose writes were stopped ever since.
     ///
     /// # Errors
     /// [`Unexplained`]. The answer then counts as one that says nothing.
-    pub fn end(&mut self, id: ServiceId, outcome: Outcome) -> Result<Nexuses, Unexplained> {
+    pub fn end_command(&mut self, id: ServiceId, outcome: ReserveOutcome) -> Result<Nexuses, Unexplained> {
         if self.pending.remove(&id).is_none() {
             return Ok(Nexuses::default());
         }
@@ -123,21 +123,21 @@ impl Reservations {
     }
 
     /// Takes note that a command is over, and that nobody knows whether it took effect.
-    pub fn gone(&mut self, id: ServiceId) {
+    pub fn conclude_unknown(&mut self, id: ServiceId) {
         if self.pending.remove(&id).is_some() {
             self.forget(id);
         }
     }
 
     /// Keeps only states of which `holds` is true: somebody saw it while nothing was under way. Returns whether there is any.
-    pub fn saw(&mut self, holds: impl Fn(&State) -> bool) -> bool {
+    pub fn observe(&mut self, holds: impl Fn(&State) -> bool) -> bool {
         let any = self.states().any(&holds);
         if any {
             self.possible.retain(|possible| holds(&possible.state));
         }
         if self.states().any(State::is_reserved) {
             // It was not released when somebody saw it, and may be at any time.
-            self.follow();
+            self.explore_orders();
         }
         any
     }
@@ -153,7 +153,7 @@ impl Reservations {
                     .collect(),
             })
             .collect();
-        self.follow();
+        self.explore_orders();
     }
 
     /// The effect of a command is part of the state from now on.
@@ -168,7 +168,7 @@ impl Reservations {
     }
 
     /// Follows every order in which commands can take effect that have not yet.
-    fn follow(&mut self) {
+    fn explore_orders(&mut self) {
         self.version += 1;
         let mut left: Vec<Possible> = self.possible.iter().cloned().collect();
         while let Some(possible) = left.pop() {
@@ -191,7 +191,7 @@ impl Reservations {
 }
 
 impl Possible {
-    fn after(&self, id: ServiceId, nexus: Nexus, service: Service) -> Self {
+    fn after(&self, id: ServiceId, nexus: Nexus, service: ReserveCommand) -> Self {
         let (state, outcome, preempted) = self.state.after(nexus, service);
         let mut effects = self.effects.clone();
         for effect in &mut effects {

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 use base::units::{BlockSize, Blocks, Lba};
 
 use crate::cdb::Cdb;
@@ -188,8 +188,8 @@ impl Capacity {
     }
 }
 
-impl From<PastEnd> for BadCapacity {
-    fn from(_: PastEnd) -> Self {
+impl From<UnexpectedEof> for BadCapacity {
+    fn from(_: UnexpectedEof) -> Self {
         Self::Short
     }
 }
@@ -221,11 +221,11 @@ impl LbaStatus {
     ///
     /// # Errors
     /// When not even the header is there.
-    pub fn list(bytes: &[u8]) -> Result<Vec<Self>, PastEnd> {
+    pub fn list(bytes: &[u8]) -> Result<Vec<Self>, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let _len = data.u32()?;
         data.u32()?;
-        let mut next = || -> Result<Self, PastEnd> {
+        let mut next = || -> Result<Self, UnexpectedEof> {
             let (lba, blocks) = (Lba(data.u64()?), data.u32()?);
             let [state, _, _, _] = data.array()?;
             Ok(Self { lba, blocks, state: Provisioning(state & 0x0f) })
@@ -292,6 +292,6 @@ mod tests {
         data[20] = 1;
         let found = LbaStatus::list(&data).unwrap();
         assert_eq!(found, [LbaStatus { lba: Lba(7), blocks: 9, state: Provisioning::DEALLOCATED }]);
-        assert_eq!(LbaStatus::list(&data[..7]), Err(PastEnd));
+        assert_eq!(LbaStatus::list(&data[..7]), Err(UnexpectedEof));
     }
 }

@@ -1,6 +1,6 @@
 //! Standard INQUIRY data (SPC-5 §6.7.2), for both roles.
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 /// PERIPHERAL QUALIFIER: what is behind the LUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,7 +117,7 @@ impl StandardInquiry {
     ///
     /// # Errors
     /// When there are fewer than the 36 bytes that every device returns.
-    pub fn parse(bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let [peripheral, removable, version, format, _, access, ports, queuing] = data.array()?;
         let bit = |byte: u8, at: u8| byte >> at & 1 == 1;
@@ -192,7 +192,7 @@ mod tests {
     fn data_cut_to_36_bytes_has_no_versions() {
         let bytes = disk().encode();
         assert_eq!(StandardInquiry::parse(&bytes[..36]), Ok(StandardInquiry { versions: [0; 8], ..disk() }));
-        assert_eq!(StandardInquiry::parse(&bytes[..35]), Err(PastEnd));
+        assert_eq!(StandardInquiry::parse(&bytes[..35]), Err(UnexpectedEof));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 /// Page codes.
 #[allow(missing_docs, reason = "the names are the standard's")]
@@ -53,7 +53,7 @@ impl Parameter {
     ///
     /// # Errors
     /// When the list ends within it.
-    pub fn take(list: &mut Reader<'_>) -> Result<Self, PastEnd> {
+    pub fn take(list: &mut Reader<'_>) -> Result<Self, UnexpectedEof> {
         let code = list.u16()?;
         let [control, len] = list.array()?;
         Ok(Self { code, control, value: list.take(usize::from(len))?.to_vec() })
@@ -86,7 +86,7 @@ impl<'a> Page<'a> {
     ///
     /// # Errors
     /// When not even the header is there.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let [code, subpage] = data.array()?;
         let len = usize::from(data.u16()?);
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(bytes, [0xaf, 0, 0, 12, 0, 0, 0x23, 3, 0, 0, 0xff, 1, 2, 0x20, 1, 7]);
         assert_eq!(Page::parse(&bytes).unwrap().parameters(), parameters);
         assert_eq!(Page::parse(&bytes[..15]).unwrap().parameters(), parameters[..1]);
-        assert_eq!(Page::parse(&bytes[..3]), Err(PastEnd));
+        assert_eq!(Page::parse(&bytes[..3]), Err(UnexpectedEof));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 /// Page codes. A page with subpages is named with its subpage code.
 #[allow(missing_docs, reason = "the names are the standard's")]
@@ -118,7 +118,7 @@ impl BlockDescriptor {
     ///
     /// # Errors
     /// When the list ends too early.
-    pub fn take(long: bool, list: &mut Reader<'_>) -> Result<Self, PastEnd> {
+    pub fn take(long: bool, list: &mut Reader<'_>) -> Result<Self, UnexpectedEof> {
         if long {
             let blocks = list.u64()?;
             list.u32()?;
@@ -174,7 +174,7 @@ impl<'a> Parameters<'a> {
     ///
     /// # Errors
     /// When the bytes end within them.
-    pub fn parse(form: Form, bytes: &'a [u8]) -> Result<Self, PastEnd> {
+    pub fn parse(form: Form, bytes: &'a [u8]) -> Result<Self, UnexpectedEof> {
         let mut list = Reader::new(bytes);
         let (header, len) = match form {
             Form::Six => {
@@ -228,7 +228,7 @@ impl<'a> Page<'a> {
     ///
     /// # Errors
     /// When the list ends within it.
-    pub fn take(list: &mut Reader<'a>) -> Result<Self, PastEnd> {
+    pub fn take(list: &mut Reader<'a>) -> Result<Self, UnexpectedEof> {
         let first = list.u8()?;
         let (subpage, len) = if first & 0x40 == 0 {
             (0, usize::from(list.u8()?))
@@ -271,7 +271,7 @@ mod tests {
         let view = Parameters::parse(Form::Ten, &bytes).unwrap();
         assert_eq!(BlockDescriptor::take(true, &mut Reader::new(view.descriptors)), Ok(DESCRIPTOR));
         for len in 0..bytes.len() {
-            assert_eq!(Parameters::parse(Form::Ten, &bytes[..len]), Err(PastEnd), "{len}");
+            assert_eq!(Parameters::parse(Form::Ten, &bytes[..len]), Err(UnexpectedEof), "{len}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 use crate::sense::{Asc, Sense};
 use crate::transport_id::{self, Malformed, TransportId};
@@ -198,7 +198,7 @@ impl MoveList {
     /// As [`BasicList::parse`].
     pub fn parse(bytes: &[u8]) -> Result<Self, Sense> {
         let mut list = Reader::new(bytes);
-        let mut fields = || -> Result<_, PastEnd> {
+        let mut fields = || -> Result<_, UnexpectedEof> {
             let key = ReservationKey(list.u64()?);
             let service_action_key = ReservationKey(list.u64()?);
             let [_, flags] = list.array()?;
@@ -263,7 +263,7 @@ impl Keys {
     ///
     /// # Errors
     /// When not even the header is there.
-    pub fn parse(bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let (generation, mut body) = header(bytes)?;
         let mut keys = Vec::new();
         while let Ok(key) = body.u64() {
@@ -297,7 +297,7 @@ impl Reservation {
     ///
     /// # Errors
     /// When they end too early.
-    pub fn parse(bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let (generation, mut body) = header(bytes)?;
         if body.is_empty() {
             return Ok(Self { generation, reservation: None });
@@ -351,7 +351,7 @@ impl FullStatusList {
     ///
     /// # Errors
     /// When not even the header is there.
-    pub fn parse(bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let (generation, mut body) = header(bytes)?;
         let mut registrants = Vec::new();
         while let Ok(registrant) = full_status(&mut body) {
@@ -407,7 +407,7 @@ impl Capabilities {
     ///
     /// # Errors
     /// When they end too early.
-    pub fn parse(bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let [_, _, can, now, types @ .., _, _] = Reader::new(bytes).array::<8>()?;
         let bit = |byte: u8, at: u8| byte >> at & 1 == 1;
         Ok(Self {
@@ -423,7 +423,7 @@ impl Capabilities {
     }
 }
 
-fn basic(list: &mut Reader<'_>) -> Result<(ReservationKey, ReservationKey, [u8; 4]), PastEnd> {
+fn basic(list: &mut Reader<'_>) -> Result<(ReservationKey, ReservationKey, [u8; 4]), UnexpectedEof> {
     let (key, service_action_key) = (list.u64()?, list.u64()?);
     list.u32()?;
     Ok((ReservationKey(key), ReservationKey(service_action_key), list.array()?))
@@ -447,7 +447,7 @@ fn transport_id_fault(at: usize, why: Malformed) -> Sense {
     }
 }
 
-fn too_short(_: PastEnd) -> Sense {
+fn too_short(_: UnexpectedEof) -> Sense {
     length_error()
 }
 
@@ -463,7 +463,7 @@ fn with_header(generation: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn header(bytes: &[u8]) -> Result<(u32, Reader<'_>), PastEnd> {
+fn header(bytes: &[u8]) -> Result<(u32, Reader<'_>), UnexpectedEof> {
     let mut list = Reader::new(bytes);
     let generation = list.u32()?;
     let len = usize::try_from(list.u32()?).unwrap_or(usize::MAX);
@@ -471,7 +471,7 @@ fn header(bytes: &[u8]) -> Result<(u32, Reader<'_>), PastEnd> {
     Ok((generation, Reader::new(body)))
 }
 
-fn full_status(body: &mut Reader<'_>) -> Result<FullStatus, PastEnd> {
+fn full_status(body: &mut Reader<'_>) -> Result<FullStatus, UnexpectedEof> {
     let key = ReservationKey(body.u64()?);
     let [_, _, _, _, flags, scope_and_type, _, _, _, _] = body.array()?;
     let relative_port = body.u16()?;

@@ -86,7 +86,7 @@ impl Forwarded {
         if self.information.is_some() { Self::LEN_WITH_INFORMATION } else { Self::LEN }
     }
 
-    fn encode(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::PastEnd> {
+    fn encode(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::UnexpectedEof> {
         let from = match self.from {
             ForwardedFrom::Source => 1,
             ForwardedFrom::Destination => 2,
@@ -224,7 +224,7 @@ impl Sense {
         writer.len()
     }
 
-    fn fixed(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::PastEnd> {
+    fn fixed(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::UnexpectedEof> {
         let information = self.information.and_then(|value| u32::try_from(value).ok());
         let valid = u8::from(information.is_some()) << 7;
         out.put(&[
@@ -240,7 +240,7 @@ impl Sense {
         out.put(&self.specific.map_or([0; 3], SenseKeySpecific::to_bytes))
     }
 
-    fn descriptor(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::PastEnd> {
+    fn descriptor(&self, out: &mut Writer<'_>) -> Result<(), base::bytes::UnexpectedEof> {
         let [asc, ascq] = self.asc.0.to_be_bytes();
         let mut additional = 0;
         if self.information.is_some() {

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 use crate::lun::Lun;
 
@@ -22,7 +22,7 @@ pub fn encode_luns(luns: impl Iterator<Item = Lun>) -> Vec<u8> {
 ///
 /// # Errors
 /// When not even the header is there.
-pub fn parse_luns(bytes: &[u8]) -> Result<Vec<Lun>, PastEnd> {
+pub fn parse_luns(bytes: &[u8]) -> Result<Vec<Lun>, UnexpectedEof> {
     let mut data = Reader::new(bytes);
     let len = usize::try_from(data.u32()?).unwrap_or(usize::MAX);
     data.u32()?;
@@ -46,7 +46,7 @@ impl Timeouts {
         out.extend_from_slice(&self.recommended_s.to_be_bytes());
     }
 
-    fn take(list: &mut Reader<'_>) -> Result<Self, PastEnd> {
+    fn take(list: &mut Reader<'_>) -> Result<Self, UnexpectedEof> {
         list.u32()?;
         Ok(Self { nominal_s: list.u32()?, recommended_s: list.u32()? })
     }
@@ -97,14 +97,14 @@ impl SupportedCommand {
     ///
     /// # Errors
     /// When not even the header is there.
-    pub fn parse_all(bytes: &[u8]) -> Result<Vec<Self>, PastEnd> {
+    pub fn parse_all(bytes: &[u8]) -> Result<Vec<Self>, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let len = usize::try_from(data.u32()?).unwrap_or(usize::MAX);
         let mut list = Reader::new(data.take(len.min(data.remaining()))?);
         Ok(core::iter::from_fn(|| Self::take(&mut list).ok()).collect())
     }
 
-    fn take(list: &mut Reader<'_>) -> Result<Self, PastEnd> {
+    fn take(list: &mut Reader<'_>) -> Result<Self, UnexpectedEof> {
         let [opcode, _] = list.array()?;
         let action = list.u16()?;
         let [_, flags] = list.array()?;
@@ -141,7 +141,7 @@ impl OneCommand {
     ///
     /// # Errors
     /// When they end too early.
-    pub fn parse(bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let [_, flags] = data.array()?;
         let len = usize::from(data.u16()?);
@@ -193,7 +193,7 @@ impl TaskManagement {
     ///
     /// # Errors
     /// When they end too early.
-    pub fn parse(bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let [first, second] = Reader::new(bytes).array()?;
         let bit = |byte: u8, at: u8| byte >> at & 1 == 1;
         Ok(Self {
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(bytes[..16], [0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(parse_luns(&bytes), Ok(luns.to_vec()));
         assert_eq!(parse_luns(&bytes[..23]), Ok(luns[..1].to_vec()));
-        assert_eq!(parse_luns(&bytes[..7]), Err(PastEnd));
+        assert_eq!(parse_luns(&bytes[..7]), Err(UnexpectedEof));
         assert_eq!(encode_luns(core::iter::empty()), [0; 8]);
     }
 

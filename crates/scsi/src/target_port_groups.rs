@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 /// PARAMETER DATA FORMAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Groups {
     ///
     /// # Errors
     /// When not even the header is there.
-    pub fn parse(format: Format, bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(format: Format, bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let len = usize::try_from(data.u32()?).unwrap_or(usize::MAX);
         let mut body = Reader::new(data.take(len.min(data.remaining()))?);

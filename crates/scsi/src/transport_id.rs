@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 /// The longest iSCSI name in bytes (RFC 7143 §4.2.7.1).
 pub const MAX_ISCSI_NAME_LEN: usize = 223;
@@ -46,8 +46,8 @@ pub enum Malformed {
     Field(usize),
 }
 
-impl From<PastEnd> for Malformed {
-    fn from(_: PastEnd) -> Self {
+impl From<UnexpectedEof> for Malformed {
+    fn from(_: UnexpectedEof) -> Self {
         Self::Truncated
     }
 }

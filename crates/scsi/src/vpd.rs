@@ -8,7 +8,7 @@ pub use designator::{Association, CodeSet, Designator, DesignatorType};
 
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 /// Page codes.
 #[allow(missing_docs, reason = "the names are the standard's")]
@@ -51,7 +51,7 @@ impl<'a> Page<'a> {
     ///
     /// # Errors
     /// When not even the header is there.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(bytes);
         let [peripheral, code] = data.array()?;
         let len = usize::from(data.u16()?);
@@ -100,7 +100,7 @@ impl ExtendedInquiry {
     ///
     /// # Errors
     /// When it ends too early.
-    pub fn parse(body: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(body: &[u8]) -> Result<Self, UnexpectedEof> {
         let [_, tasks, caches, _, _, _, minutes @ .., _, sense_len_max] = Reader::new(body).array::<10>()?;
         Ok(Self {
             task_attributes: tasks & 0x07 == 0x07,
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(bytes, [0, 0x80, 0, 3, b'a', b'b', b'c']);
         assert_eq!(Page::parse(&bytes), Ok(page));
         assert_eq!(Page::parse(&bytes[..5]).unwrap().body, b"a");
-        assert_eq!(Page::parse(&bytes[..3]), Err(PastEnd));
+        assert_eq!(Page::parse(&bytes[..3]), Err(UnexpectedEof));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the INFORMATION field of MISCOMPARE must tell: the offset of the first byte that differs (SBC-3 §5.2).
 
+use oracle::block_header::SECTOR;
 use oracle::history::Content;
-use oracle::stamp::SECTOR;
 
 /// Where the parts of a signed sector begin that differ from one signed block to another, and where its checksum begins: all
 /// sectors start with the same bytes.
@@ -55,8 +55,8 @@ fn information(sense: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
     use base::units::Lba;
-    use oracle::history::Mark;
-    use oracle::stamp::{DeviceId, Sequence, WriterId};
+    use oracle::block_header::{DeviceId, Sequence, WriterId};
+    use oracle::history::BlockSignature;
 
     fn fixed(valid: bool, at: u8) -> Vec<u8> {
         vec![if valid { 0xf0 } else { 0x70 }, 0, 0xe, 0, 0, 2, at, 10]
@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn an_offset_is_believed_only_where_blocks_can_differ() {
-        let mark = Mark { device: DeviceId(1), lba: Lba(0), writer: WriterId(1), sequence: Sequence(1) };
+        let mark =
+            BlockSignature { device: DeviceId(1), lba: Lba(0), writer: WriterId(1), sequence: Sequence(1) };
         let expected = [Content::Zero, Content::Signed(mark)];
         // Byte 512 + at.
         let judge = |at: u8| first_difference(&fixed(true, at), &expected, 512);

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use base::time::Instant;
 use base::units::Lba;
-use oracle::history::{Change, Content, End, Finding, FlushId, History, Initially, OpId, Planned, ReadId};
-use oracle::order::Place;
-use oracle::stamp::DeviceId;
+use oracle::block_header::DeviceId;
+use oracle::history::{
+    Change, ChangeResult, Content, Finding, FlushId, History, InitialContent, OpId, Planned, ReadId,
+};
+use oracle::order::TaskPosition;
 
 use crate::compare;
 use crate::fabric::{Ended, Order, Ticket};
@@ -89,7 +91,7 @@ impl Desk {
     /// Opens a desk for units of zeros.
     pub const fn new(devices: Vec<DeviceId>, block_len: usize, tears: bool) -> Self {
         Self {
-            history: History::new(Initially::Zero, tears),
+            history: History::new(InitialContent::Zero, tears),
             devices,
             block_len,
             jobs: BTreeMap::new(),
@@ -150,27 +152,31 @@ impl Desk {
         ticket: Ticket,
         order: &Order,
         meaning: Meaning,
-        place: Option<Place>,
+        place: Option<TaskPosition>,
     ) {
         if let Some(judge) = &mut self.reservations {
             judge.submitted(initiator, ticket, order, signature_of(&meaning));
         }
-        let simple = |place: Place| place.attribute == oracle::order::Attribute::Simple;
+        let simple = |place: TaskPosition| place.attribute == oracle::order::Attribute::Simple;
         self.counts.ordered += u64::from(place.is_some_and(|place| !simple(place)) && !self.jobs.is_empty());
         let job = match meaning {
             Meaning::Read { unit, lba, blocks } => {
-                Job::Read(self.history.read_begin_at(self.device(unit), lba, blocks, place), blocks)
+                Job::Read(self.history.read_begin_ordered(self.device(unit), lba, blocks, place), blocks)
             }
-            Meaning::Change(changes) => {
-                Job::Change(changes.into_iter().map(|change| self.history.submit_at(change, place)).collect())
-            }
+            Meaning::Change(changes) => Job::Change(
+                changes.into_iter().map(|change| self.history.submit_ordered(change, place)).collect(),
+            ),
             Meaning::CompareAndWrite(change, expected) => {
-                let read = self.history.read_begin_at(change.device, change.lba, change.blocks, place);
-                Job::CompareAndWrite(self.history.submit_at(change, place), read, change.lba, expected)
+                let read = self.history.read_begin_ordered(change.device, change.lba, change.blocks, place);
+                Job::CompareAndWrite(self.history.submit_ordered(change, place), read, change.lba, expected)
             }
             Meaning::Verify { unit, lba, expected } => {
                 let blocks = u64::try_from(expected.len()).unwrap_or(0);
-                Job::Verify(self.history.read_begin_at(self.device(unit), lba, blocks, place), lba, expected)
+                Job::Verify(
+                    self.history.read_begin_ordered(self.device(unit), lba, blocks, place),
+                    lba,
+                    expected,
+                )
             }
             Meaning::Flush(unit) => Job::Flush(self.history.flush_begin(self.device(unit))),
             Meaning::Nothing => Job::Nothing,
@@ -184,7 +190,7 @@ impl Desk {
         self.ends[end as usize] += 1;
         let excluded = self.reservations.as_mut().is_some_and(|judge| judge.ended(ticket, ended));
         // Nobody says what became of it, and a reservation kept it out all the time.
-        let end = if excluded && end == End::Failed { End::Refused } else { end };
+        let end = if excluded && end == ChangeResult::Failed { ChangeResult::Refused } else { end };
         let Some(job) = self.jobs.remove(&ticket) else { return };
         match job {
             Job::Read(read, blocks) => match ended {
@@ -194,13 +200,13 @@ impl Desk {
             Job::Change(ops) => {
                 // A write that is verified was written before it was found to differ.
                 let written = sense_key(ended) == Some(MISCOMPARE);
-                let end = if written { End::Failed } else { end };
+                let end = if written { ChangeResult::Failed } else { end };
                 for op in ops {
                     self.end(initiator, op, end);
                 }
             }
             Job::CompareAndWrite(op, read, lba, expected) => {
-                if end == End::Done {
+                if end == ChangeResult::Done {
                     self.counts.swapped += 1;
                     self.swapped(op, read, lba, &expected);
                 } else {
@@ -209,20 +215,20 @@ impl Desk {
                 self.history.read_failed(read);
                 if sense_key(ended) == Some(MISCOMPARE) {
                     self.counts.miscompared += 1;
-                    self.history.miscompared(op);
+                    self.history.end_miscompared(op);
                 } else {
                     self.end(initiator, op, end);
                 }
             }
             Job::Verify(read, lba, expected) => {
-                if end == End::Done {
+                if end == ChangeResult::Done {
                     self.matched(read, lba, &expected);
                 } else {
                     self.miscompared(read, lba, &expected, ended, None);
                 }
                 self.history.read_failed(read);
             }
-            Job::Flush(flush) if end == End::Done => self.history.flush_end(flush),
+            Job::Flush(flush) if end == ChangeResult::Done => self.history.flush_end(flush),
             Job::Flush(_) | Job::Nothing => {}
         }
     }
@@ -233,7 +239,7 @@ impl Desk {
             judge.lost_is_gone(initiator);
         }
         for op in self.lost.remove(&initiator).unwrap_or_default() {
-            self.history.gone(op);
+            self.history.conclude_unknown(op);
         }
     }
 
@@ -313,7 +319,7 @@ impl Desk {
     /// A COMPARE AND WRITE ended well: all blocks held what was expected at one instant, and no write came between.
     fn swapped(&mut self, op: OpId, read: ReadId, first: Lba, expected: &[Content]) {
         for (lba, content) in (first.0..).zip(expected) {
-            if let Some(finding) = self.history.replaced(op, read, Lba(lba), *content) {
+            if let Some(finding) = self.history.judge_compare_and_write(op, read, Lba(lba), *content) {
                 self.found(finding);
             }
             self.judged += 1;
@@ -358,15 +364,15 @@ impl Desk {
     }
 
     fn held(&mut self, read: ReadId, lba: Lba, content: Content, matched: bool, except: Option<OpId>) {
-        if let Some(finding) = self.history.compared(read, lba, content, matched, except) {
+        if let Some(finding) = self.history.judge_compare(read, lba, content, matched, except) {
             self.found(finding);
         }
         self.judged += 1;
     }
 
-    fn end(&mut self, initiator: usize, op: OpId, end: End) {
-        self.history.end(op, end);
-        if end == End::Unknown {
+    fn end(&mut self, initiator: usize, op: OpId, end: ChangeResult) {
+        self.history.end_change(op, end);
+        if end == ChangeResult::Unknown {
             self.lost.entry(initiator).or_default().push(op);
         }
     }
@@ -389,21 +395,25 @@ const MISCOMPARE: u8 = 0xe;
 const NO_LUN: u16 = 0x2500;
 
 /// Returns what an end says of the blocks.
-fn end_of(ended: &Ended) -> End {
+fn end_of(ended: &Ended) -> ChangeResult {
     match ended {
-        Ended::Status { status: GOOD, .. } => End::Done,
+        Ended::Status { status: GOOD, .. } => ChangeResult::Done,
         Ended::Status { status: BUSY | RESERVATION_CONFLICT | TASK_SET_FULL, .. } | Ended::Refused => {
-            End::Refused
+            ChangeResult::Refused
         }
         Ended::Status { status: CHECK_CONDITION, .. } => match sense_key(ended) {
             // A LUN that is taken away answers what it had begun, too.
-            Some(ILLEGAL_REQUEST) if sense_code(ended) == Some((ILLEGAL_REQUEST, NO_LUN)) => End::Failed,
+            Some(ILLEGAL_REQUEST) if sense_code(ended) == Some((ILLEGAL_REQUEST, NO_LUN)) => {
+                ChangeResult::Failed
+            }
             // Conditions that are found before anything is done.
-            Some(NOT_READY | ILLEGAL_REQUEST | UNIT_ATTENTION | DATA_PROTECT | MISCOMPARE) => End::Refused,
-            _ => End::Failed,
+            Some(NOT_READY | ILLEGAL_REQUEST | UNIT_ATTENTION | DATA_PROTECT | MISCOMPARE) => {
+                ChangeResult::Refused
+            }
+            _ => ChangeResult::Failed,
         },
-        Ended::Status { .. } | Ended::Failed | Ended::Aborted => End::Failed,
-        Ended::Lost => End::Unknown,
+        Ended::Status { .. } | Ended::Failed | Ended::Aborted => ChangeResult::Failed,
+        Ended::Lost => ChangeResult::Unknown,
     }
 }
 
@@ -414,7 +424,7 @@ pub(crate) fn is_illegal(ended: &Ended) -> bool {
 
 /// Returns whether a command was refused before anything was done.
 pub(crate) fn is_refusal(ended: &Ended) -> bool {
-    end_of(ended) == End::Refused
+    end_of(ended) == ChangeResult::Refused
 }
 
 /// Returns whether a command was carried out, if not to its end.

@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 use base::buffer::{Bytes, DataList};
 use base::rng::Rng;
-use oracle::reading::Reading;
-use oracle::stamp::{Sequence, WriterId};
+use oracle::block_check::BlockCheck;
+use oracle::block_header::{Sequence, WriterId};
 use store::Store;
 use store::contract::{Completion, Op, OpAction, OpId, Outcome, Profile};
 use store::ram::Ram;
@@ -281,7 +281,7 @@ impl State {
     /// Remembers whose blocks a write that was harmed had.
     fn suffer(&mut self, data: &DataList) {
         for block in bytes_of(data).chunks(self.block_len) {
-            if let Reading::Signed(stamp) = Reading::of(block) {
+            if let BlockCheck::Signed(stamp) = BlockCheck::of(block) {
                 self.victims.insert((stamp.writer, stamp.sequence));
             }
         }

@@ -231,7 +231,7 @@ fn many(_carrier: Carrier, _first: u64, _seeds: u64) -> bool {
 /// Plants one bug after the other and looks for it.
 #[cfg(feature = "planted")]
 fn planted(first: u64, seeds: u64) -> ExitCode {
-    use base::planted::{Bug, plant};
+    use base::fault_injection::{Bug, inject};
     panic::set_hook(Box::new(|_| {}));
     let only = env::var("BUG").ok();
     let mut missed = 0;
@@ -240,8 +240,8 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
             continue;
         }
         let began = Instant::now();
-        plant(Some(bug));
-        let carrier = if bug.is_of_frames() { Carrier::HyperScsi } else { Carrier::Iscsi };
+        inject(Some(bug));
+        let carrier = if bug.is_hyperscsi() { Carrier::HyperScsi } else { Carrier::Iscsi };
         let wanted = Property::broken_by(bug);
         let (mut found, mut others) = (None, 0_u64);
         for seed in first..first.saturating_add(seeds) {
@@ -252,7 +252,7 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
             }
             others += 1;
         }
-        plant(None);
+        inject(None);
         let took = began.elapsed().as_secs_f64();
         let names: Vec<_> = wanted.iter().map(|property| property.name()).collect();
         match found {

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use base::buffer::DataList;
 use base::rng::Rng;
 use base::time::Instant;
-use netem::odds::Span;
-use oracle::reading::Reading;
+use netem::probability::DurationRange;
+use oracle::block_check::BlockCheck;
 use store::Store;
 use store::contract::{Completion, Fault, Op, OpAction, OpId, Outcome, Profile};
 use store::faulty::{Faults, Faulty, Kind, Rule};
@@ -44,9 +44,9 @@ pub struct MediumPlan {
     /// Whether it has a volatile cache and its power can be cut.
     pub volatile: bool,
     /// From the submission of an operation to its effect.
-    pub effect: Span,
+    pub effect: DurationRange,
     /// From its effect to its completion.
-    pub answer: Span,
+    pub answer: DurationRange,
     /// One operation in so many fails; zero for none.
     pub fails_one_in: u64,
     /// Length of a logical block, for those that look into writes.
@@ -225,7 +225,7 @@ impl State {
         data.copy_to(0, &mut bytes);
         let first = at / u64::try_from(block_len).unwrap_or(1);
         for (lba, block) in (first..).zip(bytes.chunks(block_len)) {
-            let Reading::Signed(stamp) = Reading::of(block) else { continue };
+            let BlockCheck::Signed(stamp) = BlockCheck::of(block) else { continue };
             if stamp.lba.0 != lba {
                 continue;
             }
@@ -279,7 +279,7 @@ impl Store for Plugged {
         state.number += 1;
         let number = state.number;
         let plan = state.plan;
-        if plan.effect == Span::ZERO && plan.answer == Span::ZERO {
+        if plan.effect == DurationRange::ZERO && plan.answer == DurationRange::ZERO {
             state.perform(at, number, op);
         } else {
             let effect = at.after(plan.effect.pick(&mut state.rng));

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use base::planted::Bug;
-use oracle::history::Wrong;
+use base::fault_injection::Bug;
+use oracle::history::Violation;
 
 /// A property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,17 +137,17 @@ impl Property {
     }
 }
 
-impl From<Wrong> for Property {
-    fn from(wrong: Wrong) -> Self {
+impl From<Violation> for Property {
+    fn from(wrong: Violation) -> Self {
         match wrong {
-            Wrong::Lost | Wrong::Stale => Self::Kept,
-            Wrong::Torn | Wrong::Garbled => Self::Whole,
-            Wrong::Misdirected | Wrong::Foreign => Self::Place,
-            Wrong::Unsubmitted => Self::RefusedChangesNothing,
-            Wrong::Miscompared => Self::Compared,
-            Wrong::WrittenDespite => Self::MiscompareWritesNothing,
-            Wrong::NotAtomic => Self::Atomic,
-            Wrong::Reordered => Self::TaskOrder,
+            Violation::Lost | Violation::Stale => Self::Kept,
+            Violation::Torn | Violation::Garbled => Self::Whole,
+            Violation::Misdirected | Violation::Foreign => Self::Place,
+            Violation::Unsubmitted => Self::RefusedChangesNothing,
+            Violation::Miscompared => Self::Compared,
+            Violation::WrittenDespite => Self::MiscompareWritesNothing,
+            Violation::NotAtomic => Self::Atomic,
+            Violation::Reordered => Self::TaskOrder,
         }
     }
 }

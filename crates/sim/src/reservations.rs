@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::time::{Duration, Instant};
 use oracle::reservations::{
-    Access, Kind, Nexus, Outcome, Reservations as Possible, Service, ServiceId, State,
+    Access, Nexus, ReservationType, Reservations as Possible, ReserveCommand, ReserveOutcome, ServiceId,
+    State,
 };
 
 use crate::desk::{self, GOOD, RESERVATION_CONFLICT};
@@ -147,7 +148,7 @@ impl Judge {
         if let Some((service, aborts)) = service_of(order) {
             self.counts.changes += 1;
             self.services.insert(ticket, Change { initiator, unit, aborts });
-            self.units[unit].begin(ServiceId(ticket.0), nexus(initiator), service);
+            self.units[unit].submit_command(ServiceId(ticket.0), nexus(initiator), service);
             return self.look(unit);
         }
         let Some((access, question)) = access_of(&order.cdb) else { return };
@@ -253,17 +254,17 @@ impl Judge {
         let id = ServiceId(ticket.0);
         let unit = &mut self.units[change.unit];
         let explained = match end_of(ended) {
-            Come::To(outcome) => unit.end(id, outcome).map(Some),
+            Come::To(outcome) => unit.end_command(id, outcome).map(Some),
             Come::Nothing => unit.refused(id).map(|()| None),
             Come::Unknown => {
-                unit.gone(id);
+                unit.conclude_unknown(id);
                 Ok(None)
             }
             Come::Lost => return self.lost.entry(change.initiator).or_default().push(ticket),
         };
         self.services.remove(&ticket);
         match explained {
-            Ok(Some(fenced)) if change.aborts && end_of(ended) == Come::To(Outcome::Good) => {
+            Ok(Some(fenced)) if change.aborts && end_of(ended) == Come::To(ReserveOutcome::Good) => {
                 let open = self.commands.values_mut();
                 for command in
                     open.filter(|command| command.unit == change.unit && command.signature.is_some())
@@ -302,7 +303,7 @@ impl Judge {
             let how = name("ended with RESERVATION CONFLICT");
             self.broken.push(Broken::new(Property::ReservationAdmits, how));
         } else if (done || conflict) && is_still {
-            unit.saw(|state| state.stops(nexus, command.access) == conflict);
+            unit.observe(|state| state.conflicts_with(nexus, command.access) == conflict);
         }
         self.counts.stopped += u64::from(conflict);
         let reserved = || unit.states().all(|state| state.reservation().is_some());
@@ -315,7 +316,7 @@ impl Judge {
             match question.parse(data) {
                 Some(answer) if command.answers.contains(&answer) => {
                     if is_still {
-                        self.units[command.unit].saw(|state| question.ask(state) == answer);
+                        self.units[command.unit].observe(|state| question.ask(state) == answer);
                     }
                 }
                 answer => {
@@ -329,7 +330,7 @@ impl Judge {
     /// Nothing more comes of a change of reservations.
     fn forget(&mut self, ticket: Ticket) {
         if let Some(change) = self.services.remove(&ticket) {
-            self.units[change.unit].gone(ServiceId(ticket.0));
+            self.units[change.unit].conclude_unknown(ServiceId(ticket.0));
         }
     }
 
@@ -348,7 +349,7 @@ impl Command {
             return;
         }
         for state in states {
-            let stops = state.stops(nexus(self.initiator), self.access);
+            let stops = state.conflicts_with(nexus(self.initiator), self.access);
             self.may_stop |= stops;
             self.may_pass |= !stops;
             self.may_land |= !stops;
@@ -367,7 +368,9 @@ impl Question {
         match self {
             Self::Keys => Answer::Keys(state.generation(), state.keys()),
             Self::Reservation => {
-                let code = |kind| Kind::ALL.iter().find(|(_, own)| *own == kind).map_or(0, |(code, _)| *code);
+                let code = |kind| {
+                    ReservationType::ALL.iter().find(|(_, own)| *own == kind).map_or(0, |(code, _)| *code)
+                };
                 let reservation = state.reservation().map(|(key, kind)| (key, code(kind)));
                 Answer::Reservation(state.generation(), reservation)
             }
@@ -398,7 +401,7 @@ impl Question {
 /// What a change of reservations came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Come {
-    To(Outcome),
+    To(ReserveOutcome),
     /// It was refused before anybody looked at it.
     Nothing,
     /// It may have been done, and will not be any more.
@@ -409,10 +412,10 @@ enum Come {
 
 fn end_of(ended: &Ended) -> Come {
     match ended {
-        Ended::Status { status: GOOD, .. } => Come::To(Outcome::Good),
-        Ended::Status { status: RESERVATION_CONFLICT, .. } => Come::To(Outcome::Conflict),
+        Ended::Status { status: GOOD, .. } => Come::To(ReserveOutcome::Good),
+        Ended::Status { status: RESERVATION_CONFLICT, .. } => Come::To(ReserveOutcome::Conflict),
         Ended::Lost => Come::Lost,
-        ended if desk::is_illegal(ended) => Come::To(Outcome::Illegal),
+        ended if desk::is_illegal(ended) => Come::To(ReserveOutcome::Illegal),
         ended if desk::is_refusal(ended) => Come::Nothing,
         _ => Come::Unknown,
     }
@@ -423,23 +426,25 @@ fn nexus(initiator: usize) -> Nexus {
 }
 
 /// Returns what an order does to reservations, and whether it aborts tasks.
-fn service_of(order: &Order) -> Option<(Service, bool)> {
+fn service_of(order: &Order) -> Option<(ReserveCommand, bool)> {
     let word = |at: usize| u64::from_be_bytes(*order.data_out[at..].first_chunk().unwrap());
     match order.cdb[0] {
-        0x16 => return Some((Service::ReserveUnit, false)),
-        0x17 => return Some((Service::ReleaseUnit, false)),
+        0x16 => return Some((ReserveCommand::ReserveUnit, false)),
+        0x17 => return Some((ReserveCommand::ReleaseUnit, false)),
         0x5f => {}
         _ => return None,
     }
     let (key, second, persist) = (word(0), word(8), order.data_out[20] & 1 == 1);
-    let kind = Kind::from_code(order.cdb[2]);
+    let kind = ReservationType::from_code(order.cdb[2]);
     let action = order.cdb[1] & 0x1f;
     let service = match action {
-        0 | 6 => Service::Register { key, new: second, persist, ignores: action == 6 },
-        1 => Service::Reserve(key, kind?),
-        2 => Service::Release(key, kind?),
-        3 => Service::Clear(key),
-        _ => Service::Preempt { key, victims: second, kind: kind? },
+        0 | 6 => {
+            ReserveCommand::Register { key, sa_key: second, aptpl: persist, ignore_existing_key: action == 6 }
+        }
+        1 => ReserveCommand::Reserve(key, kind?),
+        2 => ReserveCommand::Release(key, kind?),
+        3 => ReserveCommand::Clear(key),
+        _ => ReserveCommand::Preempt { key, sa_key: second, kind: kind? },
     };
     Some((service, action == 5))
 }

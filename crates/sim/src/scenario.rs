@@ -12,7 +12,7 @@ use iscsi::initiator::contract::{Limits as SessionLimits, Retry};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use iscsi::target::engine::Limits;
 use netem::frame::FramePlan;
-use netem::odds::{Odds, Span};
+use netem::probability::{DurationRange, Probability};
 use netem::stream::StreamPlan;
 
 use crate::media::MediumPlan;
@@ -54,7 +54,7 @@ pub struct IscsiPlan {
     /// The way back.
     pub backward: StreamPlan,
     /// How long it takes to connect.
-    pub connect_within: Span,
+    pub connect_within: DurationRange,
     /// How many of a thousand attempts to connect fail.
     pub connects_fail_per_mille: u64,
     /// How many times each initiator declares another MaxRecvDataSegmentLength in full feature phase, and within how long.
@@ -180,7 +180,7 @@ pub struct Scenario {
     /// The longest transfer in blocks.
     pub transfer_max: u64,
     /// How long an initiator waits between two orders.
-    pub think: Span,
+    pub think: DurationRange,
     /// One order in so many is a task management function; zero for none.
     pub manages_one_in: u64,
     /// One order in so many concerns reservations; zero for none.
@@ -229,8 +229,8 @@ impl Scenario {
         let medium = MediumPlan {
             len,
             volatile,
-            effect: Span::between(micros(effect / 20), micros(effect)),
-            answer: Span::between(micros(0), micros(answer)),
+            effect: DurationRange::between(micros(effect / 20), micros(effect)),
+            answer: DurationRange::between(micros(0), micros(answer)),
             fails_one_in: *pick(&mut rng, &[0, 0, 200, 40]),
             block_len: usize::try_from(block_size.bytes()).unwrap(),
             harm: None,
@@ -255,7 +255,7 @@ impl Scenario {
             orders: 60 + rng.below(100),
             depth: 1 + usize::try_from(rng.below(24)).unwrap(),
             transfer_max: *pick(&mut rng, &[1, 4, 16, 40]),
-            think: Span::between(Duration::ZERO, micros(*pick(&mut rng, &[1, 300, 5_000]))),
+            think: DurationRange::between(Duration::ZERO, micros(*pick(&mut rng, &[1, 300, 5_000]))),
             manages_one_in: *pick(&mut rng, &[0, 60, 25]),
             reserves_one_in: *pick(&mut rng, &[0, 0, 8]),
             reserves_old_ones: seed.is_multiple_of(4),
@@ -362,7 +362,7 @@ impl IscsiPlan {
             },
             forward: way(rng, faults),
             backward: way(rng, faults),
-            connect_within: Span::between(Duration::from_micros(50), Duration::from_millis(3)),
+            connect_within: DurationRange::between(Duration::from_micros(50), Duration::from_millis(3)),
             connects_fail_per_mille: *pick(rng, &[0, 0, 100, 400]),
             socket_bytes: *pick(rng, &[2 << 10, 64 << 10, 1 << 20]),
             declares: *pick(rng, &[0, 0, 3, 30]),
@@ -382,9 +382,9 @@ impl IscsiPlan {
         self.session_limits.repair_after = Duration::from_millis(50);
         self.limits.repair_after = Duration::from_millis(100);
         for way in [&mut self.forward, &mut self.backward] {
-            way.corrupt_data = Odds(*pick(rng, &[10_000, 60_000]));
-            way.stall = Odds(*pick(rng, &[1_000, 5_000]));
-            way.stall_for = Span::between(Duration::from_millis(1), Duration::from_secs(2));
+            way.corrupt_data = Probability(*pick(rng, &[10_000, 60_000]));
+            way.stall = Probability(*pick(rng, &[1_000, 5_000]));
+            way.stall_for = DurationRange::between(Duration::from_millis(1), Duration::from_secs(2));
             way.faults_max = 1000;
         }
     }
@@ -407,14 +407,14 @@ impl HyperPlan {
             let mut after = Duration::ZERO;
             for mtu in [1500, 9000] {
                 let span = *pick(rng, &[50, 200, 2000]);
-                after += Span::between(Duration::ZERO, Duration::from_millis(span)).pick(rng);
+                after += DurationRange::between(Duration::ZERO, Duration::from_millis(span)).pick(rng);
                 mtu_changes.push(MtuChange { net, after, mtu, told });
             }
         }
         let seconds = Duration::from_secs;
         let patience = seconds(*pick(rng, &[0, 5, 60]));
         let moment = |rng: &mut Rng, millis: u64| {
-            Span::between(Duration::ZERO, Duration::from_millis(millis)).pick(rng)
+            DurationRange::between(Duration::ZERO, Duration::from_millis(millis)).pick(rng)
         };
         let mut sleeps = Vec::new();
         for _ in 0..*pick(rng, &[0, 0, 1, 4]) {
@@ -486,8 +486,8 @@ impl NetPlan {
 
 /// One direction of an Ethernet at random.
 fn frame_way(rng: &mut Rng, faults: u32, micros: u64, rate: u64, queue: usize) -> FramePlan {
-    let delay = Span::between(Duration::from_micros(micros / 2 + 1), Duration::from_micros(micros));
-    let mut odds = |parts: u32| if rng.chance(1, 2) { Odds(parts) } else { Odds::NEVER };
+    let delay = DurationRange::between(Duration::from_micros(micros / 2 + 1), Duration::from_micros(micros));
+    let mut odds = |parts: u32| if rng.chance(1, 2) { Probability(parts) } else { Probability::NEVER };
     let mut plan = FramePlan {
         delay,
         bytes_per_s: rate,
@@ -496,7 +496,7 @@ fn frame_way(rng: &mut Rng, faults: u32, micros: u64, rate: u64, queue: usize) -
         burst: odds(faults * 3000),
         duplicate: odds(faults * 200),
         reorder: odds(faults * 500),
-        reorder_by: Span::between(delay.from, delay.to.saturating_mul(8)),
+        reorder_by: DurationRange::between(delay.from, delay.to.saturating_mul(8)),
         corrupt: odds(faults * 200),
         ..FramePlan::CLEAN
     };
@@ -505,7 +505,7 @@ fn frame_way(rng: &mut Rng, faults: u32, micros: u64, rate: u64, queue: usize) -
         for _ in 0..=rng.below(2) {
             let from = Instant(rng.below(400_000_000));
             let span = *pick(rng, &[10, 1000, 10_000, 45_000]);
-            let cut = Span::between(Duration::from_millis(1), Duration::from_millis(span)).pick(rng);
+            let cut = DurationRange::between(Duration::from_millis(1), Duration::from_millis(span)).pick(rng);
             plan.cuts.push((from, from.after(cut)));
         }
     }
@@ -542,7 +542,7 @@ fn keys(rng: &mut Rng) -> KeyPolicy {
 /// One direction at random, with `faults` times one fault in ten thousand units of each kind that the dice choose.
 fn way(rng: &mut Rng, faults: u32) -> StreamPlan {
     let mut odds = |weight: u32| {
-        if rng.chance(1, 2) { Odds(faults * weight) } else { Odds::NEVER }
+        if rng.chance(1, 2) { Probability(faults * weight) } else { Probability::NEVER }
     };
     let mut plan = StreamPlan {
         corrupt_header: odds(250),
@@ -556,12 +556,12 @@ fn way(rng: &mut Rng, faults: u32) -> StreamPlan {
         stall: odds(50),
         ..StreamPlan::CLEAN
     };
-    plan.stall_for = Span::between(Duration::from_millis(1), Duration::from_secs(8));
+    plan.stall_for = DurationRange::between(Duration::from_millis(1), Duration::from_secs(8));
     let micros = *pick(rng, &[0, 100, 2000, 20_000]);
-    plan.delay = Span::between(Duration::from_micros(micros / 10), Duration::from_micros(micros));
+    plan.delay = DurationRange::between(Duration::from_micros(micros / 10), Duration::from_micros(micros));
     plan.bytes_per_s = *pick(rng, &[0, 0, 100_000_000, 2_000_000]);
     plan.piece_len_max = *pick(rng, &[0, 0, 30, 700, 9000]);
-    plan.spare_opening = rng.chance(2, 3);
+    plan.spare_login = rng.chance(2, 3);
     plan.faults_max = *pick(rng, &[1, 5, 1000]);
     plan
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use base::rng::Rng;
 use base::units::Lba;
-use oracle::history::{Change, Content, Mark, Planned};
+use oracle::block_header::{BlockHeader, Generation, Sequence, WriterId};
+use oracle::history::{BlockSignature, Change, Content, Planned};
 use oracle::pattern::Pattern;
-use oracle::stamp::{Generation, Sequence, Stamp, WriterId};
 use scsi::copy::ListId;
 use scsi::copy::cscd::{Cscd, CscdId};
 use scsi::copy::list::{CopyList, Format, ListIdUsage};
@@ -35,7 +35,7 @@ pub struct Workload {
     /// Whether the media keep writes only until the power is cut.
     volatile: bool,
     /// The generation of each own block, so that it can be made again.
-    generations: BTreeMap<Mark, Generation>,
+    generations: BTreeMap<BlockSignature, Generation>,
 }
 
 /// A run of blocks of one unit.
@@ -153,7 +153,7 @@ impl Workload {
         } else {
             let data = self.signed(desk, one);
             let (device, sequence) = (desk.device(at.unit), Sequence(self.sequence));
-            (data, Planned::Same(Mark { device, lba: at.lba, writer: self.writer, sequence }))
+            (data, Planned::Same(BlockSignature { device, lba: at.lba, writer: self.writer, sequence }))
         };
         let change = self.change(desk, at, content, false);
         (order(at.unit, &cdb, data, 0), Meaning::Change(vec![change]))
@@ -266,7 +266,7 @@ impl Workload {
         for lba in at.lba.0..at.lba.0 + at.blocks {
             // Only zeros and own blocks can be made again; the others are guessed wrongly.
             let one = Extent { lba: Lba(lba), blocks: 1, ..at };
-            let likely = desk.history().expectation(desk.device(at.unit), Lba(lba));
+            let likely = desk.history().expected_content(desk.device(at.unit), Lba(lba));
             if likely.contains(&Content::Zero) || self.rng.chance(1, 2) {
                 data.resize(data.len() + self.block_len, 0);
                 contents.push(Content::Zero);
@@ -275,7 +275,15 @@ impl Workload {
                 let (block, content) = block.unwrap_or_else(|| {
                     let block = self.signed(desk, one);
                     let (device, sequence) = (desk.device(at.unit), Sequence(self.sequence));
-                    (block, Content::Signed(Mark { device, lba: Lba(lba), writer: self.writer, sequence }))
+                    (
+                        block,
+                        Content::Signed(BlockSignature {
+                            device,
+                            lba: Lba(lba),
+                            writer: self.writer,
+                            sequence,
+                        }),
+                    )
                 });
                 data.extend(block);
                 contents.push(content);
@@ -300,7 +308,7 @@ impl Workload {
         for (lba, block) in (at.lba.0..).zip(data.chunks_mut(self.block_len)) {
             let device = desk.device(at.unit);
             let (lba, sequence) = (Lba(lba), Sequence(self.sequence));
-            let mark = Mark { device, lba, writer: self.writer, sequence };
+            let mark = BlockSignature { device, lba, writer: self.writer, sequence };
             let generation = desk.history().next_generation(device, lba);
             self.generations.insert(mark, generation);
             self.stamp(mark, generation).sign(block).unwrap();
@@ -308,10 +316,10 @@ impl Workload {
         data
     }
 
-    const fn stamp(&self, mark: Mark, generation: Generation) -> Stamp {
-        let Mark { device, lba, writer, sequence } = mark;
+    const fn stamp(&self, mark: BlockSignature, generation: Generation) -> BlockHeader {
+        let BlockSignature { device, lba, writer, sequence } = mark;
         let (time_ns, seed, pattern) = (0, writer.0, self.pattern);
-        Stamp { device, lba, generation, writer, sequence, time_ns, seed, pattern }
+        BlockHeader { device, lba, generation, writer, sequence, time_ns, seed, pattern }
     }
 
     fn change(&self, desk: &Desk, at: Extent, content: Planned, fua: bool) -> Change {

@@ -6,8 +6,8 @@ use std::fmt;
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 use base::units::Lba;
-use oracle::order::{Attribute as TaskAttribute, Place};
-use oracle::stamp::DeviceId;
+use oracle::block_header::DeviceId;
+use oracle::order::{Attribute as TaskAttribute, TaskPosition};
 
 use crate::desk::Desk;
 use crate::fabric::direct::Direct;
@@ -167,10 +167,12 @@ impl World {
         };
         let span = Duration::from_millis(300);
         let mut crashes: Vec<Instant> = (0..scenario.crashes)
-            .map(|_| start.after(netem::odds::Span::between(Duration::ZERO, span).pick(&mut rng)))
+            .map(|_| {
+                start.after(netem::probability::DurationRange::between(Duration::ZERO, span).pick(&mut rng))
+            })
             .collect();
         crashes.sort_unstable_by(|a, b| b.cmp(a));
-        let tears = scenario.medium.volatile && scenario.medium.block_len > oracle::stamp::SECTOR;
+        let tears = scenario.medium.volatile && scenario.medium.block_len > oracle::block_header::SECTOR;
         let mut desk = Desk::new(devices, scenario.medium.block_len, tears);
         if scenario.reserves_one_in > 0 {
             desk.watch_reservations();
@@ -321,7 +323,7 @@ impl World {
 
     /// Returns where the task set puts an order, unless something may change its place: immediate commands overtake, and what is
     /// carried out again comes again.
-    fn place(&self, initiator: usize, ticket: Ticket, order: &Order) -> Option<Place> {
+    fn place(&self, initiator: usize, ticket: Ticket, order: &Order) -> Option<TaskPosition> {
         if order.immediate || order.replay || !self.scenario.keeps_order(order.unit) {
             return None;
         }
@@ -332,7 +334,7 @@ impl World {
             Attribute::Ordered => TaskAttribute::Ordered,
             Attribute::HeadOfQueue => TaskAttribute::HeadOfQueue,
         };
-        Some(Place { set, number: ticket.0, attribute })
+        Some(TaskPosition { set, number: ticket.0, attribute })
     }
 
     fn some_management(&mut self, initiator: usize) -> Manage {

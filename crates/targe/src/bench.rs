@@ -30,7 +30,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let block_bytes = u32::try_from(args.bs).ok().filter(|bytes| *bytes > 0);
     let block_bytes = block_bytes.ok_or_else(|| Failure::Misused("--bs: from one block to 4G".to_owned()))?;
-    let reactor = Config { engine: args.reactor, poll: args.poll, ..Config::default() };
+    let reactor = Config { engine: args.reactor, busy_poll: args.poll, ..Config::default() };
     let mut jobs = Vec::new();
     let client = reach::client()?;
     for url in &urls {

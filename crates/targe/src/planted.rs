@@ -1,6 +1,6 @@
-//! Plants one bug into a binary that was built with the feature `planted`, so that a rig can show that it finds it.
+//! Plants one bug into a binary that was built with the feature `fault_injection`, so that a rig can show that it finds it.
 
-use base::planted::{Bug, plant};
+use base::fault_injection::{Bug, inject};
 
 /// Names the bug in the environment.
 const VARIABLE: &str = "TARGE_PLANTED";
@@ -10,7 +10,7 @@ pub(crate) fn plant_from_environment() -> Result<(), String> {
     let Some(name) = std::env::var_os(VARIABLE) else { return Ok(()) };
     let name = name.to_string_lossy();
     let bug = Bug::named(&name).ok_or_else(|| format!("{VARIABLE}={name}: there is no such bug"))?;
-    plant(Some(bug));
+    inject(Some(bug));
     eprintln!("targe: planted {bug:?}: this process breaks its promises on purpose");
     Ok(())
 }

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use base::ether::EtherPort;
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use device::contract::{Access, RelativePort};
 use hyperscsi::login::directory::Access as GroupAccess;
 use hyperscsi::pdu::name::GroupName;

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use core::net::SocketAddr;
 
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use iscsi::chap::{Credentials, Secret};
 use iscsi::login::directory::{
     Directory, DiscoveryAccess, Found, Listed, Realm, SessionFacts, SessionQuery, TargetAccess,

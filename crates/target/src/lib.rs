@@ -1,6 +1,6 @@
 //! A whole SCSI target without I/O: ports, nexuses, access control and logical units, joined.
 //!
-//! [`shard::Shard`] is a [`base::machine::StreamMachine`] and a [`base::ether::FrameMachine`]: drivers feed it bytes and frames.
+//! [`shard::Shard`] is a [`base::state_machine::StreamMachine`] and a [`base::ether::FrameMachine`]: drivers feed it bytes and frames.
 //! Within, `iscsi` turns bytes and `hyperscsi` frames into commands, this room finds the logical unit that a command means *to the nexus it came from*, `device` executes it,
 //! and the answers take the way back. Nothing reaches a unit but through `nexus`'s map, so what an initiator may
 //! see is decided in one place.

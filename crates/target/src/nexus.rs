@@ -4,8 +4,8 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use base::machine::PortalId;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
+use base::state_machine::PortalId;
 use device::contract::{Access, Nexus, NexusId, RelativePort};
 use hyperscsi::pdu::name::GroupName;
 use hyperscsi::seal::Level;
@@ -185,7 +185,9 @@ impl Entry {
         let row = |entry: &LunEntry| {
             let disk = disk_of(entry.unit);
             let sight = match (bindings.disk_of(&self.name, entry.number), disk) {
-                (Some(opened), Some(disk)) if opened == disk || planted::is(Bug::RemapReachesOther) => {
+                (Some(opened), Some(disk))
+                    if opened == disk || fault_injection::is_injected(Bug::RemapReachesOther) =>
+                {
                     Sight::Opened
                 }
                 (Some(_), Some(_)) => Sight::Barred,

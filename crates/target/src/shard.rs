@@ -5,8 +5,8 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use base::buffer::Pool;
-use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
+use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, MediumId, RxBuffer, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
 use device::contract::Event;
@@ -281,7 +281,7 @@ impl FrameMachine for Shard {
         self.settle(now);
     }
 
-    fn frame(&mut self, now: Instant, frame: Received<'_>) {
+    fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
         let register = Register {
             config: &self.config,
             nexuses: &self.nexuses,
@@ -311,7 +311,7 @@ impl FrameMachine for Shard {
         self.settle(now);
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_frame_idle(&self) -> bool {
         self.frames.is_quiet()
     }
 
@@ -319,13 +319,13 @@ impl FrameMachine for Shard {
         self.frames.entropy_wanted()
     }
 
-    fn stir(&mut self, entropy: [u8; 32]) {
+    fn add_entropy(&mut self, entropy: [u8; 32]) {
         self.frames.stir(entropy);
     }
 }
 
 impl StreamMachine for Shard {
-    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         self.engine.connected(now, conn, arrival);
     }
 
@@ -335,19 +335,19 @@ impl StreamMachine for Shard {
         self.settle(now);
     }
 
-    fn ended(&mut self, now: Instant, conn: ConnId) -> bool {
+    fn received_eof(&mut self, now: Instant, conn: ConnId) -> bool {
         let stays = self.engine.ended(now, conn);
         self.settle(now);
         stays
     }
 
-    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
-        self.engine.lend(conn)
+    fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
+        self.engine.take_rx_buffer(conn)
     }
 
-    fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan) {
+    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
         let desk = Desk { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
-        self.engine.repaid(now, conn, loan, &desk);
+        self.engine.return_rx_buffer(now, conn, loan, &desk);
         self.settle(now);
     }
 
@@ -357,7 +357,7 @@ impl StreamMachine for Shard {
         self.settle(now);
     }
 
-    fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
+    fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
         self.engine.disconnected(now, conn, why);
         self.settle(now);
     }

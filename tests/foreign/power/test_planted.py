@@ -13,7 +13,7 @@ from verdicts import expect
 
 BUILD_MAX_S = 1000
 pytestmark = [pytest.mark.servers("targe"), pytest.mark.without_targe, pytest.mark.timeout(BUILD_MAX_S + 300)]
-# Bugs of `base::planted`, and what the writers do by which each shows.
+# Bugs of `base::fault_injection`, and what the writers do by which each shows.
 PLANTED = [("FilesDropDsync", FORCED), ("FilesSkipFdatasync", FLUSHED), ("FilesForgetUnsynced", DEALLOCATED)]
 
 

@@ -1,6 +1,6 @@
 //! The haggling over options before the first request.
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 use store::contract::Profile;
 
 use super::Export;
@@ -121,7 +121,7 @@ impl Negotiation {
         data: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Vec<u8>, Refusal> {
-        let (name, wanted) = asked_info(data).map_err(|PastEnd| MALFORMED)?;
+        let (name, wanted) = asked_info(data).map_err(|UnexpectedEof| MALFORMED)?;
         if !is_name_of(export, name) {
             return Err(UNKNOWN_EXPORT);
         }
@@ -154,7 +154,7 @@ impl Negotiation {
         if !self.structured {
             return Err(Refusal(Rep::ERR_INVALID, "contexts need structured replies, which come first"));
         }
-        let (name, queries) = asked_contexts(data).map_err(|PastEnd| MALFORMED)?;
+        let (name, queries) = asked_contexts(data).map_err(|UnexpectedEof| MALFORMED)?;
         if !is_name_of(export, name) {
             return Err(UNKNOWN_EXPORT);
         }
@@ -184,27 +184,27 @@ fn is_name_of(export: &Export, name: &[u8]) -> bool {
 }
 
 /// Reads the data of `INFO` and `GO`: a name and the kinds of information wanted.
-fn asked_info(data: &[u8]) -> Result<(&[u8], Vec<u16>), PastEnd> {
+fn asked_info(data: &[u8]) -> Result<(&[u8], Vec<u16>), UnexpectedEof> {
     let mut reader = Reader::new(data);
     let name = counted(&mut reader)?;
     let count = reader.u16()?;
     let wanted = (0..count).map(|_| reader.u16()).collect::<Result<_, _>>()?;
-    if reader.is_empty() { Ok((name, wanted)) } else { Err(PastEnd) }
+    if reader.is_empty() { Ok((name, wanted)) } else { Err(UnexpectedEof) }
 }
 
 /// Reads the data of the options on contexts: a name and queries.
-fn asked_contexts(data: &[u8]) -> Result<(&[u8], Vec<&[u8]>), PastEnd> {
+fn asked_contexts(data: &[u8]) -> Result<(&[u8], Vec<&[u8]>), UnexpectedEof> {
     let mut reader = Reader::new(data);
     let name = counted(&mut reader)?;
     let count = reader.u32()?;
     // Each query takes bytes of the option, so there are fewer than those whatever `count` says.
     let queries = (0..count).map(|_| counted(&mut reader)).collect::<Result<_, _>>()?;
-    if reader.is_empty() { Ok((name, queries)) } else { Err(PastEnd) }
+    if reader.is_empty() { Ok((name, queries)) } else { Err(UnexpectedEof) }
 }
 
-fn counted<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], PastEnd> {
+fn counted<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], UnexpectedEof> {
     let len = reader.u32()?;
-    reader.take(usize::try_from(len).map_err(|_| PastEnd)?)
+    reader.take(usize::try_from(len).map_err(|_| UnexpectedEof)?)
 }
 
 /// Tells what the disk can do.

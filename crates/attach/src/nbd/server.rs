@@ -293,11 +293,11 @@ impl<'a> Connection<'a> {
     }
 
     fn receive(&mut self, receive: &mut [u8]) -> Result<(), Broken> {
-        let mut loan = self.session.lend();
+        let mut loan = self.session.take_rx_buffer();
         let mut room = 0;
         let result = if let Some(loan) = &mut loan {
             let spare = loan.buf.spare_mut();
-            room = loan.want.min(spare.len());
+            room = loan.len_max.min(spare.len());
             let place = spare.get_mut(..room).unwrap_or_default();
             rustix::io::readv(&self.socket, &mut [IoSliceMut::new(place), IoSliceMut::new(receive)])
         } else {
@@ -306,7 +306,7 @@ impl<'a> Connection<'a> {
         let len = result.unwrap_or(0);
         if let Some(mut loan) = loan {
             loan.buf.advance(len.min(room));
-            self.session.repaid(loan);
+            self.session.return_rx_buffer(loan);
         }
         match result {
             Ok(0) => self.session.input_ended(),

@@ -1,13 +1,13 @@
 //! One client, from the first byte to the last, as a value: bytes in, operations on the medium out, their results in,
 //! bytes out. It owns no socket and no medium.
 //!
-//! The hands call [`Session::received`] (or [`Session::lend`] and [`Session::repaid`]) and [`Session::completed`], then
+//! The hands call [`Session::received`] (or [`Session::take_rx_buffer`] and [`Session::return_rx_buffer`]) and [`Session::completed`], then
 //! drain [`Session::poll`] and [`Session::transmit`]. They read from the socket only while [`Session::wants_input`].
 
 use std::collections::VecDeque;
 
 use base::buffer::{Buf, Bytes, DataList, Pool};
-use base::machine::Loan;
+use base::state_machine::RxBuffer;
 use base::transmit::Transmit;
 use store::contract::{Durability, Extent, Failure, Fault, OpAction, Outcome, Profile};
 
@@ -169,16 +169,16 @@ impl Session {
     }
 
     /// Lends the buffer that the next bytes belong into, if they are payload.
-    pub fn lend(&mut self) -> Option<Loan> {
+    pub fn take_rx_buffer(&mut self) -> Option<RxBuffer> {
         let Phase::Payload(incoming) = &mut self.phase else { return None };
         let buf = incoming.block.take().unwrap_or_else(|| self.pool.take(incoming.left.min(BLOCK_LEN)));
         incoming.lent_at = buf.len();
         let want = incoming.left.min(buf.capacity() - buf.len());
-        Some(Loan { buf, want })
+        Some(RxBuffer { buf, len_max: want })
     }
 
     /// Takes a loan back, with what was received appended.
-    pub fn repaid(&mut self, loan: Loan) {
+    pub fn return_rx_buffer(&mut self, loan: RxBuffer) {
         if let Phase::Payload(incoming) = &mut self.phase {
             let received = loan.buf.len().saturating_sub(incoming.lent_at);
             incoming.left = incoming.left.saturating_sub(received);
@@ -249,7 +249,7 @@ impl Session {
             let Some(answer) = self.answers.pop_front() else { break };
             self.answer_bytes -= answer.data.len();
             out.put(answer.head.bytes());
-            out.share_list(answer.data);
+            out.put_shared_list(answer.data);
         }
         // There may be room for a request that waited.
         self.digest();

@@ -1,6 +1,6 @@
 //! Numbers and headers of the protocol.
 
-use base::bytes::{PastEnd, Reader, Writer};
+use base::bytes::{Reader, UnexpectedEof, Writer};
 use store::contract::Fault;
 
 /// `NBDMAGIC`, the first word of a server.
@@ -175,7 +175,7 @@ impl OptionHeader {
     /// Reads a header. `None` asks for more bytes.
     pub(super) fn parse(bytes: &[u8]) -> Option<Result<Self, Why>> {
         let mut reader = Reader::new(bytes);
-        let fields = (|| Ok::<_, PastEnd>((reader.u64()?, reader.u32()?, reader.u32()?)))();
+        let fields = (|| Ok::<_, UnexpectedEof>((reader.u64()?, reader.u32()?, reader.u32()?)))();
         let (magic, option, len) = fields.ok()?;
         if magic != OPTION_MAGIC {
             return Some(Err(Why::NotAnOption));
@@ -215,7 +215,7 @@ impl Request {
         let mut reader = Reader::new(bytes);
         let fields = (|| {
             let (magic, flags, command) = (reader.u32()?, reader.u16()?, reader.u16()?);
-            Ok::<_, PastEnd>((magic, flags, command, reader.u64()?, reader.u64()?, reader.u32()?))
+            Ok::<_, UnexpectedEof>((magic, flags, command, reader.u64()?, reader.u64()?, reader.u32()?))
         })();
         let (magic, flags, command, cookie, at, len) = fields.ok()?;
         if magic != REQUEST_MAGIC {
@@ -237,7 +237,7 @@ impl Head {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    fn write(fill: impl FnOnce(&mut Writer<'_>) -> Result<(), PastEnd>) -> Self {
+    fn write(fill: impl FnOnce(&mut Writer<'_>) -> Result<(), UnexpectedEof>) -> Self {
         let mut head = Self::default();
         let mut writer = Writer::new(&mut head.bytes);
         // Each caller below writes at most 32 bytes; a test holds them all to their length.
@@ -287,7 +287,7 @@ const CHUNK_ERROR: u16 = 0x8001;
 /// Every reply of ours is one chunk, the last.
 const CHUNK_DONE: u16 = 1;
 
-fn chunk(out: &mut Writer<'_>, cookie: u64, kind: u16, len: u32) -> Result<(), PastEnd> {
+fn chunk(out: &mut Writer<'_>, cookie: u64, kind: u16, len: u32) -> Result<(), UnexpectedEof> {
     out.u32(STRUCTURED_REPLY_MAGIC)?;
     out.u16(CHUNK_DONE)?;
     out.u16(kind)?;

@@ -148,7 +148,7 @@ fn says_gone_where_the_file_was_cut(engine: EngineChoice) {
     OpenOptions::new().write(true).open(&path).unwrap().set_len(10_000).unwrap();
     let failure = rig.one(OpAction::Read { at: 8192, len: 8192 }).unwrap_err();
     assert_eq!(failure, Failure { fault: Fault::Gone, at: Some(10_000) });
-    assert_eq!((rig.store.is_cut(), rig.store.measure()), (true, Ok(10_000)));
+    assert_eq!((rig.store.is_truncated(), rig.store.measure()), (true, Ok(10_000)));
     assert_eq!(rig.read(0, 8192).len(), 8192);
 }
 

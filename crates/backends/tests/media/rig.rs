@@ -10,10 +10,10 @@ use backends::open::{Allocation, FileSpec, OpenError, Opened};
 use backends::store::FileStore;
 use base::buffer::{Bytes, DataList};
 use base::ether::FrameMachine;
-use base::machine::{MediumId, Streamless};
+use base::state_machine::{MediumId, NoStreams};
 use base::time::Instant;
 use drivers::config::{Config, EngineChoice};
-use drivers::reactor::{Reactor, StartError};
+use drivers::reactor::{Reactor, ReactorError};
 use store::Store;
 use store::contract::{Durability, Failure, Op, OpAction, OpId, Outcome};
 
@@ -30,7 +30,7 @@ pub(crate) struct Listener {
 
 impl FrameMachine for Listener {}
 
-impl Streamless for Listener {
+impl NoStreams for Listener {
     fn medium_ready(&mut self, _: Instant, medium: MediumId) {
         assert_eq!(medium, MEDIUM);
         self.told += 1;
@@ -52,7 +52,7 @@ impl Rig {
         let config = Config { engine, ..Config::default() };
         let reactor = match Reactor::new(&config) {
             Ok(reactor) => reactor,
-            Err(StartError::NoUring(why)) => {
+            Err(ReactorError::NoUring(why)) => {
                 eprintln!("skipped: no io_uring here: {why}");
                 return None;
             }
@@ -99,7 +99,7 @@ impl Rig {
             }
             if waiting > 0 {
                 assert!(start.elapsed() < HANG, "{waiting} operations never complete");
-                self.reactor.turn(&mut self.listener, Some(Duration::from_secs(1))).unwrap();
+                self.reactor.run_once(&mut self.listener, Some(Duration::from_secs(1))).unwrap();
             }
         }
         results.into_values().collect()

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use drivers::mailbox::Handle;
+use drivers::message_queue::Handle;
 use hyperscsi::association::{Drops, PathTotals, PathView};
 use hyperscsi::seal::Level;
 use iscsi::negotiate::Digest;

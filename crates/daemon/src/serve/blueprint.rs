@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use base::ether::EtherPort;
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use device::contract::{Access, Identity, RelativePort, TargetPort, UnitConfig};
 use hyperscsi::frame::TAGS;
 use hyperscsi::login::directory::Access as GroupAccess;

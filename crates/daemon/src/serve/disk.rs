@@ -183,7 +183,7 @@ impl Inner {
         let what = match failure.fault {
             Fault::NoSpace => "no space is left",
             Fault::ReadOnly => "it cannot be written",
-            Fault::Gone if self.store.is_cut() => "the file ends before the disk does",
+            Fault::Gone if self.store.is_truncated() => "the file ends before the disk does",
             Fault::Gone => "it does not respond",
             Fault::Medium => "reading or writing failed",
             Fault::Hardware | Fault::Bug => "targe failed",
@@ -239,7 +239,7 @@ impl Store for Disk {
         }
         let completion = inner.store.poll()?;
         if let Err(failure) = &completion.result {
-            let cut = inner.store.is_cut() && inner.withheld.is_none();
+            let cut = inner.store.is_truncated() && inner.withheld.is_none();
             inner.failed(*failure);
             if cut && let Some(tell) = &inner.when_cut {
                 tell();

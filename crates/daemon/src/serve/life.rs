@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::ether::EtherPort;
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use drivers::ether::{PortConfig, PortSocket, Steering};
 use hyperscsi::frame::SID_AT;
 use target::config::UnitId;

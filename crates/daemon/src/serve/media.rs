@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, OpenError, Opened, Undo};
 use base::buffer::Pool;
-use base::machine::MediumId;
+use base::state_machine::MediumId;
 use base::units::ByteLen;
 use drivers::files::Files;
 use store::Store;

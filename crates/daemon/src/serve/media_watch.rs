@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use drivers::mailbox::Handle;
+use drivers::message_queue::Handle;
 use target::config::UnitId;
 
 use super::disk::Facts;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use base::buffer::Pool;
-use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, StreamMachine};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
+use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, MediumId, RxBuffer, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
 use device::unit::{LogicalUnit, Unusable};
 use drivers::files::Files;
-use drivers::mailbox::Handle;
+use drivers::message_queue::Handle;
 use hyperscsi::association::PathTotals;
 use hyperscsi::login::target::Refusal as Refused;
 use iscsi::name::IscsiName;
@@ -501,8 +501,8 @@ impl FrameMachine for Member {
         self.shard.port_down(now, port);
     }
 
-    fn frame(&mut self, now: Instant, frame: Received<'_>) {
-        self.shard.frame(now, frame);
+    fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
+        self.shard.frame_received(now, frame);
     }
 
     fn poll_port(&mut self) -> Option<EtherPort> {
@@ -521,21 +521,21 @@ impl FrameMachine for Member {
         self.shard.frames_overrun(now, port, count);
     }
 
-    fn is_quiet(&self) -> bool {
-        self.shard.is_quiet()
+    fn is_frame_idle(&self) -> bool {
+        self.shard.is_frame_idle()
     }
 
     fn entropy_wanted(&self) -> usize {
         self.shard.entropy_wanted()
     }
 
-    fn stir(&mut self, entropy: [u8; 32]) {
-        self.shard.stir(entropy);
+    fn add_entropy(&mut self, entropy: [u8; 32]) {
+        self.shard.add_entropy(entropy);
     }
 }
 
 impl StreamMachine for Member {
-    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         crate::debug!("connection {} from {} to {} is open", conn.0, arrival.peer, arrival.local);
         self.shard.connected(now, conn, arrival);
     }
@@ -544,23 +544,23 @@ impl StreamMachine for Member {
         self.shard.received(now, conn, bytes);
     }
 
-    fn ended(&mut self, now: Instant, conn: ConnId) -> bool {
-        self.shard.ended(now, conn)
+    fn received_eof(&mut self, now: Instant, conn: ConnId) -> bool {
+        self.shard.received_eof(now, conn)
     }
 
-    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
-        self.shard.lend(conn)
+    fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
+        self.shard.take_rx_buffer(conn)
     }
 
-    fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan) {
-        self.shard.repaid(now, conn, loan);
+    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
+        self.shard.return_rx_buffer(now, conn, loan);
     }
 
     fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
         self.shard.transmit(now, conn, out);
     }
 
-    fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
+    fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
         crate::debug!("connection {} is closed: {why:?}", conn.0);
         self.shard.disconnected(now, conn, why);
     }

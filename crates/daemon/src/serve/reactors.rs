@@ -5,11 +5,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use base::ether::EtherPort;
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use base::units::ByteLen;
-use drivers::config::{EngineChoice, EngineKind, Look};
+use drivers::config::{EngineChoice, EngineKind, SpinMode};
 use drivers::ether::PortSocket;
-use drivers::mailbox::Handle;
+use drivers::message_queue::Handle;
 use drivers::reactor::Reactor;
 use hyperscsi::target::engine::Limits as FrameLimits;
 use iscsi::target::engine::Limits;
@@ -186,8 +186,8 @@ fn driver_config(config: &Config, count: usize) -> drivers::config::Config {
             ReactorChoice::Uring => EngineChoice::Uring,
             ReactorChoice::Epoll => EngineChoice::Epoll,
         },
-        poll: config.poll,
-        look: if config.look { Look::Suited } else { Look::Never },
+        busy_poll: config.poll,
+        spin_mode: if config.look { SpinMode::Adaptive } else { SpinMode::Never },
         connections_max: limits.connections_max,
         connections_per_peer_max: limits.connections_per_peer_max,
         stall: limits.stall,

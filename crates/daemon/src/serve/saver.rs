@@ -4,7 +4,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use drivers::mailbox::Handle;
+use drivers::message_queue::Handle;
 use target::config::UnitId;
 
 use super::member::Member;

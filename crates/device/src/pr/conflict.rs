@@ -1,6 +1,6 @@
 //! Which commands a reservation stops (SPC-5 table 66, SBC-4 table 13, SPC-2 §5.5.1).
 
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::cdb::Cdb;
 use scsi::opcode;
 use scsi::pr::{ReservationType, service_action_out};
@@ -67,7 +67,7 @@ impl Conflict {
 impl PersistentReservations {
     /// Returns whether the reservation stops a command of `class` from a nexus that is `standing` to it.
     pub(crate) fn stops(&self, class: Conflict, standing: Standing) -> bool {
-        if standing == Standing::Stranger && planted::is(Bug::ReserveAdmitsStranger) {
+        if standing == Standing::Stranger && fault_injection::is_injected(Bug::ReserveAdmitsStranger) {
             return false;
         }
         self.kind().is_some_and(|kind| class.with(kind, standing))

@@ -3,7 +3,7 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::pr::{BasicList, MoveList, ReservationKey, ReservationType};
 use scsi::sense::{Asc, Sense, SenseKeySpecific};
 use scsi::transport_id::TransportId;
@@ -250,7 +250,7 @@ impl PersistentReservations {
                 attentions = self.others(from, Asc::RESERVATIONS_RELEASED);
             }
             attentions.extend(gone.into_iter().map(|nexus| (nexus, Asc::REGISTRATIONS_PREEMPTED)));
-            let keeps = planted::is(Bug::PreemptKeepsHolder);
+            let keeps = fault_injection::is_injected(Bug::PreemptKeepsHolder);
             self.reservation = if keeps { before } else { Some(Held::new(new, from)) };
         } else {
             let (gone, _) = self.remove(is_victim);

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Writer};
+use base::bytes::{UnexpectedEof, Writer};
 
 use super::limits;
 use crate::server::{Core, Facts};
@@ -31,11 +31,11 @@ pub(super) fn read_capacity_10(core: &mut Core, task: &TaskInfo) -> Verdict {
 pub(super) fn read_capacity_16(core: &mut Core, task: &TaskInfo) -> Verdict {
     match parameters_16(&core.facts) {
         Ok(bytes) => Verdict::Data { bytes, allocation: u64::from(task.cdb.u32(10)) },
-        Err(PastEnd) => super::bug(),
+        Err(UnexpectedEof) => super::bug(),
     }
 }
 
-fn parameters_16(facts: &Facts) -> Result<Vec<u8>, PastEnd> {
+fn parameters_16(facts: &Facts) -> Result<Vec<u8>, UnexpectedEof> {
     let mut bytes = vec![0; 32];
     let mut writer = Writer::new(&mut bytes);
     writer.u64(last_lba(facts))?;

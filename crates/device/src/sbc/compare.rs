@@ -1,7 +1,7 @@
 //! Comparing what was sent with what the medium holds.
 
 use base::buffer::DataList;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::sense::{Asc, Sense, SenseKey};
 
 /// Returns where two runs of bytes of one length first differ.
@@ -32,7 +32,7 @@ pub(super) fn first_difference(left: &DataList, right: &DataList) -> Option<usiz
 /// MISCOMPARE, with the offset of the first byte that differs as INFORMATION (SBC-4 §5.3).
 pub(super) fn miscompare(at: usize) -> Sense {
     let at = u64::try_from(at).unwrap_or(u64::MAX);
-    let at = if planted::is(Bug::MiscompareElsewhere) { at + 1 } else { at };
+    let at = if fault_injection::is_injected(Bug::MiscompareElsewhere) { at + 1 } else { at };
     Sense::new(SenseKey::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY).with_information(at)
 }
 

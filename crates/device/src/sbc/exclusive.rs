@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 
 use base::buffer::{Bytes, DataList};
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::sense::{Asc, Sense};
 use store::contract::{OpAction, Outcome};
 
@@ -216,7 +216,7 @@ impl Exclusive {
 
     /// Returns whether this compares without having its range.
     fn compares_unlocked(&self) -> bool {
-        self.action == Action::CompareAndWrite && planted::is(Bug::CompareUnlocked)
+        self.action == Action::CompareAndWrite && fault_injection::is_injected(Bug::CompareUnlocked)
     }
 
     fn lock(&self, core: &mut Core, task: &TaskInfo) {
@@ -251,12 +251,12 @@ impl Exclusive {
             let difference = first_difference(&expected, &held);
             core.recycle(held);
             if let Some(at) = difference {
-                if planted::is(Bug::MiscompareWrites) {
+                if fault_injection::is_injected(Bug::MiscompareWrites) {
                     self.put(core, task);
                 }
                 return Some(Verdict::Check(miscompare(at)));
             }
-            if planted::is(Bug::CompareUnlocked) {
+            if fault_injection::is_injected(Bug::CompareUnlocked) {
                 self.lock(core, task);
             } else {
                 self.put(core, task);

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 use base::units::{Blocks, Lba};
 use scsi::sense::{Asc, Sense};
 
@@ -37,7 +37,7 @@ fn ranges(facts: &Facts, list: &[u8]) -> Result<VecDeque<ByteRange>, Sense> {
     if list.is_empty() {
         return Ok(VecDeque::new());
     }
-    let length_error = |_: PastEnd| Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
+    let length_error = |_: UnexpectedEof| Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
     let mut reader = Reader::new(list);
     let _data_len = reader.u16().map_err(length_error)?;
     let descriptors_len = usize::from(reader.u16().map_err(length_error)?);

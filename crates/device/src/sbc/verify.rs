@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use base::buffer::DataList;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::cdb::Cdb;
 use scsi::sense::Sense;
 use store::contract::{Durability, OpAction, Outcome};
@@ -168,7 +168,11 @@ impl Verify {
     fn found(&mut self, core: &Core, held: DataList) -> Result<(), Verdict> {
         let block_len = core.facts.block_len();
         let difference = match (&self.compare, &self.sent) {
-            (Compare::Each, Some(_)) if self.write.is_some() && planted::is(Bug::VerifyNothing) => None,
+            (Compare::Each, Some(_))
+                if self.write.is_some() && fault_injection::is_injected(Bug::VerifyNothing) =>
+            {
+                None
+            }
             (Compare::Each, Some(sent)) => first_difference(sent, &held),
             (Compare::Same(block), _) => (0..held.len()).step_by(block_len).find_map(|start| {
                 let at = first_difference(block, &held.slice(start, start + block_len))?;

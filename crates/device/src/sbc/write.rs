@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use base::buffer::DataList;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::sense::{Asc, Sense};
 use store::contract::{Durability, Failure, OpAction, Outcome};
 
@@ -72,7 +72,7 @@ impl Write {
                 // The write cache may have been disabled while the data was on its way.
                 let durability = core.durability(self.force_unit_access);
                 core.submit(task, 0, OpAction::Write { at: self.at, data, durability });
-                if planted::is(Bug::AckBeforeWrite) {
+                if fault_injection::is_injected(Bug::AckBeforeWrite) {
                     return JobStep::Done(Verdict::Good);
                 }
                 JobStep::Wait

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::mode::{BlockDescriptor, Form, Values};
 use scsi::opcode;
 use scsi::sense::{Asc, Sense};
@@ -69,7 +69,7 @@ fn select_in_turn(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
         return Verdict::Good;
     }
     let state = core.spc.to_save_with_settings(&new);
-    if planted::is(Bug::SettingsUnsaved) {
+    if fault_injection::is_injected(Bug::SettingsUnsaved) {
         core.settings = new.clone();
     }
     let then = move |core: &mut Core, task: &TaskInfo, saved| {

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::pr::{BasicList, MoveList, ReservationType, service_action_in, service_action_out};
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::Status;
@@ -115,7 +115,7 @@ fn persistent_reserve_out_in_turn(core: &mut Core, task: &TaskInfo, list: &[u8])
         return changed(core, new, &change);
     }
     let state = core.spc.to_save_with(&new);
-    if planted::is(Bug::ReserveUnsaved) {
+    if fault_injection::is_injected(Bug::ReserveUnsaved) {
         core.spc.pr = new.clone();
         core.refresh_standings();
     }

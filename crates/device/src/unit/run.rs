@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use base::buffer::DataList;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
@@ -264,7 +264,7 @@ impl LogicalUnit {
         self.core.stats.aborts += 1;
         let held_back = self.core.medium.forget_waiting(id);
         task.info.ops.set(task.info.ops.get().saturating_sub(held_back));
-        if !task.info.is_idle() && !planted::is(Bug::ForgetFence) {
+        if !task.info.is_idle() && !fault_injection::is_injected(Bug::ForgetFence) {
             self.core.medium.fence(id);
         }
         self.tasks.mark_aborted(id, answer);
@@ -299,7 +299,8 @@ impl LogicalUnit {
         self.abort_victims(id, nexuses);
         // A write that its own host aborted, or whose session is lost, can reach the medium late as well: a host that
         // fences another must not be told that it is out before.
-        let aborted = self.tasks.every(|task| task.id != id && !planted::is(Bug::PreemptWaitsForNone));
+        let aborted =
+            self.tasks.every(|task| task.id != id && !fault_injection::is_injected(Bug::PreemptWaitsForNone));
         self.go_on_after_aborts(id, &aborted, then)
     }
 
@@ -394,7 +395,7 @@ impl LogicalUnit {
             let verdict = then(&mut self.core, &task.info, ok);
             if let Verdict::AbortOthers { nexuses, .. } = &verdict
                 && is_aborted
-                && !planted::is(Bug::SpareVictims)
+                && !fault_injection::is_injected(Bug::SpareVictims)
             {
                 self.abort_victims(id, nexuses);
             }

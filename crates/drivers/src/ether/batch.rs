@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use base::ether::Mac;
 
-use super::arrival::Arrival;
 use super::interface::last_error;
+use super::rx_timestamp::RxTimestamp;
 use super::socket;
 use crate::files::Errno;
 
@@ -22,12 +22,12 @@ const ROOM_BYTES: usize = 128 << 10;
 const PLACES_MIN: usize = 8;
 
 /// What is received into.
-pub(super) struct Intake {
+pub(super) struct RxBatch {
     room: Vec<u8>,
     /// The room of one frame.
     stride: usize,
     names: Vec<libc::sockaddr_ll>,
-    arrivals: Vec<Arrival>,
+    arrivals: Vec<RxTimestamp>,
     pieces: Vec<libc::iovec>,
     headers: Vec<libc::mmsghdr>,
     /// How many places the next receive offers.
@@ -35,7 +35,7 @@ pub(super) struct Intake {
 }
 
 /// A frame that was received.
-pub(crate) struct Taken<'a> {
+pub(crate) struct RxFrame<'a> {
     pub(crate) source: Mac,
     /// One of the `PACKET_` kinds.
     pub(crate) kind: u8,
@@ -44,7 +44,7 @@ pub(crate) struct Taken<'a> {
     pub(crate) bytes: &'a mut [u8],
 }
 
-impl Intake {
+impl RxBatch {
     pub(super) fn new() -> Self {
         Self {
             room: Vec::new(),
@@ -71,7 +71,7 @@ impl Intake {
     pub(super) fn receive(
         &mut self,
         socket: &OwnedFd,
-        mut each: impl FnMut(Taken<'_>),
+        mut each: impl FnMut(RxFrame<'_>),
     ) -> Result<(usize, bool), Errno> {
         if self.stride == 0 {
             return Ok((0, false));
@@ -107,7 +107,7 @@ impl Intake {
             if let (true, Some(bytes)) = (whole, room.get_mut(..len)) {
                 let [a, b, c, d, e, f, ..] = name.sll_addr;
                 let (source, kind) = (Mac([a, b, c, d, e, f]), name.sll_pkttype);
-                each(Taken { source, kind, age: arrival.age(now), bytes });
+                each(RxFrame { source, kind, age: arrival.age(now), bytes });
             }
         }
         Ok((taken, taken == offered))
@@ -118,7 +118,7 @@ impl Intake {
         self.names.clear();
         self.names.resize(count, socket::address(0, 0));
         self.arrivals.clear();
-        self.arrivals.resize(count, Arrival::default());
+        self.arrivals.resize(count, RxTimestamp::default());
         self.pieces.clear();
         for room in self.room.chunks_exact_mut(self.stride).take(count) {
             self.pieces.push(libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
@@ -138,7 +138,7 @@ impl Intake {
 }
 
 /// What is sent from.
-pub(super) struct Outtake {
+pub(super) struct TxBatch {
     names: Vec<libc::sockaddr_ll>,
     pieces: Vec<libc::iovec>,
     /// Where the pieces of each frame end.
@@ -146,7 +146,7 @@ pub(super) struct Outtake {
     headers: Vec<libc::mmsghdr>,
 }
 
-impl Outtake {
+impl TxBatch {
     pub(super) fn new() -> Self {
         Self {
             names: Vec::with_capacity(FRAMES_MAX),

@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use base::buffer::Pool;
-use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
 use base::time::Instant;
 
-use super::batch::{Intake, Outtake, Taken};
+use super::batch::{RxBatch, RxFrame, TxBatch};
 use super::ring::Ring;
 use super::{MTU_MAX, PortSocket, entropy, links, socket};
 use crate::clock::Clock;
@@ -53,8 +53,8 @@ pub(crate) struct Ports {
     readable: Vec<u32>,
     /// What came through the engine since it was counted, in frames and bytes.
     came: (usize, usize),
-    intake: Intake,
-    outtake: Outtake,
+    intake: RxBatch,
+    outtake: TxBatch,
     clock: Clock,
     pool: Pool,
 }
@@ -102,8 +102,8 @@ impl Ports {
             changed: false,
             readable: Vec::new(),
             came: (0, 0),
-            intake: Intake::new(),
-            outtake: Outtake::new(),
+            intake: RxBatch::new(),
+            outtake: TxBatch::new(),
             clock,
             pool,
         }
@@ -118,7 +118,7 @@ impl Ports {
         if self.is_empty() { then } else { self.clock.now() }
     }
 
-    /// Takes a port in. The machine hears of it with the next [`Self::look`].
+    /// Takes a port in. The machine hears of it with the next [`Self::refresh_interfaces`].
     pub(crate) fn add(
         &mut self,
         engine: &mut dyn Engine,
@@ -199,7 +199,7 @@ impl Ports {
         machine: &mut dyn FrameMachine,
         now: Instant,
         number: u32,
-        taken: Taken<'_>,
+        taken: RxFrame<'_>,
     ) {
         let Some(Some(port)) = self.ports.get_mut(crate::slab::index(number)) else { return };
         self.came = (self.came.0 + 1, self.came.1 + taken.bytes.len());
@@ -274,7 +274,7 @@ impl Ports {
     }
 
     /// Tells the machine what changed about the interfaces, and gives it entropy. Returns whether there was anything.
-    pub(crate) fn look(
+    pub(crate) fn refresh_interfaces(
         &mut self,
         engine: &mut dyn Engine,
         machine: &mut dyn FrameMachine,
@@ -291,7 +291,7 @@ impl Ports {
         for (number, place) in (0..).zip(&mut self.ports) {
             let Some(port) = place else { continue };
             if changed {
-                port.look(engine.stats(), machine, self.clock, &self.pool);
+                port.refresh_interface(engine.stats(), machine, self.clock, &self.pool);
                 if let Some(state) = port.state {
                     self.intake.fit(state.mtu);
                     if !port.told {
@@ -310,7 +310,7 @@ impl Ports {
         }
         for _ in 0..machine.entropy_wanted().min(BLOCKS_PER_TURN) {
             let Ok(block) = entropy() else { break };
-            machine.stir(block);
+            machine.add_entropy(block);
         }
         changed
     }
@@ -331,7 +331,7 @@ impl Ports {
         self.changed || self.ports.iter().flatten().any(hungry)
     }
 
-    /// Returns when [`Self::next_turn`] or [`Self::look`] has something to do.
+    /// Returns when [`Self::next_turn`] or [`Self::refresh_interfaces`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let rests = self.ports.iter().flatten().filter_map(|port| port.rest_until);
         rests.chain(self.look_at).min()
@@ -454,12 +454,15 @@ impl Port {
     }
 
     /// Hands a frame to the machine.
-    fn hand_over(&self, machine: &mut dyn FrameMachine, now: Instant, taken: Taken<'_>) {
+    fn hand_over(&self, machine: &mut dyn FrameMachine, now: Instant, taken: RxFrame<'_>) {
         // The filter has seen to it; kernels differ in what they do to tags.
         if self.state.is_some() && taken.kind <= libc::PACKET_MULTICAST {
             let group = taken.kind != libc::PACKET_HOST;
             let (source, age) = (taken.source, taken.age);
-            machine.frame(now, Received { port: self.port, source, group, age, payload: taken.bytes });
+            machine.frame_received(
+                now,
+                ReceivedFrame { port: self.port, source, group, age, payload: taken.bytes },
+            );
         }
     }
 
@@ -495,7 +498,13 @@ impl Port {
     }
 
     /// Finds out how the interface is, and tells what changed.
-    fn look(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, clock: Clock, pool: &Pool) {
+    fn refresh_interface(
+        &mut self,
+        stats: &mut Stats,
+        machine: &mut dyn FrameMachine,
+        clock: Clock,
+        pool: &Pool,
+    ) {
         let now = clock.now();
         let interface = self.socket.look();
         if let Some(mtu) = interface.map(|it| it.mtu) {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::SocketType;
 
-use super::batch::{Intake, Outtake};
+use super::batch::{RxBatch, TxBatch};
 use super::interface::Interface;
 use super::{PortError, REFUSALS_MAX, SEND_BYTES, socket};
 use crate::files::Errno;
@@ -20,8 +20,8 @@ pub struct RawPort {
     socket: OwnedFd,
     name: String,
     mtu: usize,
-    intake: Intake,
-    outtake: Outtake,
+    intake: RxBatch,
+    outtake: TxBatch,
     /// How many times in a row the first frame was refused.
     refusals: u8,
 }
@@ -52,9 +52,9 @@ impl RawPort {
         socket::make_room(&socket, receive_bytes, SEND_BYTES);
         socket::be_promiscuous(&socket, known.index).map_err(failed)?;
         socket::bind(&socket, known.index, ether_type.unwrap_or(EVERY_TYPE)).map_err(failed)?;
-        let mut intake = Intake::new();
+        let mut intake = RxBatch::new();
         intake.fit(known.mtu + HEADER_BYTES);
-        let outtake = Outtake::new();
+        let outtake = TxBatch::new();
         Ok(Self { socket, name: interface.to_owned(), mtu: known.mtu, intake, outtake, refusals: 0 })
     }
 

@@ -20,8 +20,8 @@ use std::time::{Duration, SystemTime};
 use base::ether::Mac;
 use base::time::Instant;
 
-use super::arrival;
-use super::batch::Taken;
+use super::batch::RxFrame;
+use super::rx_timestamp;
 use super::socket;
 use crate::clock::Clock;
 use crate::files::Errno;
@@ -137,7 +137,7 @@ impl Ring {
     pub(super) fn receive(
         &mut self,
         clock: Clock,
-        mut each: impl FnMut(Instant, Taken<'_>),
+        mut each: impl FnMut(Instant, RxFrame<'_>),
     ) -> (usize, usize) {
         let (mut frames, mut bytes) = (0, 0);
         if !self.has_more() {
@@ -166,7 +166,7 @@ impl Ring {
     }
 
     /// Hands over the frame in the next slot, which is filled, and gives the slot back. Returns how many bytes it had.
-    fn take(&mut self, now: SystemTime, each: impl FnOnce(Taken<'_>)) -> usize {
+    fn take(&mut self, now: SystemTime, each: impl FnOnce(RxFrame<'_>)) -> usize {
         let (slot, owner) = self.next_slot();
         // SAFETY: the slot is ours: the kernel has written this, and writes no more until it is told to.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
@@ -180,7 +180,7 @@ impl Ring {
             let [a, b, c, d, e, f, ..] = name.sll_addr;
             let came = Duration::new(header.tp_sec.into(), header.tp_nsec.min(999_999_999));
             let (source, kind) = (Mac([a, b, c, d, e, f]), name.sll_pkttype);
-            each(Taken { source, kind, age: arrival::age(came, now), bytes });
+            each(RxFrame { source, kind, age: rx_timestamp::age(came, now), bytes });
         }
         owner.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % self.shape.slots();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::io::ReadWriteFlags;
 
 use super::sync::{Attempt, progress, raw, transfer};
-use super::{Errno, FileOpKind, Work};
+use super::{Errno, FileOpKind, PendingOp};
 use crate::clock::Clock;
 
 /// The largest read that is copied at once: some 100 µs, for which other connections wait.
@@ -37,7 +37,7 @@ const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// What was learnt of a file.
 #[derive(Debug)]
-pub(super) struct Habits {
+pub(super) struct FileBehavior {
     direct: bool,
     /// Its file system is memory, so that nothing waits.
     in_memory: bool,
@@ -54,7 +54,7 @@ const NO: u8 = 2;
 
 /// Where an operation goes that is not done at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Elsewhere {
+pub(super) enum Offload {
     /// To a thread.
     Thread,
     /// To a ring, which takes everything that a drain starts in one call; this is the first of it.
@@ -63,7 +63,7 @@ pub(super) enum Elsewhere {
     Ring,
 }
 
-impl Habits {
+impl FileBehavior {
     pub(super) fn of(file: &File, direct: bool) -> Self {
         Self {
             direct,
@@ -92,7 +92,7 @@ fn is_in_memory(file: &File) -> bool {
     IN_MEMORY.contains(&kind) && file.metadata().is_ok_and(|facts| facts.is_file())
 }
 
-impl Elsewhere {
+impl Offload {
     const fn attempt(self) -> Attempt {
         match self {
             Self::Thread => Attempt::Blocked,
@@ -102,7 +102,7 @@ impl Elsewhere {
 }
 
 /// Does `work` at once if that is wise. If it is not over, it goes on elsewhere.
-pub(super) fn attempt(work: &mut Work, elsewhere: Elsewhere, clock: &Clock) -> Attempt {
+pub(super) fn attempt(work: &mut PendingOp, elsewhere: Offload, clock: &Clock) -> Attempt {
     let habits = &work.op.file.inner.habits;
     match &work.op.kind {
         FileOpKind::Extents { .. } | FileOpKind::Discard { .. } | FileOpKind::ZeroOut { .. } => {
@@ -112,7 +112,7 @@ pub(super) fn attempt(work: &mut Work, elsewhere: Elsewhere, clock: &Clock) -> A
             if habits.in_memory {
                 read(work, ReadWriteFlags::empty(), elsewhere)
             } else if habits.direct
-                || elsewhere == Elsewhere::Ring
+                || elsewhere == Offload::Ring
                 || !habits.reads_without_wait.load(Ordering::Relaxed)
             {
                 elsewhere.attempt()
@@ -133,7 +133,7 @@ pub(super) fn attempt(work: &mut Work, elsewhere: Elsewhere, clock: &Clock) -> A
     }
 }
 
-fn read(work: &mut Work, flags: ReadWriteFlags, elsewhere: Elsewhere) -> Attempt {
+fn read(work: &mut PendingOp, flags: ReadWriteFlags, elsewhere: Offload) -> Attempt {
     loop {
         match transfer(&mut work.op, work.done, flags) {
             Err(Errno::AGAIN) => return elsewhere.attempt(),
@@ -149,18 +149,18 @@ fn read(work: &mut Work, flags: ReadWriteFlags, elsewhere: Elsewhere) -> Attempt
     }
 }
 
-fn cached_write(work: &mut Work, elsewhere: Elsewhere, clock: &Clock) -> Attempt {
+fn cached_write(work: &mut PendingOp, elsewhere: Offload, clock: &Clock) -> Attempt {
     let habits = &work.op.file.inner.habits;
     match (elsewhere, habits.writes_without_wait.load(Ordering::Relaxed)) {
-        (Elsewhere::Ring, YES) => Attempt::Again,
-        (Elsewhere::RingFirst | Elsewhere::Ring, UNKNOWN | YES) => write_without_wait(work, clock),
+        (Offload::Ring, YES) => Attempt::Again,
+        (Offload::RingFirst | Offload::Ring, UNKNOWN | YES) => write_without_wait(work, clock),
         _ if habits.rests(clock) => elsewhere.attempt(),
         _ => write_with_care(work, clock),
     }
 }
 
 /// Writes what can be written without waiting; the ring does the rest, and does likewise with what follows.
-fn write_without_wait(work: &mut Work, clock: &Clock) -> Attempt {
+fn write_without_wait(work: &mut PendingOp, clock: &Clock) -> Attempt {
     match transfer(&mut work.op, work.done, ReadWriteFlags::NOWAIT) {
         Err(Errno::OPNOTSUPP) => {
             work.op.file.inner.habits.writes_without_wait.store(NO, Ordering::Relaxed);
@@ -174,7 +174,7 @@ fn write_without_wait(work: &mut Work, clock: &Clock) -> Attempt {
 }
 
 /// Writes, and finds out whether it had to wait.
-fn write_with_care(work: &mut Work, clock: &Clock) -> Attempt {
+fn write_with_care(work: &mut PendingOp, clock: &Clock) -> Attempt {
     let file = work.op.file.clone();
     let habits = &file.inner.habits;
     let watched = habits.watched.load(Ordering::Relaxed);
@@ -195,7 +195,7 @@ fn write_with_care(work: &mut Work, clock: &Clock) -> Attempt {
     attempt
 }
 
-fn write(work: &mut Work) -> Attempt {
+fn write(work: &mut PendingOp) -> Attempt {
     loop {
         let result = transfer(&mut work.op, work.done, ReadWriteFlags::empty());
         match progress(work, result) {

@@ -3,13 +3,13 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use base::buffer::{Buf, DataList};
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::ReadWriteFlags;
 use smallvec::SmallVec;
 
 use super::{
-    Errno, FallocateMode, FileDone, FileError, FileExtent, FileOp, FileOpKind, FileOutcome, IoFile, Work,
+    Errno, FallocateMode, FileDone, FileError, FileExtent, FileOp, FileOpKind, FileOutcome, IoFile, PendingOp,
 };
 
 pub(super) mod raw;
@@ -31,7 +31,7 @@ pub(crate) type Slices<'a> = SmallVec<[IoSlice<'a>; 16]>;
 pub(crate) type SlicesMut<'a> = SmallVec<[IoSliceMut<'a>; 16]>;
 
 /// Takes account of what a call made of `work`: how many bytes, zero for calls that have none, or an error.
-pub(crate) fn progress(work: &mut Work, result: Result<usize, Errno>) -> Attempt {
+pub(crate) fn progress(work: &mut PendingOp, result: Result<usize, Errno>) -> Attempt {
     advance(&mut work.op, &mut work.done, result)
 }
 
@@ -158,7 +158,9 @@ pub(crate) fn run_to_end(mut op: FileOp, mut done: usize) -> FileDone {
 }
 
 fn transfer_blocking(op: &mut FileOp, done: usize) -> Result<usize, Errno> {
-    if !matches!(op.kind, FileOpKind::Write { stable: true, .. }) || planted::is(Bug::FilesDropDsync) {
+    if !matches!(op.kind, FileOpKind::Write { stable: true, .. })
+        || fault_injection::is_injected(Bug::FilesDropDsync)
+    {
         return transfer(op, done, ReadWriteFlags::empty());
     }
     match transfer(op, done, ReadWriteFlags::DSYNC) {
@@ -174,7 +176,7 @@ fn transfer_blocking(op: &mut FileOp, done: usize) -> Result<usize, Errno> {
 fn change(op: &FileOp) -> Result<(), Errno> {
     let file = op.file.file();
     match &op.kind {
-        FileOpKind::Sync { .. } if planted::is(Bug::FilesSkipFdatasync) => Ok(()),
+        FileOpKind::Sync { .. } if fault_injection::is_injected(Bug::FilesSkipFdatasync) => Ok(()),
         FileOpKind::Sync { data_only: true } => rustix::fs::fdatasync(file),
         FileOpKind::Sync { data_only: false } => rustix::fs::fsync(file),
         FileOpKind::Fallocate { mode, at, len } => rustix::fs::fallocate(file, mode.flags(), *at, *len),

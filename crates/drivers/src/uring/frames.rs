@@ -4,7 +4,7 @@
 //! three. Where many come or go at once the port moves them by itself, many in a call: it hears of the first frame from
 //! here, and then looks for more.
 //!
-//! A frame is sent silently, see [`super::silent`]: it has gone, or was refused, when the submission returns.
+//! A frame is sent silently, see [`super::no_cqe_send`]: it has gone, or was refused, when the submission returns.
 
 #![allow(unsafe_code, reason = "promises about memory that the kernel is pointed to")]
 
@@ -15,10 +15,10 @@ use std::rc::Rc;
 
 use base::ether::FrameBatch;
 
-use super::message::Message;
 use super::ring::{Completion, Ring, Tag};
+use super::sqe::MsgHdr;
 use crate::engine::Event;
-use crate::ether::Taken;
+use crate::ether::RxFrame;
 use crate::files::Errno;
 
 #[derive(Default)]
@@ -32,13 +32,13 @@ pub(super) struct Frames {
 
 struct Port {
     socket: Rc<dyn AsFd>,
-    arrival: Box<Message>,
+    arrival: Box<MsgHdr>,
     room: Vec<u8>,
     /// How long the room should be.
     room_wanted: usize,
     /// The kernel may write to the room.
     armed: bool,
-    departure: Box<Message>,
+    departure: Box<MsgHdr>,
     /// What the kernel may read.
     leaving: Option<FrameBatch>,
     /// Nobody wants to hear of it any more.
@@ -128,7 +128,7 @@ impl Frames {
         match result {
             Ok(len) => match (port.arrival.frame_source(), port.room.get_mut(..len)) {
                 (Some((source, kind, age)), Some(bytes)) => {
-                    Event::Frame { watch, taken: Taken { source, kind, age, bytes } }
+                    Event::Frame { watch, taken: RxFrame { source, kind, age, bytes } }
                 }
                 // It was longer than the room for it.
                 _ => Event::Readable { watch },
@@ -146,7 +146,7 @@ impl Frames {
         from: (i32, u16),
         batch: FrameBatch,
     ) -> Result<(), FrameBatch> {
-        let able = ring.sends_silently();
+        let able = ring.can_skip_cqes();
         let Some(port) = self.table.get_mut(&watch).filter(|port| able && port.leaving.is_none()) else {
             return Err(batch);
         };
@@ -166,7 +166,7 @@ impl Frames {
         for watch in self.leaving.drain(..) {
             let tag = Tag::FrameSent(watch);
             if !completions.iter().any(|completion| completion.tag == tag) {
-                ring.settled(1);
+                ring.completed_without_cqe(1);
                 completions.push_back(Completion::of_silent(tag, 0));
             }
         }

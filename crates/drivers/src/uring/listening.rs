@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 
 use super::ring::Tag;
-use super::{UringEngine, message};
+use super::{UringEngine, sqe};
 use crate::engine::{ACCEPTS_PER_TURN, Event};
 use crate::listener::{self, Accepted};
 use crate::slab::index;
@@ -33,9 +33,7 @@ impl UringEngine {
         {
             listening.armed = true;
             // SAFETY: a poll points to nothing; the listener is open until `retired` is cleared, after the next wait.
-            unsafe {
-                self.ring.push(message::poll_entry(listening.socket.as_raw_fd()), Tag::Listener(number))
-            };
+            unsafe { self.ring.push(sqe::poll_entry(listening.socket.as_raw_fd()), Tag::Listener(number)) };
         }
     }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 
+use super::no_cqe_send::{self, ProbeResult};
 use super::provided::{GROUP, ProvidedBuffers};
-use super::silent::{self, Trial};
 use crate::files::Errno;
 
 /// Entries of the submission queue. A drain that starts more submits in between.
@@ -67,10 +67,10 @@ impl Ring {
     pub(super) fn new() -> Result<Self, String> {
         let mut ring = Self::open()?;
         if ring.ring.params().is_feature_skip_cqe_on_success() {
-            match silent::try_out(&mut ring) {
-                Trial::Works => ring.sends_silently = true,
-                Trial::Differs => {}
-                Trial::Unclear => ring = Self::open()?,
+            match no_cqe_send::try_out(&mut ring) {
+                ProbeResult::Works => ring.sends_silently = true,
+                ProbeResult::Differs => {}
+                ProbeResult::Unclear => ring = Self::open()?,
             }
         }
         Ok(ring)
@@ -182,13 +182,13 @@ impl Ring {
     }
 
     /// Returns whether there is something to submit.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn has_unsubmitted(&self) -> bool {
         // SAFETY: only this thread uses the queue, and no other view of it exists now.
         !self.waiting.is_empty() || !unsafe { self.ring.submission_shared() }.is_empty()
     }
 
     /// Returns whether something completed, or is about to be when the kernel is asked.
-    pub(super) fn has_more(&self) -> bool {
+    pub(super) fn has_completions(&self) -> bool {
         // SAFETY: only this thread uses the queues, and no other view of them exists now.
         let (submission, completion) =
             unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
@@ -213,12 +213,12 @@ impl Ring {
     }
 
     /// Takes note that `count` operations have ended of which the kernel says nothing.
-    pub(super) fn settled(&mut self, count: usize) {
+    pub(super) fn completed_without_cqe(&mut self, count: usize) {
         self.in_flight = self.in_flight.saturating_sub(count);
     }
 
-    /// Returns whether sends can be silent, see [`super::silent`].
-    pub(super) fn sends_silently(&self) -> bool {
+    /// Returns whether sends can be silent, see [`super::no_cqe_send`].
+    pub(super) fn can_skip_cqes(&self) -> bool {
         self.sends_silently
     }
 
@@ -227,7 +227,7 @@ impl Ring {
         std::mem::take(&mut self.enters)
     }
 
-    /// Cancels everything and waits until the kernel is done with it; of `silent` operations it says nothing unless they fail.
+    /// Cancels everything and waits until the kernel is done with it; of `no_cqe_send` operations it says nothing unless they fail.
     /// Returns whether it is; if not, memory that operations point to must never be freed.
     pub(super) fn let_go(&mut self, silent: &[Tag], patience: Duration) -> bool {
         let deadline = Instant::now() + patience;

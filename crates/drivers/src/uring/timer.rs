@@ -39,7 +39,7 @@ impl Timer {
         timeout: Option<Duration>,
     ) -> Option<Duration> {
         let span =
-            timeout.filter(|span| !span.is_zero() && ring.sends_silently() && !self.changed && !self.broken);
+            timeout.filter(|span| !span.is_zero() && ring.can_skip_cqes() && !self.changed && !self.broken);
         let Some(span) = span else { return timeout };
         let until = now.after(span);
         if self.goes_off.is_some_and(|at| at <= until) {
@@ -66,7 +66,7 @@ impl Timer {
         }
         match completions.iter().find(|completion| completion.tag == Tag::TimerChange) {
             Some(completion) => self.refused(completion.result),
-            None => ring.settled(1),
+            None => ring.completed_without_cqe(1),
         }
     }
 

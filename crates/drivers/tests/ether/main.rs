@@ -11,18 +11,18 @@ mod rig;
 use std::time::Duration;
 
 use base::ether::Mac;
-use drivers::config::{EngineChoice, Look};
+use drivers::config::{EngineChoice, SpinMode};
 use drivers::ether::raw::RawPort;
-use drivers::ether::{Inlet, PortConfig, PortError, PortSocket, Steering};
+use drivers::ether::{PortConfig, PortError, PortSocket, RxMode, Steering};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use rig::{Cable, ETHER_TYPE, Event, Station, Way, ip, pattern};
 
-const WAYS: [(Inlet, Look); 4] = [
-    (Inlet::Ring, Look::Suited),
-    (Inlet::Queue, Look::Suited),
-    (Inlet::Ring, Look::Always),
-    (Inlet::Queue, Look::Always),
+const WAYS: [(RxMode, SpinMode); 4] = [
+    (RxMode::Ring, SpinMode::Adaptive),
+    (RxMode::Queue, SpinMode::Adaptive),
+    (RxMode::Ring, SpinMode::Always),
+    (RxMode::Queue, SpinMode::Always),
 ];
 
 /// Runs what follows in a namespace, once for each engine and for each place where frames come in, and once for who looks

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::process::Command;
 use std::time::{Duration, Instant as WallClock};
 
-use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
-use base::machine::Streamless;
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
+use base::state_machine::NoStreams;
 use base::time::Instant;
-use drivers::config::{Config, EngineChoice, Look};
-use drivers::ether::{Inlet, PortConfig, PortSocket};
-use drivers::reactor::{Reactor, StartError};
+use drivers::config::{Config, EngineChoice, SpinMode};
+use drivers::ether::{PortConfig, PortSocket, RxMode};
+use drivers::reactor::{Reactor, ReactorError};
 use drivers::stats::Stats;
 
 /// Nothing in these tests takes a second; what takes this long hangs.
@@ -152,7 +152,7 @@ impl FrameMachine for Machine {
         self.events.push(Event::Down(port));
     }
 
-    fn frame(&mut self, _: Instant, frame: Received<'_>) {
+    fn frame_received(&mut self, _: Instant, frame: ReceivedFrame<'_>) {
         let payload = frame.payload.to_vec();
         if self.echoes {
             self.out.push_back((frame.port, frame.source, payload.clone()));
@@ -173,11 +173,11 @@ impl FrameMachine for Machine {
         let before = out.len();
         while !out.is_full() && self.out.front().is_some_and(|(to, ..)| *to == port) {
             let (_, to, frame) = self.out.pop_front().unwrap();
-            out.begin(to);
+            out.begin_frame(to);
             let (head, rest) = frame.split_at(frame.len() / 3);
             out.put(head);
-            out.share(base::buffer::Bytes::copied_from(rest));
-            out.end();
+            out.put_shared(base::buffer::Bytes::copied_from(rest));
+            out.end_frame();
         }
         // Being asked again until nothing is added is the driver's business.
         self.asked = out.len() > before;
@@ -195,20 +195,20 @@ impl FrameMachine for Machine {
         self.thirst
     }
 
-    fn stir(&mut self, entropy: [u8; 32]) {
+    fn add_entropy(&mut self, entropy: [u8; 32]) {
         self.thirst = self.thirst.saturating_sub(1);
         self.blocks.push(entropy);
     }
 }
 
-impl Streamless for Machine {}
+impl NoStreams for Machine {}
 
 /// How frames come in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) engine: EngineChoice,
-    pub(crate) inlet: Inlet,
-    pub(crate) look: Look,
+    pub(crate) inlet: RxMode,
+    pub(crate) look: SpinMode,
 }
 
 /// A machine on a reactor.
@@ -220,16 +220,16 @@ pub(crate) struct Station {
 impl Station {
     /// Starts one with these ports, numbered from zero; `None` when the engine cannot be had here, which is printed.
     pub(crate) fn start(Way { engine, inlet, look }: Way, ports: &[PortConfig]) -> Option<Self> {
-        let mut reactor = match Reactor::new(&Config { engine, look, ..Config::default() }) {
+        let mut reactor = match Reactor::new(&Config { engine, spin_mode: look, ..Config::default() }) {
             Ok(reactor) => reactor,
-            Err(StartError::NoUring(why)) => {
+            Err(ReactorError::NoUring(why)) => {
                 eprintln!("skipped: no io_uring here: {why}");
                 return None;
             }
             Err(why) => panic!("{why}"),
         };
         for (number, config) in (0..).zip(ports) {
-            let config = PortConfig { inlet, ..config.clone() };
+            let config = PortConfig { rx_mode: inlet, ..config.clone() };
             reactor.open_port(EtherPort(number), PortSocket::open(config).unwrap()).unwrap();
         }
         Some(Self { machine: Machine::default(), reactor })
@@ -240,7 +240,7 @@ impl Station {
         let start = WallClock::now();
         while !done(self, other) {
             for station in [&mut *self, &mut *other] {
-                station.reactor.turn(&mut station.machine, Some(Duration::from_millis(1))).unwrap();
+                station.reactor.run_once(&mut station.machine, Some(Duration::from_millis(1))).unwrap();
             }
             assert!(start.elapsed() < HANG, "never: {:?} {:?}", self.machine.events, other.machine.events);
         }
@@ -250,7 +250,7 @@ impl Station {
     pub(crate) fn alone_until(&mut self, done: impl Fn(&mut Self) -> bool) {
         let start = WallClock::now();
         while !done(self) {
-            self.reactor.turn(&mut self.machine, Some(Duration::from_millis(1))).unwrap();
+            self.reactor.run_once(&mut self.machine, Some(Duration::from_millis(1))).unwrap();
             assert!(start.elapsed() < HANG, "never: {:?}", self.machine.events);
         }
     }
@@ -260,7 +260,7 @@ impl Station {
         let start = WallClock::now();
         let mut turns = 0;
         while let Some(left) = span.checked_sub(start.elapsed()) {
-            self.reactor.turn(&mut self.machine, Some(left)).unwrap();
+            self.reactor.run_once(&mut self.machine, Some(left)).unwrap();
             turns += 1;
         }
         turns
@@ -279,14 +279,14 @@ impl Station {
     pub(crate) fn rest(&mut self, other: &mut Self) {
         for _ in 0..30 {
             for station in [&mut *self, &mut *other] {
-                station.reactor.turn(&mut station.machine, Some(Duration::from_millis(1))).unwrap();
+                station.reactor.run_once(&mut station.machine, Some(Duration::from_millis(1))).unwrap();
             }
         }
     }
 
     /// Lets this one handle what happens next.
     pub(crate) fn turn(&mut self) {
-        self.reactor.turn(&mut self.machine, Some(Duration::from_millis(1))).unwrap();
+        self.reactor.run_once(&mut self.machine, Some(Duration::from_millis(1))).unwrap();
     }
 
     pub(crate) fn send(&mut self, port: u32, to: Mac, frame: &[u8]) {

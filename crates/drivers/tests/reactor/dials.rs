@@ -4,9 +4,9 @@ use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use drivers::config::{Config, EngineChoice};
-use drivers::reactor::{Reactor, StartError};
+use drivers::reactor::{Reactor, ReactorError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::parrot::{ECHO, Parrot};
@@ -53,7 +53,7 @@ mod uring {
 fn reactor(engine: EngineChoice) -> Option<Reactor<Parrot>> {
     match Reactor::new(&Config { engine, ..Config::default() }) {
         Ok(reactor) => Some(reactor),
-        Err(StartError::NoUring(why)) => {
+        Err(ReactorError::NoUring(why)) => {
             eprintln!("skipped: no io_uring here: {why}");
             None
         }
@@ -70,7 +70,7 @@ fn turn_until(
     let start = Instant::now();
     while !done(reactor, parrot) {
         assert!(start.elapsed() < HANG, "it hangs");
-        reactor.turn(parrot, Some(Duration::from_secs(1))).unwrap();
+        reactor.run_once(parrot, Some(Duration::from_secs(1))).unwrap();
     }
 }
 
@@ -154,7 +154,7 @@ fn serves_in_a_loop_of_its_owner(engine: EngineChoice) {
     let mut sleep_until = |what: &str, parrot: &mut Parrot, done: fn(&Parrot) -> bool| {
         let start = Instant::now();
         loop {
-            let sleep = reactor.advance(parrot).unwrap();
+            let sleep = reactor.run_ready(parrot).unwrap();
             if done(parrot) {
                 return;
             }

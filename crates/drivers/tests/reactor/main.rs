@@ -15,10 +15,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use base::machine::{ConnId, Gone, PortalId};
+use base::state_machine::{ConnId, DisconnectReason, PortalId};
 use base::time::Instant;
-use drivers::config::{Config, EngineChoice, Limits, Look};
-use drivers::mailbox::Stopped;
+use drivers::config::{Config, EngineChoice, Limits, SpinMode};
+use drivers::message_queue::Stopped;
 
 use parrot::{ABORT, BABBLE, CLOSE, ECHO, Parrot, babble_byte, frame};
 use rig::{HANG, PORTAL, Rig, pattern, receive, send};
@@ -34,7 +34,7 @@ macro_rules! with_both_engines {
         }
         mod uring_awake {
             $(#[test] fn $name() {
-                super::rig::LOOK.set(super::Look::Always);
+                super::rig::LOOK.set(super::SpinMode::Always);
                 super::$name(super::EngineChoice::Uring);
             })*
         }
@@ -90,7 +90,7 @@ fn echoes_in_order_whatever_the_sizes(engine: EngineChoice) {
     drop(stream);
     let parrot = rig.stop(HANG);
     assert!(parrot.loaned_bytes > 500_000, "{} bytes came through loans", parrot.loaned_bytes);
-    assert_eq!(parrot.gone, [(ConnId(0), Gone::Closed)]);
+    assert_eq!(parrot.gone, [(ConnId(0), DisconnectReason::Closed)]);
 }
 
 fn answers_bytes_that_trickle_in(engine: EngineChoice) {
@@ -122,7 +122,7 @@ fn sends_what_is_pending_before_it_closes(engine: EngineChoice) {
     ignored.join().unwrap();
     drop(stream);
     let parrot = rig.stop(HANG);
-    assert_eq!(parrot.gone, [(ConnId(0), Gone::Closed)]);
+    assert_eq!(parrot.gone, [(ConnId(0), DisconnectReason::Closed)]);
 }
 
 fn answers_a_peer_that_closed_its_side(engine: EngineChoice) {
@@ -133,7 +133,9 @@ fn answers_a_peer_that_closed_its_side(engine: EngineChoice) {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
     assert_eq!(all.len(), 2 << 20);
-    rig.await_that("the end of the connection", |parrot| parrot.gone == [(ConnId(0), Gone::Closed)]);
+    rig.await_that("the end of the connection", |parrot| {
+        parrot.gone == [(ConnId(0), DisconnectReason::Closed)]
+    });
 }
 
 fn stays_with_a_peer_that_closed_its_side_until_the_machine_is_done(engine: EngineChoice) {
@@ -154,7 +156,9 @@ fn stays_with_a_peer_that_closed_its_side_until_the_machine_is_done(engine: Engi
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
     assert_eq!(all.len(), 50);
-    rig.await_that("the end of the connection", |parrot| parrot.gone == [(ConnId(0), Gone::Closed)]);
+    rig.await_that("the end of the connection", |parrot| {
+        parrot.gone == [(ConnId(0), DisconnectReason::Closed)]
+    });
     assert_eq!(rig.stop(HANG).ended, [ConnId(0)]);
 }
 
@@ -170,7 +174,9 @@ fn aborts_at_once(engine: EngineChoice) {
     let why = stream.read_to_end(&mut all).unwrap_err();
     assert_eq!(why.kind(), ErrorKind::ConnectionReset);
     assert!(all.len() < 32 << 20);
-    rig.await_that("the end of the connection", |parrot| parrot.gone == [(ConnId(0), Gone::Closed)]);
+    rig.await_that("the end of the connection", |parrot| {
+        parrot.gone == [(ConnId(0), DisconnectReason::Closed)]
+    });
     let mut stream = rig.connect();
     send(&mut stream, ABORT, 0);
     assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -183,7 +189,9 @@ fn survives_a_reset(engine: EngineChoice) {
     let _ = receive(&mut stream, 1000);
     // Unread bytes make the close a reset.
     drop(stream);
-    rig.await_that("the end of the connection", |parrot| parrot.gone == [(ConnId(0), Gone::Failed)]);
+    rig.await_that("the end of the connection", |parrot| {
+        parrot.gone == [(ConnId(0), DisconnectReason::Failed)]
+    });
     let mut other = rig.connect();
     send(&mut other, BABBLE, 10);
     assert_eq!(receive(&mut other, 10).len(), 10);
@@ -253,7 +261,9 @@ fn ends_a_peer_that_takes_nothing(engine: EngineChoice) {
     assert_eq!(receive(&mut idle, 10).len(), 10);
     let mut deaf = rig.connect();
     send(&mut deaf, BABBLE, 32 << 20);
-    rig.await_that("the end of who takes nothing", |parrot| parrot.gone == [(ConnId(1), Gone::Stalled)]);
+    rig.await_that("the end of who takes nothing", |parrot| {
+        parrot.gone == [(ConnId(1), DisconnectReason::Stalled)]
+    });
     send(&mut idle, BABBLE, 10);
     assert_eq!(receive(&mut idle, 10).len(), 10);
 }
@@ -425,7 +435,7 @@ fn stops_when_the_last_connection_is_gone(engine: EngineChoice) {
     receive(&mut stream, 1);
     drop(stream);
     let parrot = rig.stop(HANG);
-    assert_eq!(parrot.gone, [(ConnId(0), Gone::Closed)]);
+    assert_eq!(parrot.gone, [(ConnId(0), DisconnectReason::Closed)]);
 }
 
 fn ends_what_is_left_when_the_drain_is_over(engine: EngineChoice) {
@@ -441,7 +451,7 @@ fn ends_what_is_left_when_the_drain_is_over(engine: EngineChoice) {
     rig.await_that("three connections", |parrot| parrot.conns.len() == 3);
     let parrot = rig.stop(Duration::from_millis(10));
     assert_eq!(parrot.gone.len(), 3);
-    assert!(parrot.gone.iter().all(|(_, why)| *why == Gone::Shutdown), "{:?}", parrot.gone);
+    assert!(parrot.gone.iter().all(|(_, why)| *why == DisconnectReason::Shutdown), "{:?}", parrot.gone);
 }
 
 fn refuses_letters_after_its_end(engine: EngineChoice) {
@@ -492,13 +502,13 @@ fn answers_a_request_with_few_system_calls(engine: EngineChoice) {
     let waits = after.enters - before.enters;
     // A request of two segments may wake us twice now and then, and the questions for the counters do.
     // Who looks submits the answer before that.
-    let most = if rig::LOOK.get() == Look::Always { 2200 } else { 1200 };
+    let most = if rig::LOOK.get() == SpinMode::Always { 2200 } else { 1200 };
     assert!(waits < most, "{waits} waits for 1000 requests");
     assert!(after.sends - before.sends >= 999, "{} sends for 1000 requests", after.sends - before.sends);
 }
 
 fn spins_when_asked_to(engine: EngineChoice) {
-    let Some(rig) = Rig::start_with(Config { engine, poll: true, ..Config::default() }) else { return };
+    let Some(rig) = Rig::start_with(Config { engine, busy_poll: true, ..Config::default() }) else { return };
     let mut stream = rig.connect();
     send(&mut stream, BABBLE, 100_000);
     assert_eq!(receive(&mut stream, 100_000).len(), 100_000);
@@ -516,7 +526,7 @@ fn finishes_file_work_before_it_stops(engine: EngineChoice) {
         Ok(reactor) => reactor,
         Err(why) => return eprintln!("skipped: {why}"),
     };
-    let queue = reactor.files().queue(base::machine::MediumId(0));
+    let queue = reactor.files().queue(base::state_machine::MediumId(0));
     // More than a submission queue takes, and of a kind that waits.
     for token in 0..700 {
         let bytes = pattern(token, 4096);
@@ -574,5 +584,7 @@ fn ends_a_peer_that_takes_nothing_when_that_is_forbidden_later(engine: EngineCho
     let (connections_max, connections_per_peer_max) = (8, 8);
     let stall = Some(Duration::from_millis(200));
     rig.handle.limit(Limits { connections_max, connections_per_peer_max, stall }).unwrap();
-    rig.await_that("the end of who takes nothing", |parrot| parrot.gone == [(ConnId(0), Gone::Stalled)]);
+    rig.await_that("the end of who takes nothing", |parrot| {
+        parrot.gone == [(ConnId(0), DisconnectReason::Stalled)]
+    });
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use base::buffer::{Buf, Bytes};
 use base::ether::FrameMachine;
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
+use base::state_machine::{
+    AcceptInfo, Action, ConnId, DisconnectReason, MediumId, PortalId, RxBuffer, StreamMachine,
+};
 use base::time::Instant;
 use base::transmit::Transmit;
 
@@ -35,7 +37,7 @@ pub(crate) fn babble_byte(at: usize) -> u8 {
 pub(crate) struct Parrot {
     pub(crate) conns: BTreeMap<u32, Conn>,
     pub(crate) arrivals: Vec<(PortalId, SocketAddr, [u8; 32])>,
-    pub(crate) gone: Vec<(ConnId, Gone)>,
+    pub(crate) gone: Vec<(ConnId, DisconnectReason)>,
     pub(crate) loaned_bytes: usize,
     pub(crate) received_calls: usize,
     pub(crate) media_ready: Vec<MediumId>,
@@ -128,7 +130,7 @@ impl Conn {
 impl FrameMachine for Parrot {}
 
 impl StreamMachine for Parrot {
-    fn connected(&mut self, _: Instant, conn: ConnId, arrival: &Arrival) {
+    fn connected(&mut self, _: Instant, conn: ConnId, arrival: &AcceptInfo) {
         self.arrivals.push((arrival.portal, arrival.peer, arrival.entropy));
         assert!(self.conns.insert(conn.0, Conn::default()).is_none(), "a number is used twice");
     }
@@ -160,7 +162,7 @@ impl StreamMachine for Parrot {
         self.ask(conn);
     }
 
-    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
+    fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
         let state = self.conn(conn);
         assert!(!state.lent, "a second loan is asked for");
         let left = state.payload.as_ref().map(|buf| state.want - buf.len())?;
@@ -168,20 +170,20 @@ impl StreamMachine for Parrot {
             return None;
         }
         state.lent = true;
-        Some(Loan { buf: state.payload.take()?, want: left })
+        Some(RxBuffer { buf: state.payload.take()?, len_max: left })
     }
 
-    fn ended(&mut self, _: Instant, conn: ConnId) -> bool {
+    fn received_eof(&mut self, _: Instant, conn: ConnId) -> bool {
         self.ended.push(conn);
         self.stays
     }
 
-    fn repaid(&mut self, _: Instant, conn: ConnId, loan: Loan) {
+    fn return_rx_buffer(&mut self, _: Instant, conn: ConnId, loan: RxBuffer) {
         let state = self.conn(conn);
         assert!(std::mem::take(&mut state.lent), "repaid what was not lent");
-        let before = state.want - loan.want;
+        let before = state.want - loan.len_max;
         let got = loan.buf.len() - before;
-        assert!(got <= loan.want);
+        assert!(got <= loan.len_max);
         state.payload = Some(loan.buf);
         state.finish_payload();
         self.loaned_bytes += got;
@@ -196,7 +198,7 @@ impl StreamMachine for Parrot {
             match state.out.front_mut() {
                 None => break,
                 Some(Out::Bytes(bytes)) => {
-                    out.share(bytes.clone());
+                    out.put_shared(bytes.clone());
                     state.out.pop_front();
                 }
                 Some(Out::Babble { at, end }) => {
@@ -214,7 +216,7 @@ impl StreamMachine for Parrot {
         self.ask(conn);
     }
 
-    fn disconnected(&mut self, _: Instant, conn: ConnId, why: Gone) {
+    fn disconnected(&mut self, _: Instant, conn: ConnId, why: DisconnectReason) {
         let state = self.conns.remove(&conn.0).expect("a connection ends once");
         assert!(!state.lent, "a loan comes back before the end");
         self.gone.push((conn, why));

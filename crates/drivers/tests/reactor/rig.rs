@@ -7,11 +7,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use base::machine::PortalId;
-use drivers::config::{Config, EngineChoice, Look};
+use base::state_machine::PortalId;
+use drivers::config::{Config, EngineChoice, SpinMode};
 use drivers::listener;
-use drivers::mailbox::Handle;
-use drivers::reactor::{Reactor, StartError};
+use drivers::message_queue::Handle;
+use drivers::reactor::{Reactor, ReactorError};
 use drivers::stats::Stats;
 
 use crate::parrot::{Parrot, frame};
@@ -21,7 +21,7 @@ pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 thread_local! {
     /// Whether the reactors that a test starts look before they sleep.
-    pub(crate) static LOOK: Cell<Look> = const { Cell::new(Look::Suited) };
+    pub(crate) static LOOK: Cell<SpinMode> = const { Cell::new(SpinMode::Adaptive) };
 }
 
 pub(crate) const PORTAL: PortalId = PortalId(7);
@@ -42,7 +42,7 @@ impl Rig {
         let listening = listener::open("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listening.local_addr().unwrap();
         let (report, started) = mpsc::channel();
-        let config = Config { look: LOOK.get(), ..config };
+        let config = Config { spin_mode: LOOK.get(), ..config };
         let thread = thread::spawn(move || {
             let mut parrot = Parrot::default();
             let mut reactor = match Reactor::new(&config) {
@@ -59,7 +59,7 @@ impl Rig {
         });
         match started.recv_timeout(HANG).unwrap() {
             Ok(handle) => Some(Self { address, handle, thread: Some(thread) }),
-            Err(StartError::NoUring(why)) => {
+            Err(ReactorError::NoUring(why)) => {
                 eprintln!("skipped: no io_uring here: {why}");
                 None
             }

@@ -1,6 +1,6 @@
 //! Frames that come: which path, whether they are genuine and new, what they acknowledge and ask.
 
-use base::planted::{Bug, is};
+use base::fault_injection::{Bug, is_injected};
 use base::time::Instant;
 
 use super::{Association, Delivery, Dropped, Event, MessageId, spend, split};
@@ -85,7 +85,7 @@ impl Association {
         }
         match header.cmd {
             Cmd::Ack => {}
-            _ if is(Bug::FramesAckUnkept) && header.flags.has(Flags::DATA) && pn % 64 == 63 => {}
+            _ if is_injected(Bug::FramesAckUnkept) && header.flags.has(Flags::DATA) && pn % 64 == 63 => {}
             Cmd::Ask => self.asked(now, index, lane, Ask::parse(rest).map_err(|_| Dropped::Malformed)?),
             _ => match parts {
                 Some(parts) => parts.each(&header, deliver),
@@ -125,7 +125,7 @@ impl Association {
         if !path.admits(usize::from(header.protected), pn, self.keyed) {
             return Err(Dropped::BeyondCredit);
         }
-        if !(come.is_new(pn) || is(Bug::FramesForgetReplays)) {
+        if !(come.is_new(pn) || is_injected(Bug::FramesForgetReplays)) {
             return Err(Dropped::Replayed);
         }
         Ok(Some(index))

@@ -10,7 +10,7 @@ mod throughput;
 
 use base::time::Duration;
 use netem::frame::FramePlan;
-use netem::odds::Odds;
+use netem::probability::Probability;
 use pair::{Config, Pair, TEN_GBIT, wire};
 
 #[test]
@@ -26,10 +26,10 @@ fn every_byte_arrives_at_its_place_and_each_message_is_acknowledged_once() {
 fn the_same_under_every_fault_at_once() {
     for seed in 0..40 {
         let faulty = FramePlan {
-            loss: Odds::one_in(20),
-            duplicate: Odds::one_in(20),
-            reorder: Odds::one_in(20),
-            corrupt: Odds::one_in(50),
+            loss: Probability::one_in(20),
+            duplicate: Probability::one_in(20),
+            reorder: Probability::one_in(20),
+            corrupt: Probability::one_in(50),
             ..wire(TEN_GBIT)
         };
         let mut pair = Pair::new(&Config {

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use base::ether::{EtherPort, FrameBatch};
-use base::planted::{Bug, is};
+use base::fault_injection::{Bug, is_injected};
 use base::time::Instant;
 
 use super::{Association, Event};
@@ -273,7 +273,7 @@ impl Association {
             xid: 0,
             off: 0,
         };
-        out.begin(path.address.mac);
+        out.begin_frame(path.address.mac);
         self.finish(now, index, header, shape, out, |_, _| {})
     }
 
@@ -338,7 +338,7 @@ impl Association {
         let carried = Carried::Chunk(first);
         let shape = Shape { cmd: header.cmd, flags: header.flags, level, carried, further, elicits: true };
         let Some(path) = self.paths.get(index) else { return false };
-        out.begin(path.address.mac);
+        out.begin_frame(path.address.mac);
         self.finish(now, index, header, shape, out, |own, out| {
             let mut write = |chunk: &Chunk| {
                 let copied = level == Level::Encrypt || chunk.to - chunk.from <= COPIED_MAX;
@@ -392,7 +392,7 @@ impl Association {
             return false;
         };
         header.pn = (u64::from(path.id) << PATH_SHIFT) | space.out.next();
-        if is(Bug::FramesReuseNumber) && header.pn % 128 == 127 {
+        if is_injected(Bug::FramesReuseNumber) && header.pn % 128 == 127 {
             header.pn -= 1;
         }
         if header.protected && self.sealer.phase() {
@@ -417,7 +417,7 @@ impl Association {
             }
             return false;
         }
-        out.end();
+        out.end_frame();
         let len = HEADER_LEN + usize::from(header.len) + shape.level.trailer_len();
         if let Some(path) = self.paths.get_mut(index) {
             path.sent(now, lane, len, shape.elicits, shape.carried, shape.further);

@@ -9,7 +9,7 @@
 
 use alloc::vec::Vec;
 
-use base::ether::{EtherPort, FrameBatch, Mac, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
 
 use super::contract::{Down, Lost};
@@ -300,7 +300,7 @@ impl Session {
     }
 
     /// Takes a frame of no session.
-    pub(super) fn outsider(&mut self, now: Instant, header: &Header, frame: Received<'_>) {
+    pub(super) fn outsider(&mut self, now: Instant, header: &Header, frame: ReceivedFrame<'_>) {
         let Some(bytes) = frame.payload.get_mut(..) else { return };
         match header.cmd {
             Cmd::Negotiated => {

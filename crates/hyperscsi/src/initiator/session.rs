@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use base::arena::{Arena, Key};
 use base::buffer::Pool;
-use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
 use base::time::{Instant, soonest};
 
 use super::contract::{Down, Event, Lost, MAX_TASKS, SessionPlan, Stats, Up, Why};
@@ -486,7 +486,7 @@ impl FrameMachine for Session {
         self.drive(now);
     }
 
-    fn frame(&mut self, now: Instant, frame: Received<'_>) {
+    fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
         self.now = now;
         let (header, len) = match Header::parse(frame.payload) {
             Ok(parsed) => parsed,
@@ -578,7 +578,7 @@ impl FrameMachine for Session {
         self.finder.entropy_wanted()
     }
 
-    fn stir(&mut self, entropy: [u8; 32]) {
+    fn add_entropy(&mut self, entropy: [u8; 32]) {
         self.finder.stir(entropy);
         // It may give up in time though no port ever comes up.
         self.seek_if_wanted(self.now);

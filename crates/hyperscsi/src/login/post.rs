@@ -62,11 +62,11 @@ impl Post {
                 at += 1;
                 continue;
             }
-            out.begin(letter.to);
+            out.begin_frame(letter.to);
             out.put(&header(letter.cmd, letter.payload.len()).to_bytes());
             out.put(&letter.payload);
             put_crc(out);
-            out.end();
+            out.end_frame();
             self.queue.remove(at);
         }
     }

@@ -57,11 +57,11 @@ pub(super) fn speak_to_each_other(a: &Agreed, b: &Agreed) -> bool {
                 off: 0,
             };
             let mut batch = base::ether::FrameBatch::new();
-            batch.begin(Mac::BROADCAST);
+            batch.begin_frame(Mac::BROADCAST);
             batch.put(&header.to_bytes());
             batch.put(b"hello");
             Sealer::for_role(from, role).seal(&header, &mut batch).unwrap();
-            batch.end();
+            batch.end_frame();
             let mut frame: alloc::vec::Vec<u8> =
                 batch.frames().next().unwrap().2.flatten().copied().collect();
             let now = base::time::Instant::ORIGIN;

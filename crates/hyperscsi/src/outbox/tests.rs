@@ -199,7 +199,7 @@ fn the_bytes_of_a_part_are_those_of_the_message_shared_or_copied() {
             let to = from + usize::try_from(rng.below((whole.len() - from) as u64 + 1)).unwrap();
             let chunk = Chunk { key, from: u32::try_from(from).unwrap(), to: u32::try_from(to).unwrap() };
             let mut batch = FrameBatch::new();
-            batch.begin(Mac::BROADCAST);
+            batch.begin_frame(Mac::BROADCAST);
             outbox.write(&chunk, rng.chance(1, 2), &mut batch);
             let written: Vec<u8> = batch.open_pieces().flatten().copied().collect();
             assert!(written == whole[from..to], "seed {seed}: {from}..{to} of {head}+{body}");

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::planted::{Bug, is};
+use base::fault_injection::{Bug, is_injected};
 use base::time::{Duration, Instant};
 
 use super::Path;
@@ -87,7 +87,7 @@ impl Lost<'_> {
 
     fn repeat(&mut self, sent: &Sent, further: Further<'_>) {
         match sent.carried {
-            Carried::Chunk(chunk) if is(Bug::FramesForgetRange) && chunk.from > 0 => {}
+            Carried::Chunk(chunk) if is_injected(Bug::FramesForgetRange) && chunk.from > 0 => {}
             Carried::Chunk(chunk) if !sent.repeated => again(self.outbox, &chunk, further),
             Carried::PathStep => *self.step_wanted = true,
             Carried::Receives => *self.receives_wanted = true,
@@ -100,7 +100,7 @@ impl Lost<'_> {
 /// Lets the outbox send again what a frame carried.
 pub(super) fn again(outbox: &mut Outbox, first: &Chunk, further: Further<'_>) {
     outbox.lost(first);
-    if !is(Bug::FramesForgetParts) {
+    if !is_injected(Bug::FramesForgetParts) {
         further.for_each(|chunk| _ = outbox.lost(chunk));
     }
 }

@@ -7,7 +7,7 @@
 use alloc::collections::{VecDeque, vec_deque};
 use alloc::vec::Vec;
 
-use base::planted::{Bug, is};
+use base::fault_injection::{Bug, is_injected};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 
@@ -188,7 +188,7 @@ impl Outgoing {
 
     /// Returns how many more frames the peer's credit allows.
     pub(crate) fn credit(&self) -> u64 {
-        if is(Bug::FramesIgnoreLimit) {
+        if is_injected(Bug::FramesIgnoreLimit) {
             return u64::MAX;
         }
         (self.limit + 1).saturating_sub(self.next)

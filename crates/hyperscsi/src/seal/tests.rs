@@ -48,14 +48,14 @@ fn sealed(
         header.flags = header.flags.with(Flags::PHASE);
     }
     let mut batch = FrameBatch::new();
-    batch.begin(Mac::BROADCAST);
+    batch.begin_frame(Mac::BROADCAST);
     batch.put(&header.to_bytes());
     // Every second part is shared, as data of the medium is.
     for (index, part) in payload.iter().enumerate() {
-        if index % 2 == 0 { batch.share(Bytes::copied_from(part)) } else { batch.put(part) }
+        if index % 2 == 0 { batch.put_shared(Bytes::copied_from(part)) } else { batch.put(part) }
     }
     sealer.seal(&header, &mut batch)?;
-    batch.end();
+    batch.end_frame();
     let frame = batch.frames().flat_map(|(_, _, pieces)| pieces.flatten().copied()).collect();
     Ok((header, frame))
 }
@@ -144,7 +144,7 @@ fn a_packet_number_is_used_once_on_each_path_whatever_the_level_and_the_phase() 
     sealer.update(NOW);
     assert_eq!(sealed(&mut sealer, Level::Integrity, 7, &[b"x"]).map(|_| ()), Err(Unsealed::PacketNumber));
     let (header, mut batch) = (header(Level::Integrity, 8, 9), FrameBatch::new());
-    batch.begin(Mac::BROADCAST);
+    batch.begin_frame(Mac::BROADCAST);
     batch.put(&header.to_bytes());
     assert_eq!(sealer.seal(&header, &mut batch), Err(Unsealed::Length));
 }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use base::arena::Key;
 use base::buffer::DataList;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 
 use super::contract::{Down, Event, Finish, PathNews, SessionId, TaskRef, status};
 use super::engine::Engine;
@@ -111,7 +111,7 @@ impl Engine {
 
     /// Gives back room for answers, and hands up what waited for it.
     pub(super) fn give_answers(&mut self, session: Key, len: usize) {
-        self.answers.give(self.sessions.get_mut(session).map(|session| &mut session.answers), len);
+        self.answers.release(self.sessions.get_mut(session).map(|session| &mut session.answers), len);
         self.drain_ready(session);
     }
 
@@ -124,7 +124,7 @@ impl Engine {
             self.flush_exchange(key, exchange);
         }
         let pressed = self.sessions.get(key).is_some_and(|session| {
-            self.unasked.is_pressed(&session.unasked) || self.asked.is_pressed(&session.asked)
+            self.unasked.should_throttle(&session.unasked) || self.asked.should_throttle(&session.asked)
         });
         let Some(session) = self.sessions.get_mut(key) else { return };
         let Some(transport) = session.transport.as_deref_mut() else { return };
@@ -298,7 +298,7 @@ impl Engine {
             state.tasks = state.tasks.saturating_sub(1);
             state.withdrawn.extend(exchange.messages);
         }
-        if exchange.ending.is_some() || !planted::is(Bug::FramesKeepMemory) {
+        if exchange.ending.is_some() || !fault_injection::is_injected(Bug::FramesKeepMemory) {
             self.give_data_out(session, freed);
             self.give_answers(session, answers);
         }

@@ -110,9 +110,9 @@ impl Engine {
                 continue;
             };
             let room = to_usize(landing.len());
-            if !self.asked.take(self.now, &mut session.asked, room) {
+            if !self.asked.try_reserve(self.now, &mut session.asked, room) {
                 self.stats.withheld += 1;
-                self.asked.wait(self.now, exchange.session, &mut session.asked);
+                self.asked.enqueue_waiter(self.now, exchange.session, &mut session.asked);
                 exchange.out.waits = true;
                 break;
             }
@@ -190,7 +190,7 @@ impl Engine {
     /// Gives back room for Data-Out.
     pub(super) fn give_data_out(&mut self, session: Key, freed: Freed) {
         let mut session = self.sessions.get_mut(session);
-        self.asked.give(session.as_deref_mut().map(|session| &mut session.asked), freed.asked);
-        self.unasked.give(session.map(|session| &mut session.unasked), freed.unasked);
+        self.asked.release(session.as_deref_mut().map(|session| &mut session.asked), freed.asked);
+        self.unasked.release(session.map(|session| &mut session.unasked), freed.unasked);
     }
 }

@@ -8,15 +8,15 @@
 //!
 //! Everything a peer can make us keep is bounded: sessions by [`Limits::sessions_max`], exchanges of a session by the number
 //! of slots, data that comes by [`Limits::data_out_bytes_max`], answers that are not acknowledged by
-//! [`Limits::data_in_bytes_max`]. [`base::budget`] says who gets how much when that is short.
+//! [`Limits::data_in_bytes_max`]. [`base::memory_quota`] says who gets how much when that is short.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use base::arena::{Arena, Key};
-use base::budget::Budget;
 use base::buffer::Pool;
-use base::ether::{EtherPort, FrameBatch, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, PortState, ReceivedFrame};
+use base::memory_quota::MemoryQuota;
 use base::time::{Duration, Instant, soonest};
 
 use super::contract::{Directory, Event, SessionId, SessionView};
@@ -44,9 +44,9 @@ pub struct Engine {
     /// Room for those whose deadline passed.
     due: Vec<Key>,
     /// Memory for data that comes unasked, for data that we ask for, and for answers.
-    pub(super) unasked: Budget,
-    pub(super) asked: Budget,
-    pub(super) answers: Budget,
+    pub(super) unasked: MemoryQuota,
+    pub(super) asked: MemoryQuota,
+    pub(super) answers: MemoryQuota,
     pub(super) door: super::enter::Door,
     /// The time at the last call.
     pub(super) now: Instant,
@@ -175,9 +175,9 @@ impl Engine {
             stirred: VecDeque::new(),
             deadlines: BTreeSet::new(),
             due: Vec::new(),
-            unasked: Budget::new(limits.data_out_bytes_max / 2),
-            asked: Budget::new(limits.data_out_bytes_max / 2),
-            answers: Budget::new(limits.data_in_bytes_max),
+            unasked: MemoryQuota::new(limits.data_out_bytes_max / 2),
+            asked: MemoryQuota::new(limits.data_out_bytes_max / 2),
+            answers: MemoryQuota::new(limits.data_in_bytes_max),
             door: super::enter::Door::new(),
             now: Instant::ORIGIN,
             stats: Stats::default(),
@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// Takes a frame. What is wrong with it is counted.
-    pub fn frame(&mut self, now: Instant, frame: Received<'_>, directory: &dyn Directory) {
+    pub fn frame(&mut self, now: Instant, frame: ReceivedFrame<'_>, directory: &dyn Directory) {
         self.now = now;
         let (header, len) = match Header::parse(frame.payload) {
             Ok(parsed) => parsed,

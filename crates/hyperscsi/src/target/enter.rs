@@ -5,8 +5,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use base::arena::{Arena, Key};
-use base::budget::Share;
 use base::ether::{EtherPort, FrameBatch, Mac, PortState};
+use base::memory_quota::QuotaShare;
 use base::time::{Duration, Instant};
 
 use super::contract::{Directory, Down, Event, SessionId, SessionUp, Traffic};
@@ -244,9 +244,9 @@ impl Engine {
             numbers: Class::ALL.map(Numbers::new),
             wishes: Vec::new(),
             ready: VecDeque::new(),
-            unasked: Share::default(),
-            asked: Share::default(),
-            answers: Share::default(),
+            unasked: QuotaShare::default(),
+            asked: QuotaShare::default(),
+            answers: QuotaShare::default(),
             listed: VecDeque::new(),
             withdrawn: Vec::new(),
             refusals: Vec::new(),

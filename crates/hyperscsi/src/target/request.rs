@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use base::arena::Key;
-use base::planted::{Bug, is};
+use base::fault_injection::{Bug, is_injected};
 use base::time::Instant;
 
 use super::contract::{Directory, Down, SessionId, Traffic};
@@ -110,7 +110,7 @@ impl Engine {
         match numbers.arrived.judge(header.xid) {
             Standing::New => {}
             Standing::Beyond => return Err(Stray::Misnumbered),
-            Standing::Duplicate if is(Bug::FramesRunTwice) && slot == Slot::Free => {}
+            Standing::Duplicate if is_injected(Bug::FramesRunTwice) && slot == Slot::Free => {}
             Standing::Duplicate => {
                 // It may bring more of the data than the first one did, if the path takes longer frames by now.
                 if let (Slot::Same(exchange), Ok((_, _, data))) = (slot, sense) {
@@ -221,7 +221,7 @@ impl Engine {
                     Ok(()) => {
                         let spare = exchange.out.reserved.saturating_sub(to_usize(len));
                         exchange.out.reserved -= spare;
-                        self.unasked.give(Some(&mut session.unasked), spare);
+                        self.unasked.release(Some(&mut session.unasked), spare);
                         None
                     }
                     Err(_) => Some(Ending::GivenUp(AbortResult::BROKEN)),
@@ -229,7 +229,7 @@ impl Engine {
                 // Data that came before found no room.
                 None if exchange.out.waits => Some(Ending::busy()),
                 None if len == 0 => None,
-                None if self.unasked.take(self.now, &mut session.unasked, to_usize(len)) => {
+                None if self.unasked.try_reserve(self.now, &mut session.unasked, to_usize(len)) => {
                     exchange.out.reserved = to_usize(len);
                     exchange.out.early = Some(Landing::new(0, len));
                     None
@@ -275,7 +275,7 @@ impl Engine {
         if let Slot::Same(exchange) = slot {
             return self.land(exchange, level, header.off, payload);
         }
-        if let (Slot::Other(other), true) = (slot, is(Bug::FramesTakeLate)) {
+        if let (Slot::Other(other), true) = (slot, is_injected(Bug::FramesTakeLate)) {
             return self.land(other, level, header.off, payload);
         }
         // It may have overtaken its request.
@@ -296,7 +296,7 @@ impl Engine {
         let exchange = self.claim(now, key, header, slot)?;
         let Some(session) = self.sessions.get_mut(key) else { return Ok(()) };
         let Some(state) = self.exchanges.get_mut(exchange) else { return Ok(()) };
-        if self.unasked.take(self.now, &mut session.unasked, to_usize(first_burst)) {
+        if self.unasked.try_reserve(self.now, &mut session.unasked, to_usize(first_burst)) {
             state.out.reserved = to_usize(first_burst);
             state.out.early = Some(Landing::new(0, first_burst));
         } else {

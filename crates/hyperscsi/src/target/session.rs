@@ -5,8 +5,8 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use base::arena::{Arena, Key};
-use base::budget::Share;
 use base::ether::EtherPort;
+use base::memory_quota::QuotaShare;
 use base::time::Instant;
 
 use super::contract::Traffic;
@@ -33,9 +33,9 @@ pub(super) struct Session {
     pub(super) wishes: Vec<Key>,
     /// What waits for room for its answer, and what came behind that.
     pub(super) ready: VecDeque<Key>,
-    pub(super) unasked: Share,
-    pub(super) asked: Share,
-    pub(super) answers: Share,
+    pub(super) unasked: QuotaShare,
+    pub(super) asked: QuotaShare,
+    pub(super) answers: QuotaShare,
     /// Exchanges that have something to send.
     pub(super) listed: VecDeque<Key>,
     /// Messages that are to be taken back.

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use base::arena::Key;
-use base::budget::LOOKS;
+use base::memory_quota::WAITERS_PER_TURN;
 
 use super::contract::{Command, Event, SessionId, TaskRef};
 use super::engine::Engine;
@@ -75,7 +75,8 @@ impl Engine {
         match core::mem::replace(&mut exchange.what, What::Started) {
             What::Command(command) => {
                 exchange.holder = Holder::Above;
-                let claim = self.answers.claim(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
+                let claim =
+                    self.answers.reservation_len(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
                 (exchange.inn.reserved, exchange.inn.claimed) = (claim, claim);
                 self.events.push_back(Event::Command(Command {
                     task: TaskRef(key),
@@ -101,31 +102,31 @@ impl Engine {
     fn may_answer(&mut self, key: Key, len: u32) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return false };
         let held = session.answers.held();
-        let len = self.answers.claim(to_usize(len), self.limits.unsent_bytes_max);
+        let len = self.answers.reservation_len(to_usize(len), self.limits.unsent_bytes_max);
         if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
             return false;
         }
-        let fits = self.answers.take(self.now, &mut session.answers, len);
+        let fits = self.answers.try_reserve(self.now, &mut session.answers, len);
         if !fits {
             self.stats.held_back += 1;
-            self.answers.wait(self.now, key, &mut session.answers);
+            self.answers.enqueue_waiter(self.now, key, &mut session.answers);
         }
         fits
     }
 
     /// Looks at sessions that wait for room.
     pub(super) fn serve_lines(&mut self) {
-        for _ in 0..LOOKS {
-            let Some(key) = self.answers.next_in_line(self.now) else { break };
+        for _ in 0..WAITERS_PER_TURN {
+            let Some(key) = self.answers.next_waiter(self.now) else { break };
             if let Some(session) = self.sessions.get_mut(key) {
-                session.answers.called();
+                session.answers.mark_dequeued();
                 self.drain_ready(key);
             }
         }
-        for _ in 0..LOOKS {
-            let Some(key) = self.asked.next_in_line(self.now) else { break };
+        for _ in 0..WAITERS_PER_TURN {
+            let Some(key) = self.asked.next_waiter(self.now) else { break };
             if let Some(session) = self.sessions.get_mut(key) {
-                session.asked.called();
+                session.asked.mark_dequeued();
                 self.pump_all(key);
             }
         }

@@ -504,7 +504,7 @@ fn each_handshake_asks_for_fresh_entropy_and_is_content_with_a_block() {
             assert_eq!(world.engine.entropy_wanted(), 1);
             assert_eq!(world.initiators[0].session.entropy_wanted(), 1);
             world.engine.stir([round; 32]);
-            world.initiators[0].session.stir([round + 100; 32]);
+            world.initiators[0].session.add_entropy([round + 100; 32]);
             world.rest(SECOND);
             assert_eq!(world.engine.entropy_wanted() + world.initiators[0].session.entropy_wanted(), 0);
             world.restart_target();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::buffer::{Bytes, DataList, Pool};
-use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 use hyperscsi::frame::Header;
@@ -541,13 +541,13 @@ impl World {
         }
         let (who, port) = (socket.who, socket.port);
         let payload = &mut bytes[12..];
-        let frame = Received { port, source, group: to.is_group(), age: Duration::ZERO, payload };
+        let frame = ReceivedFrame { port, source, group: to.is_group(), age: Duration::ZERO, payload };
         match who {
             Who::Target => {
                 self.engine.frame(self.now, frame, &self.config);
                 self.route();
             }
-            Who::Initiator(at) => self.initiators[at].session.frame(self.now, frame),
+            Who::Initiator(at) => self.initiators[at].session.frame_received(self.now, frame),
         }
     }
 
@@ -646,10 +646,10 @@ pub(crate) fn seeds(count: u64) -> Vec<u64> {
 /// Returns a frame without protection.
 pub(crate) fn raw(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut batch = FrameBatch::new();
-    batch.begin(Mac::BROADCAST);
+    batch.begin_frame(Mac::BROADCAST);
     batch.put(&header.to_bytes());
     batch.put(payload);
     put_crc(&mut batch);
-    batch.end();
+    batch.end_frame();
     batch.frames().next().map(|(.., pieces)| pieces.flatten().copied().collect()).unwrap_or_default()
 }

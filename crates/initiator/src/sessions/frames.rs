@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU8;
 
-use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
 use base::time::Instant;
 use hyperscsi::frame::Header;
 use hyperscsi::initiator::contract::{Down, Event as Asked, Lost};
@@ -68,7 +68,7 @@ impl Sessions {
         let Some(ether) = ether.session.ether() else { return };
         // So that it looks for its target, and gives up in time, though no interface may be up.
         if let Some(entropy) = entropy() {
-            ether.session.stir(entropy);
+            ether.session.add_entropy(entropy);
         }
         for interface in ether.interfaces.clone() {
             let port = self.ports.number(&interface);
@@ -226,13 +226,15 @@ impl FrameMachine for Sessions {
         }
     }
 
-    fn frame(&mut self, now: Instant, frame: Received<'_>) {
-        let Received { port, source, group, age, payload } = frame;
+    fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
+        let ReceivedFrame { port, source, group, age, payload } = frame;
         let sid = Header::parse(payload).map_or(0, |(header, _)| header.sid);
         for ether in self.on_port(port) {
             // Whose frame it is shows by its name for the session; what has none is for each to look at.
             if sid == 0 || ether.session.answers_to(sid) {
-                ether.session.frame(now, Received { port, source, group, age, payload: &mut *payload });
+                ether
+                    .session
+                    .frame_received(now, ReceivedFrame { port, source, group, age, payload: &mut *payload });
                 if sid != 0 {
                     return;
                 }
@@ -313,7 +315,7 @@ fn entropy() -> Option<[u8; 32]> {
 }
 
 /// The slow step of a handshake, on a thread of its own.
-pub(crate) fn stretch(reactor: drivers::mailbox::Handle<Sessions>, id: SessionId, job: Job) {
+pub(crate) fn stretch(reactor: drivers::message_queue::Handle<Sessions>, id: SessionId, job: Job) {
     let work = move || {
         let done = job.run();
         // A reactor that has ended needs no session.

@@ -1,13 +1,15 @@
 //! What a reactor asks of sessions: bytes in, bytes out, and time.
 
-use base::machine::{Action, Arrival, ConnId, Gone, Loan, MediumId, PortalId, StreamMachine};
+use base::state_machine::{
+    AcceptInfo, Action, ConnId, DisconnectReason, MediumId, PortalId, RxBuffer, StreamMachine,
+};
 use base::time::Instant;
 use base::transmit::Transmit;
 
 use super::{Sessions, index, put_at};
 
 impl StreamMachine for Sessions {
-    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         let PortalId(number) = arrival.portal;
         let dial = self.dials.remove(&number);
         match dial.and_then(|dial| Some((dial.session, dial.slot, self.seat(dial.session)?))) {
@@ -27,13 +29,13 @@ impl StreamMachine for Sessions {
         }
     }
 
-    fn lend(&mut self, conn: ConnId) -> Option<Loan> {
-        self.owner(conn)?.lend(conn)
+    fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
+        self.owner(conn)?.take_rx_buffer(conn)
     }
 
-    fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan) {
+    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
         if let Some(session) = self.owner(conn) {
-            session.repaid(now, conn, loan);
+            session.return_rx_buffer(now, conn, loan);
         }
     }
 
@@ -43,7 +45,7 @@ impl StreamMachine for Sessions {
         }
     }
 
-    fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
+    fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
         if let Some(session) = self.owner(conn) {
             session.disconnected(now, conn, why);
         }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
 use base::buffer::{Buf, Pool};
-use base::machine::{Action, Arrival, ConnId, Gone, PortalId, StreamMachine};
 use base::rng::Rng;
+use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId, StreamMachine};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use iscsi::initiator::contract::{Portal, Purpose, SessionPlan};
@@ -190,7 +190,8 @@ impl World {
         self.conns += 1;
         self.target.connect(conn);
         let address = ([192, 0, 2, 1], 3260).into();
-        let arrival = Arrival { portal: PortalId(number), local: address, peer: address, entropy: [9; 32] };
+        let arrival =
+            AcceptInfo { portal: PortalId(number), local: address, peer: address, entropy: [9; 32] };
         self.sessions.connected(self.now, conn, &arrival);
     }
 
@@ -211,7 +212,7 @@ impl World {
 
     fn disconnect(&mut self, conn: ConnId) {
         self.target.disconnect(conn);
-        self.sessions.disconnected(self.now, conn, Gone::Failed);
+        self.sessions.disconnected(self.now, conn, DisconnectReason::Failed);
     }
 
     fn submit(&mut self) {

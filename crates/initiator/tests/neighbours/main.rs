@@ -8,8 +8,8 @@
 use std::process::Command;
 use std::sync::mpsc::channel;
 
-use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, Received};
-use base::machine::Streamless;
+use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
+use base::state_machine::NoStreams;
 use base::time::Instant;
 use drivers::config::Config;
 use drivers::ether::{PortConfig, PortSocket};
@@ -128,7 +128,7 @@ fn serve(interface: &'static str, instance: [u8; 16]) {
         let mut server = Server { answerer: Answerer::new(reactor.now()), house: House(instance) };
         ready.send(()).unwrap();
         loop {
-            reactor.turn(&mut server, None).unwrap();
+            reactor.run_once(&mut server, None).unwrap();
         }
     });
     is_ready.recv().unwrap();
@@ -170,7 +170,7 @@ impl FrameMachine for Server {
         self.answerer.port_up(port, state);
     }
 
-    fn frame(&mut self, now: Instant, frame: Received<'_>) {
+    fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
         if let Ok((header, _)) = Header::parse(frame.payload) {
             self.answerer.frame(now, &self.house, (frame.port, frame.source), &header, frame.payload);
         }
@@ -185,4 +185,4 @@ impl FrameMachine for Server {
     }
 }
 
-impl Streamless for Server {}
+impl NoStreams for Server {}

@@ -153,7 +153,7 @@ impl Session {
         if !link.asked {
             link.asked = true;
             let conn = link.conn;
-            self.actions.push_back(base::machine::Action::Transmit(conn));
+            self.actions.push_back(base::state_machine::Action::Transmit(conn));
         }
     }
 

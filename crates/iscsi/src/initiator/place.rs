@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
 use super::contract::Slot;

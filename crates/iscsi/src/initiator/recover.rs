@@ -6,8 +6,8 @@
 
 use alloc::vec::Vec;
 
-use base::machine::Action;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
+use base::state_machine::Action;
 use base::time::{Duration, Instant};
 
 use super::contract::{ConnectionDown, Down, End, Event, MAX_CONNECTIONS, Slot};
@@ -232,7 +232,9 @@ impl Session {
     /// Carries a task out again whose fate is not known, if its owner allowed that; else gives it up.
     fn replay_or_lose(&mut self, key: Key) {
         let Some(task) = self.tasks.get_mut(key) else { return };
-        if (task.request.replay || planted::is(Bug::ReplayWrites)) && task.replays < MAX_REPLAYS {
+        if (task.request.replay || fault_injection::is_injected(Bug::ReplayWrites))
+            && task.replays < MAX_REPLAYS
+        {
             task.replays += 1;
             task.start_over(&self.pool);
             self.stats.replays += 1;

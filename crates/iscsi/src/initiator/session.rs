@@ -5,7 +5,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use base::buffer::Pool;
-use base::machine::{Action, ConnId, Gone, Loan};
+use base::state_machine::{Action, ConnId, DisconnectReason, RxBuffer};
 use base::time::Instant;
 
 use super::contract::{
@@ -148,13 +148,13 @@ impl Session {
     }
 
     /// Lends the buffer that the next bytes of a connection belong into, if that is worth it.
-    pub fn lend(&mut self, conn: ConnId) -> Option<Loan> {
+    pub fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
         let slot = self.slot_of(conn)?;
-        self.link_mut(slot)?.receiver.as_mut()?.lend()
+        self.link_mut(slot)?.receiver.as_mut()?.take_rx_buffer()
     }
 
     /// Takes a loan back with what was received.
-    pub fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan) {
+    pub fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
         let receiver =
             self.slot_of(conn).and_then(|slot| Some((slot, self.link_mut(slot)?.receiver.take()?)));
         let Some((slot, mut receiver)) = receiver else {
@@ -199,7 +199,7 @@ impl Session {
     }
 
     /// Takes note that a connection is gone. Called once for each that was announced by `connected`.
-    pub fn disconnected(&mut self, now: Instant, conn: ConnId, _why: Gone) {
+    pub fn disconnected(&mut self, now: Instant, conn: ConnId, _why: DisconnectReason) {
         let Some(slot) = self.slot_of(conn) else { return };
         let leaving = self.place(slot).is_some_and(|place| place.logout.is_some());
         if let Some(link) = self.link_mut(slot) {

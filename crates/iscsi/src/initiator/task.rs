@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use base::buffer::{Buf, Bytes, Pool};
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use base::time::Instant;
 use smallvec::SmallVec;
 
@@ -261,7 +261,8 @@ impl Inbound {
     /// to count until the digest proves right.
     pub(super) fn land(&mut self, pool: &Pool, offset: u32, len: u32) -> Landing {
         let end = offset.saturating_add(len);
-        if self.buf.is_some() && self.has(offset, end) && !planted::is(Bug::LandOverCounted) {
+        if self.buf.is_some() && self.has(offset, end) && !fault_injection::is_injected(Bug::LandOverCounted)
+        {
             return Landing::Discard;
         }
         let mut buf = match self.buf.take() {
@@ -280,7 +281,7 @@ impl Inbound {
             buf.append_zeros(to_usize(self.len).saturating_sub(buf.len()));
             self.placed = true;
         }
-        if !planted::is(Bug::LandOverCounted) {
+        if !fault_injection::is_injected(Bug::LandOverCounted) {
             self.forget(offset, end);
         }
         Landing::Place { buf, at: to_usize(offset) }

@@ -7,7 +7,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use base::machine::{Arrival, PortalId};
+use base::state_machine::{AcceptInfo, PortalId};
 
 use crate::chap::{Algorithms, Credentials, Secret};
 use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
@@ -28,8 +28,8 @@ pub struct Via {
     pub peer: SocketAddr,
 }
 
-impl From<&Arrival> for Via {
-    fn from(arrival: &Arrival) -> Self {
+impl From<&AcceptInfo> for Via {
+    fn from(arrival: &AcceptInfo) -> Self {
         Self { portal: arrival.portal, local: arrival.local, peer: arrival.peer }
     }
 }

@@ -6,8 +6,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use base::machine::{Arrival, PortalId};
 use base::rng::Rng;
+use base::state_machine::{AcceptInfo, PortalId};
 use base::time::Instant;
 
 use super::directory::{
@@ -43,9 +43,9 @@ pub(super) fn entropy(seed: u64) -> [u8; 32] {
     entropy
 }
 
-pub(super) fn arrival(seed: u64) -> Arrival {
+pub(super) fn arrival(seed: u64) -> AcceptInfo {
     let address: SocketAddr = "127.0.0.1:3260".parse().unwrap();
-    Arrival { portal: PortalId(0), local: address, peer: address, entropy: entropy(seed) }
+    AcceptInfo { portal: PortalId(0), local: address, peer: address, entropy: entropy(seed) }
 }
 
 /// Who must prove what at the site.

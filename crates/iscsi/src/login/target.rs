@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use base::machine::Arrival;
+use base::state_machine::AcceptInfo;
 use base::time::Instant;
 use zeroize::Zeroizing;
 
@@ -119,7 +119,7 @@ struct Sorted<'a> {
 
 impl TargetLogin {
     /// Waits for the first request of a connection that arrived now. The arrival's entropy is used up.
-    pub fn new(now: Instant, arrival: &Arrival) -> Self {
+    pub fn new(now: Instant, arrival: &AcceptInfo) -> Self {
         Self {
             via: Via::from(arrival),
             entropy: Zeroizing::new(arrival.entropy),

@@ -12,7 +12,7 @@
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
 use super::arena::Key;

@@ -2,8 +2,8 @@
 
 use alloc::collections::VecDeque;
 
-use base::machine::{Action, ConnId};
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
+use base::state_machine::{Action, ConnId};
 use base::time::Instant;
 
 use super::arena::Key;
@@ -228,7 +228,8 @@ impl Engine {
     fn hand_up_command(&mut self, command: Command) {
         if let Some(task) = self.tasks.get_mut(command.task.0).filter(|task| task.ending.is_none()) {
             task.holder = Holder::Above;
-            let claim = self.answers.claim(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
+            let claim =
+                self.answers.reservation_len(to_usize(command.data_in_len), self.limits.unsent_bytes_max);
             task.inn.open(claim, command.data_in_len);
             self.events.push_back(Event::Command(command));
         }
@@ -239,16 +240,16 @@ impl Engine {
     fn may_answer(&mut self, session: Key, data_in_len: u32) -> bool {
         let Some(state) = self.sessions.get_mut(session) else { return false };
         let held = state.answers.held();
-        let len = self.answers.claim(to_usize(data_in_len), self.limits.unsent_bytes_max);
+        let len = self.answers.reservation_len(to_usize(data_in_len), self.limits.unsent_bytes_max);
         if held > 0 && held.saturating_add(len) > self.limits.unsent_bytes_max {
             // Its own answers must leave first, and be acknowledged if they are kept until then.
             self.ask_session_for_ack(session);
             return false;
         }
-        let fits = self.answers.take(self.now, &mut state.answers, len);
+        let fits = self.answers.try_reserve(self.now, &mut state.answers, len);
         if !fits {
             self.stats.held_back += 1;
-            self.answers.wait(self.now, session, &mut state.answers);
+            self.answers.enqueue_waiter(self.now, session, &mut state.answers);
             self.ask_session_for_ack(session);
         }
         fits
@@ -256,7 +257,7 @@ impl Engine {
 
     /// Gives back room for answers.
     pub(super) fn give_answers(&mut self, session: Key, len: usize) {
-        self.answers.give(self.sessions.get_mut(session).map(|state| &mut state.answers), len);
+        self.answers.release(self.sessions.get_mut(session).map(|state| &mut state.answers), len);
     }
 
     /// Hands up what waits, as far as it may go.
@@ -389,7 +390,7 @@ impl Engine {
         self.stir_logouts(session);
         let freed = task.out.stop(&self.pool);
         let unsent = task.inn.stop(&self.pool);
-        if task.ending.is_some() || !planted::is(Bug::KeepMemory) {
+        if task.ending.is_some() || !fault_injection::is_injected(Bug::KeepMemory) {
             self.give_data_out(session, freed);
             self.give_answers(session, unsent);
         }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use base::buffer::Bytes;
-use base::machine::{Arrival, ConnId};
+use base::state_machine::{AcceptInfo, ConnId};
 use base::time::Instant;
 
 use super::admission::source;
@@ -181,7 +181,7 @@ impl Body {
 }
 
 impl Connection {
-    pub(crate) fn new(now: Instant, arrival: &Arrival) -> Self {
+    pub(crate) fn new(now: Instant, arrival: &AcceptInfo) -> Self {
         let framing = Framing {
             header_digest: false,
             data_digest: false,

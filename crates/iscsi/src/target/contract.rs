@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use base::buffer::DataList;
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use base::time::Duration;
 
 use crate::login::directory::TargetId;

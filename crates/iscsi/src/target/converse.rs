@@ -2,7 +2,7 @@
 //! [`crate::negotiate::full_feature`]'s affair; here it gets its PDUs and takes effect.
 
 use base::buffer::Bytes;
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 
 use super::arena::Key;
 use super::connection::{Body, Control};

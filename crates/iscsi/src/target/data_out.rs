@@ -5,14 +5,14 @@
 //! the buffer that they land in, so that a payload is copied at most once and a large one not at all.
 
 use base::buffer::Buf;
-use base::machine::ConnId;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
+use base::state_machine::ConnId;
 
 use super::arena::Key;
-use super::budget::LOOKS;
 use super::connection::{Incoming, Output};
 use super::contract::{Event, TaskRef};
 use super::engine::Engine;
+use super::memory_quota::WAITERS_PER_TURN;
 use super::run::{Close, Fate, Run};
 use super::stall::Pace;
 use super::task::{Ending, Fetch, Freed};
@@ -91,13 +91,13 @@ impl Engine {
                 // A session that did not send what it was asked for gets nothing more before it does.
                 let may = state.revoked == 0;
                 let passes = may && is_first && state.passed_over.is_none_or(|until| until <= self.now);
-                if need > 0 && !(passes && self.asked.take(self.now, &mut state.asked, need)) {
+                if need > 0 && !(passes && self.asked.try_reserve(self.now, &mut state.asked, need)) {
                     if !core::mem::replace(&mut task.out.waits, true) {
                         self.stats.withheld += 1;
                         state.waiting.push_back(key);
                     }
                     if may {
-                        self.asked.wait(self.now, session, &mut state.asked);
+                        self.asked.enqueue_waiter(self.now, session, &mut state.asked);
                     }
                     return true;
                 }
@@ -163,14 +163,14 @@ impl Engine {
 
     /// Serves those who wait for memory, as far as some is free now.
     pub(super) fn serve_lines(&mut self) {
-        for _ in 0..LOOKS {
-            let Some(session) = self.asked.next_in_line(self.now) else { break };
+        for _ in 0..WAITERS_PER_TURN {
+            let Some(session) = self.asked.next_waiter(self.now) else { break };
             self.serve(session);
         }
-        for _ in 0..LOOKS {
-            let Some(session) = self.answers.next_in_line(self.now) else { break };
+        for _ in 0..WAITERS_PER_TURN {
+            let Some(session) = self.answers.next_waiter(self.now) else { break };
             if let Some(state) = self.sessions.get_mut(session) {
-                state.answers.called();
+                state.answers.mark_dequeued();
                 self.drain_ready(session);
             }
         }
@@ -179,7 +179,7 @@ impl Engine {
     /// Goes on with the tasks of a session that wait for room, until one finds none.
     fn serve(&mut self, session: Key) {
         if let Some(state) = self.sessions.get_mut(session) {
-            state.asked.called();
+            state.asked.mark_dequeued();
         }
         while let Some(key) = self.sessions.get(session).and_then(|state| state.waiting.front().copied()) {
             if self.pump(key) {
@@ -302,7 +302,7 @@ impl Engine {
             return self.set_aside_again(key, ttt);
         }
         let room = self.sessions.get_mut(session).map(|state| &mut state.unasked);
-        let found = room.is_some_and(|share| self.unasked.take(self.now, share, len));
+        let found = room.is_some_and(|share| self.unasked.try_reserve(self.now, share, len));
         if let Some(task) = self.tasks.get_mut(key).filter(|_| found) {
             task.out.reserved += len;
         }
@@ -504,7 +504,7 @@ impl Engine {
             self.conclude(key);
         } else {
             let is_short = run.buf.as_ref().is_some_and(|buf| buf.len() != to_usize(run.len));
-            if is_short && !planted::is(Bug::CountWithoutBuffer) {
+            if is_short && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
                 // Going on would hand up bytes that did not come.
                 return self.bug(session);
             }
@@ -534,14 +534,14 @@ impl Engine {
             state.overdraft = state.overdraft.saturating_sub(freed.overdraft);
             &mut state.asked
         });
-        self.asked.give(state, freed.asked);
+        self.asked.release(state, freed.asked);
         self.give_unasked(Some(session), freed.unasked);
     }
 
     /// Gives back room for data that came unasked; `session` may be gone.
     pub(super) fn give_unasked(&mut self, session: Option<Key>, len: usize) {
         let state = session.and_then(|key| self.sessions.get_mut(key));
-        self.unasked.give(state.map(|state| &mut state.unasked), len);
+        self.unasked.release(state.map(|state| &mut state.unasked), len);
     }
 
     pub(super) fn recycle_buf(&self, buf: Option<Buf>) {

@@ -4,7 +4,7 @@
 //! nothing else happens. When its last byte is there and its digest is right, [`Engine::end`] acts on it.
 
 use base::buffer::{Buf, Bytes};
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;
@@ -90,7 +90,7 @@ impl Engine {
     pub(super) fn room_for(&mut self, conn: ConnId, len: usize) -> Landing {
         let session = self.conn(conn).and_then(|connection| connection.session);
         let Some(state) = session.and_then(|key| self.sessions.get_mut(key)) else { return Landing::Discard };
-        if !self.unasked.take(self.now, &mut state.unasked, len) {
+        if !self.unasked.try_reserve(self.now, &mut state.unasked, len) {
             return Landing::Discard;
         }
         let buf = self.pool.take(len);

@@ -1,6 +1,6 @@
 //! The target role of iSCSI for one shard: every connection and session of it, as one value without I/O.
 //!
-//! Network side, it has the shape of a [`base::machine::StreamMachine`]; the owner forwards to it and adds the
+//! Network side, it has the shape of a [`base::state_machine::StreamMachine`]; the owner forwards to it and adds the
 //! directory that logins ask. Upper side, it gives [`Event`]s and takes `fetch`, `data_in`, `finish`, `abort`,
 //! `managed`. After any call the owner polls [`Engine::poll_event`] until it is empty, then [`Engine::poll_action`].
 //!
@@ -8,7 +8,7 @@
 //!
 //! Everything a peer can make us keep is bounded: commands by the window ([`Limits::queue_depth`]), data that comes
 //! by [`Limits::data_out_bytes_max`], answers that it does not read by [`Limits::data_in_bytes_max`] and
-//! [`MAX_CONTROL_QUEUED`] small PDUs per connection. `budget` says who gets how much when that is short.
+//! [`MAX_CONTROL_QUEUED`] small PDUs per connection. `memory_quota` says who gets how much when that is short.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -16,13 +16,13 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use base::buffer::Pool;
-use base::machine::{Action, Arrival, ConnId, Gone, Loan};
+use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, RxBuffer};
 use base::time::{Duration, Instant};
 
 use super::arena::{Arena, Key};
-use super::budget::Budget;
 use super::connection::{Connection, Output, index};
 use super::contract::{Down, Event, Refusal, Refused, Repairs};
+use super::memory_quota::MemoryQuota;
 use super::notes::{Departure, Notes};
 use super::reassign::is_adrift;
 use super::session::{Session, Tmf};
@@ -56,9 +56,9 @@ pub struct Engine {
     pub(super) actions: VecDeque<Action>,
     pub(super) timers: Timers,
     /// Memory for data that comes unasked, for data that we ask for, and for answers.
-    pub(super) unasked: Budget,
-    pub(super) asked: Budget,
-    pub(super) answers: Budget,
+    pub(super) unasked: MemoryQuota,
+    pub(super) asked: MemoryQuota,
+    pub(super) answers: MemoryQuota,
     /// Sessions whose logouts may go on.
     pub(super) stirred: VecDeque<Key>,
     /// What waits of control PDUs and is held of text, on all connections.
@@ -267,9 +267,9 @@ impl Engine {
             events: VecDeque::new(),
             actions: VecDeque::new(),
             timers: Timers::default(),
-            unasked: Budget::new(limits.data_out_bytes_max / 2),
-            asked: Budget::new(limits.data_out_bytes_max / 2),
-            answers: Budget::new(limits.data_in_bytes_max),
+            unasked: MemoryQuota::new(limits.data_out_bytes_max / 2),
+            asked: MemoryQuota::new(limits.data_out_bytes_max / 2),
+            answers: MemoryQuota::new(limits.data_in_bytes_max),
             stirred: VecDeque::new(),
             control_bytes: 0,
             refusals: VecDeque::new(),
@@ -282,7 +282,7 @@ impl Engine {
     }
 
     /// Takes note of a new connection.
-    pub fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival) {
+    pub fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         self.now = now;
         self.stats.connections += 1;
         if conn.0 >= self.limits.connections_max || is_adrift(conn) || !self.begin_login(arrival.peer) {
@@ -325,13 +325,19 @@ impl Engine {
     }
 
     /// Lends the buffer that the next bytes belong into, if a large Data-Out payload is coming.
-    pub fn lend(&mut self, conn: ConnId) -> Option<Loan> {
+    pub fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer> {
         let connection = self.conn_mut(conn)?;
-        if connection.is_heard() { connection.receiver.as_mut()?.lend() } else { None }
+        if connection.is_heard() { connection.receiver.as_mut()?.take_rx_buffer() } else { None }
     }
 
     /// Takes a loan back.
-    pub fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan, directory: &dyn Directory) {
+    pub fn return_rx_buffer(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        loan: RxBuffer,
+        directory: &dyn Directory,
+    ) {
         let pool = self.pool.clone();
         let Some(receiver) = self.conn_mut(conn).and_then(|connection| connection.receiver.as_mut()) else {
             return pool.recycle_buf(loan.buf);
@@ -344,12 +350,12 @@ impl Engine {
     }
 
     /// Takes note that a connection is gone.
-    pub fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone) {
+    pub fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
         self.now = now;
         let down = match why {
-            Gone::Closed | Gone::Failed => Down::ConnectionLost,
-            Gone::Stalled => Down::TimedOut,
-            Gone::Shutdown => Down::Closed,
+            DisconnectReason::Closed | DisconnectReason::Failed => Down::ConnectionLost,
+            DisconnectReason::Stalled => Down::TimedOut,
+            DisconnectReason::Shutdown => Down::Closed,
         };
         let session = self.conn(conn).and_then(|connection| connection.session);
         self.leave_session(conn, down);
@@ -462,8 +468,8 @@ impl Engine {
         let stat_sn = connection.stat_sn;
         match connection.session.and_then(|key| self.sessions.get_mut(key)) {
             Some(session) => {
-                let pressed =
-                    self.unasked.is_pressed(&session.unasked) || self.asked.is_pressed(&session.asked);
+                let pressed = self.unasked.should_throttle(&session.unasked)
+                    || self.asked.should_throttle(&session.asked);
                 let depth = if pressed { DEPTH_UNDER_PRESSURE } else { u32::MAX };
                 TargetSn {
                     stat_sn,

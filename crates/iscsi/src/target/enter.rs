@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use base::machine::{Action, ConnId};
+use base::state_machine::{Action, ConnId};
 use base::time::Instant;
 
 use super::arena::Key;

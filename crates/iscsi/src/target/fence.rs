@@ -14,7 +14,7 @@
 //! [`super::engine::Limits::fence_within`]; one that does not even take what it is sent, for longer. Connections rest for
 //! one fence at a time: of several that wait, the others only know what must be acknowledged before them.
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use smallvec::SmallVec;
 
 use super::arena::Key;

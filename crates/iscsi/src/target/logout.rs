@@ -8,7 +8,7 @@
 //! thus gets the answers to all of them, whatever the speed of the medium; and so does one that closes its half of the
 //! connection behind them.
 
-use base::machine::{Action, ConnId};
+use base::state_machine::{Action, ConnId};
 use base::time::Instant;
 use smallvec::SmallVec;
 

@@ -8,7 +8,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;

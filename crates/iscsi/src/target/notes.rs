@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
 use super::arena::Key;

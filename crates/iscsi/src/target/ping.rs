@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use base::buffer::{Bytes, PAGE};
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;

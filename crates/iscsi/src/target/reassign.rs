@@ -4,8 +4,8 @@
 //! but one that no connection has, so that whatever is queued for it goes nowhere. They keep running above, and keep
 //! what they have to send; what that takes of the budgets was taken before the loss and is given back when they end.
 
-use base::machine::{Action, ConnId};
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
+use base::state_machine::{Action, ConnId};
 use base::time::{Duration, Instant};
 
 use super::arena::Key;
@@ -192,7 +192,7 @@ impl Engine {
         //# the reassignment becomes effective.
         self.answer_tmf(key, result)?;
         if let (TmfResult::COMPLETE, Some(task)) = (result, task)
-            && !planted::is(Bug::ForgetReassign)
+            && !fault_injection::is_injected(Bug::ForgetReassign)
         {
             self.adopt(now, task, tmf.conn, tmf.exp_data_sn);
         }

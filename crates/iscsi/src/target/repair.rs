@@ -10,7 +10,7 @@
 //! behind it meanwhile (§13.19), so no other R2T leaves before it is whole, and only one R2T of a task is open
 //! at a time.
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;

@@ -10,7 +10,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;
@@ -274,7 +274,7 @@ impl Engine {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else { return };
         if !connection.asked {
             connection.asked = true;
-            self.actions.push_back(base::machine::Action::Transmit(conn));
+            self.actions.push_back(base::state_machine::Action::Transmit(conn));
         }
     }
 }

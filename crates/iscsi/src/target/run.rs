@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use base::buffer::Buf;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 
 use super::stall::Pace;
 use super::why::Why;
@@ -222,7 +222,7 @@ impl Run {
     /// Stops to count what came if the buffer that has it is away: a PDU was just being read into it whose connection is
     /// gone, or whose sequence another took the place of. The buffer does not come back then.
     pub(crate) fn count_without_buffer(&mut self) {
-        if self.buf.is_none() && !planted::is(Bug::CountWithoutBuffer) {
+        if self.buf.is_none() && !fault_injection::is_injected(Bug::CountWithoutBuffer) {
             self.received = 0;
             self.spans.clear();
         }

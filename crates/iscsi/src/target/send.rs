@@ -5,7 +5,7 @@
 //! driver's batch, and every PDU carries the counters as they are when it leaves.
 
 use base::buffer::{Bytes, DataList};
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Instant;
 use base::transmit::Transmit;
 
@@ -213,7 +213,7 @@ impl Engine {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
             task.inn.note(SentData { data_sn, offset: buffer_offset, len, is_final, acknowledge });
         } else {
-            self.answers.give(Some(&mut state.answers), task.inn.spare());
+            self.answers.release(Some(&mut state.answers), task.inn.spare());
         }
         state.traffic.data_in_bytes += moved;
         let waiting = !state.ready.is_empty();
@@ -437,7 +437,7 @@ impl Digests {
             if self.data {
                 crc.update(&part);
             }
-            out.share(part);
+            out.put_shared(part);
         }
         self.trailer(len, self.data.then_some(crc), out);
     }

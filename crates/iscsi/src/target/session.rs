@@ -6,16 +6,16 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use base::buffer::Bytes;
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Instant;
 use smallvec::SmallVec;
 
 use super::arena::{Arena, Key};
-use super::budget::Share;
 use super::contract::{Command, Repairs, SessionUp, Traffic};
 use super::engine::SessionLimits;
 use super::fence::{Fence, Raised};
 use super::logout::Leaving;
+use super::memory_quota::QuotaShare;
 use super::notes::Rivalry;
 use super::reassign::Lost;
 use super::states;
@@ -64,9 +64,9 @@ pub(crate) struct Session {
     /// Whether a task management function waits for data of the tasks that it ends; no R2T leaves meanwhile.
     pub(crate) fencing: bool,
     /// What it holds of each budget; of that for answers, what commands under way may bring or what waits to be sent.
-    pub(crate) unasked: Share,
-    pub(crate) asked: Share,
-    pub(crate) answers: Share,
+    pub(crate) unasked: QuotaShare,
+    pub(crate) asked: QuotaShare,
+    pub(crate) answers: QuotaShare,
     /// Its tasks that wait for room for the data that they ask for.
     pub(crate) waiting: VecDeque<Key>,
     /// How many fetches lost what was set aside for them; until their data comes or they end, it gets no more.
@@ -173,9 +173,9 @@ impl Session {
             tmfs: SmallVec::new(),
             ready: VecDeque::new(),
             fencing: false,
-            unasked: Share::default(),
-            asked: Share::default(),
-            answers: Share::default(),
+            unasked: QuotaShare::default(),
+            asked: QuotaShare::default(),
+            answers: QuotaShare::default(),
             waiting: VecDeque::new(),
             revoked: 0,
             overdraft: 0,

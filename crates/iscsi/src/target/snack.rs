@@ -7,7 +7,7 @@
 //! Tags that have no meaning in a SNACK of its kind are not looked at: initiators are to set them to the reserved value
 //! (§11.16.4, §11.16.5), and not all do.
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Instant;
 use base::transmit::Transmit;
 

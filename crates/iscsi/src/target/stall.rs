@@ -19,7 +19,7 @@
 //!
 //! [`Limits::data_within`]: super::engine::Limits::data_within
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 use smallvec::SmallVec;
 
@@ -226,7 +226,7 @@ impl Engine {
 
     /// Takes back the memory of sequences of a connection that stand still, if somebody waits for some.
     fn take_back(&mut self, now: Instant, conn: ConnId) {
-        let (asked, unasked) = (self.asked.has_line(), self.unasked.is_short());
+        let (asked, unasked) = (self.asked.has_waiters(), self.unasked.is_under_pressure());
         let Some(session) = self.conn(conn).and_then(|connection| connection.session) else { return };
         if !asked && !unasked {
             return;
@@ -282,9 +282,9 @@ impl Engine {
         let at = now.after(LOOK_MAX);
         self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Detached, at);
         let wanted = Wanted {
-            asked: self.asked.has_line(),
-            unasked: self.unasked.is_short(),
-            answers: self.answers.has_line() || !state.ready.is_empty(),
+            asked: self.asked.has_waiters(),
+            unasked: self.unasked.is_under_pressure(),
+            answers: self.answers.has_waiters() || !state.ready.is_empty(),
         };
         let is_due = |conn| {
             let mut lost = state.lost.iter();
@@ -345,7 +345,7 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session).filter(|_| revoked > 0) else { return };
         state.revoked = state.revoked.saturating_sub(revoked);
         if state.revoked == 0 && !state.waiting.is_empty() {
-            self.asked.wait(self.now, session, &mut state.asked);
+            self.asked.enqueue_waiter(self.now, session, &mut state.asked);
         }
     }
 
@@ -358,7 +358,7 @@ impl Engine {
         let Some(fetch) = task.out.fetches.iter_mut().find(|of| Some(of.id) == fetch) else { return true };
         let Some(need) = fetch.revoked else { return true };
         let Some(state) = self.sessions.get_mut(task.session) else { return false };
-        if !self.asked.take(self.now, &mut state.asked, need) {
+        if !self.asked.try_reserve(self.now, &mut state.asked, need) {
             let is_bounded = self.asked.used() < self.limits.data_out_bytes_max;
             let may = state.overdraft == 0 || state.overdraft.saturating_add(need) <= OVERDRAFT;
             if !is_bounded || !may {

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use core::mem;
 
 use base::buffer::{Bytes, DataList, Pool};
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use smallvec::SmallVec;
 
 use super::arena::Key;

@@ -6,7 +6,7 @@
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Instant;
 
 use super::arena::Key;

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 
 use super::connection::{Connection, index};
 use super::contract::{SessionId, SessionView};

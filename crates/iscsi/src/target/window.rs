@@ -5,7 +5,7 @@
 //! them shrinks while commands are open and never moves backwards.
 
 use alloc::vec::Vec;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use core::mem;
 
 use super::why::Why;
@@ -71,7 +71,7 @@ impl<T> Window<T> {
 
     /// Judges a number without taking it.
     pub(crate) fn check(&self, sn: CmdSn) -> Result<(), Why> {
-        if planted::is(Bug::ExecuteTwice) {
+        if fault_injection::is_injected(Bug::ExecuteTwice) {
             Ok(())
         } else if !sn.within(self.exp, self.max) {
             Err(Why::CmdSnOutsideWindow)
@@ -84,7 +84,7 @@ impl<T> Window<T> {
 
     /// Takes a numbered request.
     pub(crate) fn take(&mut self, sn: CmdSn, request: T) -> Turn<T> {
-        if planted::is(Bug::ExecuteTwice) && sn.before(self.exp) {
+        if fault_injection::is_injected(Bug::ExecuteTwice) && sn.before(self.exp) {
             Turn::Now(request)
         } else if !sn.within(self.exp, self.max) {
             Turn::Outside(request)

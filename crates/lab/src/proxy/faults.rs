@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
-use netem::odds::{Odds, Span};
-use netem::stream::{StreamPlan, Way};
+use netem::probability::{DurationRange, Probability};
+use netem::stream::{StreamDirection, StreamPlan};
 
 /// What happens in each direction of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,15 +58,15 @@ impl Faults {
                 Some((key, value)) => (key.trim(), Some(value.trim())),
                 None => (word, None),
             };
-            let (ways, kind): (&[Way], _) = match key.split_once('.') {
-                Some(("requests", kind)) => (&[Way::Forward], kind),
-                Some(("responses", kind)) => (&[Way::Backward], kind),
-                _ => (&Way::BOTH, key),
+            let (ways, kind): (&[StreamDirection], _) = match key.split_once('.') {
+                Some(("requests", kind)) => (&[StreamDirection::Forward], kind),
+                Some(("responses", kind)) => (&[StreamDirection::Backward], kind),
+                _ => (&StreamDirection::BOTH, key),
             };
             for way in ways {
                 let plan = match way {
-                    Way::Forward => &mut faults.requests,
-                    Way::Backward => &mut faults.responses,
+                    StreamDirection::Forward => &mut faults.requests,
+                    StreamDirection::Backward => &mut faults.responses,
                 };
                 apply(plan, kind, value)?;
             }
@@ -97,13 +97,13 @@ fn apply(plan: &mut StreamPlan, kind: &str, value: Option<&str>) -> Result<(), B
         "stall" => {
             let word = wanted()?;
             let (often, long) = word.split_once(':').ok_or_else(|| BadFaults::Time(word.to_owned()))?;
-            (plan.stall, plan.stall_for) = (odds(often)?, Span::exactly(time(long)?));
+            (plan.stall, plan.stall_for) = (odds(often)?, DurationRange::exactly(time(long)?));
         }
-        "delay" => plan.delay = Span::exactly(time(wanted()?)?),
+        "delay" => plan.delay = DurationRange::exactly(time(wanted()?)?),
         "rate" => plan.bytes_per_s = number(wanted()?)?,
         "bits" => plan.bits_max = number(wanted()?)?,
         "limit" => plan.faults_max = number(wanted()?)?,
-        "login" => plan.spare_opening = false,
+        "login" => plan.spare_login = false,
         "unprotected" => plan.protected_only = false,
         _ => return Err(BadFaults::Unknown(kind.to_owned())),
     }
@@ -114,7 +114,7 @@ fn apply(plan: &mut StreamPlan, kind: &str, value: Option<&str>) -> Result<(), B
 ///
 /// # Errors
 /// [`BadFaults::Odds`]
-pub fn odds(word: &str) -> Result<Odds, BadFaults> {
+pub fn odds(word: &str) -> Result<Probability, BadFaults> {
     let parts = if let Some(percent) = word.strip_suffix('%') {
         decimal(percent, 4)
     } else if let Some(parts) = word.strip_suffix("ppm") {
@@ -126,7 +126,7 @@ pub fn odds(word: &str) -> Result<Odds, BadFaults> {
         None
     };
     let parts = parts.and_then(|parts| u32::try_from(parts).ok()).filter(|parts| *parts <= 1_000_000);
-    parts.map(Odds).ok_or_else(|| BadFaults::Odds(word.to_owned()))
+    parts.map(Probability).ok_or_else(|| BadFaults::Odds(word.to_owned()))
 }
 
 /// Reads a decimal number with at most `places` places as a whole number of its last place.
@@ -174,7 +174,7 @@ mod tests {
             ("1/2000", 500),
             ("500ppm", 500),
         ] {
-            assert_eq!(odds(word), Ok(Odds(parts)), "{word}");
+            assert_eq!(odds(word), Ok(Probability(parts)), "{word}");
         }
         for word in ["", "%", "1", "101%", "1/0", "-1%", "0.00001%", "2/1", "x%", ".5%"] {
             assert_eq!(odds(word), Err(BadFaults::Odds(word.to_owned())), "{word}");
@@ -186,11 +186,11 @@ mod tests {
         let faults = Faults::parse("data=1%, requests.cut=1/1000,responses.stall=2%:30ms, login").unwrap();
         assert_eq!(
             (faults.requests.corrupt_data, faults.responses.corrupt_data),
-            (Odds(10_000), Odds(10_000))
+            (Probability(10_000), Probability(10_000))
         );
-        assert_eq!((faults.requests.cut, faults.responses.cut), (Odds(1000), Odds::NEVER));
-        assert_eq!(faults.responses.stall_for, Span::exactly(Duration::from_millis(30)));
-        assert!(!faults.requests.spare_opening && !faults.responses.spare_opening);
+        assert_eq!((faults.requests.cut, faults.responses.cut), (Probability(1000), Probability::NEVER));
+        assert_eq!(faults.responses.stall_for, DurationRange::exactly(Duration::from_millis(30)));
+        assert!(!faults.requests.spare_login && !faults.responses.spare_login);
         assert_eq!(Faults::parse(""), Ok(Faults::NONE));
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant as Clock};
 
 use base::time::Instant;
 use netem::iscsi::Iscsi;
-use netem::stream::{Arrived, StreamLink, Way};
+use netem::stream::{Arrived, StreamDirection, StreamLink};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{LOOK, Shared};
@@ -60,10 +60,10 @@ pub(super) fn run(initiator: &TcpStream, target: &TcpStream, seed: u64, shared: 
         let (latest, faults) = shared.plan();
         if latest != generation {
             generation = latest;
-            link.replan(Way::Forward, faults.requests);
-            link.replan(Way::Backward, faults.responses);
+            link.replan(StreamDirection::Forward, faults.requests);
+            link.replan(StreamDirection::Backward, faults.responses);
         }
-        for (side, way) in sides.iter_mut().zip(Way::BOTH) {
+        for (side, way) in sides.iter_mut().zip(StreamDirection::BOTH) {
             let (source, destination) = ends(initiator, target, way);
             side.take_arrived(&mut link, now(), way);
             side.write(destination)?;
@@ -86,11 +86,11 @@ pub(super) fn run(initiator: &TcpStream, target: &TcpStream, seed: u64, shared: 
 const fn ends<'a>(
     initiator: &'a TcpStream,
     target: &'a TcpStream,
-    way: Way,
+    way: StreamDirection,
 ) -> (&'a TcpStream, &'a TcpStream) {
     match way {
-        Way::Forward => (initiator, target),
-        Way::Backward => (target, initiator),
+        StreamDirection::Forward => (initiator, target),
+        StreamDirection::Backward => (target, initiator),
     }
 }
 
@@ -100,13 +100,13 @@ impl Side {
     }
 
     /// Returns whether the source is to be read.
-    fn wants(&self, link: &StreamLink<Iscsi>, way: Way) -> bool {
+    fn wants(&self, link: &StreamLink<Iscsi>, way: StreamDirection) -> bool {
         !self.source_ended
             && self.then == Then::GoOn
             && link.in_flight(way).saturating_add(self.out.len()) < IN_FLIGHT_MAX
     }
 
-    fn take_arrived(&mut self, link: &mut StreamLink<Iscsi>, now: Instant, way: Way) {
+    fn take_arrived(&mut self, link: &mut StreamLink<Iscsi>, now: Instant, way: StreamDirection) {
         while self.then == Then::GoOn
             && let Some(arrived) = link.poll(now, way)
         {
@@ -124,7 +124,7 @@ impl Side {
         link: &mut StreamLink<Iscsi>,
         chunk: &mut [u8],
         now: Instant,
-        way: Way,
+        way: StreamDirection,
         shared: &Shared,
     ) -> io::Result<()> {
         match source.read(chunk) {
@@ -187,7 +187,7 @@ fn wait(
 ) -> io::Result<()> {
     let mut interest = [PollFlags::empty(); 2];
     let mut longest = LOOK;
-    for (n, (side, way)) in sides.iter().zip(Way::BOTH).enumerate() {
+    for (n, (side, way)) in sides.iter().zip(StreamDirection::BOTH).enumerate() {
         // The initiator's socket is the source of the first direction and the destination of the second.
         if side.wants(link, way)
             && let Some(source) = interest.get_mut(n)

@@ -68,20 +68,25 @@ fn passes_everything_on_without_faults() {
 #[test]
 fn a_pdu_with_damaged_data_and_a_damaged_digest_is_one_damaged_pdu() {
     let proxy = Proxy::start(LOCAL, LOCAL, Faults::NONE, 1, None).unwrap();
-    let fault =
-        |way, unit, kind| Injected { at: base::time::Instant::ORIGIN, way, unit, first_byte: 0x25, kind };
+    let fault = |way, unit, kind| InjectedFault {
+        at: base::time::Instant::ORIGIN,
+        way,
+        unit,
+        first_byte: 0x25,
+        kind,
+    };
     use FaultKind::{Data, DataDigest, Header, HeaderDigest, Stall};
     proxy.shared.happened(&[
-        fault(Way::Backward, 3, Data),
-        fault(Way::Forward, 3, DataDigest),
-        fault(Way::Backward, 4, Stall),
-        fault(Way::Backward, 4, Header),
-        fault(Way::Backward, 4, HeaderDigest),
-        fault(Way::Backward, 4, Data),
-        fault(Way::Backward, 4, DataDigest),
+        fault(StreamDirection::Backward, 3, Data),
+        fault(StreamDirection::Forward, 3, DataDigest),
+        fault(StreamDirection::Backward, 4, Stall),
+        fault(StreamDirection::Backward, 4, Header),
+        fault(StreamDirection::Backward, 4, HeaderDigest),
+        fault(StreamDirection::Backward, 4, Data),
+        fault(StreamDirection::Backward, 4, DataDigest),
     ]);
     // The same number in another connection is another PDU.
-    proxy.shared.happened(&[fault(Way::Backward, 4, Data)]);
+    proxy.shared.happened(&[fault(StreamDirection::Backward, 4, Data)]);
     let Report { requests, responses, .. } = proxy.report();
     assert_eq!((requests.damaged_headers, requests.damaged_data, requests.total()), (0, 1, 1));
     assert_eq!((responses.damaged_headers, responses.damaged_data, responses.total()), (1, 3, 7));

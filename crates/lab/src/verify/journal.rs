@@ -7,8 +7,8 @@
 use std::fs::File;
 use std::io::{self, Write};
 
+use oracle::block_header::DeviceId;
 use oracle::journal::Entry;
-use oracle::stamp::DeviceId;
 
 use super::plan::Refused;
 

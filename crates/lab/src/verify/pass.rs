@@ -10,10 +10,10 @@ use std::time::Duration;
 use base::buffer::{Buf, DataList};
 use base::rng::Rng;
 use base::units::{Blocks, Lba};
-use oracle::history::{Change, End, FlushId, History, OpId, Planned, ReadId};
-use oracle::journal::{Entry, What};
+use oracle::block_header::{BlockHeader, DeviceId, Sequence, WriterId};
+use oracle::history::{Change, ChangeResult, FlushId, History, OpId, Planned, ReadId};
+use oracle::journal::{Entry, JournalEvent};
 use oracle::pattern::Pattern;
-use oracle::stamp::{DeviceId, Sequence, Stamp, WriterId};
 use store::contract::{Durability, Failure, Fault, OpAction, Outcome};
 use store::shared::{Compared, SharedStore};
 
@@ -313,7 +313,7 @@ impl<'a> Pass<'a> {
             optional: false,
         };
         let op = self.history.submit(change);
-        self.note(What::Submit(op, change))?;
+        self.note(JournalEvent::Submit(op, change))?;
         let durability = if stable { Durability::Stable } else { Durability::Cached };
         self.submit(
             Doing::Write { op, span },
@@ -336,7 +336,7 @@ impl<'a> Pass<'a> {
         self.flushes += 1;
         let number = self.flushes;
         let flush = self.history.flush_begin(self.device);
-        self.note(What::FlushBegin(number, self.device))?;
+        self.note(JournalEvent::FlushBegin(number, self.device))?;
         self.submit(Doing::Flush { flush, number }, None, OpAction::Flush);
         Ok(())
     }
@@ -376,7 +376,7 @@ impl<'a> Pass<'a> {
         for (number, block) in (0..).zip(buf.filled_mut().chunks_mut(self.plan.unit)) {
             let lba = Lba(span.first).after(Blocks(number)).unwrap_or(Lba(u64::MAX));
             let generation = self.history.next_generation(self.device, lba);
-            let stamp = Stamp {
+            let stamp = BlockHeader {
                 device: self.device,
                 lba,
                 generation,
@@ -392,13 +392,13 @@ impl<'a> Pass<'a> {
         buf.freeze().into()
     }
 
-    fn note(&mut self, what: What) -> Result<(), Refused> {
+    fn note(&mut self, what: JournalEvent) -> Result<(), Refused> {
         let time_ns = self.clock.nanos();
         let Some(journal) = &mut self.journal else { return Ok(()) };
         journal.note(&Entry { time_ns, what });
         match what {
             // Must be there before the operation is sent; the others may come late.
-            What::Submit(..) => journal.flush().map_err(Refused::Journal),
+            JournalEvent::Submit(..) => journal.flush().map_err(Refused::Journal),
             _ => Ok(()),
         }
     }
@@ -471,15 +471,15 @@ impl<'a> Pass<'a> {
             Ok(_) => {
                 self.report.writes += 1;
                 self.report.written_bytes += wide(self.len_of(span));
-                End::Done
+                ChangeResult::Done
             }
             Err(failure) => {
                 self.fail("write", span, failure);
                 end_of(failure)
             }
         };
-        self.history.end(op, end);
-        self.note(What::End(op, end))?;
+        self.history.end_change(op, end);
+        self.note(JournalEvent::End(op, end))?;
         if !self.stopped {
             self.start_read(span, Stage::Writing);
         }
@@ -536,7 +536,7 @@ impl<'a> Pass<'a> {
             Ok(_) => {
                 self.report.flushes += 1;
                 self.history.flush_end(flush);
-                self.note(What::FlushEnd(number))
+                self.note(JournalEvent::FlushEnd(number))
             }
             Err(failure) => {
                 self.report.failed(format!("flush: {}", failure.fault));
@@ -567,14 +567,16 @@ impl<'a> Pass<'a> {
 }
 
 /// Returns what a failure says of the write. Only an answer that came from the device tells that it is over.
-const fn end_of(failure: Failure) -> End {
+const fn end_of(failure: Failure) -> ChangeResult {
     match failure.fault {
         Fault::ReadOnly | Fault::OutOfRange | Fault::Unsupported | Fault::Bug | Fault::Refused => {
-            End::Refused
+            ChangeResult::Refused
         }
         // A large write may have been several commands, of which the first ones were carried out.
-        Fault::NoSpace | Fault::Reserved | Fault::Forbidden | Fault::Busy | Fault::Aborted => End::Failed,
-        Fault::Medium | Fault::Hardware | Fault::Gone => End::Unknown,
+        Fault::NoSpace | Fault::Reserved | Fault::Forbidden | Fault::Busy | Fault::Aborted => {
+            ChangeResult::Failed
+        }
+        Fault::Medium | Fault::Hardware | Fault::Gone => ChangeResult::Unknown,
     }
 }
 

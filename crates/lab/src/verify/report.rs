@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oracle::history::{Finding, Wrong};
+use oracle::history::{Finding, Violation};
 use serde::Serialize;
 
 /// The most findings and errors that are told one by one; all are counted.
@@ -78,18 +78,18 @@ impl Counts {
         self.lost + self.stale + self.torn + self.misdirected + self.foreign + self.garbled + self.unsubmitted
     }
 
-    const fn count(&mut self, wrong: Wrong) {
+    const fn count(&mut self, wrong: Violation) {
         let count = match wrong {
-            Wrong::Lost => &mut self.lost,
-            Wrong::Stale => &mut self.stale,
-            Wrong::Torn => &mut self.torn,
-            Wrong::Misdirected => &mut self.misdirected,
-            Wrong::Foreign => &mut self.foreign,
+            Violation::Lost => &mut self.lost,
+            Violation::Stale => &mut self.stale,
+            Violation::Torn => &mut self.torn,
+            Violation::Misdirected => &mut self.misdirected,
+            Violation::Foreign => &mut self.foreign,
             // A comparison is a reading here.
-            Wrong::Garbled | Wrong::Miscompared => &mut self.garbled,
-            Wrong::Unsubmitted | Wrong::WrittenDespite => &mut self.unsubmitted,
+            Violation::Garbled | Violation::Miscompared => &mut self.garbled,
+            Violation::Unsubmitted | Violation::WrittenDespite => &mut self.unsubmitted,
             // No laws beyond the order of time are judged here.
-            Wrong::NotAtomic | Wrong::Reordered => &mut self.stale,
+            Violation::NotAtomic | Violation::Reordered => &mut self.stale,
         };
         *count += 1;
     }
@@ -103,7 +103,7 @@ impl Report {
 
     /// Takes note of a wrong block.
     pub(crate) fn found(&mut self, finding: &Finding) {
-        self.wrong.count(finding.wrong);
+        self.wrong.count(finding.violation);
         if self.findings.len() < TOLD_MAX {
             let (at, unit) = (finding.lba.0, super::plan::wide(self.unit));
             let bytes = at.saturating_mul(unit);

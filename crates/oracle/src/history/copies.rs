@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 
 use base::units::Lba;
 
-use super::{Change, Content, History, Known, Mark, OpId, Planned, keys_of};
-use crate::register::{Look, Tick};
-use crate::stamp::DeviceId;
+use super::{BlockSignature, Change, Content, History, Known, OpId, Planned, keys_of};
+use crate::block_header::DeviceId;
+use crate::block_model::{ReadWindow, Tick};
 
 impl History {
     /// Returns what a change leaves in each of its blocks, as far as that is known, and whether that may be torn; a copy
@@ -24,7 +24,7 @@ impl History {
                 Planned::Anything => Known::Anything,
                 Planned::Same(mark) => Known::Exactly(Content::Signed(mark)),
                 Planned::Signed(writer, sequence) => {
-                    Known::Exactly(Content::Signed(Mark { device, lba, writer, sequence }))
+                    Known::Exactly(Content::Signed(BlockSignature { device, lba, writer, sequence }))
                 }
                 Planned::CopyOf(source, from) => {
                     let from = Lba(from.0.saturating_add(lba.0.saturating_sub(first.0)));
@@ -40,7 +40,7 @@ impl History {
         let Some(block) = self.blocks.get(&source) else { return (self.initial(), false) };
         let mut contents = Vec::new();
         let mut broken = false;
-        for version in block.readable(Look { from, to, place: None }) {
+        for version in block.readable(ReadWindow { from, to, place: None }) {
             broken |= version.broken;
             match &version.content {
                 Known::Exactly(content) => contents.push(*content),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::order::{Attribute, Place};
+use crate::order::{Attribute, TaskPosition};
 use crate::pattern::Pattern;
 use alloc::string::ToString;
 use alloc::vec;
@@ -18,7 +18,7 @@ struct Desk {
 
 impl Desk {
     fn new() -> Self {
-        Self { history: History::new(Initially::Zero, true), sequence: 0 }
+        Self { history: History::new(InitialContent::Zero, true), sequence: 0 }
     }
 
     /// Submits a write of one block; returns it with the bytes that it writes.
@@ -31,7 +31,7 @@ impl Desk {
 
     fn signed(&self, lba: u64, sequence: u64) -> Vec<u8> {
         let mut bytes = vec![0; BLOCK];
-        let stamp = Stamp {
+        let stamp = BlockHeader {
             device: DEVICE,
             lba: Lba(lba),
             generation: self.history.next_generation(DEVICE, Lba(lba)),
@@ -47,7 +47,7 @@ impl Desk {
 
     fn done(&mut self, lba: u64) -> Vec<u8> {
         let (op, bytes) = self.write(lba, false);
-        self.history.end(op, End::Done);
+        self.history.end_change(op, ChangeResult::Done);
         bytes
     }
 
@@ -55,12 +55,12 @@ impl Desk {
         self.history.read_begin(DEVICE, Lba(lba), 1)
     }
 
-    fn judge(&mut self, read: ReadId, bytes: &[u8]) -> Option<Wrong> {
+    fn judge(&mut self, read: ReadId, bytes: &[u8]) -> Option<Violation> {
         let findings = self.history.read_end(read, BLOCK, bytes);
-        findings.first().map(|finding| finding.wrong)
+        findings.first().map(|finding| finding.violation)
     }
 
-    fn read(&mut self, lba: u64, bytes: &[u8]) -> Option<Wrong> {
+    fn read(&mut self, lba: u64, bytes: &[u8]) -> Option<Violation> {
         let read = self.begin(lba);
         self.judge(read, bytes)
     }
@@ -83,14 +83,14 @@ fn what_was_acknowledged_must_be_read_back() {
     assert_eq!(desk.read(1, &ZEROS), None);
     let old = desk.done(1);
     assert_eq!(desk.read(1, &old), None);
-    assert_eq!(desk.read(1, &ZEROS), Some(Wrong::Lost));
+    assert_eq!(desk.read(1, &ZEROS), Some(Violation::Lost));
     let new = desk.done(1);
-    assert_eq!(desk.read(1, &old), Some(Wrong::Stale));
+    assert_eq!(desk.read(1, &old), Some(Violation::Stale));
     assert_eq!(desk.read(1, &new), None);
     assert_eq!(desk.history.versions(), 3, "nothing is forgotten while a crash could bring it back");
     desk.flush();
     assert_eq!(desk.history.versions(), 1);
-    assert_eq!(desk.read(1, &old), Some(Wrong::Stale), "still known for what it is");
+    assert_eq!(desk.read(1, &old), Some(Violation::Stale), "still known for what it is");
 }
 
 #[test]
@@ -98,16 +98,16 @@ fn a_block_of_another_place_or_nobody_is_told_apart() {
     let mut desk = Desk::new();
     let one = desk.done(1);
     desk.done(2);
-    assert_eq!(desk.read(2, &one), Some(Wrong::Misdirected));
+    assert_eq!(desk.read(2, &one), Some(Violation::Misdirected));
     let unsent = desk.signed(2, 99);
-    assert_eq!(desk.read(2, &unsent), Some(Wrong::Unsubmitted));
+    assert_eq!(desk.read(2, &unsent), Some(Violation::Unsubmitted));
     let mut foreign = vec![0; BLOCK];
-    let Reading::Signed(stamp) = Reading::of(&one) else { panic!() };
-    Stamp { device: DeviceId(8), ..stamp }.sign(&mut foreign).unwrap();
-    assert_eq!(desk.read(1, &foreign), Some(Wrong::Foreign));
+    let BlockCheck::Signed(stamp) = BlockCheck::of(&one) else { panic!() };
+    BlockHeader { device: DeviceId(8), ..stamp }.sign(&mut foreign).unwrap();
+    assert_eq!(desk.read(1, &foreign), Some(Violation::Foreign));
     let mut garbled = one.clone();
     garbled[700] ^= 4;
-    assert_eq!(desk.read(1, &garbled), Some(Wrong::Garbled));
+    assert_eq!(desk.read(1, &garbled), Some(Violation::Garbled));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_write_under_way_may_be_seen_or_not_but_never_unseen_again() {
     let (_, new) = desk.write(1, false);
     assert_eq!(desk.read(1, &old), None);
     assert_eq!(desk.read(1, &new), None);
-    assert_eq!(desk.read(1, &old), Some(Wrong::Stale));
+    assert_eq!(desk.read(1, &old), Some(Violation::Stale));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_read_that_began_earlier_may_still_see_the_old_block() {
     let old = desk.done(1);
     let early = desk.begin(1);
     let (op, new) = desk.write(1, false);
-    desk.history.end(op, End::Done);
+    desk.history.end_change(op, ChangeResult::Done);
     assert_eq!(desk.read(1, &new), None);
     desk.flush();
     assert_eq!(desk.judge(early, &old), None);
@@ -138,12 +138,12 @@ fn of_two_writes_at_once_either_may_win_and_the_first_read_decides() {
         let mut desk = Desk::new();
         let (a, first) = desk.write(1, false);
         let (b, second) = desk.write(1, false);
-        desk.history.end(b, End::Done);
-        desk.history.end(a, End::Done);
+        desk.history.end_change(b, ChangeResult::Done);
+        desk.history.end_change(a, ChangeResult::Done);
         let (winner, loser) = if second_wins { (second, first) } else { (first, second) };
         assert_eq!(desk.read(1, &winner), None);
-        assert_eq!(desk.read(1, &loser), Some(Wrong::Stale));
-        assert_eq!(desk.read(1, &ZEROS), Some(Wrong::Lost));
+        assert_eq!(desk.read(1, &loser), Some(Violation::Stale));
+        assert_eq!(desk.read(1, &ZEROS), Some(Violation::Lost));
     }
 }
 
@@ -151,16 +151,16 @@ fn of_two_writes_at_once_either_may_win_and_the_first_read_decides() {
 fn a_lost_write_may_still_take_effect_until_its_task_is_gone() {
     let mut desk = Desk::new();
     let (zombie, late) = desk.write(1, false);
-    desk.history.end(zombie, End::Unknown);
+    desk.history.end_change(zombie, ChangeResult::Unknown);
     let new = desk.done(1);
     assert_eq!(desk.read(1, &new), None);
     assert_eq!(desk.read(1, &late), None, "executed late, after all");
-    assert_eq!(desk.read(1, &new), Some(Wrong::Stale), "the other one cannot come back");
+    assert_eq!(desk.read(1, &new), Some(Violation::Stale), "the other one cannot come back");
     let (zombie, late) = desk.write(1, false);
-    desk.history.end(zombie, End::Unknown);
-    desk.history.gone(zombie);
+    desk.history.end_change(zombie, ChangeResult::Unknown);
+    desk.history.conclude_unknown(zombie);
     let newest = desk.done(1);
-    assert_eq!(desk.read(1, &late), Some(Wrong::Stale));
+    assert_eq!(desk.read(1, &late), Some(Violation::Stale));
     assert_eq!(desk.read(1, &newest), None);
 }
 
@@ -170,16 +170,16 @@ fn a_write_executed_twice_shows() {
     let (op, first) = desk.write(1, false);
     assert_eq!(desk.read(1, &first), None);
     desk.done(1);
-    desk.history.end(op, End::Done);
-    assert_eq!(desk.read(1, &first), Some(Wrong::Stale));
+    desk.history.end_change(op, ChangeResult::Done);
+    assert_eq!(desk.read(1, &first), Some(Violation::Stale));
 }
 
 #[test]
 fn what_was_refused_must_not_have_happened() {
     let mut desk = Desk::new();
     let (op, bytes) = desk.write(1, false);
-    desk.history.end(op, End::Refused);
-    assert_eq!(desk.read(1, &bytes), Some(Wrong::Unsubmitted));
+    desk.history.end_change(op, ChangeResult::Refused);
+    assert_eq!(desk.read(1, &bytes), Some(Violation::Unsubmitted));
     assert_eq!(desk.read(1, &ZEROS), None);
 }
 
@@ -189,12 +189,12 @@ fn a_failed_write_may_have_happened_in_part() {
     let old = desk.done(1);
     let (op, new) = desk.write(1, false);
     let torn = [&new[..512], &old[512..]].concat();
-    assert_eq!(desk.read(1, &torn), Some(Wrong::Torn));
-    desk.history.end(op, End::Failed);
+    assert_eq!(desk.read(1, &torn), Some(Violation::Torn));
+    desk.history.end_change(op, ChangeResult::Failed);
     assert_eq!(desk.read(1, &torn), None);
     assert_eq!(desk.read(1, &old), None);
     let third = desk.done(1);
-    assert_eq!(desk.read(1, &torn), Some(Wrong::Torn));
+    assert_eq!(desk.read(1, &torn), Some(Violation::Torn));
     assert_eq!(desk.read(1, &third), None);
 }
 
@@ -207,7 +207,7 @@ fn a_crash_brings_back_what_was_not_flushed_and_nothing_else() {
     let (_, under_way) = desk.write(1, true);
     desk.history.crash(DEVICE);
     for (bytes, wrong) in [
-        (&versions[2], Some(Wrong::Stale)),
+        (&versions[2], Some(Violation::Stale)),
         (&versions[3], None),
         (&cached[0], None),
         (&cached[1], None),
@@ -216,9 +216,9 @@ fn a_crash_brings_back_what_was_not_flushed_and_nothing_else() {
         assert_eq!(desk.clone_for().read(1, bytes), wrong);
     }
     assert_eq!(desk.read(1, &cached[0]), None);
-    assert_eq!(desk.read(1, &cached[1]), Some(Wrong::Stale), "what is found after a crash stays");
+    assert_eq!(desk.read(1, &cached[1]), Some(Violation::Stale), "what is found after a crash stays");
     desk.history.crash(DEVICE);
-    assert_eq!(desk.read(1, &cached[1]), Some(Wrong::Stale), "also after the next");
+    assert_eq!(desk.read(1, &cached[1]), Some(Violation::Stale), "also after the next");
 }
 
 #[test]
@@ -228,12 +228,12 @@ fn an_answer_that_arrives_after_a_crash_says_nothing_of_what_was_kept() {
     let (through, stable) = desk.write(2, true);
     let flush = desk.history.flush_begin(DEVICE);
     desk.history.crash(DEVICE);
-    desk.history.end(op, End::Done);
-    desk.history.end(through, End::Done);
+    desk.history.end_change(op, ChangeResult::Done);
+    desk.history.end_change(through, ChangeResult::Done);
     desk.history.flush_end(flush);
     assert_eq!(desk.clone_for().read(1, &ZEROS), None);
     assert_eq!(desk.read(1, &bytes), None);
-    assert_eq!(desk.clone_for().read(2, &ZEROS), Some(Wrong::Lost));
+    assert_eq!(desk.clone_for().read(2, &ZEROS), Some(Violation::Lost));
     assert_eq!(desk.read(2, &stable), None);
 }
 
@@ -253,9 +253,9 @@ fn what_was_written_through_survives() {
     let mut desk = Desk::new();
     let old = desk.done(1);
     let (op, new) = desk.write(1, true);
-    desk.history.end(op, End::Done);
+    desk.history.end_change(op, ChangeResult::Done);
     desk.history.crash(DEVICE);
-    assert_eq!(desk.read(1, &old), Some(Wrong::Stale));
+    assert_eq!(desk.read(1, &old), Some(Violation::Stale));
     assert_eq!(desk.read(1, &new), None);
 }
 
@@ -264,7 +264,7 @@ fn a_flush_does_not_cover_what_ended_after_it_began() {
     let mut desk = Desk::new();
     let (op, bytes) = desk.write(1, false);
     let flush = desk.history.flush_begin(DEVICE);
-    desk.history.end(op, End::Done);
+    desk.history.end_change(op, ChangeResult::Done);
     desk.history.flush_end(flush);
     desk.history.crash(DEVICE);
     assert_eq!(desk.clone_for().read(1, &ZEROS), None);
@@ -279,22 +279,22 @@ fn zeros_and_copies_and_one_block_for_many_are_judged() {
     let copy = desk.history.submit(change(5, 1, Planned::CopyOf(DEVICE, Lba(1)), false));
     let newer = desk.done(1);
     assert_eq!(desk.clone_for().read(5, &newer), None, "copied late, and seen before it ended");
-    desk.history.end(copy, End::Done);
+    desk.history.end_change(copy, ChangeResult::Done);
     assert_eq!(desk.clone_for().read(5, &newer), None, "copied before or after");
     assert_eq!(desk.read(5, &source), None);
-    assert_eq!(desk.read(5, &newer), Some(Wrong::Misdirected), "but not both");
+    assert_eq!(desk.read(5, &newer), Some(Violation::Misdirected), "but not both");
     let same = desk.signed(20, 50);
-    let mark = Mark { device: DEVICE, lba: Lba(20), writer: ME, sequence: Sequence(50) };
+    let mark = BlockSignature { device: DEVICE, lba: Lba(20), writer: ME, sequence: Sequence(50) };
     let op = desk.history.submit(change(20, 3, Planned::Same(mark), false));
-    desk.history.end(op, End::Done);
+    desk.history.end_change(op, ChangeResult::Done);
     assert_eq!(desk.read(22, &same), None);
-    assert_eq!(desk.read(23, &same), Some(Wrong::Misdirected));
+    assert_eq!(desk.read(23, &same), Some(Violation::Misdirected));
     let hint = Change { optional: true, ..change(20, 1, Planned::Zero, false) };
     let op = desk.history.submit(hint);
-    desk.history.end(op, End::Done);
+    desk.history.end_change(op, ChangeResult::Done);
     assert_eq!(desk.clone_for().read(20, &same), None);
     assert_eq!(desk.read(20, &ZEROS), None);
-    assert_eq!(desk.read(20, &same), Some(Wrong::Stale));
+    assert_eq!(desk.read(20, &same), Some(Violation::Stale));
 }
 
 #[test]
@@ -302,13 +302,13 @@ fn a_comparison_tells_what_a_block_held() {
     let mut desk = Desk::new();
     let old = Content::Zero;
     desk.done(1);
-    let now = desk.history.expectation(DEVICE, Lba(1))[0];
+    let now = desk.history.expected_content(DEVICE, Lba(1))[0];
     for (content, matched, plausible) in
         [(old, true, false), (old, false, true), (now, true, true), (now, false, false)]
     {
         let read = desk.begin(1);
-        let finding = desk.history.compared(read, Lba(1), content, matched, None);
-        assert_eq!(finding.map(|finding| finding.wrong), (!plausible).then_some(Wrong::Miscompared));
+        let finding = desk.history.judge_compare(read, Lba(1), content, matched, None);
+        assert_eq!(finding.map(|finding| finding.violation), (!plausible).then_some(Violation::Miscompared));
         desk.history.read_failed(read);
     }
 }
@@ -316,15 +316,15 @@ fn a_comparison_tells_what_a_block_held() {
 #[test]
 fn an_unknown_medium_is_believed_once() {
     let mut desk = Desk::new();
-    desk.history = History::new(Initially::Anything, false);
+    desk.history = History::new(InitialContent::Anything, false);
     let noise = [0x5a; BLOCK];
     assert_eq!(desk.read(1, &noise), None);
     assert_eq!(desk.read(2, &ZEROS), None);
     let bytes = desk.done(1);
-    assert_eq!(desk.read(1, &noise), Some(Wrong::Garbled));
+    assert_eq!(desk.read(1, &noise), Some(Violation::Garbled));
     assert_eq!(desk.read(1, &bytes), None);
     let left = desk.signed(2, 40);
-    assert_eq!(desk.read(2, &left), Some(Wrong::Unsubmitted));
+    assert_eq!(desk.read(2, &left), Some(Violation::Unsubmitted));
 }
 
 #[test]
@@ -370,7 +370,7 @@ struct Running {
 
 /// Runs random operations, each of which takes effect at a random moment between its submission and its end, with a volatile
 /// cache and crashes. `bug` says from which step on writes are lost silently.
-fn run(seed: u64, bug: Option<u64>) -> Option<Wrong> {
+fn run(seed: u64, bug: Option<u64>) -> Option<Violation> {
     let mut rng = Rng::from_seed(seed);
     let mut desk = Desk::new();
     let mut cached: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
@@ -393,7 +393,10 @@ fn run(seed: u64, bug: Option<u64>) -> Option<Wrong> {
                     }
                 } else {
                     let ended = writes.remove(at);
-                    desk.history.end(ended.op, if rng.chance(1, 4) { End::Failed } else { End::Done });
+                    desk.history.end_change(
+                        ended.op,
+                        if rng.chance(1, 4) { ChangeResult::Failed } else { ChangeResult::Done },
+                    );
                 }
             }
             10..13 => reads.push((desk.begin(lba), lba, None)),
@@ -418,7 +421,7 @@ fn run(seed: u64, bug: Option<u64>) -> Option<Wrong> {
             _ if rng.chance(1, 8) => {
                 desk.history.crash(DEVICE);
                 for running in writes.drain(..) {
-                    desk.history.end(running.op, End::Failed);
+                    desk.history.end_change(running.op, ChangeResult::Failed);
                 }
                 for (read, ..) in reads.drain(..) {
                     desk.history.read_failed(read);
@@ -450,16 +453,16 @@ fn a_medium_that_loses_writes_is_found_out() {
 }
 
 /// A place in the one task set of the tests.
-fn place(number: u64, attribute: Attribute) -> Option<Place> {
-    Some(Place { set: 1, number, attribute })
+fn place(number: u64, attribute: Attribute) -> Option<TaskPosition> {
+    Some(TaskPosition { set: 1, number, attribute })
 }
 
 /// Submits a write of block 0 at a place in the task set.
-fn write_at(desk: &mut Desk, place: Option<Place>) -> (OpId, Vec<u8>) {
+fn write_at(desk: &mut Desk, place: Option<TaskPosition>) -> (OpId, Vec<u8>) {
     desk.sequence += 1;
     let bytes = desk.signed(0, desk.sequence);
     let content = Planned::Signed(ME, Sequence(desk.sequence));
-    (desk.history.submit_at(change(0, 1, content, false), place), bytes)
+    (desk.history.submit_ordered(change(0, 1, content, false), place), bytes)
 }
 
 #[test]
@@ -475,9 +478,9 @@ fn an_ordered_write_comes_after_older_ones_and_before_younger_ones() {
         let mut desk = Desk::new();
         let (older, old) = write_at(&mut desk, place(1, first));
         let (younger, new) = write_at(&mut desk, place(2, second));
-        desk.history.end(younger, End::Done);
-        desk.history.end(older, End::Done);
-        let wrong = (!legal).then_some(Wrong::Reordered);
+        desk.history.end_change(younger, ChangeResult::Done);
+        desk.history.end_change(older, ChangeResult::Done);
+        let wrong = (!legal).then_some(Violation::Reordered);
         assert_eq!(desk.clone().read(0, &old), wrong, "{first:?} {second:?}");
         assert_eq!(desk.read(0, &new), None, "{first:?} {second:?}");
     }
@@ -487,15 +490,16 @@ fn an_ordered_write_comes_after_older_ones_and_before_younger_ones() {
 fn a_read_shows_nothing_of_what_comes_after_it_and_all_of_what_comes_before() {
     let mut desk = Desk::new();
     let old = desk.done(0);
-    let read = |desk: &mut Desk, at: Option<Place>| desk.history.read_begin_at(DEVICE, Lba(0), 1, at);
+    let read =
+        |desk: &mut Desk, at: Option<TaskPosition>| desk.history.read_begin_ordered(DEVICE, Lba(0), 1, at);
     let before = read(&mut desk, place(1, Attribute::Simple));
     let (op, new) = write_at(&mut desk, place(2, Attribute::Ordered));
     let after = read(&mut desk, place(3, Attribute::Simple));
     let elsewhere = read(&mut desk, None);
-    desk.history.end(op, End::Done);
-    assert_eq!(desk.clone().judge(before, &new), Some(Wrong::Reordered));
+    desk.history.end_change(op, ChangeResult::Done);
+    assert_eq!(desk.clone().judge(before, &new), Some(Violation::Reordered));
     assert_eq!(desk.clone().judge(before, &old), None);
-    assert_eq!(desk.clone().judge(after, &old), Some(Wrong::Reordered));
+    assert_eq!(desk.clone().judge(after, &old), Some(Violation::Reordered));
     assert_eq!(desk.clone().judge(after, &new), None);
     assert_eq!(desk.clone().judge(elsewhere, &old), None);
     assert_eq!(desk.judge(elsewhere, &new), None);
@@ -507,8 +511,8 @@ fn a_read_that_waits_for_the_power_may_miss_what_its_loss_undid() {
     let old = desk.done(0);
     desk.flush();
     let (op, new) = write_at(&mut desk, place(1, Attribute::Ordered));
-    let read = desk.history.read_begin_at(DEVICE, Lba(0), 1, place(2, Attribute::Simple));
-    desk.history.end(op, End::Done);
+    let read = desk.history.read_begin_ordered(DEVICE, Lba(0), 1, place(2, Attribute::Simple));
+    desk.history.end_change(op, ChangeResult::Done);
     desk.history.crash(DEVICE);
     assert_eq!(desk.clone().judge(read, &old), None);
     assert_eq!(desk.judge(read, &new), None);
@@ -522,7 +526,7 @@ fn swap(desk: &mut Desk) -> (OpId, ReadId, Vec<u8>) {
 }
 
 fn content_of_block(bytes: &[u8]) -> Content {
-    content_of(&Reading::of(bytes)).unwrap()
+    content_of(&BlockCheck::of(bytes)).unwrap()
 }
 
 #[test]
@@ -533,14 +537,14 @@ fn no_write_comes_between_the_halves_of_a_compare_and_write() {
         let (op, read, swapped) = swap(&mut desk);
         let (other, bytes) = desk.write(0, false);
         if acknowledged_first {
-            desk.history.end(other, End::Done);
+            desk.history.end_change(other, ChangeResult::Done);
         }
-        assert_eq!(desk.history.replaced(op, read, Lba(0), old), None);
-        desk.history.end(op, End::Done);
+        assert_eq!(desk.history.judge_compare_and_write(op, read, Lba(0), old), None);
+        desk.history.end_change(op, ChangeResult::Done);
         if !acknowledged_first {
-            desk.history.end(other, End::Done);
+            desk.history.end_change(other, ChangeResult::Done);
         }
-        assert_eq!(desk.clone().read(0, &swapped), Some(Wrong::NotAtomic), "{acknowledged_first}");
+        assert_eq!(desk.clone().read(0, &swapped), Some(Violation::NotAtomic), "{acknowledged_first}");
         assert_eq!(desk.read(0, &bytes), None, "{acknowledged_first}");
     }
 }
@@ -551,10 +555,10 @@ fn two_of_them_cannot_both_replace_the_same() {
     let old = content_of_block(&desk.done(0));
     let (one, first, _) = swap(&mut desk);
     let (two, second, _) = swap(&mut desk);
-    assert_eq!(desk.history.replaced(one, first, Lba(0), old), None);
-    desk.history.end(one, End::Done);
-    let finding = desk.history.replaced(two, second, Lba(0), old).unwrap();
-    assert_eq!(finding.wrong, Wrong::NotAtomic);
+    assert_eq!(desk.history.judge_compare_and_write(one, first, Lba(0), old), None);
+    desk.history.end_change(one, ChangeResult::Done);
+    let finding = desk.history.judge_compare_and_write(two, second, Lba(0), old).unwrap();
+    assert_eq!(finding.violation, Violation::NotAtomic);
 }
 
 #[test]
@@ -563,12 +567,12 @@ fn one_that_is_undone_by_a_loss_of_power_may_be_done_again() {
     let old = content_of_block(&desk.done(0));
     desk.flush();
     let (one, first, _) = swap(&mut desk);
-    assert_eq!(desk.history.replaced(one, first, Lba(0), old), None);
-    desk.history.end(one, End::Done);
+    assert_eq!(desk.history.judge_compare_and_write(one, first, Lba(0), old), None);
+    desk.history.end_change(one, ChangeResult::Done);
     desk.history.crash(DEVICE);
     let (two, second, swapped) = swap(&mut desk);
-    assert_eq!(desk.history.replaced(two, second, Lba(0), old), None);
-    desk.history.end(two, End::Done);
+    assert_eq!(desk.history.judge_compare_and_write(two, second, Lba(0), old), None);
+    desk.history.end_change(two, ChangeResult::Done);
     assert_eq!(desk.read(0, &swapped), None);
 }
 
@@ -578,7 +582,7 @@ fn one_that_found_something_else_has_written_nothing() {
     let old = desk.done(0);
     let (op, read, swapped) = swap(&mut desk);
     desk.history.read_failed(read);
-    desk.history.miscompared(op);
-    assert_eq!(desk.clone().read(0, &swapped), Some(Wrong::WrittenDespite));
+    desk.history.end_miscompared(op);
+    assert_eq!(desk.clone().read(0, &swapped), Some(Violation::WrittenDespite));
     assert_eq!(desk.read(0, &old), None);
 }

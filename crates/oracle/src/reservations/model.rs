@@ -35,7 +35,7 @@ impl Nexuses {
 
 /// The type of a persistent reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kind {
+pub struct ReservationType {
     /// EXCLUSIVE ACCESS, which keeps others from reading as well; otherwise WRITE EXCLUSIVE.
     pub exclusive_access: bool,
     /// Who may do what the holder may.
@@ -53,7 +53,7 @@ pub enum Admits {
     Holders,
 }
 
-impl Kind {
+impl ReservationType {
     /// Every type with its code in the TYPE field.
     pub const ALL: [(u8, Self); 6] = [
         (1, Self { exclusive_access: false, admits: Admits::Holder }),
@@ -83,22 +83,22 @@ pub enum Access {
 
 /// A command that changes registrations or reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Service {
+pub enum ReserveCommand {
     /// REGISTER, or REGISTER AND IGNORE EXISTING KEY.
     Register {
         /// RESERVATION KEY.
         key: u64,
         /// SERVICE ACTION RESERVATION KEY.
-        new: u64,
+        sa_key: u64,
         /// APTPL: registrations and reservation survive a loss of power.
-        persist: bool,
+        aptpl: bool,
         /// It ignores the existing key.
-        ignores: bool,
+        ignore_existing_key: bool,
     },
     /// RESERVE.
-    Reserve(u64, Kind),
+    Reserve(u64, ReservationType),
     /// RELEASE.
-    Release(u64, Kind),
+    Release(u64, ReservationType),
     /// CLEAR.
     Clear(u64),
     /// PREEMPT, or PREEMPT AND ABORT.
@@ -106,9 +106,9 @@ pub enum Service {
         /// RESERVATION KEY.
         key: u64,
         /// SERVICE ACTION RESERVATION KEY.
-        victims: u64,
+        sa_key: u64,
         /// The type of the new reservation.
-        kind: Kind,
+        kind: ReservationType,
     },
     /// RESERVE(6) of SPC-2.
     ReserveUnit,
@@ -118,7 +118,7 @@ pub enum Service {
 
 /// What a service comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum ReserveOutcome {
     /// GOOD.
     Good,
     /// RESERVATION CONFLICT.
@@ -132,7 +132,7 @@ pub enum Outcome {
 pub struct State {
     /// Who is registered with which key, by nexus.
     registered: Vec<(Nexus, u64)>,
-    held: Option<(Kind, Nexus)>,
+    held: Option<(ReservationType, Nexus)>,
     generation: u32,
     persist: bool,
     /// Who has reserved it with RESERVE(6).
@@ -158,7 +158,7 @@ impl State {
     }
 
     /// Returns what READ RESERVATION tells: the key of the holder, zero where all registrants are holders; and the type.
-    pub fn reservation(&self) -> Option<(u64, Kind)> {
+    pub fn reservation(&self) -> Option<(u64, ReservationType)> {
         let (kind, holder) = self.held?;
         let key = if kind.admits == Admits::Holders { 0 } else { self.key_of(holder)? };
         Some((key, kind))
@@ -183,7 +183,7 @@ impl State {
     }
 
     /// Returns whether a command of `nexus` must end with RESERVATION CONFLICT.
-    pub fn stops(&self, nexus: Nexus, access: Access) -> bool {
+    pub fn conflicts_with(&self, nexus: Nexus, access: Access) -> bool {
         if self.reserved.is_some_and(|holder| holder != nexus || access == Access::Asks) {
             return true;
         }
@@ -197,14 +197,16 @@ impl State {
 
     /// Returns the nexuses among `some` whose writes are stopped.
     pub(crate) fn stopped(&self, some: Nexuses) -> Nexuses {
-        let all = (0..32).map(Nexus).filter(|nexus| some.has(*nexus) && self.stops(*nexus, Access::Writes));
+        let all = (0..32)
+            .map(Nexus)
+            .filter(|nexus| some.has(*nexus) && self.conflicts_with(*nexus, Access::Writes));
         all.fold(Nexuses::default(), Nexuses::with)
     }
 
     fn is_admitted(&self, nexus: Nexus) -> bool {
         match self.held {
             None => true,
-            Some((Kind { admits: Admits::Holder, .. }, holder)) => holder == nexus,
+            Some((ReservationType { admits: Admits::Holder, .. }, holder)) => holder == nexus,
             Some(_) => self.key_of(nexus).is_some(),
         }
     }
@@ -212,61 +214,67 @@ impl State {
     fn is_holder(&self, nexus: Nexus) -> bool {
         match self.held {
             None => false,
-            Some((Kind { admits: Admits::Holders, .. }, _)) => self.key_of(nexus).is_some(),
+            Some((ReservationType { admits: Admits::Holders, .. }, _)) => self.key_of(nexus).is_some(),
             Some((_, holder)) => holder == nexus,
         }
     }
 
     /// Returns what a service makes of this, and the nexuses that it preempts.
-    pub fn after(&self, nexus: Nexus, service: Service) -> (Self, Outcome, Nexuses) {
+    pub fn after(&self, nexus: Nexus, service: ReserveCommand) -> (Self, ReserveOutcome, Nexuses) {
         let mut next = self.clone();
         let mut preempted = Nexuses::default();
         let outcome = match service {
-            Service::ReserveUnit | Service::ReleaseUnit => next.reserve_unit(nexus, service),
+            ReserveCommand::ReserveUnit | ReserveCommand::ReleaseUnit => next.reserve_unit(nexus, service),
             // SPC-2 §5.5.1: whoever reserved it, the holder included.
-            _ if self.is_reserved() => Outcome::Conflict,
-            Service::Register { key, new, persist, ignores } => {
+            _ if self.is_reserved() => ReserveOutcome::Conflict,
+            ReserveCommand::Register { key, sa_key: new, aptpl: persist, ignore_existing_key: ignores } => {
                 next.register(nexus, key, new, persist, ignores)
             }
-            _ if self.key_of(nexus) != Some(service.key()) => Outcome::Conflict,
-            Service::Reserve(_, kind) => next.reserve(nexus, kind),
-            Service::Release(_, kind) => next.release(nexus, kind),
-            Service::Clear(_) => {
+            _ if self.key_of(nexus) != Some(service.key()) => ReserveOutcome::Conflict,
+            ReserveCommand::Reserve(_, kind) => next.reserve(nexus, kind),
+            ReserveCommand::Release(_, kind) => next.release(nexus, kind),
+            ReserveCommand::Clear(_) => {
                 (next.registered, next.held) = (Vec::new(), None);
                 next.generation = next.generation.wrapping_add(1);
-                Outcome::Good
+                ReserveOutcome::Good
             }
-            Service::Preempt { victims, kind, .. } => next.preempt(nexus, victims, kind, &mut preempted),
+            ReserveCommand::Preempt { sa_key: victims, kind, .. } => {
+                next.preempt(nexus, victims, kind, &mut preempted)
+            }
         };
-        if outcome == Outcome::Good { (next, outcome, preempted) } else { (self.clone(), outcome, preempted) }
+        if outcome == ReserveOutcome::Good {
+            (next, outcome, preempted)
+        } else {
+            (self.clone(), outcome, preempted)
+        }
     }
 
     /// RESERVE(6) and RELEASE(6), with the exceptions of compatible reservation handling (SPC-4 §5.13.3).
-    fn reserve_unit(&mut self, nexus: Nexus, service: Service) -> Outcome {
+    fn reserve_unit(&mut self, nexus: Nexus, service: ReserveCommand) -> ReserveOutcome {
         if !self.registered.is_empty() {
             let admitted = self.is_holder(nexus)
                 || self.held.is_some_and(|(kind, _)| kind.admits != Admits::Holder)
                     && self.key_of(nexus).is_some();
-            return if admitted { Outcome::Good } else { Outcome::Conflict };
+            return if admitted { ReserveOutcome::Good } else { ReserveOutcome::Conflict };
         }
         match service {
-            Service::ReserveUnit if self.reserved.is_some_and(|holder| holder != nexus) => {
-                return Outcome::Conflict;
+            ReserveCommand::ReserveUnit if self.reserved.is_some_and(|holder| holder != nexus) => {
+                return ReserveOutcome::Conflict;
             }
-            Service::ReserveUnit => self.reserved = Some(nexus),
+            ReserveCommand::ReserveUnit => self.reserved = Some(nexus),
             _ if self.reserved == Some(nexus) => self.reserved = None,
             _ => {}
         }
-        Outcome::Good
+        ReserveOutcome::Good
     }
 
-    fn register(&mut self, nexus: Nexus, key: u64, new: u64, persist: bool, ignores: bool) -> Outcome {
+    fn register(&mut self, nexus: Nexus, key: u64, new: u64, persist: bool, ignores: bool) -> ReserveOutcome {
         let own = self.key_of(nexus);
         if !ignores && own.unwrap_or(0) != key {
-            return Outcome::Conflict;
+            return ReserveOutcome::Conflict;
         }
         if own.is_none() && new == 0 {
-            return Outcome::Good;
+            return ReserveOutcome::Good;
         }
         self.registered.retain(|(other, _)| *other != nexus);
         if new == 0 {
@@ -277,33 +285,39 @@ impl State {
         }
         self.persist = persist;
         self.generation = self.generation.wrapping_add(1);
-        Outcome::Good
+        ReserveOutcome::Good
     }
 
-    fn reserve(&mut self, nexus: Nexus, kind: Kind) -> Outcome {
+    fn reserve(&mut self, nexus: Nexus, kind: ReservationType) -> ReserveOutcome {
         match self.held {
             None => self.held = Some((kind, nexus)),
             Some((held, _)) if held == kind && self.is_holder(nexus) => {}
-            Some(_) => return Outcome::Conflict,
+            Some(_) => return ReserveOutcome::Conflict,
         }
-        Outcome::Good
+        ReserveOutcome::Good
     }
 
-    fn release(&mut self, nexus: Nexus, kind: Kind) -> Outcome {
+    fn release(&mut self, nexus: Nexus, kind: ReservationType) -> ReserveOutcome {
         if !self.is_holder(nexus) {
-            return Outcome::Good;
+            return ReserveOutcome::Good;
         }
         if self.held.is_some_and(|(held, _)| held != kind) {
-            return Outcome::Illegal;
+            return ReserveOutcome::Illegal;
         }
         self.held = None;
-        Outcome::Good
+        ReserveOutcome::Good
     }
 
-    fn preempt(&mut self, nexus: Nexus, victims: u64, kind: Kind, preempted: &mut Nexuses) -> Outcome {
+    fn preempt(
+        &mut self,
+        nexus: Nexus,
+        victims: u64,
+        kind: ReservationType,
+        preempted: &mut Nexuses,
+    ) -> ReserveOutcome {
         let all = self.held.is_some_and(|(held, _)| held.admits == Admits::Holders);
         if victims == 0 && !all {
-            return Outcome::Illegal;
+            return ReserveOutcome::Illegal;
         }
         let takes = match self.held {
             None => false,
@@ -314,7 +328,7 @@ impl State {
         let hit = self.registered.iter().filter(|(_, key)| is_victim(*key));
         *preempted = hit.fold(Nexuses::default(), |some, (other, _)| some.with(*other));
         if preempted.is_empty() {
-            return Outcome::Conflict;
+            return ReserveOutcome::Conflict;
         }
         self.registered.retain(|(other, key)| !is_victim(*key) || (takes && *other == nexus));
         if takes {
@@ -323,13 +337,13 @@ impl State {
             self.forget_holder();
         }
         self.generation = self.generation.wrapping_add(1);
-        Outcome::Good
+        ReserveOutcome::Good
     }
 
     /// A reservation ends with the last registration of those who hold it.
     fn forget_holder(&mut self) {
         let lives = match self.held {
-            Some((Kind { admits: Admits::Holders, .. }, _)) => !self.registered.is_empty(),
+            Some((ReservationType { admits: Admits::Holders, .. }, _)) => !self.registered.is_empty(),
             Some((_, holder)) => self.key_of(holder).is_some(),
             None => true,
         };
@@ -339,7 +353,7 @@ impl State {
     }
 }
 
-impl Service {
+impl ReserveCommand {
     /// Returns the RESERVATION KEY.
     const fn key(&self) -> u64 {
         match self {

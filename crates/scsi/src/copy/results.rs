@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 use super::list::{CscdFields, Limits};
 use super::rod::{ROD_TOKEN_LEN, RodToken};
@@ -105,7 +105,7 @@ impl CopyStatus1 {
     ///
     /// # Errors
     /// It is shorter than [`Self::LEN`].
-    pub fn parse(bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut reader = Reader::new(bytes);
         let _available = reader.u32()?;
         let status = reader.u8()?;
@@ -166,7 +166,7 @@ impl OperatingParameters {
     ///
     /// # Errors
     /// It is shorter than its fields.
-    pub fn parse(bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut reader = Reader::new(bytes);
         let _available = reader.u32()?;
         let [flags, ..] = reader.array::<4>()?;
@@ -296,7 +296,7 @@ impl CopyStatus4 {
     ///
     /// # Errors
     /// It is shorter than its fields.
-    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), UnexpectedEof> {
         let mut reader = Reader::new(bytes);
         let _available = reader.u32()?;
         let service_action = reader.u8()? & 0x1f;
@@ -327,7 +327,7 @@ impl CopyStatus4 {
     ///
     /// # Errors
     /// It is shorter than its fields.
-    pub fn parse_with_tokens(bytes: &[u8]) -> Result<(Self, Vec<RodToken>), PastEnd> {
+    pub fn parse_with_tokens(bytes: &[u8]) -> Result<(Self, Vec<RodToken>), UnexpectedEof> {
         let (status, rest) = Self::parse(bytes)?;
         let mut reader = Reader::new(rest);
         let len = size(reader.u32()?);
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(bytes[16..20], [0x10, 0, 0, 0]);
         assert_eq!(bytes[34..48], [1, 44, 16, 9, 0, 0, 0, 0, 0, 4, 2, 7, 10, 0xe4]);
         assert_eq!(OperatingParameters::parse(&bytes), Ok(sent));
-        assert_eq!(OperatingParameters::parse(&bytes[..47]), Err(PastEnd));
+        assert_eq!(OperatingParameters::parse(&bytes[..47]), Err(UnexpectedEof));
     }
 
     #[test]
@@ -423,7 +423,7 @@ mod tests {
         let none = status.with_tokens(&[]);
         assert_eq!(CopyStatus4::parse_with_tokens(&none), Ok((status, Vec::new())));
         for cut in 0..bytes.len() {
-            assert_eq!(CopyStatus4::parse_with_tokens(&bytes[..cut]), Err(PastEnd), "{cut}");
+            assert_eq!(CopyStatus4::parse_with_tokens(&bytes[..cut]), Err(UnexpectedEof), "{cut}");
         }
     }
 }

@@ -106,7 +106,7 @@ fn read_data_comes_back_whole_and_survives_being_cut() {
     assert_eq!(Keys::parse(&bytes), Ok(keys));
     assert_eq!(Keys::parse(&bytes[..23]).unwrap().keys, [ReservationKey(1)]);
     assert_eq!(Keys::parse(&bytes[..8]).unwrap().keys, []);
-    assert_eq!(Keys::parse(&bytes[..7]), Err(PastEnd));
+    assert_eq!(Keys::parse(&bytes[..7]), Err(UnexpectedEof));
 
     let held = Reservation {
         generation: 1,

@@ -1,6 +1,6 @@
 //! Sense data as an initiator reads it, in either format, from a device that may say anything.
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 use super::{Asc, Forwarded, ForwardedFrom, Sense, SenseKey, SenseKeySpecific};
 use crate::status::Status;
@@ -10,17 +10,17 @@ impl Sense {
     ///
     /// # Errors
     /// When there is no sense key and no code in it.
-    pub fn parse(bytes: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, UnexpectedEof> {
         let response = bytes.first().copied().unwrap_or(0);
         match response & 0x7f {
             0x70 | 0x71 => parse_fixed(bytes),
             0x72 | 0x73 => parse_descriptors(bytes),
-            _ => Err(PastEnd),
+            _ => Err(UnexpectedEof),
         }
     }
 }
 
-fn parse_fixed(bytes: &[u8]) -> Result<Sense, PastEnd> {
+fn parse_fixed(bytes: &[u8]) -> Result<Sense, UnexpectedEof> {
     let mut data = Reader::new(bytes);
     let [response, _, key] = data.array()?;
     let information = data.u32()?;
@@ -44,7 +44,7 @@ fn parse_fixed(bytes: &[u8]) -> Result<Sense, PastEnd> {
     })
 }
 
-fn parse_descriptors(bytes: &[u8]) -> Result<Sense, PastEnd> {
+fn parse_descriptors(bytes: &[u8]) -> Result<Sense, UnexpectedEof> {
     let mut data = Reader::new(bytes);
     let [response, key] = data.array()?;
     let mut sense = Sense::new(SenseKey(key & 0x0f), Asc(data.u16()?));
@@ -59,7 +59,7 @@ fn parse_descriptors(bytes: &[u8]) -> Result<Sense, PastEnd> {
     Ok(sense)
 }
 
-fn take_descriptor(sense: &mut Sense, kind: u8, body: &[u8]) -> Result<(), PastEnd> {
+fn take_descriptor(sense: &mut Sense, kind: u8, body: &[u8]) -> Result<(), UnexpectedEof> {
     let mut data = Reader::new(body);
     match kind {
         0x00 => {
@@ -177,7 +177,7 @@ mod tests {
             }
         }
         for nonsense in [&[][..], &[0x7f; 20], &[0x70, 0], &[0; 18]] {
-            assert_eq!(Sense::parse(nonsense), Err(PastEnd));
+            assert_eq!(Sense::parse(nonsense), Err(UnexpectedEof));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The pages of direct access block devices (SBC-4 §6.6).
 
-use base::bytes::{PastEnd, Reader, Writer};
+use base::bytes::{Reader, UnexpectedEof, Writer};
 
 /// The body of the block limits page (B0h). Lengths are in logical blocks; zero means that none is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl BlockLimits {
         body
     }
 
-    fn write(&self, out: &mut Writer<'_>) -> Result<(), PastEnd> {
+    fn write(&self, out: &mut Writer<'_>) -> Result<(), UnexpectedEof> {
         out.put(&[u8::from(self.write_same_non_zero), self.compare_and_write_max])?;
         out.u16(self.transfer_granularity)?;
         out.u32(self.transfer_max)?;
@@ -70,7 +70,7 @@ impl BlockLimits {
     ///
     /// # Errors
     /// When even the twelve bytes of SBC-2 are not there.
-    pub fn parse(body: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(body: &[u8]) -> Result<Self, UnexpectedEof> {
         let mut data = Reader::new(body);
         let [flags, compare_and_write_max] = data.array()?;
         let mut limits = Self {
@@ -132,7 +132,7 @@ impl BlockCharacteristics {
     ///
     /// # Errors
     /// When it ends too early.
-    pub fn parse(body: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(body: &[u8]) -> Result<Self, UnexpectedEof> {
         let [rate @ .., _, erased, flags] = Reader::new(body).array::<5>()?;
         Ok(Self {
             rotation_rate: u16::from_be_bytes(rate),
@@ -190,7 +190,7 @@ impl LogicalBlockProvisioning {
     ///
     /// # Errors
     /// When it ends too early.
-    pub fn parse(body: &[u8]) -> Result<Self, PastEnd> {
+    pub fn parse(body: &[u8]) -> Result<Self, UnexpectedEof> {
         let [threshold_exponent, flags, kind, _] = Reader::new(body).array()?;
         Ok(Self {
             threshold_exponent,
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(BlockLimits::parse(&body), Ok(limits));
         let old = BlockLimits::parse(&body[..12]).unwrap();
         assert_eq!((old.transfer_optimal, old.prefetch_max, old.unmap_alignment), (5, 0, None));
-        assert_eq!(BlockLimits::parse(&body[..11]), Err(PastEnd));
+        assert_eq!(BlockLimits::parse(&body[..11]), Err(UnexpectedEof));
     }
 
     #[test]

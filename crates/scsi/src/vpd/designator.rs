@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::bytes::{PastEnd, Reader};
+use base::bytes::{Reader, UnexpectedEof};
 
 /// CODE SET of a designator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,7 +105,7 @@ impl Designator {
     ///
     /// # Errors
     /// When the list ends too early.
-    pub fn take(list: &mut Reader<'_>) -> Result<Self, PastEnd> {
+    pub fn take(list: &mut Reader<'_>) -> Result<Self, UnexpectedEof> {
         let [first, second, _, len] = list.array()?;
         let protocol = (second & 0x80 != 0).then_some(first >> 4);
         Ok(Self {

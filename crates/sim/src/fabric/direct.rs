@@ -13,7 +13,7 @@ use device::contract::{
     PeerUnit, RelativePort, TaskKey,
 };
 use device::unit::LogicalUnit;
-use netem::odds::Span;
+use netem::probability::DurationRange;
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::status::TaskAttribute;
@@ -104,8 +104,9 @@ impl Direct {
         }
         for _ in 0..scenario.nexus_losses {
             let host = usize::try_from(direct.rng.below(direct.hosts.len() as u64)).unwrap();
-            let at =
-                now.after(Span::between(Duration::ZERO, Duration::from_millis(400)).pick(&mut direct.rng));
+            let at = now.after(
+                DurationRange::between(Duration::ZERO, Duration::from_millis(400)).pick(&mut direct.rng),
+            );
             direct.plan(at, Step::Lose(host));
         }
         direct
@@ -127,7 +128,7 @@ impl Direct {
     }
 
     fn soon(&mut self, now: Instant) -> Instant {
-        let span = Span::between(Duration::from_micros(1), Duration::from_micros(200));
+        let span = DurationRange::between(Duration::from_micros(1), Duration::from_micros(200));
         now.after(span.pick(&mut self.rng))
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use base::buffer::Pool;
-use base::machine::{MediumId, StreamMachine as _};
+use base::state_machine::{MediumId, StreamMachine as _};
 use base::time::Instant;
 use device::contract::Access;
 use target::config::{DiskId, InitiatorEntry, LunEntry, ShardConfig, UnitId};

@@ -12,15 +12,15 @@ mod watch;
 use std::collections::{BTreeMap, VecDeque};
 
 use base::buffer::Pool;
-use base::ether::{FrameBatch, FrameMachine as _, Received};
-use base::machine::StreamMachine as _;
+use base::ether::{FrameBatch, FrameMachine as _, ReceivedFrame};
 use base::rng::Rng;
+use base::state_machine::StreamMachine as _;
 use base::time::{Duration, Instant};
 use hyperscsi::initiator::contract::{Management, Request, SessionPlan};
 use hyperscsi::login::directory::Access;
 use hyperscsi::pdu::command::{Cdb, ManageFunction, TaskAttribute};
 use iscsi::target::engine::Limits as StreamLimits;
-use netem::odds::Span;
+use netem::probability::DurationRange;
 use target::config::UnitId;
 use target::shard::Shard;
 
@@ -162,7 +162,8 @@ impl HyperScsi {
         }
         for host in 0..self.scenario.initiators {
             for _ in 0..self.plan.rekeys {
-                let after = Span::between(Duration::ZERO, Duration::from_millis(400)).pick(&mut self.rng);
+                let after =
+                    DurationRange::between(Duration::ZERO, Duration::from_millis(400)).pick(&mut self.rng);
                 self.plan(now.after(after), Step::Rekey(host));
             }
         }
@@ -288,12 +289,12 @@ impl HyperScsi {
             self.wrongs.extend(wrongs);
             while self.hosts[at].session.entropy_wanted() > 0 {
                 let entropy = self.entropy();
-                self.hosts[at].session.stir(entropy);
+                self.hosts[at].session.add_entropy(entropy);
             }
         }
         while self.shard.entropy_wanted() > 0 {
             let entropy = self.entropy();
-            self.shard.stir(entropy);
+            self.shard.add_entropy(entropy);
         }
         while let Some(request) = self.shard.poll_save() {
             any = true;
@@ -368,7 +369,7 @@ impl HyperScsi {
         let header = hyperscsi::frame::Header::parse(&come.payload).ok().map(|(header, _)| header);
         let header = header.filter(|header| header.sid != 0 && !come.group);
         let before = self.refused(come.to);
-        let frame = Received {
+        let frame = ReceivedFrame {
             port: come.port,
             source: come.source,
             group: come.group,
@@ -376,9 +377,9 @@ impl HyperScsi {
             payload: &mut come.payload,
         };
         match come.to {
-            Who::Target if self.powered => self.shard.frame(now, frame),
+            Who::Target if self.powered => self.shard.frame_received(now, frame),
             Who::Target => return,
-            Who::Initiator(at) => self.hosts[at].session.frame(now, frame),
+            Who::Initiator(at) => self.hosts[at].session.frame_received(now, frame),
         }
         if let Some(header) = header.filter(|_| self.refused(come.to) == before) {
             self.watch.took(come.to, &header);
@@ -535,7 +536,8 @@ impl Fabric for HyperScsi {
         // What takes its place has no port before it boots.
         self.shard = new_shard(&self.disks, &self.plan, &self.access, &self.shard_pool);
         self.powered = false;
-        let off = Span::between(Duration::from_micros(1), Duration::from_secs(4)).pick(&mut self.rng);
+        let off =
+            DurationRange::between(Duration::from_micros(1), Duration::from_secs(4)).pick(&mut self.rng);
         self.trouble = self.trouble.max(now.after(off));
         self.plan(now.after(off), Step::Boot);
         self.settle(now);

@@ -9,8 +9,8 @@ mod wire;
 use std::collections::{BTreeMap, VecDeque};
 
 use base::buffer::Pool;
-use base::machine::{Arrival, ConnId, PortalId, StreamMachine as _};
 use base::rng::Rng;
+use base::state_machine::{AcceptInfo, ConnId, PortalId, StreamMachine as _};
 use base::time::{Duration, Instant};
 use iscsi::initiator::Session;
 use iscsi::initiator::contract::{
@@ -25,7 +25,7 @@ use iscsi::pdu::scsi_command::TaskAttribute;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 use iscsi::text::TextOut;
-use netem::odds::Span;
+use netem::probability::DurationRange;
 use target::config::UnitId;
 use target::shard::Shard;
 
@@ -139,7 +139,8 @@ impl Iscsi {
             let fresh = fabric.host(now, host);
             fabric.hosts.push(fresh);
             for _ in 0..plan.declares {
-                let within = Span::between(Duration::ZERO, plan.declares_within).pick(&mut fabric.rng);
+                let within =
+                    DurationRange::between(Duration::ZERO, plan.declares_within).pick(&mut fabric.rng);
                 fabric.plan(now.after(within), Step::Declare(host));
             }
         }
@@ -249,7 +250,7 @@ impl Iscsi {
         }
         self.wires.insert(number, wire);
         let portal = u8::try_from(slot.0 % u16::from(self.plan.portals)).unwrap();
-        let arrival = Arrival {
+        let arrival = AcceptInfo {
             portal: PortalId(portal.into()),
             local: address(portal),
             peer: "198.51.100.7:50000".parse().unwrap(),
@@ -503,7 +504,8 @@ impl Fabric for Iscsi {
         self.tally.shard(self.shard.wire_stats());
         self.queue.retain(|_, step| !matches!(step, Step::Saved(..)));
         self.boot(now);
-        self.boots_at = now.after(Span::between(Duration::ZERO, Duration::from_secs(4)).pick(&mut self.rng));
+        self.boots_at =
+            now.after(DurationRange::between(Duration::ZERO, Duration::from_secs(4)).pick(&mut self.rng));
         self.settle(now);
     }
 

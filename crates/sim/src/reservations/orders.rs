@@ -1,7 +1,7 @@
 //! Commands that ask about reservations and change them, most of them with keys that are right.
 
 use base::rng::Rng;
-use oracle::reservations::{Kind, Nexus, State};
+use oracle::reservations::{Nexus, ReservationType, State};
 
 use crate::desk::Desk;
 use crate::fabric::{Attribute, Order};
@@ -35,8 +35,8 @@ pub fn next(rng: &mut Rng, desk: &Desk, initiator: usize, unit: u16, old_ones: b
     // Some do not know their key.
     let key = if rng.chance(1, 12) { fresh ^ 1 } else { own.unwrap_or(0) };
     let held = state.reservation();
-    let kind = *pick(rng, &Kind::ALL.map(|(code, _)| code));
-    let held_kind = held.and_then(|(_, kind)| Kind::ALL.iter().find(|(_, own)| *own == kind));
+    let kind = *pick(rng, &ReservationType::ALL.map(|(code, _)| code));
+    let held_kind = held.and_then(|(_, kind)| ReservationType::ALL.iter().find(|(_, own)| *own == kind));
     let held_kind = held_kind.map_or(kind, |(code, _)| *code);
     let (action, code, second) = match (own, rng.below(12)) {
         (None, 0..9) => (*pick(rng, &[action::REGISTER, action::REGISTER_AND_IGNORE]), 0, fresh),

@@ -5,7 +5,7 @@ use base::rng::Rng;
 use base::time::Duration;
 use base::units::BlockSize;
 use netem::frame::FramePlan;
-use netem::odds::{Odds, Span};
+use netem::probability::{DurationRange, Probability};
 use netem::stream::StreamPlan;
 
 use super::{HyperPlan, IscsiPlan, Scenario, Transport, pick};
@@ -178,8 +178,8 @@ impl IscsiPlan {
         }
         if rng.chance(1, 2) {
             // Longer than a sequence may stand still while others wait for its memory.
-            self.forward.stall = Odds(*pick(rng, &[5_000, 30_000]));
-            self.forward.stall_for = Span::between(Duration::from_secs(5), Duration::from_secs(15));
+            self.forward.stall = Probability(*pick(rng, &[5_000, 30_000]));
+            self.forward.stall_for = DurationRange::between(Duration::from_secs(5), Duration::from_secs(15));
             self.forward.faults_max = self.forward.faults_max.max(6);
         }
     }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::time::Instant;
 use base::units::Lba;
-use oracle::history::{Content, Finding, Wrong};
-use oracle::reading::Reading;
-use oracle::stamp::{Sequence, WriterId};
+use oracle::block_check::BlockCheck;
+use oracle::block_header::{Sequence, WriterId};
+use oracle::history::{Content, Finding, Violation};
 
 use super::{SETTLES_WITHIN, World};
 use crate::desk::Meaning;
@@ -23,7 +23,7 @@ pub(super) struct Harmed {
     /// Open orders that compare what they wrote.
     verifying: BTreeMap<Ticket, (u16, WriterId, Sequence)>,
     /// What the oracle found when everything was over.
-    named: BTreeSet<(u16, Lba, Wrong)>,
+    named: BTreeSet<(u16, Lba, Violation)>,
 }
 
 const BUSY: &str = "commands that ended BUSY";
@@ -74,7 +74,7 @@ impl World {
             && matches!(order.cdb[0], 0x2e | 0xae | 0x8e)
             && compares
             && let Some(block) = order.data_out.get(..self.scenario.medium.block_len)
-            && let Reading::Signed(stamp) = Reading::of(block)
+            && let BlockCheck::Signed(stamp) = BlockCheck::of(block)
         {
             self.harmed.verifying.insert(ticket, (order.unit, stamp.writer, stamp.sequence));
         }
@@ -157,14 +157,14 @@ impl World {
     pub(super) fn judge(&mut self, finding: &Finding) {
         let unit = self.desk.unit_of(finding.device);
         let Some(harms) = self.harms(unit) else {
-            return self.fail(finding.wrong.into(), finding.to_string());
+            return self.fail(finding.violation.into(), finding.to_string());
         };
         if !harms.has_harmed(finding.lba.0) {
             return self.fail(Property::NoFalseAlarm, finding.to_string());
         }
         self.trace.say(|| format!("explained by the medium: {finding}"));
         self.count(ALARMS);
-        self.harmed.named.insert((unit, finding.lba, finding.wrong));
+        self.harmed.named.insert((unit, finding.lba, finding.violation));
     }
 
     /// Judges whether the oracle found, when everything was over, what media did to their blocks.
@@ -184,14 +184,14 @@ impl World {
                 if held == truth {
                     continue;
                 }
-                let expected = self.desk.history().expectation(self.desk.device(unit), lba);
-                let whole = content_of(&Reading::of(truth));
+                let expected = self.desk.history().expected_content(self.desk.device(unit), lba);
+                let whole = content_of(&BlockCheck::of(truth));
                 if whole.is_none_or(|whole| expected != [whole]) {
                     continue;
                 }
-                let names = names_of(&Reading::of(held), lba);
+                let names = names_of(&BlockCheck::of(held), lba);
                 if !names.iter().any(|name| self.harmed.named.contains(&(unit, lba, *name))) {
-                    let held = Reading::of(held);
+                    let held = BlockCheck::of(held);
                     let how = format!("{lba} of unit {unit} holds {held}, which is not told as {names:?}");
                     self.fail(Property::HarmNamed, how);
                 }
@@ -203,10 +203,10 @@ impl World {
 const EXTENDED_COPY: u8 = 0x83;
 const MISCOMPARE: u8 = 0xe;
 
-fn content_of(reading: &Reading) -> Option<Content> {
+fn content_of(reading: &BlockCheck) -> Option<Content> {
     match reading {
-        Reading::Zero => Some(Content::Zero),
-        Reading::Signed(stamp) => Some(Content::of(*stamp)),
+        BlockCheck::Zero => Some(Content::Zero),
+        BlockCheck::Signed(stamp) => Some(Content::of(*stamp)),
         _ => None,
     }
 }
@@ -214,14 +214,16 @@ fn content_of(reading: &Reading) -> Option<Content> {
 /// Returns what a block is to be called that holds this and should hold something else. A block that WRITE SAME put there some
 /// time ago belongs to another address by itself. An old version may be illegal only because a later task, or a COMPARE AND WRITE,
 /// replaced it: the oracle cannot know that the medium lost that later write, and says that the order was broken.
-fn names_of(held: &Reading, lba: Lba) -> Vec<Wrong> {
+fn names_of(held: &BlockCheck, lba: Lba) -> Vec<Violation> {
     match held {
-        Reading::Zero => vec![Wrong::Lost, Wrong::Reordered, Wrong::NotAtomic],
-        Reading::Signed(stamp) if stamp.lba != lba => {
-            vec![Wrong::Misdirected, Wrong::Stale, Wrong::Reordered, Wrong::NotAtomic]
+        BlockCheck::Zero => vec![Violation::Lost, Violation::Reordered, Violation::NotAtomic],
+        BlockCheck::Signed(stamp) if stamp.lba != lba => {
+            vec![Violation::Misdirected, Violation::Stale, Violation::Reordered, Violation::NotAtomic]
         }
-        Reading::Signed(_) => vec![Wrong::Stale, Wrong::Unsubmitted, Wrong::Reordered, Wrong::NotAtomic],
-        Reading::Torn(_) => vec![Wrong::Torn],
-        Reading::Garbled(_) => vec![Wrong::Garbled],
+        BlockCheck::Signed(_) => {
+            vec![Violation::Stale, Violation::Unsubmitted, Violation::Reordered, Violation::NotAtomic]
+        }
+        BlockCheck::Torn(_) => vec![Violation::Torn],
+        BlockCheck::Garbled(_) => vec![Violation::Garbled],
     }
 }

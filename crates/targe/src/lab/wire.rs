@@ -10,7 +10,7 @@ use drivers::ether::PortError;
 use lab::proxy::faults;
 use lab::wire::{LaneReport, Report, Wire};
 use netem::frame::FramePlan;
-use netem::odds::{Odds, Span};
+use netem::probability::{DurationRange, Probability};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::size;
@@ -27,22 +27,22 @@ pub(crate) struct WireArgs {
     b: String,
     /// Lose a frame, this often: 0.5%, 1/2000 or 500ppm, as all odds
     #[arg(long, value_name = "ODDS", value_parser = odds, default_value = "0%")]
-    loss: Odds,
+    loss: Probability,
     /// After a loss, lose the next one too, this often
     #[arg(long, value_name = "ODDS", value_parser = odds)]
-    burst: Option<Odds>,
+    burst: Option<Probability>,
     /// Deliver a frame twice, this often
     #[arg(long, value_name = "ODDS", value_parser = odds, default_value = "0%")]
-    dup: Odds,
+    dup: Probability,
     /// Hold a frame back so that others overtake it, this often
     #[arg(long, value_name = "ODDS", value_parser = odds, default_value = "0%")]
-    reorder: Odds,
+    reorder: Probability,
     /// For so long at most
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "300us")]
     reorder_by: Duration,
     /// Flip bits of a frame, this often
     #[arg(long, value_name = "ODDS", value_parser = odds, default_value = "0%")]
-    corrupt: Odds,
+    corrupt: Probability,
     /// Let every frame take so long
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0us")]
     delay: Duration,
@@ -115,14 +115,14 @@ pub(super) fn run(args: &WireArgs) -> Result<(), Failure> {
 
 fn plan(args: &WireArgs) -> FramePlan {
     FramePlan {
-        delay: Span::exactly(args.delay),
+        delay: DurationRange::exactly(args.delay),
         bytes_per_s: args.rate.unwrap_or(0) / 8,
         queue_len_max: args.rate.map_or(0, |_| usize::try_from(args.queue).unwrap_or(usize::MAX)),
         loss: args.loss,
         burst: args.burst.unwrap_or(args.loss),
         duplicate: args.dup,
         reorder: args.reorder,
-        reorder_by: Span::between(Duration::ZERO, args.reorder_by),
+        reorder_by: DurationRange::between(Duration::ZERO, args.reorder_by),
         corrupt: args.corrupt,
         frame_len_max: args.mtu.map(|mtu| (Instant::ORIGIN, mtu + HEADER_LEN)).into_iter().collect(),
         cuts: args.cut.clone(),
@@ -133,7 +133,7 @@ fn plan(args: &WireArgs) -> FramePlan {
 /// What stands before a frame's payload.
 const HEADER_LEN: usize = base::ether::ETHERNET_HEADER_LEN;
 
-fn odds(text: &str) -> Result<Odds, String> {
+fn odds(text: &str) -> Result<Probability, String> {
     faults::odds(text).map_err(|error| error.to_string())
 }
 

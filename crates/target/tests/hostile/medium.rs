@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use base::machine::{MediumId, StreamMachine as _};
+use base::state_machine::{MediumId, StreamMachine as _};
 use store::Store;
 use store::contract::{Completion, Op, OpAction, Profile};
 use store::ram::Ram;

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use iscsi::digest::Crc32c;
 use iscsi::pdu::data_out::DataOut;
 use iscsi::pdu::login_response::LoginResponse;

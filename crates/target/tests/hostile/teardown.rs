@@ -1,6 +1,6 @@
 //! The end of a connection, a session or a task at the worst moment.
 
-use base::machine::{Gone, StreamMachine as _};
+use base::state_machine::{DisconnectReason, StreamMachine as _};
 use base::time::Duration;
 use iscsi::pdu::logout_request::{LogoutReason, LogoutRequest};
 use iscsi::pdu::tmf_request::TmfFunction;
@@ -75,7 +75,7 @@ fn end(world: &mut World, peer: &Peer, end: End) {
             End::Cut => world.cut(peer.conn),
             End::Closed => {
                 *world.wire(peer.conn).1 = false;
-                world.shard.disconnected(world.now, peer.conn, Gone::Closed);
+                world.shard.disconnected(world.now, peer.conn, DisconnectReason::Closed);
                 world.drain();
             }
             End::Reinstated => {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use base::buffer::Pool;
-use base::machine::{Action, Arrival, ConnId, Gone, PortalId, StreamMachine as _};
+use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId, StreamMachine as _};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use base::units::BlockSize;
@@ -136,7 +136,7 @@ impl World {
     pub(crate) fn connect(&mut self) -> ConnId {
         let conn = self.free.pop().unwrap_or(ConnId(self.next_conn));
         self.next_conn = self.next_conn.max(conn.0 + 1);
-        let arrival = Arrival {
+        let arrival = AcceptInfo {
             portal: PortalId(0),
             local: "127.0.0.1:3260".parse().unwrap(),
             peer: "127.0.0.1:50000".parse().unwrap(),
@@ -150,12 +150,12 @@ impl World {
     /// Hands bytes to the target, through loans where it lends, and plays the driver until it is quiet.
     pub(crate) fn send(&mut self, conn: ConnId, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.is_open(conn) {
-            match self.shard.lend(conn) {
+            match self.shard.take_rx_buffer(conn) {
                 Some(mut loan) => {
-                    let len = loan.want.min(bytes.len());
+                    let len = loan.len_max.min(bytes.len());
                     loan.buf.append(&bytes[..len]);
                     bytes = &bytes[len..];
-                    self.shard.repaid(self.now, conn, loan);
+                    self.shard.return_rx_buffer(self.now, conn, loan);
                 }
                 None => {
                     let len = bytes.len().min(8192);
@@ -185,7 +185,7 @@ impl World {
             }
             if !matches!(action, Action::Transmit(_)) && *self.wire(conn).1 {
                 *self.wire(conn).1 = false;
-                self.shard.disconnected(self.now, conn, Gone::Closed);
+                self.shard.disconnected(self.now, conn, DisconnectReason::Closed);
             }
         }
     }
@@ -200,7 +200,7 @@ impl World {
 
     pub(crate) fn cut(&mut self, conn: ConnId) {
         *self.wire(conn).1 = false;
-        self.shard.disconnected(self.now, conn, Gone::Failed);
+        self.shard.disconnected(self.now, conn, DisconnectReason::Failed);
         self.drain();
     }
 

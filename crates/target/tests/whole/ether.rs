@@ -1,7 +1,7 @@
 //! Hosts that speak HyperSCSI, on one Ethernet with the target.
 
 use base::buffer::{Bytes, Pool};
-use base::ether::{EtherPort, FrameBatch, FrameMachine as _, Mac, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, FrameMachine as _, Mac, PortState, ReceivedFrame};
 use base::time::{Duration, Instant};
 use hyperscsi::initiator::contract::{End, Event, Request, SessionPlan, TaskId};
 use hyperscsi::initiator::session::Session;
@@ -52,11 +52,11 @@ fn sent(batch: &FrameBatch, source: Mac) -> impl Iterator<Item = Frame> {
 
 impl Frame {
     /// Hands it over to who is meant, if that is the owner of this address.
-    fn deliver(&self, to: Mac, take: impl FnOnce(Received<'_>)) {
+    fn deliver(&self, to: Mac, take: impl FnOnce(ReceivedFrame<'_>)) {
         let group = self.to.is_group();
         if group || self.to == to {
             let payload = &mut self.payload.clone();
-            take(Received { port: PORT, source: self.source, group, age: Duration::ZERO, payload });
+            take(ReceivedFrame { port: PORT, source: self.source, group, age: Duration::ZERO, payload });
         }
     }
 }
@@ -89,7 +89,7 @@ impl Host {
     }
 
     pub(crate) fn take(&mut self, now: Instant, frame: &Frame) {
-        frame.deliver(self.mac, |received| self.session.frame(now, received));
+        frame.deliver(self.mac, |received| self.session.frame_received(now, received));
     }
 
     pub(crate) fn begin(
@@ -146,6 +146,6 @@ impl World {
     }
 
     pub(crate) fn take(&mut self, now: Instant, frame: &Frame) {
-        frame.deliver(TARGET, |received| self.shard.frame(now, received));
+        frame.deliver(TARGET, |received| self.shard.frame_received(now, received));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::machine::StreamMachine as _;
+use base::state_machine::StreamMachine as _;
 use base::time::Duration;
 use device::contract::RelativePort;
 use hyperscsi::initiator::contract::{Down, Event, Lost, Retry, SessionPlan};

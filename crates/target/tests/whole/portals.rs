@@ -1,6 +1,6 @@
 //! Portals that a reload takes away while sessions use them.
 
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use device::contract::RelativePort;
 use iscsi::name::PortalGroupTag;
 use target::config::{Portal, ShardConfig};

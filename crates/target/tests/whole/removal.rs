@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::machine::{MediumId, StreamMachine as _};
+use base::state_machine::{MediumId, StreamMachine as _};
 use base::time::Duration;
 use device::contract::Access;
 use device::unit::LogicalUnit;
@@ -366,7 +366,7 @@ fn a_unit_that_takes_the_number_of_one_that_is_still_busy_is_another_one() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_bugs_are_found() {
-    use base::planted::{Bug, plant};
+    use base::fault_injection::{Bug, inject};
     use std::panic::catch_unwind;
 
     for bug in Bug::OF_REMOVAL.iter().copied() {
@@ -376,9 +376,9 @@ fn planted_bugs_are_found() {
             other => panic!("no test looks for {other:?}"),
         };
         finds();
-        plant(Some(bug));
+        inject(Some(bug));
         let found = catch_unwind(finds).is_err();
-        plant(None);
+        inject(None);
         assert!(found, "{bug:?} is not found");
     }
 }

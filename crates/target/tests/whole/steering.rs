@@ -1,6 +1,6 @@
 //! Two shards behind one interface: whose a frame is, the first byte of its session's name says, and nothing else.
 
-use base::machine::StreamMachine as _;
+use base::state_machine::StreamMachine as _;
 use base::time::{Duration, Instant};
 use device::contract::RelativePort;
 use hyperscsi::frame::Header;

@@ -507,17 +507,17 @@ fn takes_no_more_than_it_can_hold() {
 #[test]
 fn payload_is_lent_room_for() {
     let mut client = Client::ready(false);
-    assert!(client.session.lend().is_none());
+    assert!(client.session.take_rx_buffer().is_none());
     let payload: Vec<u8> = (0..3_000_000_u32).map(|n| n as u8).collect();
     client.says(&request(1, 1, 0, 512, payload.len() as u32));
     client.says(&payload[..100]);
     let mut at = 100;
-    while let Some(mut loan) = client.session.lend() {
-        assert!(loan.want > 0);
-        let len = loan.want.min(70_000);
+    while let Some(mut loan) = client.session.take_rx_buffer() {
+        assert!(loan.len_max > 0);
+        let len = loan.len_max.min(70_000);
         loan.buf.append(&payload[at..at + len]);
         at += len;
-        client.session.repaid(loan);
+        client.session.return_rx_buffer(loan);
     }
     client.turn();
     assert_eq!(at, payload.len());
@@ -605,10 +605,10 @@ fn hostile_bytes_do_no_harm() {
             bytes.truncate(rng.below(bytes.len() as u64 + 1).max(1) as usize);
             client.says(&bytes);
             if rng.chance(1, 5)
-                && let Some(mut loan) = client.session.lend()
+                && let Some(mut loan) = client.session.take_rx_buffer()
             {
-                loan.buf.append_zeros(loan.want.min(rng.below(10_000) as usize));
-                client.session.repaid(loan);
+                loan.buf.append_zeros(loan.len_max.min(rng.below(10_000) as usize));
+                client.session.return_rx_buffer(loan);
             }
             client.heard.clear();
             assert!(client.session.input.len() <= OPTION_LEN_MAX as usize + 8192);

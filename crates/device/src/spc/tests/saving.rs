@@ -340,7 +340,7 @@ fn of_two_sanitize_commands_whose_parameters_come_together_one_is_refused() {
 #[test]
 fn planted_bugs_are_found() {
     extern crate std;
-    use base::planted::{Bug, plant};
+    use base::fault_injection::{Bug, inject};
     use std::panic::catch_unwind;
 
     for bug in Bug::OF_UNITS.iter().copied() {
@@ -352,9 +352,9 @@ fn planted_bugs_are_found() {
             other => panic!("no test looks for {other:?}"),
         };
         finds();
-        plant(Some(bug));
+        inject(Some(bug));
         let found = catch_unwind(finds).is_err();
-        plant(None);
+        inject(None);
         assert!(found, "{bug:?} is not found");
     }
 }

@@ -4,7 +4,7 @@ use base::buffer::Pool;
 use base::ether::FrameMachine;
 
 use super::super::REFUSALS_MAX;
-use super::super::batch::Outtake;
+use super::super::batch::TxBatch;
 use super::{Port, REST};
 use crate::clock::Clock;
 use crate::files::Errno;
@@ -22,7 +22,7 @@ impl Port {
     /// Sends what is left of the batch. Returns whether something may have changed about the interface.
     pub(super) fn send(
         &mut self,
-        outtake: &mut Outtake,
+        outtake: &mut TxBatch,
         stats: &mut Stats,
         machine: &mut dyn FrameMachine,
         (clock, pool): (Clock, &Pool),
@@ -41,7 +41,7 @@ impl Port {
 
     fn try_send(
         &mut self,
-        outtake: &mut Outtake,
+        outtake: &mut TxBatch,
         stats: &mut Stats,
         machine: &mut dyn FrameMachine,
         clock: Clock,

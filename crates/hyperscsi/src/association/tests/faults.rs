@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use base::ether::{ETHERNET_HEADER_LEN, EtherPort, FrameBatch, PortState};
 use base::time::{Duration, Instant};
 use netem::frame::FramePlan;
-use netem::odds::Odds;
+use netem::probability::Probability;
 
 use super::pair::{Config, Pair, TEN_GBIT, in_the_clear, mac, state, wire};
 use crate::association::{Event, PathAddress};
@@ -75,7 +75,7 @@ fn a_path_that_carries_short_frames_for_a_while_is_followed_down_and_up() {
 
 #[test]
 fn losses_are_not_taken_for_a_path_that_carries_less() {
-    let mut pair = Pair::new(&both(FramePlan { loss: Odds(100_000), ..wire(TEN_GBIT) }));
+    let mut pair = Pair::new(&both(FramePlan { loss: Probability(100_000), ..wire(TEN_GBIT) }));
     busy(&mut pair, &[], 300);
     let changes = |event: &&(Instant, Event)| matches!(event.1, Event::PathMtu { .. });
     assert_eq!(pair.sides[1].events.iter().filter(changes).count(), 1, "{:?}", pair.sides[1]);
@@ -201,9 +201,9 @@ fn a_station_that_does_not_know_the_token_adds_no_path() {
 #[test]
 fn keys_change_under_way_and_frames_out_of_order_are_opened_all_the_same() {
     let plan = FramePlan {
-        loss: Odds::one_in(30),
-        reorder: Odds::one_in(5),
-        duplicate: Odds::one_in(20),
+        loss: Probability::one_in(30),
+        reorder: Probability::one_in(5),
+        duplicate: Probability::one_in(20),
         ..wire(2_500_000)
     };
     for seed in 0..3 {
@@ -343,7 +343,7 @@ fn a_stream_is_acknowledged_every_sixteenth_frame_and_an_exchange_by_its_answer(
 fn leave_to_begin_exchanges_reaches_the_peer_whatever_is_lost_and_costs_little() {
     for (keyed, limits) in [(false, [600, 600]), (true, [500, 700]), (true, [0, 700]), (true, [700, 0])] {
         for seed in 0..10 {
-            let plan = FramePlan { loss: Odds::one_in(3), ..wire(GBIT) };
+            let plan = FramePlan { loss: Probability::one_in(3), ..wire(GBIT) };
             let mut pair = Pair::new(&Config { keyed, seed, ..both(plan) });
             pair.sides[1].association.set_xid_limits(limits);
             pair.run_for(Duration::from_secs(1));
@@ -571,7 +571,7 @@ fn who_used_up_its_credit_with_acknowledgements_alone_and_heard_of_no_more_asks_
 //# Ask MTU
 #[test]
 fn no_acknowledgement_stands_in_front_of_what_may_be_too_long() {
-    let mut pair = Pair::new(&both(FramePlan { loss: Odds::one_in(15), ..wire(GBIT) }));
+    let mut pair = Pair::new(&both(FramePlan { loss: Probability::one_in(15), ..wire(GBIT) }));
     pair.seen = Some(Vec::new());
     pair.offer(100, 10_000, 4);
     pair.run_until_done(Duration::from_secs(10));
@@ -609,7 +609,7 @@ fn nothing_is_sent_into_a_path_that_does_not_answer_while_another_does() {
 #[test]
 fn once_everything_arrived_no_path_is_probed_for_ever() {
     for seed in 0..100 {
-        let plan = FramePlan { loss: Odds::one_in(15), ..wire(TEN_GBIT) };
+        let plan = FramePlan { loss: Probability::one_in(15), ..wire(TEN_GBIT) };
         let plans = [plan.clone(), plan];
         let mut pair = Pair::new(&Config { keyed: true, seed, ports: 2, plans, ..Config::lan() });
         let address = PathAddress { port: EtherPort(1), mac: mac(1, 1) };

@@ -2,7 +2,7 @@
 
 use base::time::Duration;
 use netem::frame::FramePlan;
-use netem::odds::Span;
+use netem::probability::DurationRange;
 
 use super::faults::GBIT;
 use super::pair::{Config, Pair, wire};
@@ -13,7 +13,7 @@ use super::pair::{Config, Pair, wire};
 //# ones was acknowledged, nor, but for the first keys, within 1 second of the first such acknowledgement.
 #[test]
 fn keys_that_came_late_are_not_changed_while_those_before_them_are_still_kept() {
-    let slow = |ms: u64| FramePlan { delay: Span::exactly(Duration::from_millis(ms)), ..wire(GBIT) };
+    let slow = |ms: u64| FramePlan { delay: DurationRange::exactly(Duration::from_millis(ms)), ..wire(GBIT) };
     let plans = [slow(700), wire(GBIT)];
     let mut pair = Pair::new(&Config { keyed: true, plans, ..Config::lan() });
     let change = |pair: &mut Pair| {

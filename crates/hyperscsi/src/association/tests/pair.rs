@@ -9,7 +9,7 @@ use base::ether::{ETHERNET_HEADER_LEN, EtherPort, FrameBatch, Mac, PortState};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 use netem::frame::{FrameLink, FramePlan};
-use netem::odds::Span;
+use netem::probability::DurationRange;
 
 use crate::Role;
 use crate::association::{Association, Delivery, Event, Message, MessageId, PathAddress, Plan};
@@ -58,9 +58,9 @@ impl Config {
 /// A direction of a wire with this rate, without faults.
 pub(super) fn wire(bytes_per_s: u64) -> FramePlan {
     FramePlan {
-        delay: Span::exactly(Duration::from_micros(20)),
+        delay: DurationRange::exactly(Duration::from_micros(20)),
         bytes_per_s,
-        reorder_by: Span::between(Duration::from_micros(10), Duration::from_micros(100)),
+        reorder_by: DurationRange::between(Duration::from_micros(10), Duration::from_micros(100)),
         ..FramePlan::CLEAN
     }
 }
@@ -127,11 +127,11 @@ pub(super) fn state(side: usize, port: u32, mtu: usize) -> PortState {
 /// Returns a frame without protection, from its header on, as anybody can make it.
 pub(super) fn in_the_clear(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut batch = FrameBatch::new();
-    batch.begin(mac(1, 0));
+    batch.begin_frame(mac(1, 0));
     batch.put(&header.to_bytes());
     batch.put(payload);
     put_crc(&mut batch);
-    batch.end();
+    batch.end_frame();
     batch.frames().flat_map(|(.., pieces)| pieces.flatten().copied()).collect()
 }
 

@@ -6,7 +6,7 @@ use base::ether::{ETHERNET_HEADER_LEN, EtherPort};
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 use netem::frame::FramePlan;
-use netem::odds::Odds;
+use netem::probability::Probability;
 
 use super::pair::{Config, Pair, TEN_GBIT, in_the_clear, mac, state, wire};
 use crate::association::PathAddress;
@@ -102,10 +102,10 @@ fn give_short(pair: &mut Pair, dice: &mut Rng, count: usize) {
 fn every_byte_of_every_part_arrives_at_its_place_under_every_fault() {
     for seed in 0..80 {
         let faulty = FramePlan {
-            loss: Odds::one_in(15),
-            duplicate: Odds::one_in(20),
-            reorder: Odds::one_in(20),
-            corrupt: Odds::one_in(50),
+            loss: Probability::one_in(15),
+            duplicate: Probability::one_in(20),
+            reorder: Probability::one_in(20),
+            corrupt: Probability::one_in(50),
             ..wire(TEN_GBIT)
         };
         let repair = if seed % 3 == 0 { Repair::Window } else { Repair::Selective };
@@ -132,7 +132,7 @@ fn every_byte_of_every_part_arrives_at_its_place_under_every_fault() {
 #[test]
 fn under_loss_short_messages_cost_a_fraction_of_a_frame_each() {
     for repair in [Repair::Selective, Repair::Window] {
-        let plan = FramePlan { loss: Odds::one_in(20), ..wire(TEN_GBIT) };
+        let plan = FramePlan { loss: Probability::one_in(20), ..wire(TEN_GBIT) };
         let mut pair = begun(&Config { repair, plans: [plan.clone(), plan], ..Config::lan() });
         (0..3000).for_each(|_| pair.give(0, 0));
         pair.sides[0].depth = 32;

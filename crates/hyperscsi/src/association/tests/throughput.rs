@@ -5,7 +5,7 @@ use alloc::string::String;
 
 use base::time::Duration;
 use netem::frame::FramePlan;
-use netem::odds::Odds;
+use netem::probability::Probability;
 
 use super::pair::{Config, Pair, TEN_GBIT, wire};
 use super::std;
@@ -52,7 +52,7 @@ fn the_rate_by_loss_window_and_mtu_is_as_reviewed() {
         for repair in [Repair::Selective, Repair::Window] {
             for share in WINDOWS {
                 let rates = LOSSES.map(|loss| {
-                    let plan = FramePlan { loss: Odds(loss), ..wire(TEN_GBIT) };
+                    let plan = FramePlan { loss: Probability(loss), ..wire(TEN_GBIT) };
                     let config = Config { mtu, share, repair, plans: [plan.clone(), plan], ..Config::lan() };
                     rate(&config, Duration::from_millis(ms))
                 });

@@ -1,5 +1,5 @@
 use base::buffer::{Bytes, Pool};
-use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, Received};
+use base::ether::{EtherPort, FrameBatch, FrameMachine, Mac, PortState, ReceivedFrame};
 
 use super::*;
 use crate::Role;
@@ -104,9 +104,14 @@ impl Rig {
         for (.., pieces) in batch.frames() {
             let mut payload: Vec<u8> = pieces.flatten().copied().collect();
             let source = TARGETS.mac;
-            let frame =
-                Received { port: PORT, source, group: false, age: Duration::ZERO, payload: &mut payload };
-            self.session.frame(self.now, frame);
+            let frame = ReceivedFrame {
+                port: PORT,
+                source,
+                group: false,
+                age: Duration::ZERO,
+                payload: &mut payload,
+            };
+            self.session.frame_received(self.now, frame);
         }
         let mut said = Vec::new();
         self.carry(target, |header, payload| {

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use base::machine::ConnId;
 use base::rng::Rng;
+use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 use iscsi::pdu::data_in::{DataIn, DataInStatus};
 use iscsi::pdu::login_request::LoginRequest;

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Duration;
 
 use super::pair::{pattern, read};

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Duration;
 
 use super::pair::{LUN, Setup, cdb, pattern, read, write};

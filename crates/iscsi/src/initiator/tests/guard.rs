@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 
 use super::pair::{LUN, Setup, pattern, read, write};
 use super::raw::Raw;

@@ -3,8 +3,8 @@
 
 use alloc::vec::Vec;
 
-use base::machine::Action;
 use base::rng::Rng;
+use base::state_machine::Action;
 use base::time::Duration;
 
 use super::pair::{LUN, Setup, cdb, read, target_name, write};
@@ -172,7 +172,7 @@ fn check_idle(why: Why, lie: impl Fn(&mut Raw) -> (Bhs, Vec<u8>)) {
 
 #[test]
 fn answers_to_nothing_are_refused() {
-    let conn = base::machine::ConnId(0);
+    let conn = base::state_machine::ConnId(0);
     check_idle(Why::UnknownTask, |raw| (raw.response(conn, Itt(0), 0).encode(), Vec::new()));
     check_idle(Why::UnknownTask, |raw| {
         let pdu = TmfResponse { response: TmfResult::COMPLETE, itt: Itt(0x4000_0000), sn: raw.next_sn(conn) };
@@ -348,7 +348,7 @@ fn a_target_that_always_misbehaves_is_not_asked_in_a_hot_loop() {
         let pdu = raw.data_in(conn, Itt(0x1234), 0, 0);
         raw.send(conn, &pdu, &[0; 4]);
         raw.pass(Duration::from_secs(10));
-        let next = base::machine::ConnId(conn.0 + 1);
+        let next = base::state_machine::ConnId(conn.0 + 1);
         if raw.ends.contains_key(&next) {
             raw.exp_cmd_sn = 1;
             raw.log_in(next, 7, &["ErrorRecoveryLevel=0"]);

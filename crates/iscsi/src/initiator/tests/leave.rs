@@ -1,6 +1,6 @@
 //! How a session with several connections ends.
 
-use base::machine::{Action, ConnId};
+use base::state_machine::{Action, ConnId};
 use base::time::Duration;
 
 use super::pair::read;

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::{ConnId, Gone};
+use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
 
 use super::pair::{LUN, cdb, read, write};
@@ -32,7 +32,7 @@ fn a_command_that_never_left_outlives_its_session() {
                 let lie = raw.frame(conn, raw.r2t(conn, Itt(0x5555), 0, 0, 512).encode(), &[]);
                 raw.session.received(raw.now, conn, &lie);
             } else {
-                raw.session.disconnected(raw.now, conn, Gone::Failed);
+                raw.session.disconnected(raw.now, conn, DisconnectReason::Failed);
             }
             raw.exp_cmd_sn = 1;
             raw.drain();

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use base::buffer::{Bytes, DataList, Pool};
-use base::machine::{Action, Arrival, ConnId, Gone, PortalId};
 use base::rng::Rng;
+use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 
@@ -300,7 +300,7 @@ impl Pair {
                 let peer = ([127, 0, 0, 1], 40_000).into();
                 let mut entropy = [0; 32];
                 self.rng.fill(&mut entropy);
-                let arrival = Arrival { portal: PortalId(0), local, peer, entropy };
+                let arrival = AcceptInfo { portal: PortalId(0), local, peer, entropy };
                 self.engine.connected(self.now, conn, &arrival);
                 self.rng.fill(&mut entropy);
                 self.session.connected(self.now, conn, slot, entropy);
@@ -321,9 +321,9 @@ impl Pair {
             Action::Close(conn) => {
                 self.transmit(conn, ours);
                 self.flush(conn, ours);
-                self.hang_up(conn, Gone::Closed);
+                self.hang_up(conn, DisconnectReason::Closed);
             }
-            Action::Abort(conn) => self.hang_up(conn, Gone::Failed),
+            Action::Abort(conn) => self.hang_up(conn, DisconnectReason::Failed),
         }
     }
 
@@ -339,7 +339,7 @@ impl Pair {
         }
     }
 
-    pub(super) fn hang_up(&mut self, conn: ConnId, why: Gone) {
+    pub(super) fn hang_up(&mut self, conn: ConnId, why: DisconnectReason) {
         if self.wires.remove(&conn).is_some() {
             self.session.disconnected(self.now, conn, why);
             self.engine.disconnected(self.now, conn, why);
@@ -349,7 +349,7 @@ impl Pair {
     /// The connection at a place breaks.
     pub(super) fn cut_slot(&mut self, slot: u16) {
         let conn = self.wires.iter().rev().find(|(_, wire)| wire.slot == slot).map(|(conn, _)| *conn);
-        self.hang_up(conn.unwrap(), Gone::Failed);
+        self.hang_up(conn.unwrap(), DisconnectReason::Failed);
         self.run();
     }
 
@@ -405,7 +405,7 @@ impl Pair {
         {
             self.injected += 1;
             self.cut += 1;
-            self.hang_up(conn, Gone::Failed);
+            self.hang_up(conn, DisconnectReason::Failed);
             return true;
         }
         self.carry(conn, ours);
@@ -437,15 +437,16 @@ impl Pair {
     /// Hands bytes in as a driver does: into a loan if there is one, the rest by reference.
     fn deliver(&mut self, conn: ConnId, ours: bool, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let loan = if ours { self.engine.lend(conn) } else { self.session.lend(conn) };
+            let loan =
+                if ours { self.engine.take_rx_buffer(conn) } else { self.session.take_rx_buffer(conn) };
             let Some(mut loan) = loan else { break };
-            let len = loan.want.min(bytes.len());
+            let len = loan.len_max.min(bytes.len());
             loan.buf.append(&bytes[..len]);
             bytes = &bytes[len..];
             if ours {
-                self.engine.repaid(self.now, conn, loan, &self.names);
+                self.engine.return_rx_buffer(self.now, conn, loan, &self.names);
             } else {
-                self.session.repaid(self.now, conn, loan);
+                self.session.return_rx_buffer(self.now, conn, loan);
             }
         }
         if ours {

@@ -1,6 +1,6 @@
 //! What an owner sees of tasks that get no answer, and a session that it gives up.
 
-use base::machine::Action;
+use base::state_machine::Action;
 
 use super::pair::{Setup, read, write};
 use super::raw::Raw;

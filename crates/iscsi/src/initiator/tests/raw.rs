@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use base::buffer::Pool;
-use base::machine::{Action, ConnId, Gone};
+use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 
@@ -229,7 +229,7 @@ impl Raw {
                     let end = self.ends.get_mut(&conn).unwrap();
                     assert_eq!(end.ended, None, "{conn:?} ends once");
                     end.ended = Some(action);
-                    self.session.disconnected(self.now, conn, Gone::Closed);
+                    self.session.disconnected(self.now, conn, DisconnectReason::Closed);
                 }
             }
         }
@@ -261,7 +261,7 @@ impl Raw {
 
     pub(super) fn cut(&mut self, conn: ConnId) {
         self.ends.get_mut(&conn).unwrap().ended = Some(Action::Abort(conn));
-        self.session.disconnected(self.now, conn, Gone::Failed);
+        self.session.disconnected(self.now, conn, DisconnectReason::Failed);
         self.drain();
     }
 

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::{Action, ConnId};
+use base::state_machine::{Action, ConnId};
 use base::time::Duration;
 
 use super::pair::{LUN, Setup, cdb, pattern, read, write};

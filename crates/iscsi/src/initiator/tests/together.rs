@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use base::machine::ConnId;
 use base::rng::Rng;
+use base::state_machine::ConnId;
 use base::time::Duration;
 use base::transmit::Transmit;
 

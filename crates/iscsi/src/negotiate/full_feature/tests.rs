@@ -7,8 +7,8 @@ use crate::login::directory::{
 use crate::name::PortalGroupTag;
 use alloc::format;
 use alloc::vec;
-use base::machine::PortalId;
 use base::rng::Rng;
+use base::state_machine::PortalId;
 use core::net::SocketAddr;
 
 /// So many targets, in the order of their names.

@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use base::machine::{Action, ConnId, Gone};
+use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
 
 use super::world::{TARGET, World, keys, pairs};
@@ -103,7 +103,7 @@ fn logins_from_one_address_leave_room_for_those_from_others() {
         assert_eq!(log_in(&mut world, conn, isid, &[]).status, 0, "{isid}");
     }
     // Whoever has logged in counts no more, and neither does whoever is gone.
-    world.hang_up(ConnId(0), Gone::Closed);
+    world.hang_up(ConnId(0), DisconnectReason::Closed);
     assert_eq!(world.engine.logins.values().sum::<usize>(), 31);
 }
 
@@ -120,7 +120,7 @@ fn a_session_without_connections_gives_way_to_a_newcomer_the_oldest_first() {
         // The second and the first lose their connections, in this order; their tasks are kept.
         for at in [1, 0] {
             world.pass(Duration::from_secs(1));
-            world.hang_up(sessions[at].0, Gone::Failed);
+            world.hang_up(sessions[at].0, DisconnectReason::Failed);
         }
         assert_eq!(world.engine.sessions().count(), 3);
         world.names.full = full;

@@ -1,6 +1,6 @@
 //! Pings, silence, and connections that go away.
 
-use base::machine::{Action, Gone};
+use base::state_machine::{Action, DisconnectReason};
 use base::time::Duration;
 
 use super::world::{LUN, World, keys};
@@ -11,7 +11,7 @@ use crate::serial::{CmdSn, StatSn};
 use crate::target::contract::{Down, Event};
 use crate::target::engine::{Limits, SessionLimits};
 
-fn ping(world: &mut World, conn: base::machine::ConnId) -> NopOut {
+fn ping(world: &mut World, conn: base::state_machine::ConnId) -> NopOut {
     let (itt, cmd_sn) = world.numbers(conn);
     NopOut { immediate: true, lun: LUN, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) }
 }
@@ -100,7 +100,7 @@ fn a_connection_that_goes_takes_its_session_and_tasks_along() {
     let (conn, up) = world.login(&[]);
     let read = world.read(conn, 512);
     let task = world.start(conn, &read, &[]).task;
-    world.hang_up(conn, Gone::Failed);
+    world.hang_up(conn, DisconnectReason::Failed);
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
     match world.next_event() {
         Some(Event::SessionDown { session, why }) => {

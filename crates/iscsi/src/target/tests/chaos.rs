@@ -5,8 +5,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use base::buffer::Bytes;
-use base::machine::{ConnId, Gone};
 use base::rng::Rng;
+use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
 
 use super::world::{LUN, TARGET, World, data_out, keys, pattern};
@@ -420,11 +420,11 @@ impl Chaos {
             let size = if self.rng.chance(1, 2) { rest.len() } else { 1 + pick(&mut self.rng, rest.len()) };
             let (mut now, later) = rest.split_at(size);
             rest = later;
-            if let Some(mut loan) = self.world.engine.lend(conn) {
-                let (into, behind) = now.split_at(loan.want.min(now.len()));
+            if let Some(mut loan) = self.world.engine.take_rx_buffer(conn) {
+                let (into, behind) = now.split_at(loan.len_max.min(now.len()));
                 loan.buf.append(into);
                 now = behind;
-                self.world.engine.repaid(self.world.now, conn, loan, &self.world.names);
+                self.world.engine.return_rx_buffer(self.world.now, conn, loan, &self.world.names);
             }
             self.world.feed(conn, now);
         }
@@ -443,7 +443,7 @@ impl Chaos {
     fn hang_up(&mut self) {
         if let Some(conn) = self.any_conn() {
             self.conns.retain(|other| *other != conn);
-            self.world.hang_up(conn, Gone::Failed);
+            self.world.hang_up(conn, DisconnectReason::Failed);
         }
     }
 
@@ -585,7 +585,7 @@ impl Chaos {
 
     fn end(&mut self) {
         for conn in core::mem::take(&mut self.conns) {
-            self.world.hang_up(conn, Gone::Failed);
+            self.world.hang_up(conn, DisconnectReason::Failed);
         }
         // What waits for another connection waits so long.
         self.world.pass(Duration::from_secs(60));

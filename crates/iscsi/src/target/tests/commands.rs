@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::Action;
+use base::state_machine::Action;
 use base::time::Duration;
 
 use super::world::{Got, LUN, World, keys, pattern};

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::{ConnId, Gone};
+use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
 
 use super::world::{World, data_out, keys, pattern};
@@ -418,7 +418,7 @@ fn r2ts_wait_for_room_and_are_served_in_turn() {
     for task in tasks {
         world.fetch(task, 0, 8192);
     }
-    world.hang_up(conn, Gone::Failed);
+    world.hang_up(conn, DisconnectReason::Failed);
     let (other, _) = world.login_again();
     let command = world.write(other, 8192);
     let task = world.start(other, &command, &[]).task;
@@ -607,7 +607,7 @@ fn who_does_not_send_what_was_asked_loses_its_memory_to_those_who_wait() {
         // Nothing is counted twice, and nothing is left when all are gone.
         for conn in conns.into_iter().chain([honest]) {
             if world.ended(conn).is_none() {
-                world.hang_up(conn, Gone::Closed);
+                world.hang_up(conn, DisconnectReason::Closed);
             }
         }
         assert_eq!(world.engine.data_bytes(), 0);

@@ -7,7 +7,7 @@ mod snack;
 
 use alloc::vec::Vec;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 
 use super::world::{Got, World, keys, pattern};
 use crate::negotiate::KeyPolicy;

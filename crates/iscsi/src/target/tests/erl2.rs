@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::{Action, ConnId, Gone};
+use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
 
 use super::data_out::idle;
@@ -85,7 +85,7 @@ fn a_read_goes_on_on_another_connection_from_where_it_was_acknowledged() {
         let task = start(&mut world, &conns, conns[0], &read);
         world.data_in(task, 0, &pattern(0, 16_384));
         assert_eq!(data_ins(&mut world, conns[0]).len(), 2);
-        world.hang_up(conns[0], Gone::Failed);
+        world.hang_up(conns[0], DisconnectReason::Failed);
         assert!(world.events.is_empty(), "the task goes on");
         // It ends while it has no connection.
         world.data_in(task, 16_384, &pattern(16_384, 3616));
@@ -116,7 +116,7 @@ fn data_in_of_a_lost_connection_does_not_hold_up_its_session_until_the_retention
     world.expect::<DataIn>(lost);
     world.expect::<ScsiResponse>(lost);
     // Whether the initiator has received the status is not known.
-    world.hang_up(lost, Gone::Failed);
+    world.hang_up(lost, DisconnectReason::Failed);
     issue(&mut world, &conns, other, &ScsiCommand { cmd_sn: answered.cmd_sn.next(), ..next }, &[]);
     idle(&mut world, &[other], 4);
     assert!(world.events.is_empty(), "it waits for memory");
@@ -147,7 +147,7 @@ fn immediate_tasks_end_with_their_connection_and_others_do_not() {
         tasks.push((command.itt, world.expect_command().task));
         assert!(tasks.len() < 1000, "there is a limit");
     }
-    world.hang_up(conns[0], Gone::Failed);
+    world.hang_up(conns[0], DisconnectReason::Failed);
     let mut gone = Vec::new();
     while let Some(event) = world.next_event() {
         match event {
@@ -171,7 +171,7 @@ fn data_is_cut_to_the_measure_of_the_new_connection() {
     let task = start(&mut world, &conns, conns[0], &read);
     world.data_in(task, 0, &pattern(0, 16_384));
     assert_eq!(data_ins(&mut world, conns[0]).len(), 2);
-    world.hang_up(conns[0], Gone::Failed);
+    world.hang_up(conns[0], DisconnectReason::Failed);
     world.finish(task, Finish::good(16_384));
     let (new, status) = world.join(conns[0], tsih, 0, &["MaxRecvDataSegmentLength=5000"]);
     assert_eq!(status, 0);
@@ -200,7 +200,7 @@ fn a_status_that_was_not_acknowledged_is_given_again_with_a_number_of_the_new_co
     let first: ScsiResponse = world.expect(conns[0]);
     world.expect::<ScsiResponse>(conns[0]);
     ack(&mut world, conns[0], first.sn.stat_sn.next());
-    world.hang_up(conns[0], Gone::Failed);
+    world.hang_up(conns[0], DisconnectReason::Failed);
     release(&mut world, conns[1], 0);
     assert_eq!(reassign(&mut world, conns[1], commands[0].1.itt, 0), TmfResult::NO_TASK, "acknowledged");
     assert_eq!(reassign(&mut world, conns[1], commands[1].1.itt, 0), TmfResult::COMPLETE);
@@ -220,7 +220,7 @@ fn a_write_asks_on_the_new_connection_for_what_is_missing() {
     let r2t: R2t = world.expect(conns[0]);
     let data = |ttt, sn, offset, is_final| data_out(&write, ttt, sn, offset, is_final);
     world.send(conns[0], &data(r2t.ttt, 0, 0, false), &pattern(0, 1000));
-    world.hang_up(conns[0], Gone::Failed);
+    world.hang_up(conns[0], DisconnectReason::Failed);
     release(&mut world, conns[1], 0);
     assert_eq!(reassign(&mut world, conns[1], write.itt, 0), TmfResult::COMPLETE);
     let again: R2t = world.expect(conns[1]);
@@ -246,7 +246,7 @@ fn a_write_whose_data_was_cut_off_amid_a_pdu_loses_no_byte() {
         world.send(conns[0], &data(r2t.ttt, 0, 0, false), &pattern(0, 1000));
         let bytes = world.frame(conns[0], data(r2t.ttt, 1, 1000, false).encode(), &[], &pattern(1000, 1000));
         world.feed(conns[0], &bytes[..cut]);
-        world.hang_up(conns[0], Gone::Failed);
+        world.hang_up(conns[0], DisconnectReason::Failed);
         release(&mut world, conns[1], 0);
         assert_eq!(reassign(&mut world, conns[1], write.itt, 0), TmfResult::COMPLETE);
         let again: R2t = world.expect(conns[1]);
@@ -264,7 +264,7 @@ fn unsolicited_data_and_r2ts_that_never_left_are_asked_for_on_the_new_connection
     issue(&mut world, &conns, conns[0], &write, &pattern(0, 500));
     let task = world.expect_command().task;
     world.fetch(task, 0, 100_000);
-    world.hang_up(conns[0], Gone::Failed);
+    world.hang_up(conns[0], DisconnectReason::Failed);
     let (new, status) = world.join(conns[0], tsih, 5, &[]);
     assert_eq!(status, 0);
     release(&mut world, new, 0);
@@ -290,7 +290,7 @@ fn a_command_that_the_target_has_is_not_run_again_and_one_that_it_has_not_is_run
     let lost = world.command(conns[0]);
     let bytes = world.frame(conns[0], lost.encode(), &[], &[]);
     world.feed(conns[0], &bytes[..40]);
-    world.hang_up(conns[0], Gone::Failed);
+    world.hang_up(conns[0], DisconnectReason::Failed);
     let (new, _) = world.join(conns[0], tsih, 0, &[]);
     assert_eq!(reassign(&mut world, new, lost.itt, 0), TmfResult::NO_TASK);
     world.send(new, &has, &[]);
@@ -312,7 +312,7 @@ fn a_session_without_connections_waits_its_time_and_no_longer() {
         let (mut world, conns, tsih) = session(2, 1);
         let command = world.command(conns[0]);
         let task = start(&mut world, &conns, conns[0], &command);
-        world.hang_up(conns[0], Gone::Failed);
+        world.hang_up(conns[0], DisconnectReason::Failed);
         assert_eq!(world.engine.sessions().next().unwrap().lost, 1);
         world.pass(Duration::from_secs(back_after));
         let (new, status) = world.join(conns[0], tsih, 1, &[]);
@@ -339,7 +339,7 @@ fn tasks_that_nobody_claims_are_aborted_and_the_rest_goes_on() {
     let (mut world, conns, _) = session(2, 2);
     let command = world.command(conns[0]);
     let task = start(&mut world, &conns, conns[0], &command);
-    world.hang_up(conns[0], Gone::Failed);
+    world.hang_up(conns[0], DisconnectReason::Failed);
     release(&mut world, conns[1], 0);
     world.pass(Duration::from_secs(22));
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
@@ -386,7 +386,7 @@ fn below_level_2_and_with_nothing_retained_nothing_is_reassigned() {
     world.events.clear();
     let command = world.command(conn);
     let task = start(&mut world, &[conn], conn, &command);
-    world.hang_up(conn, Gone::Failed);
+    world.hang_up(conn, DisconnectReason::Failed);
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
     assert_eq!(downs(&world), [Down::ConnectionLost]);
 }
@@ -398,7 +398,7 @@ fn a_tag_that_is_used_again_is_a_new_task() {
     let task = start(&mut world, &conns, conns[0], &read);
     world.data_in(task, 0, &pattern(0, 100));
     world.finish(task, Finish::good(100));
-    world.hang_up(conns[0], Gone::Failed);
+    world.hang_up(conns[0], DisconnectReason::Failed);
     release(&mut world, conns[1], 0);
     let again = ScsiCommand { itt: read.itt, ..world.read(conns[1], 200) };
     start(&mut world, &conns, conns[1], &again);
@@ -412,7 +412,7 @@ fn tasks_without_a_connection_can_be_aborted_and_reset() {
     let write = world.write(conns[0], 100);
     let task = start(&mut world, &conns, conns[0], &write);
     world.fetch(task, 0, 100);
-    world.hang_up(conns[0], Gone::Failed);
+    world.hang_up(conns[0], DisconnectReason::Failed);
     let reset = world.manage(conns[1], TmfFunction::LOGICAL_UNIT_RESET);
     world.send(conns[1], &reset, &[]);
     let Some(Event::Manage(manage)) = world.next_event() else { panic!("it waits for nobody") };
@@ -435,7 +435,7 @@ fn connections_that_come_and_go_leave_a_bounded_trail() {
         world.finish(task, Finish::good(4096));
         let (new, status) = world.join(last, tsih, round % 3 + 1, &[]);
         assert_eq!(status, 0, "{round}");
-        world.hang_up(last, Gone::Failed);
+        world.hang_up(last, DisconnectReason::Failed);
         last = new;
     }
     let view = world.engine.sessions().next().unwrap();
@@ -451,7 +451,7 @@ fn logging_out_of_the_session_ends_what_has_no_connection() {
     let (mut world, conns, _) = session(2, 2);
     let command = world.command(conns[0]);
     let task = start(&mut world, &conns, conns[0], &command);
-    world.hang_up(conns[0], Gone::Failed);
+    world.hang_up(conns[0], DisconnectReason::Failed);
     let (itt, cmd_sn) = world.numbers(conns[1]);
     let reason = LogoutReason::CloseSession;
     let request = LogoutRequest { immediate: true, reason, itt, cid: 0, cmd_sn, exp_stat_sn: StatSn(0) };
@@ -472,7 +472,7 @@ fn a_write_that_is_taken_up_again_after_a_long_time_has_all_its_time_for_its_dat
     let task = start(&mut world, &[conn], conn, &write);
     world.fetch(task, 0, 4000);
     world.expect::<R2t>(conn);
-    world.hang_up(conn, Gone::Failed);
+    world.hang_up(conn, DisconnectReason::Failed);
     world.pass(Duration::from_secs(600));
     let (new, status) = world.join(conn, up.tsih, 0, &[]);
     assert_eq!(status, 0);

@@ -1,6 +1,6 @@
 //! What every initiator does every day.
 
-use base::machine::Action;
+use base::state_machine::Action;
 
 use alloc::vec::Vec;
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::{Action, ConnId};
+use base::state_machine::{Action, ConnId};
 use base::time::Duration;
 
 use super::world::{LUN, World, data_out, keys, pattern};
@@ -347,7 +347,7 @@ fn requests_keep_to_tags_numbers_and_limits() {
     world.send(conn, &TmfRequest { itt: Itt(73), ..tmf }, &[]);
     expect_manage(&mut world);
     // An answer to a session that is gone goes nowhere.
-    world.hang_up(conn, base::machine::Gone::Closed);
+    world.hang_up(conn, base::state_machine::DisconnectReason::Closed);
     world.engine.managed(first.tmf, TmfResult::COMPLETE);
     world.drain();
 }

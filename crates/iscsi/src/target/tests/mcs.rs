@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use base::machine::{Action, ConnId, Gone};
+use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
 
 use super::erl1::{ack, policy, snack};
@@ -137,7 +137,7 @@ fn a_lost_connection_takes_its_tasks_with_it_and_leaves_the_others_alone() {
         issue(&mut world, &conns, conns[0], &a, &[]);
         issue(&mut world, &conns, conns[1], &b, &[]);
         let (a, b) = (world.expect_command(), world.expect_command());
-        world.hang_up(conns[0], Gone::Failed);
+        world.hang_up(conns[0], DisconnectReason::Failed);
         assert!(matches!(world.next_event(), Some(Event::TaskGone { task }) if task == a.task));
         assert!(world.events.is_empty());
         world.data_in(b.task, 0, &pattern(0, 10));
@@ -151,7 +151,7 @@ fn a_lost_connection_takes_its_tasks_with_it_and_leaves_the_others_alone() {
         issue(&mut world, &[again, conns[1]], again, &command, &[]);
         world.expect_command();
         for conn in [again, conns[1]] {
-            world.hang_up(conn, Gone::Failed);
+            world.hang_up(conn, DisconnectReason::Failed);
         }
         assert!(world.events.iter().any(|event| matches!(event, Event::SessionDown { .. })), "{level}");
     }
@@ -170,7 +170,7 @@ fn a_request_that_waits_for_its_turn_is_never_answered_on_a_connection_of_somebo
         exp_stat_sn: StatSn(0),
     };
     world.send(conns[1], &early, b"a secret of this initiator");
-    world.hang_up(conns[1], Gone::Failed);
+    world.hang_up(conns[1], DisconnectReason::Failed);
     // Another initiator's connection gets the number.
     let other = world.reuse(conns[1]);
     world.login_on(other, 7, &[]);
@@ -189,7 +189,7 @@ fn what_a_lost_connection_sent_ahead_of_its_turn_may_come_again() {
         let second = ScsiCommand { cmd_sn: first.cmd_sn.next(), ..second };
         world.send(conns[1], &second, &[]);
         assert!(world.events.is_empty());
-        world.hang_up(conns[1], Gone::Failed);
+        world.hang_up(conns[1], DisconnectReason::Failed);
         // The number is not missing any more: nobody is blamed for it.
         world.pass(Duration::from_secs(10));
         while world.receive(conns[0]).is_some() {}
@@ -225,7 +225,7 @@ fn a_connection_is_replaced_by_one_with_its_number() {
 #[test]
 fn logging_in_anew_ends_every_connection_of_the_old_session() {
     let (mut world, conns, tsih) = session(2, 3);
-    world.hang_up(conns[2], Gone::Failed);
+    world.hang_up(conns[2], DisconnectReason::Failed);
     let (_, up) = world.login(&[]);
     assert_ne!(up.tsih, tsih);
     for conn in &conns[..2] {
@@ -330,7 +330,7 @@ fn a_fence_falls_with_the_connection_that_it_waits_for_and_in_time() {
         if silent {
             world.pass(Duration::from_secs(15));
         } else {
-            world.hang_up(conns[1], Gone::Failed);
+            world.hang_up(conns[1], DisconnectReason::Failed);
         }
         assert_eq!(world.expect::<TmfResponse>(conns[0]).itt, reset.itt, "{silent}");
     }
@@ -409,7 +409,7 @@ fn a_unit_attention_waits_for_one_that_does_not_acknowledge_only_so_long() {
         if silent {
             world.pass(Duration::from_secs(15));
         } else {
-            world.hang_up(conns[1], Gone::Failed);
+            world.hang_up(conns[1], DisconnectReason::Failed);
         }
         let came = answers(&mut world, conns[0]);
         assert_eq!([came[0].itt, came[1].itt], [tasks[0].0, tasks[1].0], "{silent}");
@@ -505,7 +505,7 @@ fn a_session_that_acknowledges_nothing_keeps_a_window_of_answers_over_all_its_co
             world.data_in(up.task, 0, &pattern(0, 4));
             world.finish(up.task, Finish::good(4));
             if lost && round == 4 * 60 {
-                world.hang_up(conns[3], Gone::Failed);
+                world.hang_up(conns[3], DisconnectReason::Failed);
             }
         }
         let kept = world.engine.tasks.iter().filter(|(_, task)| task.answer.is_some()).count();

@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use base::machine::ConnId;
+use base::state_machine::ConnId;
 use base::time::Duration;
 
 use super::world::{INITIATOR, TARGET, World, keys};
@@ -117,7 +117,7 @@ fn no_crowd_of_names_makes_it_remember_or_tell_without_bound() {
         let conn = world.connect();
         let name = format!("iqn.2026-11.com.example:host_{round}");
         assert_eq!(log_in(&mut world, conn, &name, 0, &[]), 0, "{round}");
-        world.hang_up(conn, base::machine::Gone::Closed);
+        world.hang_up(conn, base::state_machine::DisconnectReason::Closed);
         world.events.clear();
         if round == 1500 {
             told = notes(&mut world).len();

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::{Action, ConnId, Gone};
+use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
 
 use super::world::{INITIATOR, TARGET, World, keys};
@@ -337,7 +337,7 @@ fn a_connection_lost_while_its_logout_waits_ends_its_session_once() {
     let task = world.start(conn, &command, &[]).task;
     let asked = logout(&mut world, conn, LogoutReason::CloseSession, 0);
     world.send(conn, &asked, &[]);
-    world.hang_up(conn, Gone::Failed);
+    world.hang_up(conn, DisconnectReason::Failed);
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
     assert_eq!(downs(&mut world), [(up.session, Down::ConnectionLost)]);
     world.pass(Duration::from_secs(60));
@@ -461,7 +461,7 @@ fn session_handles_differ_and_are_used_again_only_when_free() {
     let conn = world.connect();
     let target = ["TargetName=", TARGET].concat();
     assert_eq!(world.login_pdu(conn, 2, &["SessionType=Normal", &target]).status, 0x0302);
-    world.hang_up(ConnId(0), Gone::Closed);
+    world.hang_up(ConnId(0), DisconnectReason::Closed);
     world.events.clear();
     let conn = world.connect();
     assert_eq!(world.login_on(conn, 2, &[]).tsih.0, 65_533);
@@ -576,7 +576,7 @@ fn ten_thousand_connections_that_say_nothing_cost_little_and_go_in_time() {
     assert!(conns.iter().all(|conn| world.ended(*conn).is_some()));
     assert_eq!(world.engine.poll_timeout(), None);
     let (conn, _) = world.login(&[]);
-    world.hang_up(conn, Gone::Shutdown);
+    world.hang_up(conn, DisconnectReason::Shutdown);
     assert!(matches!(world.next_event(), Some(Event::SessionDown { why: Down::Closed, .. })));
 }
 

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::{ConnId, Gone};
+use base::state_machine::{ConnId, DisconnectReason};
 use base::time::Duration;
 
 use super::data_out::{answer, idle, obey};
@@ -53,7 +53,7 @@ fn arrived(world: &mut World) -> Vec<TaskRef> {
 
 fn expect_nothing_left(world: &mut World, conns: &[ConnId]) {
     for conn in conns {
-        world.hang_up(*conn, Gone::Closed);
+        world.hang_up(*conn, DisconnectReason::Closed);
     }
     assert_eq!(world.engine.data_bytes(), 0);
 }
@@ -176,7 +176,7 @@ fn memory_of_a_command_without_a_connection_is_given_to_others_and_its_reassignm
         if has_some {
             world.send(lost, &answer(&first[0], 0, 0, false), &pattern(0, 8192));
         }
-        world.hang_up(lost, Gone::Failed);
+        world.hang_up(lost, DisconnectReason::Failed);
         write(&mut world, waiting, LEN);
         idle(&mut world, &[other, waiting], 4);
         assert!(r2ts(&mut world, waiting).is_empty());

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use base::buffer::Bytes;
-use base::machine::{Action, ConnId, Gone, Loan};
+use base::state_machine::{Action, ConnId, DisconnectReason, RxBuffer};
 use base::time::Duration;
 
 use super::world::{LUN, World, data_out, keys, pattern};
@@ -165,13 +165,13 @@ fn feed_by_loan(world: &mut World, conn: ConnId, mut bytes: &[u8], piece: usize)
         let (now, rest) = bytes.split_at(piece.min(bytes.len()));
         bytes = rest;
         let mut behind = now;
-        if let Some(mut loan) = world.engine.lend(conn) {
-            assert!(loan.buf.capacity() - loan.buf.len() >= loan.want);
-            let (into, after) = now.split_at(loan.want.min(now.len()));
+        if let Some(mut loan) = world.engine.take_rx_buffer(conn) {
+            assert!(loan.buf.capacity() - loan.buf.len() >= loan.len_max);
+            let (into, after) = now.split_at(loan.len_max.min(now.len()));
             loan.buf.append(into);
             lent += into.len();
             behind = after;
-            world.engine.repaid(world.now, conn, loan, &world.names);
+            world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
         }
         world.engine.received(world.now, conn, behind, &world.names);
         world.drain();
@@ -211,7 +211,7 @@ fn a_payload_received_in_place_is_the_same_as_one_that_was_copied() {
 }
 
 /// Starts a large solicited write and takes a loan out for its data.
-fn with_a_loan_out() -> (World, ConnId, crate::target::contract::TaskRef, Loan) {
+fn with_a_loan_out() -> (World, ConnId, crate::target::contract::TaskRef, RxBuffer) {
     let mut world = World::new();
     let (conn, _) = world.login(&[]);
     let command = world.write(conn, 100_000);
@@ -221,8 +221,8 @@ fn with_a_loan_out() -> (World, ConnId, crate::target::contract::TaskRef, Loan) 
     let data = data_out(&command, r2t.ttt, 0, 0, true);
     let bytes = world.frame(conn, data.encode(), &[], &pattern(0, 100_000));
     world.feed(conn, &bytes[..48]);
-    let loan = world.engine.lend(conn).unwrap();
-    assert_eq!(loan.want, 100_000);
+    let loan = world.engine.take_rx_buffer(conn).unwrap();
+    assert_eq!(loan.len_max, 100_000);
     (world, conn, task, loan)
 }
 
@@ -232,7 +232,7 @@ fn a_task_may_end_while_its_buffer_is_lent_out() {
     world.engine.abort(task);
     world.drain();
     loan.buf.append(&pattern(0, 60_000));
-    world.engine.repaid(world.now, conn, loan, &world.names);
+    world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
     world.feed(conn, &pattern(60_000, 40_000));
     world.expect_silence(conn);
     let next = world.command(conn);
@@ -244,8 +244,8 @@ fn a_connection_may_end_while_a_buffer_is_lent_out() {
     let (mut world, conn, task, loan) = with_a_loan_out();
     let session = world.engine.sessions().next().unwrap().session;
     world.engine.close_session(world.now, session);
-    assert!(world.engine.lend(conn).is_none());
-    world.engine.repaid(world.now, conn, loan, &world.names);
+    assert!(world.engine.take_rx_buffer(conn).is_none());
+    world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
     world.drain();
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
     assert!(matches!(world.next_event(), Some(Event::SessionDown { why: Down::Closed, .. })));
@@ -254,11 +254,11 @@ fn a_connection_may_end_while_a_buffer_is_lent_out() {
 #[test]
 fn a_loan_that_comes_back_too_full_or_empty_does_no_harm() {
     let (mut world, conn, task, loan) = with_a_loan_out();
-    world.engine.repaid(world.now, conn, loan, &world.names);
-    let mut loan = world.engine.lend(conn).unwrap();
-    assert_eq!(loan.want, 100_000);
+    world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
+    let mut loan = world.engine.take_rx_buffer(conn).unwrap();
+    assert_eq!(loan.len_max, 100_000);
     loan.buf.append(&[pattern(0, 100_000), [9; 100].into()].concat());
-    world.engine.repaid(world.now, conn, loan, &world.names);
+    world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
     world.drain();
     assert_eq!(world.expect_data(task, 0), pattern(0, 100_000));
 }
@@ -268,7 +268,7 @@ fn bytes_handed_over_while_a_loan_is_out_are_the_drivers_error() {
     let (mut world, conn, _, loan) = with_a_loan_out();
     world.feed(conn, &[1]);
     assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
-    world.engine.repaid(world.now, conn, loan, &world.names);
+    world.engine.return_rx_buffer(world.now, conn, loan, &world.names);
 }
 
 #[test]
@@ -441,7 +441,7 @@ fn a_login_that_is_cut_short_leaves_nothing_behind() {
         bytes[0] = 0x43;
         bytes[7] = 12;
         world.feed(conn, &bytes[..len]);
-        world.hang_up(conn, Gone::Closed);
+        world.hang_up(conn, DisconnectReason::Closed);
         assert!(world.events.is_empty());
         assert_eq!(
             world.engine.poll_timeout().into_iter().count(),

@@ -11,7 +11,7 @@ use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Itt, Ttt};
 use crate::serial::StatSn;
 
-fn request(world: &mut World, conn: base::machine::ConnId) -> TextRequest {
+fn request(world: &mut World, conn: base::state_machine::ConnId) -> TextRequest {
     let (itt, cmd_sn) = world.numbers(conn);
     TextRequest {
         immediate: true,

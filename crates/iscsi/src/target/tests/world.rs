@@ -7,7 +7,7 @@ use core::fmt::Debug;
 use core::net::SocketAddr;
 
 use base::buffer::{Bytes, DataList, Pool};
-use base::machine::{Action, Arrival, ConnId, Gone, PortalId};
+use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 
@@ -172,7 +172,7 @@ impl World {
         let conn = ConnId(self.next_conn);
         self.next_conn += 1;
         let local: SocketAddr = ([127, 0, 0, 1], 3260).into();
-        let arrival = Arrival { portal: PortalId(0), local, peer, entropy: [7; 32] };
+        let arrival = AcceptInfo { portal: PortalId(0), local, peer, entropy: [7; 32] };
         self.engine.connected(self.now, conn, &arrival);
         self.peers.insert(conn, Peer { cmd_sn: 100, itt: 1, ..Peer::default() });
         while let Some(action) = self.engine.poll_action() {
@@ -450,11 +450,11 @@ impl World {
         let peer = self.peers.get_mut(&conn).unwrap();
         assert_eq!(peer.ended, None, "{conn:?} ends once");
         peer.ended = Some(action);
-        self.engine.disconnected(self.now, conn, Gone::Closed);
+        self.engine.disconnected(self.now, conn, DisconnectReason::Closed);
     }
 
     /// The peer goes away.
-    pub(super) fn hang_up(&mut self, conn: ConnId, why: Gone) {
+    pub(super) fn hang_up(&mut self, conn: ConnId, why: DisconnectReason) {
         self.engine.disconnected(self.now, conn, why);
         self.drain();
     }

@@ -1,8 +1,8 @@
 //! Zeros, and storage that is freed, between the writes.
 
 use base::units::Lba;
-use oracle::history::{Change, End, OpId, Planned};
-use oracle::journal::What;
+use oracle::history::{Change, ChangeResult, OpId, Planned};
+use oracle::journal::JournalEvent;
 use store::contract::{Durability, Failure, Fault, OpAction, Outcome};
 
 use super::{Doing, Pass, STABLE_EVERY, end_of};
@@ -43,7 +43,7 @@ impl Pass<'_> {
             optional: how == Clear::Free,
         };
         let op = self.history.submit(change);
-        self.note(What::Submit(op, change))?;
+        self.note(JournalEvent::Submit(op, change))?;
         let durability = if stable { Durability::Stable } else { Durability::Cached };
         let action = match how {
             Clear::Write => {
@@ -67,25 +67,25 @@ impl Pass<'_> {
         let end = match (result, how) {
             (Ok(_), Clear::Write) => {
                 self.report.zeroed += 1;
-                End::Done
+                ChangeResult::Done
             }
             (Ok(_), Clear::Free) => {
                 self.report.freed += 1;
-                End::Done
+                ChangeResult::Done
             }
             (Err(failure), _) if failure.fault == Fault::Unsupported => {
                 if let Some(able) = self.clears.get_mut(how as usize) {
                     *able = false;
                 }
-                End::Refused
+                ChangeResult::Refused
             }
             (Err(failure), how) => {
                 self.fail(if how == Clear::Write { "zeroing" } else { "freeing" }, span, failure);
                 end_of(failure)
             }
         };
-        self.history.end(op, end);
-        self.note(What::End(op, end))?;
+        self.history.end_change(op, end);
+        self.note(JournalEvent::End(op, end))?;
         if !self.stopped {
             self.start_read(span, Stage::Writing);
         }

@@ -5,9 +5,9 @@
 
 use base::buffer::Buf;
 use base::units::Lba;
-use oracle::history::{Change, End, OpId, Planned, ReadId};
-use oracle::journal::What;
-use oracle::stamp::Sequence;
+use oracle::block_header::Sequence;
+use oracle::history::{Change, ChangeResult, OpId, Planned, ReadId};
+use oracle::journal::JournalEvent;
 use store::contract::{Failure, Fault, OpAction, Outcome};
 use store::shared::Compared;
 
@@ -67,7 +67,7 @@ impl Pass<'_> {
                 optional: false,
             };
             let op = self.history.submit(change);
-            self.note(What::Submit(op, change))?;
+            self.note(JournalEvent::Submit(op, change))?;
             Some(op)
         };
         data.append(&seen);
@@ -94,11 +94,11 @@ impl Pass<'_> {
                 self.report.writes += 1;
                 self.report.compared += 1;
                 self.report.written_bytes += wide(self.len_of(span));
-                End::Done
+                ChangeResult::Done
             }
             (Ok(Compared::Differed), None) => {
                 self.report.differed += 1;
-                End::Refused
+                ChangeResult::Refused
             }
             (Ok(compared), _) => {
                 let what = match compared {
@@ -108,11 +108,11 @@ impl Pass<'_> {
                 let (at, len) = (self.at(span), self.len_of(span));
                 self.report.failed(format!("compare and write of {len} bytes at byte {at}: {what}"));
                 self.stopped |= self.report.errors > self.plan.errors_max;
-                End::Refused
+                ChangeResult::Refused
             }
             (Err(failure), _) if failure.fault == Fault::Unsupported => {
                 self.compares = false;
-                End::Refused
+                ChangeResult::Refused
             }
             (Err(failure), _) => {
                 self.fail("compare and write", span, failure);
@@ -120,8 +120,8 @@ impl Pass<'_> {
             }
         };
         if let Some(op) = op {
-            self.history.end(op, end);
-            self.note(What::End(op, end))?;
+            self.history.end_change(op, end);
+            self.note(JournalEvent::End(op, end))?;
         }
         if !self.stopped {
             self.start_read(span, Stage::Writing);

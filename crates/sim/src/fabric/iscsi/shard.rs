@@ -1,6 +1,6 @@
 //! What the target is configured to be.
 
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use device::contract::RelativePort;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::name::PortalGroupTag;

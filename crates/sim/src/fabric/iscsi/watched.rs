@@ -1,7 +1,7 @@
 //! The framing of a connection, which also writes every PDU into the trace.
 
 use netem::iscsi::Iscsi as Framing;
-use netem::stream::{Shape, Way};
+use netem::stream::{PduLayout, StreamDirection};
 
 use crate::trace::Trace;
 
@@ -19,18 +19,18 @@ impl Watched {
 }
 
 impl netem::stream::Framing for Watched {
-    fn shape(&mut self, way: Way, bytes: &[u8]) -> Option<Shape> {
-        self.inner.shape(way, bytes)
+    fn pdu_layout(&mut self, way: StreamDirection, bytes: &[u8]) -> Option<PduLayout> {
+        self.inner.pdu_layout(way, bytes)
     }
 
-    fn passed(&mut self, way: Way, unit: &[u8]) {
+    fn passed(&mut self, way: StreamDirection, unit: &[u8]) {
         self.inner.passed(way, unit);
         self.trace.mix_bytes(unit);
         self.trace.say(|| describe(self.wire, way, unit));
     }
 }
 
-fn describe(wire: u64, way: Way, unit: &[u8]) -> String {
+fn describe(wire: u64, way: StreamDirection, unit: &[u8]) -> String {
     let name = match unit[0] & 0x3f {
         0x00 => "NOP-Out",
         0x01 => "Command",
@@ -53,7 +53,7 @@ fn describe(wire: u64, way: Way, unit: &[u8]) -> String {
         _ => "?",
     };
     let word = |at: usize| u32::from_be_bytes([unit[at], unit[at + 1], unit[at + 2], unit[at + 3]]);
-    let arrow = if way == Way::Forward { '>' } else { '<' };
+    let arrow = if way == StreamDirection::Forward { '>' } else { '<' };
     let immediate = if unit[0] & 0x40 == 0 { "" } else { " immediate" };
     format!(
         "  {wire} {arrow} {name}{immediate} {:02x} {:02x}{:02x} len {} itt {:x} 20:{:x} 24:{:x} 28:{:x} 32:{:x} 36:{:x} 40:{:x} 44:{:x}",

@@ -1,11 +1,11 @@
-//! A connection and the two drivers at its ends, which keep the rules of `base::machine` as the real ones do.
+//! A connection and the two drivers at its ends, which keep the rules of `base::state_machine` as the real ones do.
 
-use base::machine::{Action, ConnId, Gone, Loan, StreamMachine};
+use base::state_machine::{Action, ConnId, DisconnectReason, RxBuffer, StreamMachine};
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use iscsi::initiator::Session;
 use iscsi::pdu::Opcode;
-use netem::stream::{Arrived, StreamLink, Way};
+use netem::stream::{Arrived, StreamDirection, StreamLink};
 use target::shard::Shard;
 
 use super::watched::Watched;
@@ -25,10 +25,10 @@ impl Side {
     const BOTH: [Self; 2] = [Self::Client, Self::Server];
 
     /// The direction in which this end sends.
-    const fn sends(self) -> Way {
+    const fn sends(self) -> StreamDirection {
         match self {
-            Self::Client => Way::Forward,
-            Self::Server => Way::Backward,
+            Self::Client => StreamDirection::Forward,
+            Self::Server => StreamDirection::Backward,
         }
     }
 }
@@ -70,8 +70,8 @@ const LINGERS: Duration = Duration::from_secs(2);
 /// What a machine looks like from below.
 trait Machine {
     fn take(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
-    fn borrow(&mut self, conn: ConnId) -> Option<Loan>;
-    fn repay(&mut self, now: Instant, conn: ConnId, loan: Loan);
+    fn borrow(&mut self, conn: ConnId) -> Option<RxBuffer>;
+    fn repay(&mut self, now: Instant, conn: ConnId, loan: RxBuffer);
     fn give(&mut self, now: Instant, conn: ConnId, out: &mut Transmit);
 }
 
@@ -81,11 +81,11 @@ macro_rules! machine {
             fn take(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
                 self.received(now, conn, bytes);
             }
-            fn borrow(&mut self, conn: ConnId) -> Option<Loan> {
-                self.lend(conn)
+            fn borrow(&mut self, conn: ConnId) -> Option<RxBuffer> {
+                self.take_rx_buffer(conn)
             }
-            fn repay(&mut self, now: Instant, conn: ConnId, loan: Loan) {
-                self.repaid(now, conn, loan);
+            fn repay(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
+                self.return_rx_buffer(now, conn, loan);
             }
             fn give(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
                 self.transmit(now, conn, out);
@@ -117,7 +117,7 @@ impl Wire {
     }
 
     pub(super) fn next(&self) -> Option<Instant> {
-        Way::BOTH.iter().filter_map(|way| self.link.poll_timeout(*way)).min()
+        StreamDirection::BOTH.iter().filter_map(|way| self.link.poll_timeout(*way)).min()
     }
 
     const fn end(&mut self, side: Side) -> &mut End {
@@ -161,7 +161,7 @@ impl Iscsi {
             Action::Close(_) => {}
             Action::Abort(_) => {
                 wire.link.push_reset(now, side.sends());
-                self.bury(now, number, side, Gone::Closed);
+                self.bury(now, number, side, DisconnectReason::Closed);
             }
         }
     }
@@ -214,7 +214,7 @@ impl Iscsi {
             wire.link.push_end(now, way);
             end.state = State::Lingering;
             if end.peer_ended {
-                self.bury(now, number, side, Gone::Closed);
+                self.bury(now, number, side, DisconnectReason::Closed);
             } else {
                 self.plan(now.after(LINGERS), Step::Linger(number, side));
             }
@@ -247,11 +247,11 @@ impl Iscsi {
                     end.peer_ended = true;
                     match end.state {
                         State::Open => (end.state, end.wants) = (State::Flushing, true),
-                        State::Lingering => self.bury(now, number, side, Gone::Closed),
+                        State::Lingering => self.bury(now, number, side, DisconnectReason::Closed),
                         State::Flushing | State::Gone => {}
                     }
                 }
-                Arrived::Cut => self.bury(now, number, side, Gone::Failed),
+                Arrived::Cut => self.bury(now, number, side, DisconnectReason::Failed),
             }
             // What came may have to be answered before more is taken.
             self.events(now);
@@ -269,7 +269,7 @@ impl Iscsi {
         };
         let mut rest = bytes;
         if let Some(mut loan) = machine.borrow(conn) {
-            let (own, after) = rest.split_at(loan.want.min(rest.len()));
+            let (own, after) = rest.split_at(loan.len_max.min(rest.len()));
             assert_eq!(loan.buf.append(own), own.len(), "a loan with less room than it wants");
             rest = after;
             machine.repay(now, conn, loan);
@@ -284,12 +284,12 @@ impl Iscsi {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         if wire.end(side).state == State::Lingering {
             wire.link.push_reset(now, side.sends());
-            self.bury(now, number, side, Gone::Closed);
+            self.bury(now, number, side, DisconnectReason::Closed);
         }
     }
 
     /// The machine's last word about an end of a connection.
-    fn bury(&mut self, now: Instant, number: u64, side: Side, why: Gone) {
+    fn bury(&mut self, now: Instant, number: u64, side: Side, why: DisconnectReason) {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         let host = wire.host;
         let end = wire.end(side);
@@ -317,7 +317,7 @@ impl Iscsi {
         let Some(wire) = self.wires.get_mut(&number) else { return };
         if wire.server.state != State::Gone {
             wire.server.state = State::Gone;
-            wire.link.push_reset(now, Way::Backward);
+            wire.link.push_reset(now, StreamDirection::Backward);
         }
         self.forget(number);
     }

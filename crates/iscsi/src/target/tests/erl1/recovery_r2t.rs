@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use base::machine::{Action, ConnId};
+use base::state_machine::{Action, ConnId};
 use base::time::Duration;
 
 use super::super::world::{World, data_out, pattern};

@@ -4,7 +4,7 @@ use drivers::files::Errno;
 use store::contract::Fault;
 
 /// Maps every system error to the kind of failure that a device server can answer.
-pub fn of_errno(errno: Errno) -> Fault {
+pub fn fault_of(errno: Errno) -> Fault {
     match errno {
         // A file system whose largest file is reached has no room either; so has one whose owner's limit is.
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Fault::NoSpace,
@@ -42,14 +42,14 @@ mod tests {
             (Errno::TIMEDOUT, Fault::Medium),
         ];
         for (errno, fault) in table {
-            assert_eq!(of_errno(errno), fault, "{errno}");
+            assert_eq!(fault_of(errno), fault, "{errno}");
         }
     }
 
     #[test]
     fn no_error_is_without_a_fault() {
         for number in 1..=133 {
-            let fault = of_errno(Errno::from_raw_os_error(number));
+            let fault = fault_of(Errno::from_raw_os_error(number));
             assert_ne!(fault, Fault::OutOfRange, "error {number} says nothing of ranges");
         }
     }

@@ -3,14 +3,14 @@
 #![allow(unsafe_code, reason = "promises about memory that the kernel is pointed to")]
 
 use super::UringEngine;
-use super::message::Message;
 use super::ring::Tag;
-use crate::files::{Errno, Work};
+use super::sqe::MsgHdr;
+use crate::files::{Errno, PendingOp};
 
 /// A file operation that the kernel works on.
 pub(super) struct FileWork {
-    work: Work,
-    message: Box<Message>,
+    work: PendingOp,
+    message: Box<MsgHdr>,
 }
 
 impl UringEngine {
@@ -21,7 +21,7 @@ impl UringEngine {
         }
     }
 
-    fn start_work(&mut self, work: Work) {
+    fn start_work(&mut self, work: PendingOp) {
         let mut message = self.messages.pop().unwrap_or_default();
         let mut work = work;
         let entry = message.file_entry(&mut work);

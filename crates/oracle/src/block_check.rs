@@ -4,18 +4,18 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
 use base::units::Lba;
 
-use crate::stamp::{SECTOR, Sector, Stamp, block_size};
+use crate::block_header::{BlockHeader, SECTOR, Sector, block_size};
 
 /// What a block is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum BlockCheck {
     /// Zeros throughout: never written, or made so.
     Zero,
     /// A whole signed block.
-    Signed(Stamp),
+    Signed(BlockHeader),
     /// Sound sectors that do not belong together.
     Torn(Vec<Piece>),
     /// At least one sector that no writer wrote.
@@ -30,7 +30,7 @@ pub struct Piece {
     /// Which sector of its own block it begins with.
     pub from: usize,
     /// What it says of itself; `None` for zeros.
-    pub stamp: Option<Stamp>,
+    pub header: Option<BlockHeader>,
 }
 
 /// What can be told of a garbled block.
@@ -38,7 +38,7 @@ pub struct Piece {
 pub struct Garbled {
     /// What it says of itself, where anything of it can still be believed: a sound sector, or a damaged one whose
     /// header fits most of its filler.
-    pub stamp: Option<Stamp>,
+    pub header: Option<BlockHeader>,
     /// How many of its sectors are damaged.
     pub sectors: usize,
     /// The first wrong byte, from the start of the block: exact when `stamp` is known, else the start of a sector.
@@ -47,11 +47,13 @@ pub struct Garbled {
     pub bits: Option<u32>,
 }
 
-impl Reading {
+impl BlockCheck {
     /// Reads the block that was found at an address.
     pub(crate) fn found_at(lba: Lba, block: &[u8]) -> Self {
         match Self::of(block) {
-            Self::Signed(stamp) if planted::is(Bug::BelieveAddress) => Self::Signed(Stamp { lba, ..stamp }),
+            Self::Signed(stamp) if fault_injection::is_injected(Bug::BelieveAddress) => {
+                Self::Signed(BlockHeader { lba, ..stamp })
+            }
             reading => reading,
         }
     }
@@ -59,14 +61,14 @@ impl Reading {
     /// Reads a block. A length that no signed block can have reads as garbled.
     pub fn of(block: &[u8]) -> Self {
         let Ok(size) = block_size(block.len()) else {
-            return Self::Garbled(Garbled { stamp: None, sectors: 1, first: 0, bits: None });
+            return Self::Garbled(Garbled { header: None, sectors: 1, first: 0, bits: None });
         };
         if is_zero(block) {
             return Self::Zero;
         }
         let mut pieces: Vec<Piece> = Vec::new();
         let mut garbled: Option<Garbled> = None;
-        let mut sound: Option<Stamp> = None;
+        let mut sound: Option<BlockHeader> = None;
         for (at, bytes) in block.chunks(SECTOR).enumerate() {
             let sector = Sector::read(bytes).filter(|sector| sector.size == size);
             match sector {
@@ -79,25 +81,25 @@ impl Reading {
             }
         }
         if let Some(mut garbled) = garbled {
-            garbled.stamp = garbled.stamp.or(sound);
+            garbled.header = garbled.header.or(sound);
             return Self::Garbled(garbled);
         }
         match pieces.as_slice() {
-            [Piece { from: 0, stamp: Some(stamp), .. }] => Self::Signed(*stamp),
+            [Piece { from: 0, header: Some(stamp), .. }] => Self::Signed(*stamp),
             _ => Self::Torn(pieces),
         }
     }
 }
 
 /// Adds a sound sector to the pieces found so far.
-fn extend(pieces: &mut Vec<Piece>, at: usize, from: usize, stamp: Option<Stamp>) {
+fn extend(pieces: &mut Vec<Piece>, at: usize, from: usize, stamp: Option<BlockHeader>) {
     match pieces.last_mut() {
         Some(last)
-            if last.stamp == stamp && last.from + last.sectors.len() == from && last.sectors.end == at =>
+            if last.header == stamp && last.from + last.sectors.len() == from && last.sectors.end == at =>
         {
             last.sectors.end += 1;
         }
-        _ => pieces.push(Piece { sectors: at..at + 1, from, stamp }),
+        _ => pieces.push(Piece { sectors: at..at + 1, from, header: stamp }),
     }
 }
 
@@ -114,11 +116,11 @@ fn blame(garbled: &mut Option<Garbled>, at: usize, bytes: &[u8], damaged: Option
     let bits = likely.map(|(_, _, bits)| bits);
     match garbled {
         None => {
-            *garbled = Some(Garbled { stamp: likely.map(|(stamp, ..)| stamp), sectors: 1, first, bits });
+            *garbled = Some(Garbled { header: likely.map(|(stamp, ..)| stamp), sectors: 1, first, bits });
         }
         Some(known) => {
             known.sectors += 1;
-            known.stamp = known.stamp.or(likely.map(|(stamp, ..)| stamp));
+            known.header = known.header.or(likely.map(|(stamp, ..)| stamp));
             known.bits = known.bits.zip(bits).map(|(a, b)| a.saturating_add(b));
         }
     }
@@ -132,7 +134,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-impl fmt::Display for Reading {
+impl fmt::Display for BlockCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Zero => f.write_str("zeros"),
@@ -142,7 +144,7 @@ impl fmt::Display for Reading {
                     let comma = if number == 0 { "" } else { "; " };
                     let Range { start, end } = piece.sectors;
                     write!(f, "{comma}sectors {start}..{end}: ")?;
-                    match &piece.stamp {
+                    match &piece.header {
                         None => f.write_str("zeros")?,
                         Some(stamp) if piece.from == start => stamp.fmt(f)?,
                         Some(stamp) => write!(f, "from sector {} of {stamp}", piece.from)?,
@@ -150,7 +152,7 @@ impl fmt::Display for Reading {
                 }
                 Ok(())
             }
-            Self::Garbled(Garbled { stamp, sectors, first, bits }) => {
+            Self::Garbled(Garbled { header: stamp, sectors, first, bits }) => {
                 write!(f, "{sectors} damaged sectors, the first wrong byte at {first}")?;
                 if let Some(bits) = bits {
                     write!(f, ", {bits} wrong bits")?;
@@ -167,14 +169,14 @@ impl fmt::Display for Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block_header::{DeviceId, Generation, Sequence, WriterId};
     use crate::pattern::Pattern;
-    use crate::stamp::{DeviceId, Generation, Sequence, WriterId};
     use alloc::string::ToString;
     use alloc::vec;
     use base::units::Lba;
 
-    fn stamp(sequence: u64) -> Stamp {
-        Stamp {
+    fn stamp(sequence: u64) -> BlockHeader {
+        BlockHeader {
             device: DeviceId(1),
             lba: Lba(2),
             generation: Generation(sequence),
@@ -194,21 +196,21 @@ mod tests {
 
     #[test]
     fn whole_blocks_are_told_from_zeros_and_torn_ones() {
-        assert_eq!(Reading::of(&[0; 4096]), Reading::Zero);
-        assert_eq!(Reading::of(&block(7)), Reading::Signed(stamp(7)));
+        assert_eq!(BlockCheck::of(&[0; 4096]), BlockCheck::Zero);
+        assert_eq!(BlockCheck::of(&block(7)), BlockCheck::Signed(stamp(7)));
         let mut torn = block(7);
         torn[1024..].copy_from_slice(&block(8)[1024..]);
         torn[3584..].fill(0);
-        let piece = |sectors: Range<usize>, stamp| Piece { from: sectors.start, sectors, stamp };
+        let piece = |sectors: Range<usize>, stamp| Piece { from: sectors.start, sectors, header: stamp };
         let pieces = vec![piece(0..2, Some(stamp(7))), piece(2..7, Some(stamp(8))), piece(7..8, None)];
-        assert_eq!(Reading::of(&torn), Reading::Torn(pieces));
+        assert_eq!(BlockCheck::of(&torn), BlockCheck::Torn(pieces));
     }
 
     #[test]
     fn a_shifted_block_is_not_whole() {
         let mut shifted = block(7);
         shifted.rotate_left(SECTOR);
-        let Reading::Torn(pieces) = Reading::of(&shifted) else { panic!() };
+        let BlockCheck::Torn(pieces) = BlockCheck::of(&shifted) else { panic!() };
         assert_eq!((pieces[0].from, pieces[1].from), (1, 0));
     }
 
@@ -216,25 +218,27 @@ mod tests {
     fn damage_is_found_where_it_is_and_the_stamp_still_told() {
         let mut damaged = block(7);
         damaged[600] ^= 0x11;
-        let expected = Garbled { stamp: Some(stamp(7)), sectors: 1, first: 600, bits: Some(2) };
-        assert_eq!(Reading::of(&damaged), Reading::Garbled(expected));
+        let expected = Garbled { header: Some(stamp(7)), sectors: 1, first: 600, bits: Some(2) };
+        assert_eq!(BlockCheck::of(&damaged), BlockCheck::Garbled(expected));
         let mut noise = vec![0; 512];
         base::rng::Rng::from_seed(1).fill(&mut noise);
-        let nothing = Garbled { stamp: None, sectors: 1, first: 0, bits: None };
-        assert_eq!(Reading::of(&noise), Reading::Garbled(nothing));
-        assert!(matches!(Reading::of(&[1; 100]), Reading::Garbled(_)));
+        let nothing = Garbled { header: None, sectors: 1, first: 0, bits: None };
+        assert_eq!(BlockCheck::of(&noise), BlockCheck::Garbled(nothing));
+        assert!(matches!(BlockCheck::of(&[1; 100]), BlockCheck::Garbled(_)));
     }
 
     #[test]
     fn every_reading_says_what_it_is_in_words() {
         assert_eq!(
-            Reading::of(&block(7)).to_string(),
+            BlockCheck::of(&block(7)).to_string(),
             "generation 7 of LBA 0x2 on device 0000000000000001, by writer 00000003 as its operation 7 at 0.000000000 s"
         );
         let mut damaged = block(7);
         damaged[600] ^= 1;
         assert!(
-            Reading::of(&damaged).to_string().starts_with("1 damaged sectors, the first wrong byte at 600")
+            BlockCheck::of(&damaged)
+                .to_string()
+                .starts_with("1 damaged sectors, the first wrong byte at 600")
         );
     }
 }

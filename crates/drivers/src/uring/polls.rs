@@ -9,18 +9,18 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 
-use super::message;
 use super::ring::{Ring, Tag};
+use super::sqe;
 use crate::engine::Event;
 
 #[derive(Default)]
-pub(super) struct Watches {
+pub(super) struct Polls {
     table: BTreeMap<u32, Rc<dyn AsFd>>,
     /// The kernel was not asked about these since they were last reported.
     unarmed: Vec<u32>,
 }
 
-impl Watches {
+impl Polls {
     pub(super) fn add(&mut self, watch: u32, what: Rc<dyn AsFd>) {
         self.table.insert(watch, what);
         self.unarmed.push(watch);
@@ -42,7 +42,7 @@ impl Watches {
     pub(super) fn arm(&mut self, ring: &mut Ring) {
         for watch in self.unarmed.drain(..) {
             if let Some(what) = self.table.get(&watch) {
-                let entry = message::poll_entry(what.as_fd().as_raw_fd());
+                let entry = sqe::poll_entry(what.as_fd().as_raw_fd());
                 // SAFETY: a poll points to nothing; what is watched is open here, or by our owner until after the wait that submits this.
                 unsafe { ring.push(entry, Tag::Watch(watch)) };
             }

@@ -22,7 +22,7 @@
 //! With the pattern [`Pattern::ChecksumNeutral`] the last two bytes of the sector balance its Internet checksum; they stand
 //! outside of the CRC and are checked by that sum.
 
-use base::bytes::{PastEnd, Reader, Writer};
+use base::bytes::{Reader, UnexpectedEof, Writer};
 use base::units::{BlockSize, Lba};
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -56,7 +56,7 @@ pub struct Generation(pub u64);
 
 /// What a block says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stamp {
+pub struct BlockHeader {
     /// The device it was written to.
     pub device: DeviceId,
     /// The block it was written to.
@@ -75,7 +75,7 @@ pub struct Stamp {
     pub pattern: Pattern,
 }
 
-impl Stamp {
+impl BlockHeader {
     /// Fills `block` with this stamp and its filler.
     ///
     /// # Errors
@@ -89,8 +89,8 @@ impl Stamp {
         Ok(())
     }
 
-    fn sign_sector(&self, size: BlockSize, index: u8, sector: &mut [u8]) -> Result<(), PastEnd> {
-        let (header, filler) = sector.split_at_mut_checked(HEADER).ok_or(PastEnd)?;
+    fn sign_sector(&self, size: BlockSize, index: u8, sector: &mut [u8]) -> Result<(), UnexpectedEof> {
+        let (header, filler) = sector.split_at_mut_checked(HEADER).ok_or(UnexpectedEof)?;
         self.pattern.fill(self.seed, self.lba, index, filler);
         let mut writer = Writer::new(header);
         writer.put(&MAGIC)?;
@@ -102,7 +102,7 @@ impl Stamp {
         writer.u32(self.seed)?;
         writer.u64(0)?;
         let crc = crc_of(self.pattern, sector);
-        sector.get_mut(CRC_AT..HEADER).ok_or(PastEnd)?.copy_from_slice(&crc.to_be_bytes());
+        sector.get_mut(CRC_AT..HEADER).ok_or(UnexpectedEof)?.copy_from_slice(&crc.to_be_bytes());
         if self.pattern == Pattern::ChecksumNeutral {
             balance(sector);
         }
@@ -110,7 +110,7 @@ impl Stamp {
     }
 }
 
-impl core::fmt::Display for Stamp {
+impl core::fmt::Display for BlockHeader {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(
             f,
@@ -141,7 +141,7 @@ impl core::error::Error for BadBlockLen {}
 /// One sector, read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sector {
-    pub(crate) stamp: Stamp,
+    pub(crate) stamp: BlockHeader,
     pub(crate) index: u8,
     pub(crate) size: BlockSize,
     /// Whether its checks hold. If not, the stamp may be wrong in any part.
@@ -156,7 +156,7 @@ impl Sector {
         let [version, shift, index, pattern] = reader.array::<4>().ok()?;
         let size = BlockSize::from_bytes(1_u32.checked_shl(shift.into())?)?;
         let pattern = Pattern::from_code(pattern)?;
-        let stamp = Stamp {
+        let stamp = BlockHeader {
             device: DeviceId(reader.u64().ok()?),
             lba: Lba(reader.u64().ok()?),
             generation: Generation(reader.u64().ok()?),
@@ -220,8 +220,8 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    fn stamp(pattern: Pattern) -> Stamp {
-        Stamp {
+    fn stamp(pattern: Pattern) -> BlockHeader {
+        BlockHeader {
             device: DeviceId(0x0102_0304_0506_0708),
             lba: Lba(0x1112_1314),
             generation: Generation(3),
@@ -287,7 +287,7 @@ mod tests {
     fn neutral_sectors_all_have_the_same_internet_checksum() {
         for lba in 0..500 {
             let mut block = [0; 512];
-            Stamp { lba: Lba(lba), ..stamp(Pattern::ChecksumNeutral) }.sign(&mut block).unwrap();
+            BlockHeader { lba: Lba(lba), ..stamp(Pattern::ChecksumNeutral) }.sign(&mut block).unwrap();
             assert_eq!(internet_sum(&block), u16::MAX);
         }
     }

@@ -19,13 +19,13 @@ use rustix::net::{
     AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair, sockopt::set_socket_send_buffer_size,
 };
 
-use super::message::Message;
 use super::ring::{Completion, Ring, Tag};
+use super::sqe::MsgHdr;
 use crate::files::Errno;
 
 /// What trying silent sends came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trial {
+pub(super) enum ProbeResult {
     /// They behave as this module says.
     Works,
     /// They do not.
@@ -39,11 +39,11 @@ pub(super) enum Trial {
 struct Unclear;
 
 /// Tries silent sends.
-pub(super) fn try_out(ring: &mut Ring) -> Trial {
+pub(super) fn try_out(ring: &mut Ring) -> ProbeResult {
     match works(ring) {
-        Ok(true) => Trial::Works,
-        Ok(false) => Trial::Differs,
-        Err(Unclear) => Trial::Unclear,
+        Ok(true) => ProbeResult::Works,
+        Ok(false) => ProbeResult::Differs,
+        Err(Unclear) => ProbeResult::Unclear,
     }
 }
 
@@ -58,14 +58,14 @@ fn works(ring: &mut Ring) -> Result<bool, Unclear> {
     // Two pieces that fit: not a word, and they are there.
     let mut small = Transmit::new();
     small.put(b"head");
-    small.share(Bytes::copied_from(b"body"));
+    small.put_shared(Bytes::copied_from(b"body"));
     let len = small.len();
     if !send(ring, &ours, small)?.0.is_empty() || received(&theirs) != len {
         return Ok(false);
     }
     // More than fits: how much was taken. Then nothing fits: an error. And what was taken is there.
     let mut large = Transmit::new();
-    large.share(Bytes::copied_from(&[1; 256 << 10]));
+    large.put_shared(Bytes::copied_from(&[1; 256 << 10]));
     let (ended, mut large) = send(ring, &ours, large)?;
     let taken = match only_result(&ended) {
         Some(Ok(taken)) if taken > 0 && taken < large.len() => taken,
@@ -78,11 +78,11 @@ fn works(ring: &mut Ring) -> Result<bool, Unclear> {
 
 /// Sends silently. Returns what the kernel says of it, and what was to be sent.
 fn send(ring: &mut Ring, socket: &OwnedFd, batch: Transmit) -> Result<(Vec<Completion>, Transmit), Unclear> {
-    let mut message = Box::<Message>::default();
+    let mut message = Box::<MsgHdr>::default();
     let entry = message.send_entry(socket.as_raw_fd(), &batch, true);
     // SAFETY: message and batch live until the kernel has taken the entry and with it ended the send, which neither waits nor
     // is handed to another thread: else they are leaked below. The socket is open until then, or the ring is dropped without
-    // having submitted the entry ([`Trial::Unclear`]).
+    // having submitted the entry ([`ProbeResult::Unclear`]).
     unsafe { ring.push(entry, Tag::Send(0)) };
     let mut ended = VecDeque::new();
     // A signal may come in between.
@@ -92,7 +92,7 @@ fn send(ring: &mut Ring, socket: &OwnedFd, batch: Transmit) -> Result<(Vec<Compl
         return Err(Unclear);
     }
     if ended.is_empty() {
-        ring.settled(1);
+        ring.completed_without_cqe(1);
     }
     Ok((ended.into(), batch))
 }
@@ -141,9 +141,9 @@ mod tests {
 
         let bytes = Bytes::copied_from(b"body");
         let mut batch = Transmit::new();
-        batch.share(bytes.clone());
+        batch.put_shared(bytes.clone());
         assert!(send(&mut ring, &ours, batch).is_err());
         assert!(bytes.try_into_buf().is_err(), "the bytes were let go while the ring may send them");
-        assert_eq!(try_out(&mut ring), Trial::Unclear);
+        assert_eq!(try_out(&mut ring), ProbeResult::Unclear);
     }
 }

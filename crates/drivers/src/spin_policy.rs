@@ -18,7 +18,7 @@ use base::time::Instant;
 use rustix::fs::{Mode, OFlags};
 
 use crate::clock::Clock;
-use crate::config::Look;
+use crate::config::SpinMode;
 
 /// How long it looks at most: what a command takes on a fast network between two who sleep.
 const SPAN: Duration = Duration::from_micros(100);
@@ -57,26 +57,26 @@ const BYTES_MIN: u64 = 16 << 10;
 
 /// What looking is worth.
 #[derive(Debug)]
-pub(crate) struct Awake {
+pub(crate) struct SpinPolicy {
     /// How many more looks found something than did not, lately.
     trust: u8,
     /// How many times it was slept at once since it was looked.
     sleeps: u8,
-    look: Look,
-    others: Others,
+    look: SpinMode,
+    others: CpuContention,
     trial: Trial,
 }
 
-impl Awake {
+impl SpinPolicy {
     /// Belongs to the calling thread from now on.
-    pub(crate) fn new(look: Look, now: Instant) -> Self {
-        Self { trust: 0, sleeps: 0, look, others: Others::new(now), trial: Trial::new(now) }
+    pub(crate) fn new(look: SpinMode, now: Instant) -> Self {
+        Self { trust: 0, sleeps: 0, look, others: CpuContention::new(now), trial: Trial::new(now) }
     }
 
     /// Returns whether to look before the next sleep. So many bytes were moved so far.
-    pub(crate) fn is_wanted(&mut self, now: Instant, bytes: u64) -> bool {
-        if self.look != Look::Suited {
-            return self.look == Look::Always;
+    pub(crate) fn should_spin(&mut self, now: Instant, bytes: u64) -> bool {
+        if self.look != SpinMode::Adaptive {
+            return self.look == SpinMode::Always;
         }
         if self.trial.turn(now, bytes) {
             self.trust = TRUST_FIRST;
@@ -84,7 +84,7 @@ impl Awake {
         if !self.trial.looks {
             return false;
         }
-        let wanted = (self.trust > 0 || self.sleeps >= SLEEPS) && !self.others.wait(now);
+        let wanted = (self.trust > 0 || self.sleeps >= SLEEPS) && !self.others.is_contended(now);
         if !wanted {
             self.sleeps = self.sleeps.saturating_add(1);
         }
@@ -92,7 +92,7 @@ impl Awake {
     }
 
     /// Looks until something is there, but not longer than until `latest`. Returns whether it is.
-    pub(crate) fn look(
+    pub(crate) fn spin_until(
         &mut self,
         clock: Clock,
         latest: Option<Instant>,
@@ -232,7 +232,7 @@ impl Trial {
 
 /// Who else wants a processor.
 #[derive(Debug)]
-struct Others {
+struct CpuContention {
     /// The calling thread's account, and that of the whole machine; there is none where the kernel shows none.
     own: Option<OwnedFd>,
     all: Option<OwnedFd>,
@@ -244,7 +244,7 @@ struct Others {
     lately: (u64, u64),
 }
 
-impl Others {
+impl CpuContention {
     fn new(now: Instant) -> Self {
         let open = |path| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
         let mut others = Self {
@@ -260,7 +260,7 @@ impl Others {
     }
 
     /// Returns whether some wait for a processor lately, or had that of this thread when it could have run.
-    fn wait(&mut self, now: Instant) -> bool {
+    fn is_contended(&mut self, now: Instant) -> bool {
         let span = now.since(self.asked_at);
         if span >= ASK_EVERY {
             self.asked_at = now;
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn trust_goes_as_it_comes() {
-        let mut awake = Awake::new(Look::Suited, Instant(0));
+        let mut awake = SpinPolicy::new(SpinMode::Adaptive, Instant(0));
         (0..3).for_each(|_| awake.learn(true));
         (0..2).for_each(|_| awake.learn(false));
         assert_eq!(awake.trust, 1);
@@ -416,14 +416,14 @@ mod tests {
 
     #[test]
     fn a_look_ends_when_something_is_there_or_the_time_is_over() {
-        let (clock, mut awake) = (Clock::start(), Awake::new(Look::Suited, Instant(0)));
+        let (clock, mut awake) = (Clock::start(), SpinPolicy::new(SpinMode::Adaptive, Instant(0)));
         let begun = clock.now();
-        assert!(!awake.look(clock, None, || false));
+        assert!(!awake.spin_until(clock, None, || false));
         assert!(clock.now().since(begun) >= SPAN);
         let latest = clock.now().after(Duration::from_micros(5));
-        assert!(!awake.look(clock, Some(latest), || false));
+        assert!(!awake.spin_until(clock, Some(latest), || false));
         assert!(clock.now() >= latest);
-        assert!(awake.look(clock, None, || true));
+        assert!(awake.spin_until(clock, None, || true));
     }
 
     #[test]
@@ -440,12 +440,12 @@ mod tests {
 
     #[test]
     fn others_are_noticed_and_forgotten() {
-        let mut others = Others::new(Instant(0));
+        let mut others = CpuContention::new(Instant(0));
         others.lately = (0, ALL);
         (others.own, others.processors) = (None, u64::MAX);
         let mut now = Instant(0);
         let mut waits = 0;
-        while others.wait(now) {
+        while others.is_contended(now) {
             waits += 1;
             now = now.after(ASK_EVERY);
         }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use base::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
@@ -17,8 +17,8 @@ use crate::connections::Candidate;
 use crate::engine::Engine;
 
 #[derive(Default)]
-pub(crate) struct Dials {
-    table: BTreeMap<u32, Dial>,
+pub(crate) struct Connecting {
+    table: BTreeMap<u32, ConnectAttempt>,
     deadlines: BTreeSet<(Instant, u32)>,
     failures: VecDeque<(PortalId, io::Error)>,
     /// Numbers are not used again, so that a late word of the kernel about one concerns nobody else.
@@ -33,14 +33,14 @@ pub(crate) struct Call {
     pub(crate) deadline: Instant,
 }
 
-struct Dial {
+struct ConnectAttempt {
     socket: Rc<OwnedFd>,
     peer: SocketAddr,
     portal: PortalId,
     deadline: Instant,
 }
 
-impl Dials {
+impl Connecting {
     pub(crate) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
@@ -77,10 +77,10 @@ impl Dials {
             Err(errno) => return Err(errno.into()),
         }
         let number = self.next;
-        engine.dial(number, Rc::clone(&socket))?;
+        engine.watch_connect(number, Rc::clone(&socket))?;
         self.next = self.next.wrapping_add(1);
         self.deadlines.insert((deadline, number));
-        self.table.insert(number, Dial { socket, peer, portal, deadline });
+        self.table.insert(number, ConnectAttempt { socket, peer, portal, deadline });
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Dials {
     /// Gives up the calls that nobody answered in time.
     pub(crate) fn end_overdue(&mut self, engine: &mut dyn Engine, now: Instant) {
         while let Some((_, number)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
-            engine.undial(number);
+            engine.unwatch_connect(number);
             if let Some(dial) = self.take(number) {
                 self.failed(dial.portal, io::ErrorKind::TimedOut.into());
             }
@@ -121,13 +121,13 @@ impl Dials {
     /// Gives every call up, without a word.
     pub(crate) fn end_all(&mut self, engine: &mut dyn Engine) {
         for number in std::mem::take(&mut self.table).into_keys() {
-            engine.undial(number);
+            engine.unwatch_connect(number);
         }
         self.deadlines.clear();
         self.failures.clear();
     }
 
-    fn take(&mut self, number: u32) -> Option<Dial> {
+    fn take(&mut self, number: u32) -> Option<ConnectAttempt> {
         let dial = self.table.remove(&number)?;
         self.deadlines.remove(&(dial.deadline, number));
         Some(dial)
@@ -135,6 +135,6 @@ impl Dials {
 }
 
 /// Returns whether both ends of a connection are the same.
-fn is_own(dial: &Dial) -> bool {
+fn is_own(dial: &ConnectAttempt) -> bool {
     getsockname(&dial.socket).is_ok_and(|own| SocketAddr::try_from(own) == Ok(dial.peer))
 }

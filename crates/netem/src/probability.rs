@@ -5,9 +5,9 @@ use base::time::Duration;
 
 /// How likely something is, in parts per million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Odds(pub u32);
+pub struct Probability(pub u32);
 
-impl Odds {
+impl Probability {
     /// Never.
     pub const NEVER: Self = Self(0);
     /// Always.
@@ -22,7 +22,7 @@ impl Odds {
     }
 
     /// Throws the dice.
-    pub fn strike(self, rng: &mut Rng) -> bool {
+    pub fn occurs(self, rng: &mut Rng) -> bool {
         // A plan without this fault uses up no randomness, so that adding a kind of fault leaves other runs as they are.
         self.0 > 0 && rng.chance(self.0.into(), 1_000_000)
     }
@@ -30,14 +30,14 @@ impl Odds {
 
 /// A span of time with bounds, both included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
+pub struct DurationRange {
     /// The shortest.
     pub from: Duration,
     /// The longest.
     pub to: Duration,
 }
 
-impl Span {
+impl DurationRange {
     /// No time at all.
     pub const ZERO: Self = Self { from: Duration::ZERO, to: Duration::ZERO };
 
@@ -103,10 +103,10 @@ mod tests {
     #[test]
     fn odds_come_true_about_as_often_as_they_say() {
         let mut rng = Rng::from_seed(1);
-        let hits = (0..100_000).filter(|_| Odds::one_in(10).strike(&mut rng)).count();
+        let hits = (0..100_000).filter(|_| Probability::one_in(10).occurs(&mut rng)).count();
         assert!((9_500..10_500).contains(&hits), "{hits}");
-        assert!(!Odds::NEVER.strike(&mut rng) && Odds::ALWAYS.strike(&mut rng));
-        assert_eq!(Odds::one_in(0), Odds::NEVER);
+        assert!(!Probability::NEVER.occurs(&mut rng) && Probability::ALWAYS.occurs(&mut rng));
+        assert_eq!(Probability::one_in(0), Probability::NEVER);
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_span_stays_within_its_bounds() {
         let mut rng = Rng::from_seed(3);
-        let span = Span::between(Duration::from_nanos(5), Duration::from_nanos(8));
+        let span = DurationRange::between(Duration::from_nanos(5), Duration::from_nanos(8));
         let mut seen = [false; 10];
         for _ in 0..200 {
             seen[usize::try_from(span.pick(&mut rng).as_nanos()).unwrap()] = true;

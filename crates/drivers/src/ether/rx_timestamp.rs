@@ -16,16 +16,16 @@ const AGE_MAX: Duration = Duration::from_secs(1);
 /// Room for what the kernel tells beside a frame.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Arrival {
+pub(crate) struct RxTimestamp {
     head: libc::cmsghdr,
     when: libc::timespec,
 }
 
 // The kernel puts what it tells behind the head, aligned.
 // SAFETY: it only computes.
-const _: () = assert!(offset_of!(Arrival, when) == unsafe { libc::CMSG_LEN(0) } as usize);
+const _: () = assert!(offset_of!(RxTimestamp, when) == unsafe { libc::CMSG_LEN(0) } as usize);
 
-impl Default for Arrival {
+impl Default for RxTimestamp {
     /// Says nothing.
     fn default() -> Self {
         // SAFETY: both are plain integers, for which all bits zero is a value.
@@ -33,7 +33,7 @@ impl Default for Arrival {
     }
 }
 
-impl Arrival {
+impl RxTimestamp {
     /// Has the kernel write to it when it fills what `header` names. It must stay where it is until then.
     pub(crate) const fn point(&mut self, header: &mut libc::msghdr) {
         header.msg_control = std::ptr::from_mut(self).cast();
@@ -60,8 +60,8 @@ pub(super) fn age(came: Duration, now: SystemTime) -> Duration {
 mod tests {
     use super::*;
 
-    fn arrival(seconds: i64, nanos: i64) -> Arrival {
-        let mut arrival = Arrival::default();
+    fn arrival(seconds: i64, nanos: i64) -> RxTimestamp {
+        let mut arrival = RxTimestamp::default();
         (arrival.head.cmsg_level, arrival.head.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
         arrival.when = libc::timespec { tv_sec: seconds, tv_nsec: nanos };
         arrival
@@ -70,10 +70,10 @@ mod tests {
     #[test]
     fn the_age_is_what_went_by_and_nothing_where_nothing_is_told_or_the_clock_was_set() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_micros(5_000_000_300);
-        let age = |arrival: Arrival| arrival.age(now).as_micros();
+        let age = |arrival: RxTimestamp| arrival.age(now).as_micros();
         assert_eq!(age(arrival(5000, 100_000)), 200);
         assert_eq!(age(arrival(4999, 500_000_000)), 500_300);
-        assert_eq!(age(Arrival::default()), 0, "not told");
+        assert_eq!(age(RxTimestamp::default()), 0, "not told");
         assert_eq!(age(arrival(5001, 0)), 0, "set back meanwhile");
         assert_eq!(age(arrival(4000, 0)), 0, "set forth meanwhile");
         assert_eq!(age(arrival(-1, 0)), 0);

@@ -11,7 +11,7 @@ const BYTES_ACKNOWLEDGED: usize = 8 + 24 * 4 + 2 * 8;
 /// Returns how many bytes a peer has acknowledged since its connection began, or `None` where the kernel does not say.
 ///
 /// A peer whose program reads nothing acknowledges until its receive buffer is full, and then nothing more.
-pub(crate) fn acknowledged(socket: &OwnedFd) -> Option<u64> {
+pub(crate) fn bytes_acked(socket: &OwnedFd) -> Option<u64> {
     let mut info = [0_u8; BYTES_ACKNOWLEDGED + 8];
     let mut len = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
     // SAFETY: the kernel writes at most `len` bytes into `info`, and how many those were into `len`.
@@ -47,12 +47,12 @@ mod tests {
         ours.read_exact(&mut [0]).unwrap();
         let ours = OwnedFd::from(ours);
         // Linux counts the byte of the handshake in.
-        assert!(matches!(acknowledged(&ours), Some(1000 | 1001)), "{:?}", acknowledged(&ours));
+        assert!(matches!(bytes_acked(&ours), Some(1000 | 1001)), "{:?}", bytes_acked(&ours));
     }
 
     #[test]
     fn what_is_no_tcp_says_nothing() {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert_eq!(acknowledged(&one.into()), None);
+        assert_eq!(bytes_acked(&one.into()), None);
     }
 }

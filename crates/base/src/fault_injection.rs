@@ -1,7 +1,7 @@
 //! Bugs planted on purpose, to see whether the simulator, the tests and the rigs find them: a judge that never finds anything
 //! proves nothing.
 //!
-//! Only a build with the feature `planted` can have them, and none has one unless `plant` was called. Everywhere else
+//! Only a build with the feature `planted` can have them, and none has one unless `inject` was called. Everywhere else
 //! [`is`] is false at compile time, and nothing of this is left.
 
 /// A bug.
@@ -145,7 +145,7 @@ impl Bug {
     pub const OF_REMOVAL: &[Self] = &[Self::RemovalForgetsCommands, Self::RemapReachesOther];
 
     /// Returns whether it is one of HyperSCSI, which worlds of other transports cannot show.
-    pub const fn is_of_frames(self) -> bool {
+    pub const fn is_hyperscsi(self) -> bool {
         self as u8 >= Self::FramesRunTwice as u8 && (self as u8) < Self::FilesDropDsync as u8
     }
 
@@ -162,18 +162,18 @@ static PLANTED: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new
 
 /// Plants a bug in place of the one before, or none.
 #[cfg(feature = "planted")]
-pub fn plant(bug: Option<Bug>) {
+pub fn inject(bug: Option<Bug>) {
     PLANTED.store(bug.map_or(0, |bug| bug as u8), core::sync::atomic::Ordering::Relaxed);
 }
 
 /// Returns whether this bug is planted.
 #[cfg(feature = "planted")]
-pub fn is(bug: Bug) -> bool {
+pub fn is_injected(bug: Bug) -> bool {
     PLANTED.load(core::sync::atomic::Ordering::Relaxed) == bug as u8
 }
 
 /// Returns whether this bug is planted: never.
 #[cfg(not(feature = "planted"))]
-pub const fn is(_: Bug) -> bool {
+pub const fn is_injected(_: Bug) -> bool {
     false
 }

@@ -11,41 +11,41 @@ const CAUTIOUS_ALIGNMENT: u32 = 4096;
 
 /// Alignments and abilities of an open medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct Geometry {
     /// Offsets and lengths must be multiples of it.
-    pub(crate) granule: u32,
+    pub(crate) logical_block_len: u32,
     /// Addresses of buffers must be multiples of it.
     pub(crate) memory_alignment: u32,
-    pub(crate) preferred_granule: u32,
+    pub(crate) preferred_block_len: u32,
     pub(crate) rotational: bool,
     /// Whether storage can be given back.
-    pub(crate) punches: bool,
+    pub(crate) can_deallocate: bool,
 }
 
-pub(crate) fn of_file(file: &File, direct: bool) -> Result<Layout, Errno> {
+pub(crate) fn of_file(file: &File, direct: bool) -> Result<Geometry, Errno> {
     let facts = facts(file)?;
     let (granule, memory_alignment) = if direct { direct_alignment(&facts) } else { (1, 1) };
-    Ok(Layout {
-        granule,
+    Ok(Geometry {
+        logical_block_len: granule,
         memory_alignment,
-        preferred_granule: preferred(facts.stx_blksize, granule),
+        preferred_block_len: preferred(facts.stx_blksize, granule),
         rotational: is_set(facts.stx_dev_major, facts.stx_dev_minor, "rotational"),
-        punches: punches(file, facts.stx_size),
+        can_deallocate: punches(file, facts.stx_size),
     })
 }
 
-pub(crate) fn of_block_device(file: &File, direct: bool) -> Result<Layout, Errno> {
+pub(crate) fn of_block_device(file: &File, direct: bool) -> Result<Geometry, Errno> {
     let facts = facts(file)?;
     let (major, minor) = (facts.stx_rdev_major, facts.stx_rdev_minor);
     let logical = rustix::fs::ioctl_blksszget(file)?;
     let physical = rustix::fs::ioctl_blkpbszget(file).unwrap_or(logical);
     let memory_alignment = if direct { logical } else { 1 };
-    Ok(Layout {
-        granule: logical,
+    Ok(Geometry {
+        logical_block_len: logical,
         memory_alignment,
-        preferred_granule: preferred(physical, logical),
+        preferred_block_len: preferred(physical, logical),
         rotational: is_set(major, minor, "rotational"),
-        punches: is_set(major, minor, "discard_max_bytes"),
+        can_deallocate: is_set(major, minor, "discard_max_bytes"),
     })
 }
 

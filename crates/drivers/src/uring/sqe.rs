@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime};
 
 use base::buffer::Buf;
 use base::ether::{FrameBatch, Mac};
-use base::machine::Loan;
-use base::planted::{self, Bug};
+use base::fault_injection::{self, Bug};
+use base::state_machine::RxBuffer;
 use base::transmit::Transmit;
 use io_uring::{opcode, squeue, types};
 
 use super::provided;
-use crate::ether::{Arrival, address};
-use crate::files::{FileOpKind, Work, rest, room};
+use crate::ether::{RxTimestamp, address};
+use crate::files::{FileOpKind, PendingOp, rest, room};
 
 /// The most pieces one call takes (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
@@ -22,7 +22,7 @@ const POLL_FIRST: u16 = 1;
 
 /// A message header with its list of pieces. It must stay where it is, boxed, until the operation is over: the
 /// kernel may read the pieces later, and writes flags into the header at the end of a receive.
-pub(super) struct Message {
+pub(super) struct MsgHdr {
     header: libc::msghdr,
     pieces: Vec<libc::iovec>,
     /// The bytes of all pieces of a send.
@@ -30,18 +30,18 @@ pub(super) struct Message {
     /// Who sent a frame, or shall have it.
     station: libc::sockaddr_ll,
     /// When a frame came.
-    arrival: Arrival,
+    arrival: RxTimestamp,
 }
 
-impl Default for Message {
+impl Default for MsgHdr {
     fn default() -> Self {
-        let (station, arrival) = (address(0, 0), Arrival::default());
+        let (station, arrival) = (address(0, 0), RxTimestamp::default());
         Self { header: empty_header(), pieces: Vec::new(), len: 0, station, arrival }
     }
 }
 
-impl Message {
-    /// Sends what is left of `batch`: silently, see [`super::silent`], or waiting for room.
+impl MsgHdr {
+    /// Sends what is left of `batch`: silently, see [`super::no_cqe_send`], or waiting for room.
     pub(super) fn send_entry(&mut self, socket: RawFd, batch: &Transmit, silently: bool) -> squeue::Entry {
         let entry = self.sendmsg_entry(socket, batch, if silently { libc::MSG_DONTWAIT } else { 0 });
         if silently { entry.flags(squeue::Flags::SKIP_SUCCESS) } else { entry }
@@ -70,11 +70,11 @@ impl Message {
     pub(super) fn receive_into_entry(
         &mut self,
         socket: RawFd,
-        loan: &mut Loan,
+        loan: &mut RxBuffer,
         behind: &mut Buf,
         poll_first: bool,
     ) -> squeue::Entry {
-        let want = loan.want;
+        let want = loan.len_max;
         self.pieces.clear();
         if let Some(room) = loan.buf.spare_mut().get_mut(..want) {
             self.pieces.push(writable(room));
@@ -93,7 +93,7 @@ impl Message {
         self.pieces.push(writable(room));
         self.point();
         self.point_at_station();
-        self.arrival = Arrival::default();
+        self.arrival = RxTimestamp::default();
         self.arrival.point(&mut self.header);
         opcode::RecvMsg::new(types::Fd(socket), &raw mut self.header).ioprio(POLL_FIRST).build()
     }
@@ -109,7 +109,7 @@ impl Message {
         })
     }
 
-    /// Sends the only frame of `batch` silently, see [`super::silent`]; nothing if it holds another number of them.
+    /// Sends the only frame of `batch` silently, see [`super::no_cqe_send`]; nothing if it holds another number of them.
     pub(super) fn send_frame_entry(
         &mut self,
         socket: RawFd,
@@ -131,7 +131,7 @@ impl Message {
     }
 
     /// Does the next part of a file operation.
-    pub(super) fn file_entry(&mut self, work: &mut Work) -> squeue::Entry {
+    pub(super) fn file_entry(&mut self, work: &mut PendingOp) -> squeue::Entry {
         let done = work.done;
         let file = types::Fd(work.op.file.file().as_raw_fd());
         self.pieces.clear();
@@ -149,7 +149,7 @@ impl Message {
             FileOpKind::Write { at, data, stable } => {
                 self.pieces.extend(rest(data, done).iter().map(|slice| readable(slice)));
                 let at = offset(*at, done);
-                let stable = *stable && !planted::is(Bug::FilesDropDsync);
+                let stable = *stable && !fault_injection::is_injected(Bug::FilesDropDsync);
                 let flags = if stable { libc::RWF_DSYNC } else { 0 };
                 if let [only] = self.pieces.as_slice() {
                     let len = u32::try_from(only.iov_len).unwrap_or(u32::MAX);
@@ -163,7 +163,9 @@ impl Message {
                     .rw_flags(flags)
                     .build()
             }
-            FileOpKind::Sync { .. } if planted::is(Bug::FilesSkipFdatasync) => opcode::Nop::new().build(),
+            FileOpKind::Sync { .. } if fault_injection::is_injected(Bug::FilesSkipFdatasync) => {
+                opcode::Nop::new().build()
+            }
             FileOpKind::Sync { data_only } => {
                 let flags = if *data_only { types::FsyncFlags::DATASYNC } else { types::FsyncFlags::empty() };
                 opcode::Fsync::new(file).flags(flags).build()

@@ -10,7 +10,7 @@
 //! timers), then drains: [`StreamMachine::poll_action`] until it gives `None`, transmitting for each
 //! [`Action::Transmit`]. It then sleeps until a socket, a medium or [`StreamMachine::poll_timeout`] wakes it.
 //!
-//! Before each receive it asks for a loan. After the receive it calls [`StreamMachine::repaid`] first, for what went
+//! Before each receive it asks for a loan. After the receive it calls [`StreamMachine::return_rx_buffer`] first, for what went
 //! into the loan, and then [`StreamMachine::received`] for the bytes that followed. A loan that is out always comes
 //! back before [`StreamMachine::disconnected`]. After a [`Action::Close`], an [`Action::Abort`] or the peer's end of
 //! stream no more bytes are handed over; the machine is asked to transmit until it has nothing left, but after
@@ -36,7 +36,7 @@ pub struct PortalId(pub u32);
 
 /// What is known of a new connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival {
+pub struct AcceptInfo {
     /// The portal that accepted it.
     pub portal: PortalId,
     /// Our address.
@@ -49,7 +49,7 @@ pub struct Arrival {
 
 /// Why a connection ended, as the driver saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gone {
+pub enum DisconnectReason {
     /// The peer closed its side in order, or the machine asked for the end.
     Closed,
     /// The transport failed or was reset.
@@ -62,11 +62,11 @@ pub enum Gone {
 
 /// A buffer that the machine lends so that the next bytes of the stream land where they belong.
 #[derive(Debug)]
-pub struct Loan {
+pub struct RxBuffer {
     /// The buffer; the driver receives into its spare room and calls `advance`.
     pub buf: Buf,
     /// How many bytes, at most, belong into it.
-    pub want: usize,
+    pub len_max: usize,
 }
 
 /// What a machine asks its driver to do.
@@ -83,7 +83,7 @@ pub enum Action {
 /// A machine that talks over byte streams.
 pub trait StreamMachine {
     /// Takes note of a new connection.
-    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &Arrival);
+    fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo);
 
     /// Takes received bytes. The machine consumes them all; it bounds what it keeps by itself.
     fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
@@ -91,24 +91,24 @@ pub trait StreamMachine {
     /// Takes note that the peer sends no more; it may still receive. Returns whether the connection should stay until
     /// the machine asks for its end, since answers are still to come; otherwise it is closed once what is pending has
     /// been sent. Called at most once.
-    fn ended(&mut self, _now: Instant, _conn: ConnId) -> bool {
+    fn received_eof(&mut self, _now: Instant, _conn: ConnId) -> bool {
         false
     }
 
     /// Lends the buffer that the next bytes belong into, if that is known and worth it: a large payload whose place
-    /// is settled. The driver gives it back with [`Self::repaid`] after each receive, filled or not. While a loan
+    /// is settled. The driver gives it back with [`Self::return_rx_buffer`] after each receive, filled or not. While a loan
     /// is out the driver does not call `received` for that connection: first the loan is repaid, then the bytes
-    /// that follow its `want` are handed over.
-    fn lend(&mut self, conn: ConnId) -> Option<Loan>;
+    /// that follow its `len_max` are handed over.
+    fn take_rx_buffer(&mut self, conn: ConnId) -> Option<RxBuffer>;
 
-    /// Takes a loan back, with what was received appended to its buffer and its `want` as it was.
-    fn repaid(&mut self, now: Instant, conn: ConnId, loan: Loan);
+    /// Takes a loan back, with what was received appended to its buffer and its `len_max` as it was.
+    fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer);
 
     /// Appends what the connection has to send until `out` is full or nothing is left.
     fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit);
 
     /// Takes note that a connection is gone. Called exactly once for each connected one, also after `Close`.
-    fn disconnected(&mut self, now: Instant, conn: ConnId, why: Gone);
+    fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason);
 
     /// Takes note that a medium has completions to collect.
     fn medium_ready(&mut self, now: Instant, medium: MediumId);
@@ -124,7 +124,7 @@ pub trait StreamMachine {
 }
 
 /// A machine without connections, on a driver that knows machines with: it has frames, media or a clock only.
-pub trait Streamless {
+pub trait NoStreams {
     /// As [`StreamMachine::medium_ready`].
     fn medium_ready(&mut self, _now: Instant, _medium: MediumId) {}
 
@@ -137,23 +137,23 @@ pub trait Streamless {
     fn handle_timeout(&mut self, _now: Instant) {}
 }
 
-impl<M: Streamless> StreamMachine for M {
-    fn connected(&mut self, _: Instant, _: ConnId, _: &Arrival) {}
+impl<M: NoStreams> StreamMachine for M {
+    fn connected(&mut self, _: Instant, _: ConnId, _: &AcceptInfo) {}
 
     fn received(&mut self, _: Instant, _: ConnId, _: &[u8]) {}
 
-    fn lend(&mut self, _: ConnId) -> Option<Loan> {
+    fn take_rx_buffer(&mut self, _: ConnId) -> Option<RxBuffer> {
         None
     }
 
-    fn repaid(&mut self, _: Instant, _: ConnId, _: Loan) {}
+    fn return_rx_buffer(&mut self, _: Instant, _: ConnId, _: RxBuffer) {}
 
     fn transmit(&mut self, _: Instant, _: ConnId, _: &mut Transmit) {}
 
-    fn disconnected(&mut self, _: Instant, _: ConnId, _: Gone) {}
+    fn disconnected(&mut self, _: Instant, _: ConnId, _: DisconnectReason) {}
 
     fn medium_ready(&mut self, now: Instant, medium: MediumId) {
-        Streamless::medium_ready(self, now, medium);
+        NoStreams::medium_ready(self, now, medium);
     }
 
     fn poll_action(&mut self) -> Option<Action> {
@@ -161,10 +161,10 @@ impl<M: Streamless> StreamMachine for M {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        Streamless::poll_timeout(self)
+        NoStreams::poll_timeout(self)
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        Streamless::handle_timeout(self, now);
+        NoStreams::handle_timeout(self, now);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::ether::EtherPort;
-use base::machine::PortalId;
+use base::state_machine::PortalId;
 use base::time::Instant;
 
 use crate::config::Limits;
@@ -23,16 +23,16 @@ pub struct Stopped;
 
 /// Reaches a reactor from any thread. Clones reach the same one.
 pub struct Handle<M> {
-    mailbox: Arc<Mailbox<M>>,
+    mailbox: Arc<MessageQueue<M>>,
 }
 
-pub(crate) struct Mailbox<M> {
-    letters: Mutex<Option<Vec<Letter<M>>>>,
+pub(crate) struct MessageQueue<M> {
+    letters: Mutex<Option<Vec<Message<M>>>>,
     pub(crate) waker: Arc<Waker>,
     pub(crate) published: Published,
 }
 
-pub(crate) enum Letter<M> {
+pub(crate) enum Message<M> {
     Run(Job<M>),
     Adopt(Adoption),
     Listen(TcpListener, PortalId),
@@ -52,7 +52,7 @@ pub(crate) struct Adoption {
 }
 
 impl<M> Handle<M> {
-    pub(crate) fn new(mailbox: Arc<Mailbox<M>>) -> Self {
+    pub(crate) fn new(mailbox: Arc<MessageQueue<M>>) -> Self {
         Self { mailbox }
     }
 
@@ -61,7 +61,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`], and the job is dropped.
     pub fn post(&self, job: impl FnOnce(&mut M, Instant) + Send + 'static) -> Result<(), Stopped> {
-        self.mailbox.put(Letter::Run(Box::new(job)))
+        self.mailbox.put(Message::Run(Box::new(job)))
     }
 
     /// Hands over an open connection and the bytes that were already received on it. The reactor treats it as one
@@ -76,7 +76,7 @@ impl<M> Handle<M> {
         peer: SocketAddr,
         bytes: Vec<u8>,
     ) -> Result<(), Stopped> {
-        self.mailbox.put(Letter::Adopt(Adoption { stream, portal, peer, bytes }))
+        self.mailbox.put(Message::Adopt(Adoption { stream, portal, peer, bytes }))
     }
 
     /// Makes the reactor accept connections from `listener`.
@@ -84,7 +84,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`], and the listener is closed.
     pub fn listen(&self, listener: TcpListener, portal: PortalId) -> Result<(), Stopped> {
-        self.mailbox.put(Letter::Listen(listener, portal))
+        self.mailbox.put(Message::Listen(listener, portal))
     }
 
     /// Makes the reactor close every listener of `portal`. Its connections stay.
@@ -92,7 +92,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`].
     pub fn unlisten(&self, portal: PortalId) -> Result<(), Stopped> {
-        self.mailbox.put(Letter::Unlisten(portal))
+        self.mailbox.put(Message::Unlisten(portal))
     }
 
     /// Gives the reactor a port.
@@ -100,7 +100,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`], and the port is closed.
     pub fn open_port(&self, port: EtherPort, socket: PortSocket) -> Result<(), Stopped> {
-        self.mailbox.put(Letter::OpenPort(port, socket))
+        self.mailbox.put(Message::OpenPort(port, socket))
     }
 
     /// Makes the reactor close a port.
@@ -108,7 +108,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`].
     pub fn close_port(&self, port: EtherPort) -> Result<(), Stopped> {
-        self.mailbox.put(Letter::ClosePort(port))
+        self.mailbox.put(Message::ClosePort(port))
     }
 
     /// Makes the reactor keep to other limits from now on. No connection is ended for it.
@@ -116,17 +116,17 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`].
     pub fn limit(&self, limits: Limits) -> Result<(), Stopped> {
-        self.mailbox.put(Letter::Limit(limits))
+        self.mailbox.put(Message::Limit(limits))
     }
 
     /// Makes the reactor close its listeners, wait until all connections are gone, and return from `run`. What is
-    /// still connected `drain` from now is ended with [`base::machine::Gone::Shutdown`]. To end sessions in order,
+    /// still connected `drain` from now is ended with [`base::state_machine::DisconnectReason::Shutdown`]. To end sessions in order,
     /// tell the machine first, with [`Self::post`].
     ///
     /// # Errors
     /// [`Stopped`].
     pub fn stop(&self, drain: Duration) -> Result<(), Stopped> {
-        self.mailbox.put(Letter::Stop(drain))
+        self.mailbox.put(Message::Stop(drain))
     }
 
     /// Returns the reactor's counters as of its last turn.
@@ -147,13 +147,13 @@ impl<M> std::fmt::Debug for Handle<M> {
     }
 }
 
-impl<M> Mailbox<M> {
+impl<M> MessageQueue<M> {
     pub(crate) fn new(waker: Arc<Waker>) -> Self {
         Self { letters: Mutex::new(Some(Vec::new())), waker, published: Published::default() }
     }
 
     /// Returns the letters that arrived since the last call.
-    pub(crate) fn take(&self) -> Vec<Letter<M>> {
+    pub(crate) fn take(&self) -> Vec<Message<M>> {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         letters.as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -164,7 +164,7 @@ impl<M> Mailbox<M> {
         drop(waiting);
     }
 
-    fn put(&self, letter: Letter<M>) -> Result<(), Stopped> {
+    fn put(&self, letter: Message<M>) -> Result<(), Stopped> {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         letters.as_mut().ok_or(Stopped)?.push(letter);
         drop(letters);

@@ -17,7 +17,7 @@ use crate::time::{Duration, Instant};
 
 /// A bound on the memory that peers can make us take for data of one kind.
 #[derive(Debug)]
-pub struct Budget {
+pub struct MemoryQuota {
     used: usize,
     max: usize,
     /// Sessions that wait for room.
@@ -42,7 +42,7 @@ struct Eldest {
 
 /// What one session holds of a budget.
 #[derive(Debug, Default)]
-pub struct Share {
+pub struct QuotaShare {
     held: usize,
     in_line: bool,
     /// Since when it got nothing of what it wanted.
@@ -65,9 +65,9 @@ const LATE: Duration = Duration::from_millis(100);
 const GONE: Duration = Duration::from_secs(1);
 
 /// How many sessions in line are looked at between two other things.
-pub const LOOKS: usize = 16;
+pub const WAITERS_PER_TURN: usize = 16;
 
-impl Budget {
+impl MemoryQuota {
     /// Makes a budget of `max` bytes.
     pub const fn new(max: usize) -> Self {
         Self {
@@ -83,10 +83,10 @@ impl Budget {
 
     /// Takes `len` bytes for a session, if it may have them. What is larger than all there is passes alone, when it is its
     /// turn, or nearly so, when it has waited the longest.
-    pub fn take(&mut self, now: Instant, share: &mut Share, len: usize) -> bool {
+    pub fn try_reserve(&mut self, now: Instant, share: &mut QuotaShare, len: usize) -> bool {
         let used = self.used.saturating_add(len);
         let held = share.held.saturating_add(len);
-        let others_wait = self.has_line();
+        let others_wait = self.has_waiters();
         let late = share.held == 0 && share.wants_since.is_some_and(|since| now.since(since) >= LATE);
         self.eldest = self.eldest.filter(|eldest| now.since(eldest.asked) < GONE);
         let is_eldest = late && len > FLOOR && share.is_older(self.eldest);
@@ -113,18 +113,18 @@ impl Budget {
     /// Returns how much one step takes that says it needs `len` bytes, where `most` is all that a session may have under way:
     /// no more than the half that a greedy session gets, since it may say anything and then take its time. What it brings
     /// beyond that is [charged](Self::charge) when it is there. It stays more than what passes although memory is short.
-    pub fn claim(&self, len: usize, most: usize) -> usize {
+    pub fn reservation_len(&self, len: usize, most: usize) -> usize {
         len.min(most.min(self.max / 2).max(FLOOR + 1))
     }
 
     /// Takes `len` bytes that are there already, beyond what was taken for them.
-    pub const fn charge(&mut self, share: &mut Share, len: usize) {
+    pub const fn charge(&mut self, share: &mut QuotaShare, len: usize) {
         self.used = self.used.saturating_add(len);
         share.held = share.held.saturating_add(len);
     }
 
     /// Gives bytes back; `share` is `None` when the session that held them is gone.
-    pub fn give(&mut self, share: Option<&mut Share>, len: usize) {
+    pub fn release(&mut self, share: Option<&mut QuotaShare>, len: usize) {
         if len == 0 {
             return;
         }
@@ -132,7 +132,7 @@ impl Budget {
         if let Some(share) = share {
             share.held = share.held.saturating_sub(len);
         }
-        if self.has_line() {
+        if self.has_waiters() {
             self.look_again();
         }
     }
@@ -143,8 +143,8 @@ impl Budget {
     }
 
     /// Lines a session up that found no room, once.
-    pub fn wait(&mut self, now: Instant, session: Key, share: &mut Share) {
-        if !self.has_line() {
+    pub fn enqueue_waiter(&mut self, now: Instant, session: Key, share: &mut QuotaShare) {
+        if !self.has_waiters() {
             self.looked = now;
         }
         share.wants_since.get_or_insert(now);
@@ -156,9 +156,9 @@ impl Budget {
 
     /// Takes the next session out of the line that may find room now; it lines up again if it does not.
     #[inline]
-    pub fn next_in_line(&mut self, now: Instant) -> Option<Key> {
+    pub fn next_waiter(&mut self, now: Instant) -> Option<Key> {
         // This is asked several times for each command.
-        if self.has_line() { self.next_of_line(now) } else { None }
+        if self.has_waiters() { self.next_of_line(now) } else { None }
     }
 
     fn next_of_line(&mut self, now: Instant) -> Option<Key> {
@@ -173,7 +173,7 @@ impl Budget {
     }
 
     /// Returns whether somebody waits for room.
-    pub fn has_line(&self) -> bool {
+    pub fn has_waiters(&self) -> bool {
         !self.line.is_empty() || !self.behind.is_empty()
     }
 
@@ -183,17 +183,17 @@ impl Budget {
     }
 
     /// Returns whether more than half of it is taken.
-    pub const fn is_short(&self) -> bool {
+    pub const fn is_under_pressure(&self) -> bool {
         self.used > self.max / 2
     }
 
     /// Returns whether a session should not be encouraged to send more: memory is short, and it has some of it.
-    pub const fn is_pressed(&self, share: &Share) -> bool {
+    pub const fn should_throttle(&self, share: &QuotaShare) -> bool {
         self.used > self.max / 2 && share.held > FLOOR
     }
 }
 
-impl Share {
+impl QuotaShare {
     /// Returns how many bytes are held.
     pub const fn held(&self) -> usize {
         self.held
@@ -205,7 +205,7 @@ impl Share {
     }
 
     /// Takes note that the session was taken out of the line: it is its turn.
-    pub const fn called(&mut self) {
+    pub const fn mark_dequeued(&mut self) {
         (self.in_line, self.its_turn) = (false, true);
     }
 }

@@ -6,39 +6,42 @@ const MIB: usize = 1 << 20;
 const NOW: Instant = Instant::ORIGIN;
 
 /// Takes a mebibyte at a time until that fails.
-fn fill(budget: &mut Budget, share: &mut Share) -> usize {
-    while budget.take(NOW, share, MIB) {}
+fn fill(budget: &mut MemoryQuota, share: &mut QuotaShare) -> usize {
+    while budget.try_reserve(NOW, share, MIB) {}
     share.held / MIB
 }
 
 #[test]
 fn greedy_sessions_leave_as_much_as_each_of_them_holds() {
     for count in [1, 2, 3, 7, 15] {
-        let mut budget = Budget::new(64 * MIB);
-        let mut shares: Vec<Share> = (0..count).map(|_| Share::default()).collect();
+        let mut budget = MemoryQuota::new(64 * MIB);
+        let mut shares: Vec<QuotaShare> = (0..count).map(|_| QuotaShare::default()).collect();
         let first = fill(&mut budget, &mut shares[0]);
         assert_eq!(first, 32);
         // Whoever comes first has more; nobody gets nothing.
         let held: Vec<_> = shares.iter_mut().map(|share| fill(&mut budget, share)).collect();
         assert!(held.windows(2).all(|two| two[0] >= two[1]), "{held:?}");
-        let mut modest = Share::default();
+        let mut modest = QuotaShare::default();
         let free = budget.max - budget.used;
-        assert!(budget.take(NOW, &mut modest, (free / 2).max(FLOOR)), "{count} greedy sessions, {free} free");
+        assert!(
+            budget.try_reserve(NOW, &mut modest, (free / 2).max(FLOOR)),
+            "{count} greedy sessions, {free} free"
+        );
     }
 }
 
 #[test]
 fn a_session_that_holds_nothing_takes_a_small_step_from_an_empty_budget() {
-    let mut budget = Budget::new(MIB);
-    let (mut greedy, mut modest) = (Share::default(), Share::default());
-    assert!(budget.take(NOW, &mut greedy, 5 * MIB), "larger than all there is, and alone");
-    assert!(!budget.take(NOW, &mut modest, FLOOR + 1));
-    assert!(budget.take(NOW, &mut modest, FLOOR));
-    assert!(!budget.take(NOW, &mut modest, 1));
-    assert!(budget.is_pressed(&greedy) && !budget.is_pressed(&modest));
-    budget.give(Some(&mut greedy), 5 * MIB);
-    assert!(budget.take(NOW, &mut modest, 1) && !budget.is_pressed(&greedy));
-    budget.give(None, FLOOR + 1);
+    let mut budget = MemoryQuota::new(MIB);
+    let (mut greedy, mut modest) = (QuotaShare::default(), QuotaShare::default());
+    assert!(budget.try_reserve(NOW, &mut greedy, 5 * MIB), "larger than all there is, and alone");
+    assert!(!budget.try_reserve(NOW, &mut modest, FLOOR + 1));
+    assert!(budget.try_reserve(NOW, &mut modest, FLOOR));
+    assert!(!budget.try_reserve(NOW, &mut modest, 1));
+    assert!(budget.should_throttle(&greedy) && !budget.should_throttle(&modest));
+    budget.release(Some(&mut greedy), 5 * MIB);
+    assert!(budget.try_reserve(NOW, &mut modest, 1) && !budget.should_throttle(&greedy));
+    budget.release(None, FLOOR + 1);
     assert_eq!((budget.used, greedy.held), (0, 0));
 }
 
@@ -47,24 +50,24 @@ fn everyone_in_line_is_looked_at_once_for_each_time_that_room_was_made() {
     use crate::arena::Arena;
     let mut arena = Arena::new();
     let keys: Vec<Key> = (0..3).map(|_| arena.insert_with(|_| ())).collect();
-    let mut shares: Vec<Share> = keys.iter().map(|_| Share::default()).collect();
-    let mut budget = Budget::new(MIB);
-    budget.take(NOW, &mut shares[0], 10);
+    let mut shares: Vec<QuotaShare> = keys.iter().map(|_| QuotaShare::default()).collect();
+    let mut budget = MemoryQuota::new(MIB);
+    budget.try_reserve(NOW, &mut shares[0], 10);
     for _ in 0..2 {
         for (key, share) in keys.iter().zip(&mut shares) {
-            budget.wait(NOW, *key, share);
+            budget.enqueue_waiter(NOW, *key, share);
         }
     }
-    assert_eq!(budget.next_in_line(NOW), None, "no room was made");
-    budget.give(Some(&mut shares[0]), 5);
+    assert_eq!(budget.next_waiter(NOW), None, "no room was made");
+    budget.release(Some(&mut shares[0]), 5);
     for key in &keys {
-        assert_eq!(budget.next_in_line(NOW), Some(*key));
+        assert_eq!(budget.next_waiter(NOW), Some(*key));
     }
-    assert_eq!(budget.next_in_line(NOW), None);
-    shares[1].called();
-    budget.wait(NOW, keys[1], &mut shares[1]);
-    budget.give(None, 5);
-    assert_eq!(budget.next_in_line(NOW), Some(keys[1]));
+    assert_eq!(budget.next_waiter(NOW), None);
+    shares[1].mark_dequeued();
+    budget.enqueue_waiter(NOW, keys[1], &mut shares[1]);
+    budget.release(None, 5);
+    assert_eq!(budget.next_waiter(NOW), Some(keys[1]));
 }
 
 /// Sessions that want one thing again and again, each time as soon as it may, and give it back in turns.
@@ -72,26 +75,26 @@ fn served(max: usize, wants: &[usize], rounds: u64) -> Vec<usize> {
     use crate::arena::Arena;
     let mut arena = Arena::new();
     let keys: Vec<Key> = wants.iter().map(|_| arena.insert_with(|_| ())).collect();
-    let mut shares: Vec<Share> = keys.iter().map(|_| Share::default()).collect();
-    let (mut budget, mut counts) = (Budget::new(max), alloc::vec![0; wants.len()]);
-    let want = |now, budget: &mut Budget, shares: &mut [Share], counts: &mut [usize], at: usize| {
-        while budget.take(now, &mut shares[at], wants[at]) {
+    let mut shares: Vec<QuotaShare> = keys.iter().map(|_| QuotaShare::default()).collect();
+    let (mut budget, mut counts) = (MemoryQuota::new(max), alloc::vec![0; wants.len()]);
+    let want = |now, budget: &mut MemoryQuota, shares: &mut [QuotaShare], counts: &mut [usize], at: usize| {
+        while budget.try_reserve(now, &mut shares[at], wants[at]) {
             counts[at] += 1;
         }
-        budget.wait(now, keys[at], &mut shares[at]);
+        budget.enqueue_waiter(now, keys[at], &mut shares[at]);
     };
     for round in 0..rounds {
         let now = Instant(round * 1_000_000);
         for at in 0..wants.len() {
             if shares[at].held >= wants[at] {
-                budget.give(Some(&mut shares[at]), wants[at]);
+                budget.release(Some(&mut shares[at]), wants[at]);
             }
             // Whoever gives something back looks first whether there is room now.
             want(now, &mut budget, &mut shares, &mut counts, at);
-            for _ in 0..LOOKS {
-                let Some(key) = budget.next_in_line(now) else { break };
+            for _ in 0..WAITERS_PER_TURN {
+                let Some(key) = budget.next_waiter(now) else { break };
                 let at = keys.iter().position(|other| *other == key).unwrap();
-                shares[at].called();
+                shares[at].mark_dequeued();
                 want(now, &mut budget, &mut shares, &mut counts, at);
             }
             assert!(budget.used <= budget.max, "{wants:?}: {} of {}", budget.used, budget.max);
@@ -105,33 +108,33 @@ fn held_for(max: usize, wants: &[usize], hold: u64, rounds: u64) -> Vec<usize> {
     use crate::arena::Arena;
     let mut arena = Arena::new();
     let keys: Vec<Key> = wants.iter().map(|_| arena.insert_with(|_| ())).collect();
-    let mut shares: Vec<Share> = keys.iter().map(|_| Share::default()).collect();
-    let (mut budget, mut counts) = (Budget::new(max), alloc::vec![0; wants.len()]);
+    let mut shares: Vec<QuotaShare> = keys.iter().map(|_| QuotaShare::default()).collect();
+    let (mut budget, mut counts) = (MemoryQuota::new(max), alloc::vec![0; wants.len()]);
     let mut until: Vec<Option<u64>> = alloc::vec![None; wants.len()];
     for round in 0..rounds {
         let now = Instant(round * 1_000_000);
         let mut looked: Vec<usize> = Vec::new();
         for at in 0..wants.len() {
             if until[at].take_if(|until| *until <= round).is_some() {
-                budget.give(Some(&mut shares[at]), wants[at]);
+                budget.release(Some(&mut shares[at]), wants[at]);
                 looked.push(at);
             }
             if round == 0 {
                 looked.push(at);
             }
         }
-        for _ in 0..LOOKS {
-            let Some(key) = budget.next_in_line(now) else { break };
+        for _ in 0..WAITERS_PER_TURN {
+            let Some(key) = budget.next_waiter(now) else { break };
             let at = keys.iter().position(|other| *other == key).unwrap();
-            shares[at].called();
+            shares[at].mark_dequeued();
             looked.push(at);
         }
         for at in looked.into_iter().filter(|at| until[*at].is_none()).collect::<Vec<_>>() {
-            if until[at].is_none() && budget.take(now, &mut shares[at], wants[at]) {
+            if until[at].is_none() && budget.try_reserve(now, &mut shares[at], wants[at]) {
                 counts[at] += 1;
                 until[at] = Some(round + hold);
             } else if until[at].is_none() {
-                budget.wait(now, keys[at], &mut shares[at]);
+                budget.enqueue_waiter(now, keys[at], &mut shares[at]);
             }
         }
     }
@@ -168,16 +171,17 @@ fn who_was_late_and_went_away_holds_nobody_up() {
     use crate::arena::Arena;
     let mut arena = Arena::new();
     let key = arena.insert_with(|_| ());
-    let mut budget = Budget::new(64 * MIB);
-    let (mut greedy, mut gone, mut modest) = (Share::default(), Share::default(), Share::default());
-    assert!(budget.take(NOW, &mut greedy, 20 * MIB));
-    budget.wait(NOW, key, &mut gone);
+    let mut budget = MemoryQuota::new(64 * MIB);
+    let (mut greedy, mut gone, mut modest) =
+        (QuotaShare::default(), QuotaShare::default(), QuotaShare::default());
+    assert!(budget.try_reserve(NOW, &mut greedy, 20 * MIB));
+    budget.enqueue_waiter(NOW, key, &mut gone);
     let mut now = NOW.after(LATE);
-    assert!(!budget.take(now, &mut gone, 60 * MIB));
-    budget.next_in_line(now);
-    assert!(!budget.take(now, &mut modest, 10 * MIB), "it would be in the way");
+    assert!(!budget.try_reserve(now, &mut gone, 60 * MIB));
+    budget.next_waiter(now);
+    assert!(!budget.try_reserve(now, &mut modest, 10 * MIB), "it would be in the way");
     now = now.after(GONE);
-    assert!(budget.take(now, &mut modest, 10 * MIB));
+    assert!(budget.try_reserve(now, &mut modest, 10 * MIB));
 }
 
 #[test]
@@ -185,39 +189,39 @@ fn who_is_late_is_looked_at_although_nothing_is_given_back() {
     use crate::arena::Arena;
     let mut arena = Arena::new();
     let [one, other] = [0; 2].map(|_| arena.insert_with(|_| ()));
-    let mut budget = Budget::new(64 * MIB);
-    let (mut greedy, mut modest) = (Share::default(), Share::default());
+    let mut budget = MemoryQuota::new(64 * MIB);
+    let (mut greedy, mut modest) = (QuotaShare::default(), QuotaShare::default());
     assert_eq!(fill(&mut budget, &mut greedy), 32);
-    budget.wait(NOW, one, &mut greedy);
-    assert!(!budget.take(NOW, &mut modest, 20 * MIB));
-    budget.wait(NOW, other, &mut modest);
-    assert_eq!(budget.next_in_line(NOW), None);
+    budget.enqueue_waiter(NOW, one, &mut greedy);
+    assert!(!budget.try_reserve(NOW, &mut modest, 20 * MIB));
+    budget.enqueue_waiter(NOW, other, &mut modest);
+    assert_eq!(budget.next_waiter(NOW), None);
     let later = NOW.after(LATE);
-    assert_eq!(budget.next_in_line(later), Some(one));
-    greedy.called();
-    assert!(!budget.take(later, &mut greedy, MIB), "it holds something");
-    budget.wait(later, one, &mut greedy);
-    assert_eq!(budget.next_in_line(later), Some(other));
-    modest.called();
-    assert!(budget.take(later, &mut modest, 20 * MIB));
-    assert_eq!(budget.next_in_line(later), None);
+    assert_eq!(budget.next_waiter(later), Some(one));
+    greedy.mark_dequeued();
+    assert!(!budget.try_reserve(later, &mut greedy, MIB), "it holds something");
+    budget.enqueue_waiter(later, one, &mut greedy);
+    assert_eq!(budget.next_waiter(later), Some(other));
+    modest.mark_dequeued();
+    assert!(budget.try_reserve(later, &mut modest, 20 * MIB));
+    assert_eq!(budget.next_waiter(later), None);
 }
 
 #[test]
 fn whoever_says_anything_gets_no_more_than_half_beforehand() {
     for (max, most) in [(64 * MIB, 16 * MIB), (64 * MIB, 64 * MIB), (MIB, 16 * MIB), (FLOOR, FLOOR)] {
-        let mut budget = Budget::new(max);
-        let (mut greedy, mut modest) = (Share::default(), Share::default());
-        let claim = budget.claim(usize::MAX, most);
+        let mut budget = MemoryQuota::new(max);
+        let (mut greedy, mut modest) = (QuotaShare::default(), QuotaShare::default());
+        let claim = budget.reservation_len(usize::MAX, most);
         assert!(claim <= max / 2 || claim == FLOOR + 1, "{claim} of {max}");
         assert!(claim <= most.max(FLOOR + 1) && claim > FLOOR, "{claim} of {max}");
-        assert_eq!(budget.claim(FLOOR, most), FLOOR);
-        assert!(budget.take(NOW, &mut greedy, claim));
-        assert!(budget.take(NOW, &mut modest, (max / 4).max(FLOOR)));
+        assert_eq!(budget.reservation_len(FLOOR, most), FLOOR);
+        assert!(budget.try_reserve(NOW, &mut greedy, claim));
+        assert!(budget.try_reserve(NOW, &mut modest, (max / 4).max(FLOOR)));
         // What came anyway counts, and is given back like all else.
         budget.charge(&mut greedy, 2 * max);
-        assert!(!budget.take(NOW, &mut modest, 1));
-        budget.give(Some(&mut greedy), claim + 2 * max);
+        assert!(!budget.try_reserve(NOW, &mut modest, 1));
+        budget.release(Some(&mut greedy), claim + 2 * max);
         assert_eq!((greedy.held, budget.used), (0, modest.held));
     }
 }
@@ -227,15 +231,15 @@ fn nobody_waits_where_nothing_is_taken() {
     use crate::arena::Arena;
     let mut arena = Arena::new();
     let [gone, other] = [0; 2].map(|_| arena.insert_with(|_| ()));
-    let mut budget = Budget::new(MIB);
-    let (mut first, mut second) = (Share::default(), Share::default());
-    budget.wait(NOW, gone, &mut first);
-    assert!(!budget.take(NOW, &mut second, 2 * MIB), "another one waits");
-    budget.wait(NOW, other, &mut second);
+    let mut budget = MemoryQuota::new(MIB);
+    let (mut first, mut second) = (QuotaShare::default(), QuotaShare::default());
+    budget.enqueue_waiter(NOW, gone, &mut first);
+    assert!(!budget.try_reserve(NOW, &mut second, 2 * MIB), "another one waits");
+    budget.enqueue_waiter(NOW, other, &mut second);
     // The first one does not want anything any more.
-    assert_eq!(budget.next_in_line(NOW), Some(gone));
-    first.called();
-    assert_eq!(budget.next_in_line(NOW), Some(other));
-    second.called();
-    assert!(budget.take(NOW, &mut second, 2 * MIB));
+    assert_eq!(budget.next_waiter(NOW), Some(gone));
+    first.mark_dequeued();
+    assert_eq!(budget.next_waiter(NOW), Some(other));
+    second.mark_dequeued();
+    assert!(budget.try_reserve(NOW, &mut second, 2 * MIB));
 }

@@ -11,15 +11,15 @@
 use std::error::Error;
 use std::time::Duration;
 
-use targe_initiator::answer::block_on;
 use targe_initiator::client::{Client, Session};
 use targe_initiator::command::Command;
 use targe_initiator::drivers::config::Config;
+use targe_initiator::future::block_on;
 use targe_initiator::iscsi::pdu::tmf_request::TmfFunction;
 use targe_initiator::open::open_session;
 use targe_initiator::scsi::cdb::Cdb;
 use targe_initiator::scsi::lun::Lun;
-use targe_initiator::url::{OfProcess, Url};
+use targe_initiator::url::{EnvSecrets, Url};
 
 const USAGE: &str =
     "usage: manage URL abort-task|abort-task-set|logical-unit-reset|negotiate KEY=VALUE|idle SECONDS";
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let [url, what @ ..] = arguments.as_slice() else { return Err(USAGE.into()) };
     let client = Client::start(&Config::default())?;
-    let session = block_on(open_session(&client, &Url::parse(url)?, &OfProcess))?;
+    let session = block_on(open_session(&client, &Url::parse(url)?, &EnvSecrets))?;
     match what {
         ["abort-task"] => abort_one(&session)?,
         ["abort-task-set"] => manage(&session, TmfFunction::ABORT_TASK_SET)?,
@@ -61,7 +61,7 @@ fn read() -> Command {
 }
 
 fn abort_one(session: &Session) -> Result<(), Box<dyn Error>> {
-    let running = session.begin(read());
+    let running = session.start_command(read());
     std::thread::sleep(Duration::from_millis(200));
     println!("the abort: {:?}", running.abort().wait()?);
     println!("the read: {:?}", running.wait().map(|reply| reply.bytes().len()));
@@ -73,6 +73,6 @@ fn manage(session: &Session, function: TmfFunction) -> Result<(), Box<dyn Error>
         |reply: Result<_, _>| println!("the read: {}", if reply.is_ok() { "answered" } else { "ended" });
     session.submit(read(), Box::new(move |reply| told(reply.map(drop).map_err(drop))));
     std::thread::sleep(Duration::from_millis(200));
-    println!("the function: {:?}", session.manage(function, LUN).wait()?);
+    println!("the function: {:?}", session.submit_tmf(function, LUN).wait()?);
     Ok(())
 }

@@ -15,8 +15,8 @@ use targe_initiator::drivers::config::Config;
 use targe_initiator::login::plan;
 use targe_initiator::scsi::block::{self, Capacity};
 use targe_initiator::scsi::lun::Lun;
-use targe_initiator::sessions::{Event, News};
-use targe_initiator::url::{OfProcess, Url};
+use targe_initiator::sessions::{DriverEvent, SessionEvent};
+use targe_initiator::url::{EnvSecrets, Url};
 
 /// What the caller of [`Driver::submit`] names its commands.
 const CAPACITY: u64 = 0;
@@ -32,31 +32,33 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Reads the last block.
 pub(crate) fn last_block(url: &Url) -> Result<Vec<u8>, Box<dyn Error>> {
     let mut driver = Driver::new(&Config::default())?;
-    let session = driver.open(plan(url, &OfProcess)?);
+    let session = driver.open(plan(url, &EnvSecrets)?);
     let lun = Lun::from_number(url.lun).ok_or("no such LUN")?;
     // It waits until the session is up.
     let question = Command::new(lun, block::read_capacity_16(Capacity::LEN_16)).reading(Capacity::LEN_16);
     driver.submit(session, CAPACITY, question.repeatable());
     let mut block = Vec::new();
     loop {
-        let sleep = driver.advance()?;
+        let sleep = driver.run_ready()?;
         let mut idle = true;
         while let Some(event) = driver.poll_event() {
             idle = false;
             match event {
-                Event::Finished { token: CAPACITY, result, .. } => {
+                DriverEvent::Finished { token: CAPACITY, result, .. } => {
                     let capacity = Capacity::parse_16(result?.bytes())?;
                     let last = capacity.blocks.0.checked_sub(1).ok_or("the disk is empty")?;
                     let read = Command::new(lun, block::read_16(Lba(last), 1, false));
                     driver.submit(session, BLOCK, read.reading(capacity.block_size.bytes()).repeatable());
                 }
-                Event::Finished { result, .. } => {
+                DriverEvent::Finished { result, .. } => {
                     block = result?.bytes().to_vec();
                     driver.log_out(session);
                 }
-                Event::Session { news: News::Down(why), .. } if why.is_given_up() => return Err(why.into()),
-                Event::Session { news: News::Down(_), .. } => return Ok(block),
-                Event::Session { .. } | Event::Managed { .. } => {}
+                DriverEvent::Session { event: SessionEvent::Down(why), .. } if why.is_given_up() => {
+                    return Err(why.into());
+                }
+                DriverEvent::Session { event: SessionEvent::Down(_), .. } => return Ok(block),
+                DriverEvent::Session { .. } | DriverEvent::TmfDone { .. } => {}
             }
         }
         if idle {

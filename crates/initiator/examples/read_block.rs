@@ -6,11 +6,11 @@
 
 use std::error::Error;
 
-use targe_initiator::answer::block_on;
 use targe_initiator::client::Client;
 use targe_initiator::drivers::config::Config;
+use targe_initiator::future::block_on;
 use targe_initiator::open::open_disk;
-use targe_initiator::url::{OfProcess, Url};
+use targe_initiator::url::{EnvSecrets, Url};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).ok_or("usage: read_block URL")?;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Reads the first block.
 pub(crate) async fn first_block(url: &Url) -> Result<Vec<u8>, Box<dyn Error>> {
     let client = Client::start(&Config::default())?;
-    let disk = open_disk(&client, url, &OfProcess).await?;
+    let disk = open_disk(&client, url, &EnvSecrets).await?;
     let data = disk.read(0, usize::try_from(disk.geometry().block_size().bytes())?).await?;
     let mut block = vec![0; data.len()];
     data.copy_to(0, &mut block);

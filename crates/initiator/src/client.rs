@@ -22,21 +22,21 @@ use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
 use scsi::lun::Lun;
 
-use crate::answer::{Answer, Teller, answer};
 use crate::command::{Command, CommandError, Reply};
-use crate::down::{Loss, SessionDown};
+use crate::command_handle::{CommandHandle, CommandId};
 use crate::driver::Driver;
+use crate::future::{Completer, ResponseFuture, response_channel};
 use crate::identity::Identity;
-use crate::login::Plan;
-use crate::running::{Running, Ticket};
-use crate::sessions::{Event, News, SessionId, Sessions, Up};
+use crate::login::ProtocolPlan;
+use crate::session_error::{SessionError, SessionLoss};
+use crate::sessions::{DriverEvent, ProtocolUp, SessionEvent, SessionId, Sessions};
 
 /// What to do with the result of a command. Called on the client's thread: it must not block.
 pub type Done = Box<dyn FnOnce(Result<Reply, CommandError>) + Send>;
 
 /// Hears what happens to a session. Called on the client's thread: it must not block. Returns whether it wants to hear
 /// more.
-pub type Watcher = Box<dyn FnMut(&News) -> bool + Send>;
+pub type Watcher = Box<dyn FnMut(&SessionEvent) -> bool + Send>;
 
 /// A thread with sessions on it. Clones reach the same one.
 #[derive(Clone, Debug)]
@@ -47,40 +47,40 @@ pub struct Client {
 /// A session that was up. Clones are the same one; it is logged out when the last is dropped.
 #[derive(Clone, Debug)]
 pub struct Session {
-    seat: Arc<Seat>,
+    seat: Arc<SessionHandle>,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct SessionHandle {
     shared: Arc<Shared>,
     id: SessionId,
-    up: Up,
+    up: ProtocolUp,
 }
 
 /// What all handles share.
 struct Shared {
-    orders: Mutex<Vec<Order>>,
+    orders: Mutex<Vec<Request>>,
     reactor: Handle<Sessions>,
     /// The number of the next command that can be ended.
     tickets: AtomicU64,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// What was ordered when the last handle went.
-    last_orders: Sender<Vec<Order>>,
+    last_orders: Sender<Vec<Request>>,
 }
 
-enum Order {
-    Open(Plan, Vec<Watcher>, Teller<Session, SessionDown>),
-    Submit(SessionId, Option<Ticket>, Command, Done),
-    Abort(SessionId, Ticket, Teller<Option<TmfResult>, CommandError>),
-    Manage(SessionId, TmfFunction, Lun, Teller<Option<TmfResult>, CommandError>),
-    SendTargets(SessionId, Option<IscsiName>, Teller<(Vec<Discovered>, usize), CommandError>),
-    Negotiate(SessionId, Option<Slot>, Vec<(String, String)>, Teller<Keys, CommandError>),
+enum Request {
+    Open(ProtocolPlan, Vec<Watcher>, Completer<Session, SessionError>),
+    Submit(SessionId, Option<CommandId>, Command, Done),
+    Abort(SessionId, CommandId, Completer<Option<TmfResult>, CommandError>),
+    Manage(SessionId, TmfFunction, Lun, Completer<Option<TmfResult>, CommandError>),
+    SendTargets(SessionId, Option<IscsiName>, Completer<(Vec<Discovered>, usize), CommandError>),
+    Negotiate(SessionId, Option<Slot>, Vec<(String, String)>, Completer<Keys, CommandError>),
     Watch(SessionId, Watcher),
-    Stats(SessionId, Teller<Stats, CommandError>),
-    Loss(SessionId, Teller<Option<Loss>, CommandError>),
+    Stats(SessionId, Completer<Stats, CommandError>),
+    Loss(SessionId, Completer<Option<SessionLoss>, CommandError>),
     With(SessionId, Does),
     /// Without anybody who waits for it, nobody has the session in hand any more.
-    LogOut(SessionId, Option<Teller<(), CommandError>>),
+    LogOut(SessionId, Option<Completer<(), CommandError>>),
     Stop,
 }
 
@@ -89,7 +89,7 @@ type Does = Box<dyn FnOnce(&mut Driver, SessionId) + Send>;
 /// Names and values of keys.
 type Keys = Vec<(String, String)>;
 
-impl Order {
+impl Request {
     /// Tells who gave the order that nobody follows it. Tellers tell so by being dropped.
     fn refuse(self) {
         if let Self::Submit(_, _, _, done) = self {
@@ -120,7 +120,7 @@ impl Client {
                 && let Ok(shared) = handed_over.recv()
             {
                 let (shared, last_orders) = shared;
-                Desk::new(driver, shared, last_orders).run();
+                Worker::new(driver, shared, last_orders).run();
             }
         })?;
         let died = || ReactorError::Io(std::io::Error::other("the thread died as it started"));
@@ -140,18 +140,18 @@ impl Client {
 
     /// Logs in. The session is up once the answer is there. How long connecting and logging in may take together is the
     /// plan's business: 30 seconds if it does not say otherwise.
-    pub fn log_in(&self, plan: impl Into<Plan>) -> Answer<Session, SessionDown> {
+    pub fn log_in(&self, plan: impl Into<ProtocolPlan>) -> ResponseFuture<Session, SessionError> {
         self.log_in_watched(plan, Vec::new())
     }
 
     /// Logs in, and has `watchers` hear everything from the first attempt on.
     pub fn log_in_watched(
         &self,
-        plan: impl Into<Plan>,
+        plan: impl Into<ProtocolPlan>,
         watchers: Vec<Watcher>,
-    ) -> Answer<Session, SessionDown> {
-        let (teller, answer) = answer();
-        self.shared.order(Order::Open(plan.into(), watchers, teller));
+    ) -> ResponseFuture<Session, SessionError> {
+        let (teller, answer) = response_channel();
+        self.shared.order(Request::Open(plan.into(), watchers, teller));
         answer
     }
 }
@@ -160,45 +160,52 @@ impl Session {
     /// Has a command carried out, and `done` called with what came of it, exactly once, on the client's thread. Commands may
     /// be given while the session is being built anew: they wait. [`crate::sessions::WAITING_MAX`] may wait.
     pub fn submit(&self, command: Command, done: Done) {
-        self.seat.shared.order(Order::Submit(self.seat.id, None, command, done));
+        self.seat.shared.order(Request::Submit(self.seat.id, None, command, done));
     }
 
     /// Has a command carried out. Dropping the answer does not end it.
-    pub fn run(&self, command: Command) -> Answer<Reply, CommandError> {
-        let (teller, answer) = answer();
-        self.submit(command, Box::new(move |result| teller.tell(result)));
+    pub fn run(&self, command: Command) -> ResponseFuture<Reply, CommandError> {
+        let (teller, answer) = response_channel();
+        self.submit(command, Box::new(move |result| teller.complete(result)));
         answer
     }
 
     /// Has a command carried out that can be ended before it ends by itself.
-    pub fn begin(&self, command: Command) -> Running {
-        let (teller, answer) = answer();
-        let ticket = Ticket(self.seat.shared.tickets.fetch_add(1, Ordering::Relaxed));
-        let done = Box::new(move |result| teller.tell(result));
-        self.seat.shared.order(Order::Submit(self.seat.id, Some(ticket), command, done));
-        Running::new(self.clone(), ticket, answer)
+    pub fn start_command(&self, command: Command) -> CommandHandle {
+        let (teller, answer) = response_channel();
+        let ticket = CommandId(self.seat.shared.tickets.fetch_add(1, Ordering::Relaxed));
+        let done = Box::new(move |result| teller.complete(result));
+        self.seat.shared.order(Request::Submit(self.seat.id, Some(ticket), command, done));
+        CommandHandle::new(self.clone(), ticket, answer)
     }
 
     /// Ends a command.
-    pub(crate) fn abort(&self, ticket: Ticket) -> Answer<Option<TmfResult>, CommandError> {
-        let (teller, answer) = answer();
-        self.seat.shared.order(Order::Abort(self.seat.id, ticket, teller));
+    pub(crate) fn abort(&self, ticket: CommandId) -> ResponseFuture<Option<TmfResult>, CommandError> {
+        let (teller, answer) = response_channel();
+        self.seat.shared.order(Request::Abort(self.seat.id, ticket, teller));
         answer
     }
 
     /// Sends a task management request for a unit: LOGICAL UNIT RESET, ABORT TASK SET and the like. The answer is
     /// `None` when the session was lost before it came.
-    pub fn manage(&self, function: TmfFunction, lun: Lun) -> Answer<Option<TmfResult>, CommandError> {
-        let (teller, answer) = answer();
-        self.seat.shared.order(Order::Manage(self.seat.id, function, lun, teller));
+    pub fn submit_tmf(
+        &self,
+        function: TmfFunction,
+        lun: Lun,
+    ) -> ResponseFuture<Option<TmfResult>, CommandError> {
+        let (teller, answer) = response_channel();
+        self.seat.shared.order(Request::Manage(self.seat.id, function, lun, teller));
         answer
     }
 
     /// Asks for all targets (in a discovery session), or for what the target says of this one. The number is that of
     /// entries that were left out since they are no legal names or addresses.
-    pub fn send_targets(&self, only: Option<IscsiName>) -> Answer<(Vec<Discovered>, usize), CommandError> {
-        let (teller, answer) = answer();
-        self.seat.shared.order(Order::SendTargets(self.seat.id, only, teller));
+    pub fn send_targets(
+        &self,
+        only: Option<IscsiName>,
+    ) -> ResponseFuture<(Vec<Discovered>, usize), CommandError> {
+        let (teller, answer) = response_channel();
+        self.seat.shared.order(Request::SendTargets(self.seat.id, only, teller));
         answer
     }
 
@@ -206,16 +213,16 @@ impl Session {
     /// answered; one conversation at a time. What may be negotiated then is not much (RFC 7143 §13):
     /// MaxRecvDataSegmentLength, for that connection and as long as it lives, our alias, and keys that no standard
     /// knows. Commands go on meanwhile.
-    pub fn negotiate(&self, on: Option<Slot>, keys: &[(&str, &str)]) -> Answer<Keys, CommandError> {
-        let (teller, answer) = answer();
+    pub fn negotiate(&self, on: Option<Slot>, keys: &[(&str, &str)]) -> ResponseFuture<Keys, CommandError> {
+        let (teller, answer) = response_channel();
         let keys = keys.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        self.seat.shared.order(Order::Negotiate(self.seat.id, on, keys, teller));
+        self.seat.shared.order(Request::Negotiate(self.seat.id, on, keys, teller));
         answer
     }
 
     /// Guards a unit: nothing is sent to it in a session that was built anew before it has said again that it is the
     /// device that `identity` tells of ([`crate::unit::LogicalUnit::identity`]). If it is another one, watchers hear
-    /// [`News::OtherDevice`], and commands for it fail with [`CommandError::OtherDevice`].
+    /// [`SessionEvent::OtherDevice`], and commands for it fail with [`CommandError::OtherDevice`].
     pub fn guard(&self, lun: Lun, identity: Identity) {
         self.with(move |driver, id| driver.guard(id, lun, identity));
     }
@@ -227,44 +234,44 @@ impl Session {
 
     /// Has `watcher` hear what happens to the session from now on.
     pub fn watch(&self, watcher: Watcher) {
-        self.seat.shared.order(Order::Watch(self.seat.id, watcher));
+        self.seat.shared.order(Request::Watch(self.seat.id, watcher));
     }
 
     /// Returns what was agreed on when the session came up.
-    pub fn up(&self) -> &Up {
+    pub fn up(&self) -> &ProtocolUp {
         &self.seat.up
     }
 
     /// Returns the connections that there are; none for a session of HyperSCSI.
-    pub fn connections(&self) -> Answer<Vec<ConnectionView>, CommandError> {
+    pub fn connections(&self) -> ResponseFuture<Vec<ConnectionView>, CommandError> {
         self.ask(move |driver, id| driver.connections(id).ok_or(Refusal::Down))
     }
 
     /// Changes how many connections the session is to have, at most as many as its URL asked for and the target allowed. The
     /// answer comes at once; connections come and go while commands go on, and [`Self::connections`] tells how far it is.
-    pub fn set_connections(&self, count: u16) -> Answer<(), CommandError> {
+    pub fn set_connections(&self, count: u16) -> ResponseFuture<(), CommandError> {
         self.ask(move |driver, id| driver.set_connections(id, count))
     }
 
     /// Returns what the session did so far; once it has ended, all that it did.
-    pub fn stats(&self) -> Answer<Stats, CommandError> {
-        let (teller, answer) = answer();
-        self.seat.shared.order(Order::Stats(self.seat.id, teller));
+    pub fn stats(&self) -> ResponseFuture<Stats, CommandError> {
+        let (teller, answer) = response_channel();
+        self.seat.shared.order(Request::Stats(self.seat.id, teller));
         answer
     }
 
     /// Returns why the session was last lost, for a time or for good: what [`CommandError::Lost`] and commands that failed with
     /// it ended of. `None` if that never happened, or if it was logged out.
-    pub fn loss(&self) -> Answer<Option<Loss>, CommandError> {
-        let (teller, answer) = answer();
-        self.seat.shared.order(Order::Loss(self.seat.id, teller));
+    pub fn loss(&self) -> ResponseFuture<Option<SessionLoss>, CommandError> {
+        let (teller, answer) = response_channel();
+        self.seat.shared.order(Request::Loss(self.seat.id, teller));
         answer
     }
 
     /// Logs out. Commands that are under way may end without an answer; wait for them first.
-    pub fn log_out(&self) -> Answer<(), CommandError> {
-        let (teller, answer) = answer();
-        self.seat.shared.order(Order::LogOut(self.seat.id, Some(teller)));
+    pub fn log_out(&self) -> ResponseFuture<(), CommandError> {
+        let (teller, answer) = response_channel();
+        self.seat.shared.order(Request::LogOut(self.seat.id, Some(teller)));
         answer
     }
 
@@ -274,15 +281,15 @@ impl Session {
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionHandle {
     fn drop(&mut self) {
-        self.shared.order(Order::LogOut(self.id, None));
+        self.shared.order(Request::LogOut(self.id, None));
     }
 }
 
 impl Shared {
     /// Leaves an order for the thread. One that has ended drops it, which tells those who wait.
-    fn order(&self, order: Order) {
+    fn order(&self, order: Request) {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         let first = orders.is_empty();
         orders.push(order);
@@ -295,7 +302,7 @@ impl Shared {
     /// Tells those who wait that the thread has ended.
     fn refuse_all(&self) {
         let orders = std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner));
-        orders.into_iter().for_each(Order::refuse);
+        orders.into_iter().for_each(Request::refuse);
     }
 }
 
@@ -304,7 +311,7 @@ impl Drop for Shared {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let orders = std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner));
         // The thread cannot take them from us any more: they go as a letter.
-        let left = orders.into_iter().chain([Order::Stop]).collect();
+        let left = orders.into_iter().chain([Request::Stop]).collect();
         let _ = self.last_orders.send(left);
         let _ = self.reactor.post(|_, _| ());
         if let Some(thread) = thread
@@ -323,20 +330,20 @@ impl fmt::Debug for Shared {
 }
 
 /// The thread's side.
-struct Desk {
+struct Worker {
     driver: Driver,
     shared: Weak<Shared>,
-    last_orders: Receiver<Vec<Order>>,
-    opening: BTreeMap<SessionId, Teller<Session, SessionDown>>,
+    last_orders: Receiver<Vec<Request>>,
+    opening: BTreeMap<SessionId, Completer<Session, SessionError>>,
     /// What to do with results, by their token; free places are listed.
-    done: Vec<Option<(Option<Ticket>, Done)>>,
+    done: Vec<Option<(Option<CommandId>, Done)>>,
     done_free: Vec<usize>,
     /// The tokens of commands that can be ended.
-    tickets: BTreeMap<Ticket, usize>,
-    managed: BTreeMap<u64, Teller<Option<TmfResult>, CommandError>>,
+    tickets: BTreeMap<CommandId, usize>,
+    managed: BTreeMap<u64, Completer<Option<TmfResult>, CommandError>>,
     next_managed: u64,
     talks: BTreeMap<SessionId, Talk>,
-    logging_out: BTreeMap<SessionId, Vec<Teller<(), CommandError>>>,
+    logging_out: BTreeMap<SessionId, Vec<Completer<(), CommandError>>>,
     /// Sessions that somebody has in hand, and what is to be known of those that have ended meanwhile.
     held: BTreeMap<SessionId, Option<Ended>>,
     watchers: BTreeMap<SessionId, Vec<Watcher>>,
@@ -346,27 +353,27 @@ struct Desk {
 /// A session that has ended.
 struct Ended {
     stats: Stats,
-    loss: Option<Loss>,
-    down: SessionDown,
+    loss: Option<SessionLoss>,
+    down: SessionError,
 }
 
 /// Who waits for the answer to a text.
 enum Talk {
-    Targets(Teller<(Vec<Discovered>, usize), CommandError>),
-    Keys(Teller<Keys, CommandError>),
+    Targets(Completer<(Vec<Discovered>, usize), CommandError>),
+    Keys(Completer<Keys, CommandError>),
 }
 
 impl Talk {
     fn fail(self, why: CommandError) {
         match self {
-            Self::Targets(teller) => teller.tell(Err(why)),
-            Self::Keys(teller) => teller.tell(Err(why)),
+            Self::Targets(teller) => teller.complete(Err(why)),
+            Self::Keys(teller) => teller.complete(Err(why)),
         }
     }
 }
 
-impl Desk {
-    fn new(driver: Driver, shared: Weak<Shared>, last_orders: Receiver<Vec<Order>>) -> Self {
+impl Worker {
+    fn new(driver: Driver, shared: Weak<Shared>, last_orders: Receiver<Vec<Request>>) -> Self {
         Self {
             driver,
             shared,
@@ -402,12 +409,12 @@ impl Desk {
     fn step(&mut self) -> bool {
         self.take_orders();
         while let Some(event) = self.driver.poll_event() {
-            self.tell(event);
+            self.handle_event(event);
         }
-        if self.stopping && self.driver.all_down() && !self.driver.have_last_words() {
+        if self.stopping && self.driver.all_down() && !self.driver.has_unacked_closings() {
             return false;
         }
-        self.driver.turn(None).is_ok()
+        self.driver.run_once(None).is_ok()
     }
 
     fn take_orders(&mut self) {
@@ -418,18 +425,18 @@ impl Desk {
             None => self.last_orders.try_iter().flatten().collect(),
         };
         for order in orders {
-            self.heed(order);
+            self.handle_request(order);
         }
     }
 
-    fn heed(&mut self, order: Order) {
+    fn handle_request(&mut self, order: Request) {
         match order {
-            Order::Open(plan, watchers, teller) => {
+            Request::Open(plan, watchers, teller) => {
                 let id = self.driver.open(plan);
                 self.opening.insert(id, teller);
                 self.watchers.insert(id, watchers);
             }
-            Order::Submit(id, ticket, command, done) => {
+            Request::Submit(id, ticket, command, done) => {
                 if let Some(Some(ended)) = self.held.get(&id) {
                     return done(Err(CommandError::Down(ended.down.clone())));
                 }
@@ -443,44 +450,46 @@ impl Desk {
                 self.tickets.extend(ticket.map(|ticket| (ticket, at)));
                 self.driver.submit(id, u64::try_from(at).unwrap_or(u64::MAX), command);
             }
-            Order::Abort(id, ticket, teller) => match self.tickets.get(&ticket) {
+            Request::Abort(id, ticket, teller) => match self.tickets.get(&ticket) {
                 Some(at) => {
                     let command = u64::try_from(*at).unwrap_or(u64::MAX);
                     let token = self.manages(teller);
                     self.driver.abort(id, token, command);
                 }
-                None => teller.tell(Ok(Some(TmfResult::NO_TASK))),
+                None => teller.complete(Ok(Some(TmfResult::NO_TASK))),
             },
-            Order::Manage(id, function, lun, teller) => {
+            Request::Manage(id, function, lun, teller) => {
                 let token = self.manages(teller);
-                self.driver.manage(id, token, function, lun, None);
+                self.driver.submit_tmf(id, token, function, lun, None);
             }
-            Order::SendTargets(id, only, teller) => match self.driver.send_targets(id, only.as_ref()) {
+            Request::SendTargets(id, only, teller) => match self.driver.send_targets(id, only.as_ref()) {
                 Ok(()) => {
                     self.talks.insert(id, Talk::Targets(teller));
                 }
-                Err(why) => teller.tell(Err(why.into())),
+                Err(why) => teller.complete(Err(why.into())),
             },
-            Order::Negotiate(id, on, keys, teller) => {
+            Request::Negotiate(id, on, keys, teller) => {
                 let keys: Vec<_> = keys.iter().map(|(name, value)| (&**name, &**value)).collect();
                 match self.driver.negotiate(id, on, &keys) {
                     Ok(()) => {
                         self.talks.insert(id, Talk::Keys(teller));
                     }
-                    Err(why) => teller.tell(Err(why.into())),
+                    Err(why) => teller.complete(Err(why.into())),
                 }
             }
-            Order::With(id, does) => does(&mut self.driver, id),
-            Order::Watch(id, watcher) => self.watchers.entry(id).or_default().push(watcher),
-            Order::Stats(id, teller) => {
+            Request::With(id, does) => does(&mut self.driver, id),
+            Request::Watch(id, watcher) => self.watchers.entry(id).or_default().push(watcher),
+            Request::Stats(id, teller) => {
                 let ended = || self.held.get(&id)?.as_ref().map(|ended| ended.stats);
-                teller.tell(self.driver.stats(id).or_else(ended).ok_or(CommandError::Refused(Refusal::Down)));
+                teller.complete(
+                    self.driver.stats(id).or_else(ended).ok_or(CommandError::Refused(Refusal::Down)),
+                );
             }
-            Order::Loss(id, teller) => {
+            Request::Loss(id, teller) => {
                 let ended = || self.held.get(&id)?.as_ref()?.loss.clone();
-                teller.tell(Ok(self.driver.loss(id).or_else(ended)));
+                teller.complete(Ok(self.driver.loss(id).or_else(ended)));
             }
-            Order::LogOut(id, teller) => {
+            Request::LogOut(id, teller) => {
                 match teller {
                     Some(teller) => self.logging_out.entry(id).or_default().push(teller),
                     None => drop(self.held.remove(&id)),
@@ -488,7 +497,7 @@ impl Desk {
                 self.driver.log_out(id);
                 self.conclude(id);
             }
-            Order::Stop => {
+            Request::Stop => {
                 self.stopping = true;
                 for id in self.driver.sessions() {
                     self.driver.log_out(id);
@@ -498,16 +507,16 @@ impl Desk {
     }
 
     /// Keeps who waits for the answer to a task management request, and returns its token.
-    fn manages(&mut self, teller: Teller<Option<TmfResult>, CommandError>) -> u64 {
+    fn manages(&mut self, teller: Completer<Option<TmfResult>, CommandError>) -> u64 {
         let token = self.next_managed;
         self.next_managed += 1;
         self.managed.insert(token, teller);
         token
     }
 
-    fn tell(&mut self, event: Event) {
+    fn handle_event(&mut self, event: DriverEvent) {
         match event {
-            Event::Finished { token, result, .. } => {
+            DriverEvent::Finished { token, result, .. } => {
                 let Ok(at) = usize::try_from(token) else { return };
                 if let Some((ticket, done)) = self.done.get_mut(at).and_then(Option::take) {
                     self.done_free.push(at);
@@ -517,43 +526,43 @@ impl Desk {
                     done(result);
                 }
             }
-            Event::Managed { token, result, .. } => {
+            DriverEvent::TmfDone { token, result, .. } => {
                 if let Some(teller) = self.managed.remove(&token) {
-                    teller.tell(Ok(result));
+                    teller.complete(Ok(result));
                 }
             }
-            Event::Session { session, news } => self.spread(session, news),
+            DriverEvent::Session { session, event: news } => self.handle_session_event(session, news),
         }
     }
 
-    fn spread(&mut self, id: SessionId, news: News) {
+    fn handle_session_event(&mut self, id: SessionId, news: SessionEvent) {
         if let Some(watchers) = self.watchers.get_mut(&id) {
             watchers.retain_mut(|watcher| watcher(&news));
         }
         match news {
-            News::Up(up) => {
+            SessionEvent::Up(up) => {
                 if let (Some(teller), Some(shared)) = (self.opening.remove(&id), self.shared.upgrade()) {
                     self.held.insert(id, None);
-                    teller.tell(Ok(Session { seat: Arc::new(Seat { shared, id, up: *up }) }));
+                    teller.complete(Ok(Session { seat: Arc::new(SessionHandle { shared, id, up: *up }) }));
                 }
             }
-            News::Down(why) => {
+            SessionEvent::Down(why) => {
                 if let Some(teller) = self.opening.remove(&id) {
-                    teller.tell(Err(why));
+                    teller.complete(Err(why));
                 }
                 self.conclude_down(id);
             }
-            News::Targets(found, ignored) => {
+            SessionEvent::Targets(found, ignored) => {
                 if let Some(Talk::Targets(teller)) = self.talks.remove(&id) {
-                    teller.tell(Ok((found, ignored)));
+                    teller.complete(Ok((found, ignored)));
                 }
             }
-            News::Agreed(keys) => {
+            SessionEvent::TextNegotiated(keys) => {
                 if let Some(Talk::Keys(teller)) = self.talks.remove(&id) {
-                    teller.tell(Ok(keys));
+                    teller.complete(Ok(keys));
                 }
             }
-            News::TextFailed => {
+            SessionEvent::TextFailed => {
                 if let Some(talk) = self.talks.remove(&id) {
                     talk.fail(CommandError::NoText);
                 }
@@ -571,7 +580,7 @@ impl Desk {
 
     fn conclude_down(&mut self, id: SessionId) {
         for teller in self.logging_out.remove(&id).unwrap_or_default() {
-            teller.tell(Ok(()));
+            teller.complete(Ok(()));
         }
         if let Some(talk) = self.talks.remove(&id) {
             talk.fail(CommandError::Refused(Refusal::Down));

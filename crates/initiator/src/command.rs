@@ -12,9 +12,9 @@ use scsi::lun::Lun;
 use scsi::opcode::{self, variable_length as variable};
 use scsi::sense::{Asc, Sense};
 
-use crate::answer::Stopped;
-use crate::down::{Loss, SessionDown, because, ended};
+use crate::future::Stopped;
 use crate::identity::OtherDevice;
+use crate::session_error::{SessionError, SessionLoss, because, ended};
 
 /// A SCSI command to be carried out.
 #[derive(Clone, Debug)]
@@ -217,7 +217,7 @@ pub enum CommandError {
     NoText,
     /// The session was lost, and nobody knows whether the command was carried out.
     #[error("the session was lost{}; whether the command was carried out is not known", because(.0.as_ref()))]
-    Lost(Option<Loss>),
+    Lost(Option<SessionLoss>),
     /// Behind the LUN there is another device than before. The command was not carried out there.
     #[error("{0}")]
     OtherDevice(Box<OtherDevice>),
@@ -226,7 +226,7 @@ pub enum CommandError {
     Refused(#[from] Refusal),
     /// The session has ended. The command was not carried out.
     #[error("{}", ended(.0))]
-    Down(SessionDown),
+    Down(SessionError),
     /// The thread that should have carried it out has ended.
     #[error("the initiator was stopped")]
     Stopped,

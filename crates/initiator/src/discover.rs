@@ -12,11 +12,11 @@ use crate::command::CommandError;
 use crate::login::plan_for;
 use crate::open::{OpenError, open_discovery};
 use crate::unit::{LogicalUnit, UnitError};
-use crate::url::{Place, Secrets, Url, Way};
+use crate::url::{Endpoint, Secrets, Transport, Url};
 
 /// What a portal told.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct Discovery {
     /// The targets.
     pub targets: Vec<Discovered>,
     /// How many entries were left out because they are no legal names or addresses, or too many.
@@ -56,13 +56,17 @@ pub enum DiscoverError {
 ///
 /// # Errors
 /// [`DiscoverError`]
-pub async fn targets(client: &Client, place: &Place, secrets: &dyn Secrets) -> Result<Told, DiscoverError> {
+pub async fn targets(
+    client: &Client,
+    place: &Endpoint,
+    secrets: &dyn Secrets,
+) -> Result<Discovery, DiscoverError> {
     let session = open_discovery(client, place, secrets).await?;
     let told = session.send_targets(None).await;
     let (targets, ignored) = told.map_err(|why| DiscoverError::Command { at: place.to_string(), why })?;
     // What was told was told; that the goodbye fails takes nothing from it.
     let _ = session.log_out().await;
-    Ok(Told { targets, ignored })
+    Ok(Discovery { targets, ignored })
 }
 
 /// Logs in to a target that was found at a portal and lists its logical units.
@@ -71,13 +75,14 @@ pub async fn targets(client: &Client, place: &Place, secrets: &dyn Secrets) -> R
 /// [`DiscoverError`]
 pub async fn units(
     client: &Client,
-    place: &Place,
+    place: &Endpoint,
     target: &Discovered,
     secrets: &dyn Secrets,
 ) -> Result<Vec<FoundUnit>, DiscoverError> {
     let ways = ways_to(place, target);
-    let first = ways.first().map_or_else(|| place.way.clone(), |way| Way::Iscsi(way.address.clone()));
-    let place = Place { way: first, ..place.clone() };
+    let first =
+        ways.first().map_or_else(|| place.transport.clone(), |way| Transport::Iscsi(way.address.clone()));
+    let place = Endpoint { transport: first, ..place.clone() };
     let at = || format!("{place}/{}", target.name);
     let mut plan =
         plan_for(&place, Purpose::Target(target.name.clone()), secrets).map_err(OpenError::from)?;
@@ -88,7 +93,7 @@ pub async fn units(
     let mut found = Vec::new();
     // LUNs of more than one level, and well-known ones, have no number that a URL could name.
     for number in luns.into_iter().filter_map(Lun::number) {
-        let url = Url { place: place.clone(), target: target.name.clone(), lun: number };
+        let url = Url { endpoint: place.clone(), target: target.name.clone(), lun: number };
         let Some(lun) = Lun::from_number(number) else { continue };
         let look = look_at(&LogicalUnit::new(session.clone(), lun), url).await;
         found.extend(look.map_err(|why| DiscoverError::Command { at: at(), why })?);
@@ -117,8 +122,8 @@ async fn look_at(unit: &LogicalUnit, url: Url) -> Result<Option<FoundUnit>, Comm
 
 /// Returns the portals of a target, best first: the one that was asked if the target is there too; what the target
 /// names; and last, as targets behind an address translation name what nobody reaches, the one that was asked.
-fn ways_to(place: &Place, target: &Discovered) -> Vec<Portal> {
-    let Way::Iscsi(portal) = &place.way else { return Vec::new() };
+fn ways_to(place: &Endpoint, target: &Discovered) -> Vec<Portal> {
+    let Transport::Iscsi(portal) = &place.transport else { return Vec::new() };
     let asked = |address: &TargetAddress| address == portal;
     let mut ways: Vec<Portal> = target
         .addresses
@@ -138,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_portal_that_was_asked_comes_first_if_it_is_listed_and_last_else() {
-        let place = Place::parse("10.0.0.2").unwrap();
+        let place = Endpoint::parse("10.0.0.2").unwrap();
         let shown = |addresses: &[&str]| -> Vec<String> {
             let addresses =
                 addresses.iter().map(|text| TargetAddress::parse(text.as_bytes()).unwrap()).collect();

@@ -25,10 +25,10 @@ use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, Pag
 use store::contract::{OpAction, Outcome, Profile};
 use store::shared::{Compared, ComparedDone, Done, SharedStore};
 
-use crate::answer::{Answer, answer};
 use crate::client::Session;
 use crate::command::{Command, CommandError, Reply};
-use crate::sessions::News;
+use crate::future::{ResponseFuture, response_channel};
+use crate::sessions::SessionEvent;
 use crate::unit::{LogicalUnit, UnitError};
 
 pub use geometry::Geometry;
@@ -99,9 +99,9 @@ impl RemoteDisk {
     }
 
     /// Starts an operation. Dropping the answer does not end it.
-    pub fn perform(&self, action: OpAction) -> Answer<Outcome, DiskError> {
-        let (teller, answer) = answer();
-        self.start(action, move |result| teller.tell(result));
+    pub fn perform(&self, action: OpAction) -> ResponseFuture<Outcome, DiskError> {
+        let (teller, answer) = response_channel();
+        self.start(action, move |result| teller.complete(result));
         answer
     }
 
@@ -219,10 +219,12 @@ impl Inner {
         self.session.watch(Box::new(move |news| {
             let Some(inner) = inner.upgrade() else { return false };
             match news {
-                News::Attention { lun: of, asc } if *of == lun && CAPACITY_MAY_DIFFER.contains(asc) => {
+                SessionEvent::UnitAttention { lun: of, asc }
+                    if *of == lun && CAPACITY_MAY_DIFFER.contains(asc) =>
+                {
                     inner.read_capacity();
                 }
-                News::Up(_) => inner.read_capacity(),
+                SessionEvent::Up(_) => inner.read_capacity(),
                 _ => {}
             }
             true

@@ -20,15 +20,15 @@ use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::text::TextOut;
 use scsi::lun::Lun;
 
-use crate::carrier::unusable;
 use crate::command::Command;
-use crate::down::{Loss, SessionDown};
 use crate::identity::Identity;
-use crate::login::Plan;
+use crate::login::ProtocolPlan;
+use crate::protocol::unusable;
+use crate::session_error::{SessionError, SessionLoss};
 use crate::sessions::frames::stretch;
-use crate::sessions::{Errand, Event, SessionId, Sessions};
+use crate::sessions::{DriverEvent, DriverRequest, SessionId, Sessions};
 #[cfg(doc)]
-use {crate::sessions::News, iscsi::pdu::tmf_response::TmfResult};
+use {crate::sessions::SessionEvent, iscsi::pdu::tmf_response::TmfResult};
 
 /// How many bytes wait to be received at an interface, as the kernel counts. A session keeps some MiB under way at most, and a
 /// ring of that size stays in a processor's cache.
@@ -38,7 +38,7 @@ const RECEIVE_BYTES: usize = 8 << 20;
 /// (`Limits::login_within`) is usually shorter.
 const CALL_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often [`Driver::advance`] looks for more before it lets its owner see to other things.
+/// How often [`Driver::run_ready`] looks for more before it lets its owner see to other things.
 const ROUNDS_MAX: usize = 16;
 
 /// Sessions on a reactor.
@@ -48,7 +48,7 @@ const ROUNDS_MAX: usize = 16;
 pub struct Driver {
     reactor: Reactor<Sessions>,
     sessions: Sessions,
-    errands: Vec<Errand>,
+    errands: Vec<DriverRequest>,
 }
 
 impl Driver {
@@ -82,12 +82,12 @@ impl Driver {
         self.reactor.now()
     }
 
-    /// Begins a session; [`crate::sessions::News`] tell what becomes of it.
-    pub fn open(&mut self, plan: impl Into<Plan>) -> SessionId {
+    /// Begins a session; [`crate::sessions::SessionEvent`] tell what becomes of it.
+    pub fn open(&mut self, plan: impl Into<ProtocolPlan>) -> SessionId {
         self.sessions.open(self.reactor.now(), plan.into())
     }
 
-    /// Has a command carried out; [`Event::Finished`] with this `token` tells what came of it, whatever happens. Tokens are
+    /// Has a command carried out; [`DriverEvent::Finished`] with this `token` tells what came of it, whatever happens. Tokens are
     /// the caller's to choose; [`Self::abort`] finds a command by its. A command waits until the session is up and has room;
     /// [`crate::sessions::WAITING_MAX`] may wait, more are refused.
     pub fn submit(&mut self, session: SessionId, token: u64, command: Command) {
@@ -96,8 +96,8 @@ impl Driver {
     }
 
     /// Sends a task management request for a unit, and for one of its commands if `command` names one;
-    /// [`Event::Managed`] with this `token` tells what came of it.
-    pub fn manage(
+    /// [`DriverEvent::Managed`] with this `token` tells what came of it.
+    pub fn submit_tmf(
         &mut self,
         session: SessionId,
         token: u64,
@@ -107,13 +107,13 @@ impl Driver {
     ) {
         let task = command.and_then(|command| self.sessions.task_of(session, command));
         let now = self.reactor.now();
-        self.sessions.manage(now, session, token, (function, lun, task));
+        self.sessions.submit_tmf(now, session, token, (function, lun, task));
     }
 
     /// Ends the command that was submitted as `command`, and only that: what waits here is taken back, for what the
-    /// target knows of there is an ABORT TASK. [`Event::Managed`] with this `token` tells what came of it:
+    /// target knows of there is an ABORT TASK. [`DriverEvent::Managed`] with this `token` tells what came of it:
     /// [`TmfResult::COMPLETE`], or [`TmfResult::NO_TASK`] if the command had ended by itself; `None` if no connection is
-    /// up, or the session was lost before the answer came. [`Event::Finished`] tells of the command in any case. From now
+    /// up, or the session was lost before the answer came. [`DriverEvent::Finished`] tells of the command in any case. From now
     /// on it is not tried again, whatever becomes of it.
     pub fn abort(&mut self, session: SessionId, token: u64, command: u64) {
         let now = self.reactor.now();
@@ -122,7 +122,7 @@ impl Driver {
 
     /// Sets how long a command of a session may go without an answer and without data being moved, a minute at first;
     /// `None` for any time. Then it is ended by ABORT TASK, and if that is not answered by LOGICAL UNIT RESET, and if that is
-    /// not either by a new session ([`News::Unanswered`] tells of each step); and it is tried again, if it is repeatable and
+    /// not either by a new session ([`SessionEvent::Unanswered`] tells of each step); and it is tried again, if it is repeatable and
     /// was not ended three times, or fails with [`crate::command::CommandError::Silence`]. Time without a connection does not
     /// count. [`Command::answer_within`] sets it for one command.
     pub fn limit_commands(&mut self, session: SessionId, limit: Option<Duration>) {
@@ -131,14 +131,14 @@ impl Driver {
     }
 
     /// Guards a unit: nothing is sent to it in a session that was built anew before it has said again that it is the
-    /// device that `identity` tells of. If it is another one, [`News::OtherDevice`] says so, and commands for it fail.
+    /// device that `identity` tells of. If it is another one, [`SessionEvent::OtherDevice`] says so, and commands for it fail.
     pub fn guard(&mut self, session: SessionId, lun: Lun, identity: Identity) {
         let now = self.reactor.now();
         self.sessions.guard(now, session, lun, identity);
     }
 
     /// Negotiates keys while the session is up, on the connection at `on` or on any; one conversation at a time.
-    /// [`News::Agreed`] or [`News::TextFailed`] follows. What may be negotiated then is not much (RFC 7143 §13):
+    /// [`SessionEvent::Agreed`] or [`SessionEvent::TextFailed`] follows. What may be negotiated then is not much (RFC 7143 §13):
     /// MaxRecvDataSegmentLength, for that connection and as long as it lives, our alias, and keys that no standard knows.
     ///
     /// # Errors
@@ -168,8 +168,8 @@ impl Driver {
     }
 
     /// Changes how many connections a session is to have, at most as many as the target allows. New ones are opened one
-    /// after the other; those that go are emptied and logged out, while commands go on. [`News::PathUp`] and
-    /// [`News::PathLost`] tell of both.
+    /// after the other; those that go are emptied and logged out, while commands go on. [`SessionEvent::PathUp`] and
+    /// [`SessionEvent::PathLost`] tell of both.
     ///
     /// # Errors
     /// [`Refusal::Down`] if there is no such session, [`Refusal::NotPossible`] if it is not one of iSCSI.
@@ -222,12 +222,12 @@ impl Driver {
 
     /// Returns why a session was last lost, for a time or for good; `None` if that never happened, if its owner ended it, or if
     /// it was forgotten.
-    pub fn loss(&self, session: SessionId) -> Option<Loss> {
+    pub fn loss(&self, session: SessionId) -> Option<SessionLoss> {
         self.sessions.loss(session)
     }
 
     /// Returns how a session ended; `None` if it did not, or was forgotten.
-    pub(crate) fn down(&self, session: SessionId) -> Option<SessionDown> {
+    pub(crate) fn down(&self, session: SessionId) -> Option<SessionError> {
         self.sessions.down(session)
     }
 
@@ -247,8 +247,8 @@ impl Driver {
     }
 
     /// Returns whether a session that ended has still something to say to its target, which takes a second at most.
-    pub fn have_last_words(&self) -> bool {
-        self.sessions.have_last_words()
+    pub fn has_unacked_closings(&self) -> bool {
+        self.sessions.has_unacked_closings()
     }
 
     /// Does what is due, sleeps until something happens but for `wait_max` at most, and handles it. Does not sleep
@@ -256,12 +256,12 @@ impl Driver {
     ///
     /// # Errors
     /// What the system says of the reactor's own descriptors; what concerns sessions is told by events.
-    pub fn turn(&mut self, wait_max: Option<Duration>) -> io::Result<()> {
-        self.see_to();
+    pub fn run_once(&mut self, wait_max: Option<Duration>) -> io::Result<()> {
+        self.process_pending();
         // Errands that fail at once end sessions, and nothing else would wake us to tell that.
         let wait_max = if self.sessions.events.is_empty() { wait_max } else { Some(Duration::ZERO) };
         self.reactor.run_once(&mut self.sessions, wait_max)?;
-        self.see_to();
+        self.process_pending();
         Ok(())
     }
 
@@ -271,11 +271,11 @@ impl Driver {
     ///
     /// # Errors
     /// As [`Self::run_once`].
-    pub fn advance(&mut self) -> io::Result<Option<Duration>> {
-        self.see_to();
+    pub fn run_ready(&mut self) -> io::Result<Option<Duration>> {
+        self.process_pending();
         for _ in 0..ROUNDS_MAX {
             let sleep = self.reactor.run_ready(&mut self.sessions)?;
-            if !self.see_to() {
+            if !self.process_pending() {
                 return Ok(sleep);
             }
         }
@@ -283,7 +283,7 @@ impl Driver {
     }
 
     /// Returns the next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<DriverEvent> {
         self.sessions.events.pop_front()
     }
 
@@ -293,18 +293,18 @@ impl Driver {
     }
 
     /// Hears what sessions want and runs their errands. Returns whether there was anything.
-    fn see_to(&mut self) -> bool {
+    fn process_pending(&mut self) -> bool {
         let now = self.reactor.now();
         let mut any = false;
         while let Some((PortalId(number), why)) = self.reactor.next_failure() {
             self.errands.extend(self.sessions.dial_failed(now, number, &why));
             any = true;
         }
-        any |= self.sessions.collect(now, &mut self.errands);
+        any |= self.sessions.process_pending(now, &mut self.errands);
         // What an errand comes to may be known at once, and may end a session.
         while !self.errands.is_empty() {
             self.run_errands(now);
-            self.sessions.collect(now, &mut self.errands);
+            self.sessions.process_pending(now, &mut self.errands);
         }
         any
     }
@@ -312,7 +312,7 @@ impl Driver {
     fn run_errands(&mut self, now: Instant) {
         for errand in std::mem::take(&mut self.errands) {
             match errand {
-                Errand::OpenPort(port, interface) => {
+                DriverRequest::OpenPort(port, interface) => {
                     let first = self.sessions.sid_first.get();
                     let opened = PortSocket::open(port_config(&interface, first)).and_then(|socket| {
                         self.reactor.open_port(port, socket).map_err(|why| PortError::Io(interface, why))
@@ -321,11 +321,13 @@ impl Driver {
                         self.sessions.port_failed(now, port, &unusable(&why));
                     }
                 }
-                Errand::Stretch(id, job) => stretch(self.reactor.handle(), id, *job),
-                Errand::Connect(number, address) => {
+                DriverRequest::Stretch(id, job) => stretch(self.reactor.handle(), id, *job),
+                DriverRequest::Connect(number, address) => {
                     self.reactor.connect(address, PortalId(number), CALL_PATIENCE);
                 }
-                Errand::Resolve(number, name, port) => resolve(self.reactor.handle(), number, name, port),
+                DriverRequest::Resolve(number, name, port) => {
+                    resolve(self.reactor.handle(), number, name, port)
+                }
             }
         }
     }

@@ -3,11 +3,11 @@
 //! # Map
 //!
 //! * [`url`] is what is to be reached, [`login`] makes a plan of a session from it, [`open`] does all of that in one call.
-//! * [`discover`] asks a portal, [`neighbours`] an Ethernet, for what is there.
-//! * [`client`] has sessions on a thread of its own; [`answer`] and [`running`] are its futures. [`driver`] has them in a loop of
+//! * [`discover`] asks a portal, [`hyperscsi_discovery`] an Ethernet, for what is there.
+//! * [`client`] has sessions on a thread of its own; [`future`] and [`command_handle`] are its futures. [`driver`] has them in a loop of
 //!   yours; [`sessions`] is what it tells.
 //! * [`command`] is any CDB and what comes of it, [`mod@unit`] what a logical unit says of itself, [`disk`] reads and writes
-//!   bytes, [`identity`] tells one device from another, [`down`] says why there is no session.
+//!   bytes, [`identity`] tells one device from another, [`session_error`] says why there is no session.
 //!
 //! Sizes and offsets are bytes unless a type says otherwise ([`base::units`]); times are [`std::time::Duration`].
 //!
@@ -17,25 +17,25 @@
 //! **Invariant:** knows nothing of the kernel's block layer, of command lines, and of how to print.
 #![forbid(unsafe_code)]
 
-pub mod answer;
 pub mod client;
 pub mod command;
+pub mod command_handle;
 pub mod discover;
 pub mod disk;
-pub mod down;
 pub mod driver;
+mod fault_injection;
+pub mod future;
+pub mod hyperscsi_discovery;
 pub mod identity;
 pub mod login;
-pub mod neighbours;
 pub mod open;
-mod planted;
-pub mod running;
+pub mod session_error;
 pub mod sessions;
 pub mod unit;
 pub mod url;
 
-mod care;
-mod carrier;
+mod protocol;
+mod retry;
 
 /// Units, buffers ([`base::buffer::DataList`]) and the time.
 pub use base;

@@ -8,17 +8,17 @@ use iscsi::name::{BadName, IscsiName, Isid};
 use rustix::io::retry_on_intr;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::url::{NoSecret, Options, Place, Protection, Secrets, Url, Way};
+use crate::url::{Endpoint, Options, Protection, SecretError, Secrets, Transport, Url};
 
 /// What our names start with; the host's follows.
 const NAME: &str = "iqn.2026-11.example.targe:";
 
 /// Why a session cannot be planned.
 #[derive(Debug, thiserror::Error)]
-pub enum NoPlan {
+pub enum PlanError {
     /// A secret that it needs cannot be had.
     #[error(transparent)]
-    Secret(#[from] NoSecret),
+    Secret(#[from] SecretError),
     /// The host's name makes no name of an initiator.
     #[error("this host has no name that makes an iSCSI name ({0}); give one with initiator=")]
     Name(#[from] BadName),
@@ -32,29 +32,29 @@ pub enum NoPlan {
 
 /// A session of either protocol, as it is planned.
 #[derive(Clone, Debug)]
-pub enum Plan {
+pub enum ProtocolPlan {
     /// Of iSCSI.
     Iscsi(Box<SessionPlan>),
     /// Of HyperSCSI.
-    HyperScsi(Box<EtherPlan>),
+    HyperScsi(Box<HyperScsiPlan>),
 }
 
 /// A session of HyperSCSI, as it is planned.
 #[derive(Clone, Debug)]
-pub struct EtherPlan {
+pub struct HyperScsiPlan {
     /// The session.
     pub session: ether::SessionPlan,
     /// The interfaces that it uses.
     pub interfaces: Vec<String>,
 }
 
-impl From<SessionPlan> for Plan {
+impl From<SessionPlan> for ProtocolPlan {
     fn from(plan: SessionPlan) -> Self {
         Self::Iscsi(Box::new(plan))
     }
 }
 
-impl Plan {
+impl ProtocolPlan {
     /// Gives the session an identifier that no other session of this host is likely to have.
     pub fn renew_isid(&mut self) {
         match self {
@@ -99,26 +99,28 @@ impl Plan {
 /// Plans the session that a URL asks for.
 ///
 /// # Errors
-/// [`NoPlan`]
-pub fn plan(url: &Url, secrets: &dyn Secrets) -> Result<Plan, NoPlan> {
-    match &url.place.way {
-        Way::Iscsi(_) => plan_for(&url.place, Purpose::Target(url.target.clone()), secrets).map(Plan::from),
-        Way::HyperScsi(interfaces) => {
+/// [`PlanError`]
+pub fn plan(url: &Url, secrets: &dyn Secrets) -> Result<ProtocolPlan, PlanError> {
+    match &url.endpoint.transport {
+        Transport::Iscsi(_) => {
+            plan_for(&url.endpoint, Purpose::Target(url.target.clone()), secrets).map(ProtocolPlan::from)
+        }
+        Transport::HyperScsi(interfaces) => {
             let session = plan_ether(url, secrets)?;
-            Ok(Plan::HyperScsi(Box::new(EtherPlan { session, interfaces: interfaces.clone() })))
+            Ok(ProtocolPlan::HyperScsi(Box::new(HyperScsiPlan { session, interfaces: interfaces.clone() })))
         }
     }
 }
 
-fn plan_ether(url: &Url, secrets: &dyn Secrets) -> Result<ether::SessionPlan, NoPlan> {
-    let options = &url.place.options;
+fn plan_ether(url: &Url, secrets: &dyn Secrets) -> Result<ether::SessionPlan, PlanError> {
+    let options = &url.endpoint.options;
     let name = |name: &IscsiName| {
-        Name::new(name.as_str()).ok_or_else(|| NoPlan::EtherName(name.as_str().to_owned()))
+        Name::new(name.as_str()).ok_or_else(|| PlanError::EtherName(name.as_str().to_owned()))
     };
     let initiator = options.initiator.clone().map_or_else(default_name, Ok)?;
-    let group = url.place.login.user.as_deref().unwrap_or_default();
-    let group = GroupName::new(group).ok_or_else(|| NoPlan::EtherName(group.to_owned()))?;
-    let password = url.place.login.group_password(options, secrets)?;
+    let group = url.endpoint.login.user.as_deref().unwrap_or_default();
+    let group = GroupName::new(group).ok_or_else(|| PlanError::EtherName(group.to_owned()))?;
+    let password = url.endpoint.login.group_password(options, secrets)?;
     let isid = options.isid.unwrap_or_else(|| random_isid().0);
     let mut plan = ether::SessionPlan::new(name(&initiator)?, isid, group, password, name(&url.target)?);
     adjust(&mut plan, options);
@@ -147,11 +149,11 @@ fn adjust(plan: &mut ether::SessionPlan, options: &Options) {
 /// Plans a session with a portal, for a target or for discovery.
 ///
 /// # Errors
-/// [`NoPlan`]
-pub fn plan_for(place: &Place, purpose: Purpose, secrets: &dyn Secrets) -> Result<SessionPlan, NoPlan> {
+/// [`PlanError`]
+pub fn plan_for(place: &Endpoint, purpose: Purpose, secrets: &dyn Secrets) -> Result<SessionPlan, PlanError> {
     let options = &place.options;
     let initiator = options.initiator.clone().map_or_else(default_name, Ok)?;
-    let Way::Iscsi(portal) = &place.way else { return Err(NoPlan::NotIscsi) };
+    let Transport::Iscsi(portal) = &place.transport else { return Err(PlanError::NotIscsi) };
     let portals = vec![Portal { address: portal.clone(), group: None }];
     let mut plan = SessionPlan::new(initiator, options.isid.map_or_else(random_isid, Isid), purpose, portals);
     plan.auth = place.login.auth(options, secrets)?;

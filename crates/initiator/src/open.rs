@@ -5,24 +5,24 @@ use iscsi::name::Isid;
 
 use crate::client::{Client, Session, Watcher};
 use crate::disk::RemoteDisk;
-use crate::down::SessionDown;
-use crate::login::{NoPlan, Plan, plan, plan_for};
+use crate::login::{PlanError, ProtocolPlan, plan, plan_for};
+use crate::session_error::SessionError;
 use crate::unit::UnitError;
-use crate::url::{Place, Secrets, Url};
+use crate::url::{Endpoint, Secrets, Url};
 
 /// Why what a URL names cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The session cannot be planned.
     #[error(transparent)]
-    Plan(#[from] NoPlan),
+    Plan(#[from] PlanError),
     /// There is no session.
     #[error("cannot log in to {at}: {why}")]
     LogIn {
         /// Where.
         at: String,
         /// Why.
-        why: SessionDown,
+        why: SessionError,
     },
     /// The unit cannot be made out.
     #[error("{at}: {why}")]
@@ -103,7 +103,7 @@ pub async fn open_disk_as(
 async fn open_planned_disk(
     client: &Client,
     url: &Url,
-    plan: Plan,
+    plan: ProtocolPlan,
     watchers: Vec<Watcher>,
 ) -> Result<RemoteDisk, OpenError> {
     let session = log_in(client, url, plan, watchers).await?;
@@ -113,13 +113,13 @@ async fn open_planned_disk(
 async fn log_in(
     client: &Client,
     url: &Url,
-    plan: Plan,
+    plan: ProtocolPlan,
     watchers: Vec<Watcher>,
 ) -> Result<Session, OpenError> {
-    let at = || format!("{}/{}", url.place, url.target);
+    let at = || format!("{}/{}", url.endpoint, url.target);
     let session =
         client.log_in_watched(plan, watchers).await.map_err(|why| OpenError::LogIn { at: at(), why })?;
-    if let Some(limit) = url.place.options.command_timeout {
+    if let Some(limit) = url.endpoint.options.command_timeout {
         session.limit_commands(Some(limit).filter(|limit| !limit.is_zero()));
     }
     Ok(session)
@@ -128,7 +128,7 @@ async fn log_in(
 /// Logs in for discovery.
 pub(crate) async fn open_discovery(
     client: &Client,
-    place: &Place,
+    place: &Endpoint,
     secrets: &dyn Secrets,
 ) -> Result<Session, OpenError> {
     let plan = plan_for(place, Purpose::Discovery, secrets)?;

@@ -2,12 +2,12 @@
 //! and which commands wait for what.
 
 mod abort;
+mod command_timeout;
+mod events;
 pub(crate) mod frames;
-mod guard;
+mod identity_check;
 mod loss;
-mod news;
-mod overdue;
-mod owed;
+mod pending_attention;
 mod stream;
 #[cfg(test)]
 #[allow(
@@ -39,14 +39,14 @@ use iscsi::pdu::tmf_request::TmfFunction;
 use scsi::lun::Lun;
 use scsi::sense::{Sense, SenseKey};
 
-use crate::care::{Care, Pending};
-use crate::carrier::{Carrier, Ether, Manage, Task, Told};
 use crate::command::{Command, CommandError};
-use crate::down::{self, SessionDown, Why};
-use crate::login::Plan;
-use crate::planted::{self, Flaw};
+use crate::fault_injection::{self, Bug};
+use crate::login::ProtocolPlan;
+use crate::protocol::{HyperScsiSession, ProtocolEvent, ProtocolSession, Task, TmfHandle};
+use crate::retry::{PendingCommand, RetryDecision};
+use crate::session_error::{self, ProtocolEndReason, SessionError};
 
-pub use news::{Event, News, Step, Up};
+pub use events::{DriverEvent, EscalationStep, ProtocolUp, SessionEvent};
 
 /// Names a session of a driver. Names are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,12 +59,12 @@ pub const WAITING_MAX: usize = 1 << 16;
 /// Sessions, by their numbers.
 pub(crate) struct Sessions {
     pool: Pool,
-    seats: BTreeMap<SessionId, Seat>,
+    entries: BTreeMap<SessionId, SessionEntry>,
     /// How the next session is called.
     next_id: u32,
     /// Which session a connection belongs to.
     routes: Vec<Option<SessionId>>,
-    dials: BTreeMap<u32, Dial>,
+    dials: BTreeMap<u32, ConnectAttempt>,
     next_dial: u32,
     /// Connections that nobody wants any more.
     orphans: VecDeque<ConnId>,
@@ -73,38 +73,38 @@ pub(crate) struct Sessions {
     ports: frames::Ports,
     /// Slow steps of handshakes that other threads have done.
     stretched: VecDeque<(SessionId, Done)>,
-    pub(crate) events: VecDeque<Event>,
+    pub(crate) events: VecDeque<DriverEvent>,
     /// How the names of sessions of HyperSCSI begin, so that the kernel knows their frames.
     pub(crate) sid_first: NonZeroU8,
 }
 
-struct Seat {
-    session: Carrier,
+struct SessionEntry {
+    session: ProtocolSession,
     /// What the session works on, by the index of its task.
-    tasks: Vec<Option<Pending>>,
+    tasks: Vec<Option<PendingCommand>>,
     /// What it has ended, but not told of yet, and whose index it has given to another task meanwhile.
-    ended: Vec<Pending>,
+    ended: Vec<PendingCommand>,
     /// Task management requests of callers. One that is told may have given its index to another.
-    manages: BTreeMap<Manage, overdue::Asked>,
+    manages: BTreeMap<TmfHandle, command_timeout::CallerTmf>,
     /// What is done for commands that get no answer.
-    overdue: overdue::Overdue,
+    overdue: command_timeout::CommandTimeouts,
     /// Units whose device is looked at again in every new session.
-    wards: BTreeMap<Lun, guard::Ward>,
+    guarded_luns: BTreeMap<Lun, identity_check::GuardedLun>,
     /// What the session had no room for.
-    waiting: VecDeque<Pending>,
+    waiting: VecDeque<PendingCommand>,
     /// What is tried again later.
-    delayed: BTreeMap<(Instant, u64), Pending>,
+    delayed: BTreeMap<(Instant, u64), PendingCommand>,
     delays: u64,
     /// What the system said of the last connection that could not be opened.
     system: Option<String>,
     parted: loss::Parted,
-    down: Option<SessionDown>,
+    down: Option<SessionError>,
     /// Whether its owner has forgotten it.
     forgotten: bool,
 }
 
 /// A connection that is being opened.
-struct Dial {
+struct ConnectAttempt {
     session: SessionId,
     slot: Slot,
     /// Addresses to try, after the one that is being tried.
@@ -115,7 +115,7 @@ struct Dial {
 
 /// What the reactor, or a resolver, has to do for a session.
 #[derive(Debug)]
-pub(crate) enum Errand {
+pub(crate) enum DriverRequest {
     /// Connect, and call back with this number.
     Connect(u32, SocketAddr),
     /// Find the addresses of a host, and call [`Sessions::resolved`] with this number.
@@ -130,7 +130,7 @@ impl Sessions {
     pub(crate) fn new(pool: Pool) -> Self {
         Self {
             pool,
-            seats: BTreeMap::new(),
+            entries: BTreeMap::new(),
             next_id: 0,
             routes: Vec::new(),
             dials: BTreeMap::new(),
@@ -145,27 +145,27 @@ impl Sessions {
     }
 
     /// Begins a session.
-    pub(crate) fn open(&mut self, now: Instant, plan: Plan) -> SessionId {
+    pub(crate) fn open(&mut self, now: Instant, plan: ProtocolPlan) -> SessionId {
         let id = SessionId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
         let pool = self.pool.clone();
         let session = match plan {
-            Plan::Iscsi(plan) => Carrier::Iscsi(Box::new(Session::new(now, *plan, pool))),
-            Plan::HyperScsi(mut plan) => {
+            ProtocolPlan::Iscsi(plan) => ProtocolSession::Iscsi(Box::new(Session::new(now, *plan, pool))),
+            ProtocolPlan::HyperScsi(mut plan) => {
                 plan.session.sid_first = Some(self.sid_first);
-                Carrier::HyperScsi(Box::new(Ether {
+                ProtocolSession::HyperScsi(Box::new(HyperScsiSession {
                     session: hyperscsi::initiator::session::Session::new(now, plan.session, pool),
                     interfaces: plan.interfaces,
                 }))
             }
         };
-        let seat = Seat {
+        let seat = SessionEntry {
             session,
             tasks: Vec::new(),
             ended: Vec::new(),
             manages: BTreeMap::new(),
-            overdue: overdue::Overdue::new(),
-            wards: BTreeMap::new(),
+            overdue: command_timeout::CommandTimeouts::new(),
+            guarded_luns: BTreeMap::new(),
             waiting: VecDeque::new(),
             delayed: BTreeMap::new(),
             delays: 0,
@@ -174,26 +174,26 @@ impl Sessions {
             down: None,
             forgotten: false,
         };
-        self.seats.insert(id, seat);
+        self.entries.insert(id, seat);
         self.plug_in(now, id);
         id
     }
 
     /// Returns whether a session that ended has still something to say.
-    pub(crate) fn have_last_words(&self) -> bool {
-        self.seats.values().any(|seat| seat.session.has_last_words())
+    pub(crate) fn has_unacked_closings(&self) -> bool {
+        self.entries.values().any(|seat| seat.session.has_unacked_closing())
     }
 
     /// Forgets a session that is down, once its last words are said.
     pub(crate) fn forget(&mut self, id: SessionId) {
-        if let Some(seat) = self.seats.get_mut(&id).filter(|seat| seat.down.is_some()) {
+        if let Some(seat) = self.entries.get_mut(&id).filter(|seat| seat.down.is_some()) {
             seat.forgotten = true;
         }
-        self.seats.retain(|_, seat| !seat.forgotten || seat.session.is_parting());
+        self.entries.retain(|_, seat| !seat.forgotten || seat.session.is_closing());
     }
 
-    pub(crate) fn session(&mut self, id: SessionId) -> Option<&mut Carrier> {
-        self.seat(id).map(|seat| &mut seat.session)
+    pub(crate) fn session(&mut self, id: SessionId) -> Option<&mut ProtocolSession> {
+        self.entry(id).map(|seat| &mut seat.session)
     }
 
     /// Returns a session that is one of iSCSI.
@@ -202,40 +202,42 @@ impl Sessions {
     }
 
     pub(crate) fn stats(&self, id: SessionId) -> Option<Stats> {
-        let seat = self.seats.get(&id)?;
+        let seat = self.entries.get(&id)?;
         Some(seat.session.stats())
     }
 
     pub(crate) fn connections(&self, id: SessionId) -> Option<Vec<ConnectionView>> {
-        let seat = self.seats.get(&id)?;
+        let seat = self.entries.get(&id)?;
         match &seat.session {
-            Carrier::Iscsi(session) => Some(session.connections().collect()),
-            Carrier::HyperScsi(_) => Some(Vec::new()),
+            ProtocolSession::Iscsi(session) => Some(session.connections().collect()),
+            ProtocolSession::HyperScsi(_) => Some(Vec::new()),
         }
     }
 
     /// Returns whether every session has ended.
     pub(crate) fn all_down(&self) -> bool {
-        self.seats.values().all(|seat| seat.down.is_some())
+        self.entries.values().all(|seat| seat.down.is_some())
     }
 
     pub(crate) fn ids(&self) -> Vec<SessionId> {
-        self.seats.iter().filter(|(_, seat)| !seat.forgotten).map(|(id, _)| *id).collect()
+        self.entries.iter().filter(|(_, seat)| !seat.forgotten).map(|(id, _)| *id).collect()
     }
 
     /// Takes a command. What comes of it is an event, always.
     pub(crate) fn submit(&mut self, now: Instant, id: SessionId, token: u64, command: Command) {
-        match self.seats.get_mut(&id) {
-            Some(seat) => seat.start(now, id, Pending::new(token, command), &mut self.events),
+        match self.entries.get_mut(&id) {
+            Some(seat) => {
+                seat.submit_or_queue(now, id, PendingCommand::new(token, command), &mut self.events)
+            }
             None => {
                 let result = Err(CommandError::Refused(Refusal::Down));
-                self.events.push_back(Event::Finished { session: id, token, result });
+                self.events.push_back(DriverEvent::Finished { session: id, token, result });
             }
         }
     }
 
     /// Takes a task management request for a unit. What comes of it is an event, always.
-    pub(crate) fn manage(
+    pub(crate) fn submit_tmf(
         &mut self,
         now: Instant,
         id: SessionId,
@@ -243,35 +245,40 @@ impl Sessions {
         what: (TmfFunction, Lun, Option<Task>),
     ) {
         let (function, lun, task) = what;
-        let taken = self.seat(id).and_then(|seat| {
-            let manage = seat.session.manage(now, function, lun.0, task).ok()?;
-            seat.asked(now, manage, overdue::Asked::new(now, token, function, lun));
+        let taken = self.entry(id).and_then(|seat| {
+            let manage = seat.session.submit_tmf(now, function, lun.0, task).ok()?;
+            seat.asked(now, manage, command_timeout::CallerTmf::new(now, token, function, lun));
             Some(())
         });
         if taken.is_none() {
-            self.events.push_back(Event::Managed { session: id, token, result: None });
+            self.events.push_back(DriverEvent::TmfDone { session: id, token, result: None });
         }
     }
 
     /// Finds the task that carries a command.
     pub(crate) fn task_of(&self, id: SessionId, token: u64) -> Option<Task> {
-        let seat = self.seats.get(&id)?;
+        let seat = self.entries.get(&id)?;
         seat.tasks.iter().flatten().find(|pending| pending.token == token).and_then(|pending| pending.task)
     }
 
     /// Takes note that a connection could not be opened.
-    pub(crate) fn dial_failed(&mut self, now: Instant, number: u32, why: &io::Error) -> Option<Errand> {
+    pub(crate) fn dial_failed(
+        &mut self,
+        now: Instant,
+        number: u32,
+        why: &io::Error,
+    ) -> Option<DriverRequest> {
         let dial = self.dials.get_mut(&number)?;
         let told = match dial.current {
-            Some(address) => down::unreachable(address, why),
-            None => down::unresolved(&dial.name, why),
+            Some(address) => session_error::unreachable(address, why),
+            None => session_error::unresolved(&dial.name, why),
         };
         if let Some(address) = dial.next.pop_front() {
             dial.current = Some(address);
-            return Some(Errand::Connect(number, address));
+            return Some(DriverRequest::Connect(number, address));
         }
-        let Dial { session, slot, .. } = self.dials.remove(&number)?;
-        if let Some(seat) = self.seat(session) {
+        let ConnectAttempt { session, slot, .. } = self.dials.remove(&number)?;
+        if let Some(seat) = self.entry(session) {
             seat.system = Some(told);
             if let Some(session) = seat.session.iscsi() {
                 session.connect_failed(now, slot);
@@ -287,28 +294,28 @@ impl Sessions {
 
     /// Gathers what sessions ask for and what they tell. Returns whether there was anything; what is to be done for
     /// them is added to `errands`.
-    pub(crate) fn collect(&mut self, now: Instant, errands: &mut Vec<Errand>) -> bool {
-        self.seats.retain(|_, seat| !seat.forgotten || seat.session.is_parting());
+    pub(crate) fn process_pending(&mut self, now: Instant, errands: &mut Vec<DriverRequest>) -> bool {
+        self.entries.retain(|_, seat| !seat.forgotten || seat.session.is_closing());
         let mut any = false;
         while let Some((number, found)) = self.resolved.pop_front() {
             errands.extend(self.host_found(now, number, found));
             any = true;
         }
         let mut last = Bound::Unbounded;
-        while let Some((&id, _)) = self.seats.range((last, Bound::Unbounded)).next() {
+        while let Some((&id, _)) = self.entries.range((last, Bound::Unbounded)).next() {
             last = Bound::Excluded(id);
             loop {
-                while let Some(told) = self.session(id).and_then(Carrier::poll_event) {
+                while let Some(told) = self.session(id).and_then(ProtocolSession::poll_event) {
                     match told {
-                        Told::Iscsi(asked) => self.heed(now, id, asked, errands),
-                        Told::HyperScsi(asked) => self.heed_ether(now, id, asked),
+                        ProtocolEvent::Iscsi(asked) => self.handle_iscsi_event(now, id, asked, errands),
+                        ProtocolEvent::HyperScsi(asked) => self.handle_hyperscsi_event(now, id, asked),
                     }
                     any = true;
                 }
-                let Some(seat) = self.seats.get_mut(&id) else { break };
-                seat.advance(now, id, &mut self.events);
+                let Some(seat) = self.entries.get_mut(&id) else { break };
+                seat.submit_waiting(now, id, &mut self.events);
                 // What is to end may end at once, which the session tells.
-                if !seat.end_attempts(now) {
+                if !seat.send_aborts(now) {
                     break;
                 }
             }
@@ -321,7 +328,7 @@ impl Sessions {
         now: Instant,
         number: u32,
         found: io::Result<Vec<SocketAddr>>,
-    ) -> Option<Errand> {
+    ) -> Option<DriverRequest> {
         let found = found.and_then(|found| {
             if found.is_empty() { Err(io::Error::other("it has no address")) } else { Ok(found) }
         });
@@ -331,13 +338,19 @@ impl Sessions {
                 dial.next = found.into();
                 let first = dial.next.pop_front()?;
                 dial.current = Some(first);
-                Some(Errand::Connect(number, first))
+                Some(DriverRequest::Connect(number, first))
             }
             Err(why) => self.dial_failed(now, number, &why),
         }
     }
 
-    fn heed(&mut self, now: Instant, id: SessionId, asked: Asked, errands: &mut Vec<Errand>) {
+    fn handle_iscsi_event(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        asked: Asked,
+        errands: &mut Vec<DriverRequest>,
+    ) {
         let news = match asked {
             Asked::Connect { slot, to } => return errands.push(self.dial(id, slot, to)),
             Asked::Forget { slot } => {
@@ -345,67 +358,68 @@ impl Sessions {
                 return self.dials.retain(|_, dial| (dial.session, dial.slot) != (id, slot));
             }
             Asked::Done { task, outcome } => {
-                let Some(seat) = self.seats.get_mut(&id) else { return };
+                let Some(seat) = self.entries.get_mut(&id) else { return };
                 return seat.done(now, id, Task::Iscsi(task), outcome, &mut self.events);
             }
             Asked::Managed { id: manage, result } => {
-                let Some(seat) = self.seats.get_mut(&id) else { return };
-                return seat.managed(now, id, Manage::Iscsi(manage), result, &mut self.events);
+                let Some(seat) = self.entries.get_mut(&id) else { return };
+                return seat.tmf_done(now, id, TmfHandle::Iscsi(manage), result, &mut self.events);
             }
             Asked::Up(up) => {
-                if let Some(seat) = self.seats.get_mut(&id) {
+                if let Some(seat) = self.entries.get_mut(&id) {
                     seat.system = None;
                     if up.since == Since::Rebuilt {
-                        seat.ask_who_is_there(now, id, &mut self.events);
+                        seat.check_identities(now, id, &mut self.events);
                     }
                 }
-                News::Up(Box::new(Up::Iscsi(*up)))
+                SessionEvent::Up(Box::new(ProtocolUp::Iscsi(*up)))
             }
-            Asked::ConnectionUp { slot, parameters } => News::PathUp { slot, parameters },
+            Asked::ConnectionUp { slot, parameters } => SessionEvent::ConnectionUp { slot, parameters },
             Asked::ConnectionDown { slot, why } => {
                 self.note_parted(id, why);
-                News::PathLost { slot, why }
+                SessionEvent::ConnectionLost { slot, why }
             }
             Asked::Recovering => {
                 self.note_away(id);
-                News::Recovering
+                SessionEvent::Recovering
             }
             Asked::Down(why) => {
-                let Some(seat) = self.seats.get_mut(&id) else { return };
-                let down = SessionDown { why: Why::Iscsi(why), system: seat.system.take() };
+                let Some(seat) = self.entries.get_mut(&id) else { return };
+                let down = SessionError { why: ProtocolEndReason::Iscsi(why), system: seat.system.take() };
                 seat.down = Some(down.clone());
                 // What waited here is told before the end is.
-                seat.advance(now, id, &mut self.events);
-                News::Down(down)
+                seat.submit_waiting(now, id, &mut self.events);
+                SessionEvent::Down(down)
             }
-            Asked::Targets { targets, ignored } => News::Targets(targets, ignored),
-            Asked::TextFailed => News::TextFailed,
-            Asked::TextDone { answer } => News::Agreed(pairs(&answer)),
-            Asked::Notice(notice) => News::Notice(notice),
-            Asked::Redirected { to, .. } => News::Redirected(to),
+            Asked::Targets { targets, ignored } => SessionEvent::Targets(targets, ignored),
+            Asked::TextFailed => SessionEvent::TextFailed,
+            Asked::TextDone { answer } => SessionEvent::TextNegotiated(pairs(&answer)),
+            Asked::Notice(notice) => SessionEvent::AsyncMessage(notice),
+            Asked::Redirected { to, .. } => SessionEvent::Redirected(to),
         };
-        if let News::Notice(Notice { message, sense: Some(sense), .. }) = &news
+        if let SessionEvent::AsyncMessage(Notice { message, sense: Some(sense), .. }) = &news
             && let Ok(sense) = Sense::parse(sense)
             && sense.key == SenseKey::UNIT_ATTENTION
         {
-            let news = News::Attention { lun: Lun(message.lun), asc: sense.asc };
-            self.events.push_back(Event::Session { session: id, news });
+            let news = SessionEvent::UnitAttention { lun: Lun(message.lun), asc: sense.asc };
+            self.events.push_back(DriverEvent::Session { session: id, event: news });
         }
-        self.events.push_back(Event::Session { session: id, news });
+        self.events.push_back(DriverEvent::Session { session: id, event: news });
     }
 
-    fn dial(&mut self, session: SessionId, slot: Slot, to: TargetAddress) -> Errand {
+    fn dial(&mut self, session: SessionId, slot: Slot, to: TargetAddress) -> DriverRequest {
         let number = self.next_dial;
         self.next_dial = self.next_dial.wrapping_add(1);
-        let mut dial = Dial { session, slot, next: VecDeque::new(), current: None, name: String::new() };
+        let mut dial =
+            ConnectAttempt { session, slot, next: VecDeque::new(), current: None, name: String::new() };
         let errand = match to {
             TargetAddress::Socket(address) => {
                 dial.current = Some(address);
-                Errand::Connect(number, address)
+                DriverRequest::Connect(number, address)
             }
             TargetAddress::Host { name, port } => {
                 dial.name.clone_from(&name);
-                Errand::Resolve(number, name, port)
+                DriverRequest::Resolve(number, name, port)
             }
         };
         self.dials.insert(number, dial);
@@ -416,16 +430,18 @@ impl Sessions {
     fn note_slow(&mut self, id: SessionId, slot: Slot) {
         let late = io::Error::from(io::ErrorKind::TimedOut);
         let told = self.dials.values().find(|dial| (dial.session, dial.slot) == (id, slot)).map(|dial| {
-            dial.current
-                .map_or_else(|| down::unresolved(&dial.name, &late), |at| down::unreachable(at, &late))
+            dial.current.map_or_else(
+                || session_error::unresolved(&dial.name, &late),
+                |at| session_error::unreachable(at, &late),
+            )
         });
-        if let (Some(told), Some(seat)) = (told, self.seat(id)) {
+        if let (Some(told), Some(seat)) = (told, self.entry(id)) {
             seat.system = Some(told);
         }
     }
 
-    fn seat(&mut self, id: SessionId) -> Option<&mut Seat> {
-        self.seats.get_mut(&id)
+    fn entry(&mut self, id: SessionId) -> Option<&mut SessionEntry> {
+        self.entries.get_mut(&id)
     }
 
     fn owner(&mut self, conn: ConnId) -> Option<&mut Session> {
@@ -434,36 +450,46 @@ impl Sessions {
     }
 }
 
-impl Seat {
+impl SessionEntry {
     /// Hands a command to the session, or keeps it until there is room.
-    fn start(&mut self, now: Instant, id: SessionId, pending: Pending, events: &mut VecDeque<Event>) {
-        if pending.is_probe && self.down.is_some() {
+    fn submit_or_queue(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        pending: PendingCommand,
+        events: &mut VecDeque<DriverEvent>,
+    ) {
+        if pending.is_identity_check && self.down.is_some() {
             return;
         }
         if let Some(down) = &self.down {
             let result = Err(CommandError::Down(down.clone()));
-            return events.push_back(Event::Finished { session: id, token: pending.token, result });
+            return events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });
         }
         if let Some(why) = self.refuses(&pending) {
             let result = Err(why);
-            return events.push_back(Event::Finished { session: id, token: pending.token, result });
+            return events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });
         }
         // What was taken once keeps its place.
-        let is_new = !pending.is_again() && !pending.is_probe;
+        let is_new = !pending.is_again() && !pending.is_identity_check;
         if is_new && self.waiting.len() + self.delayed.len() >= WAITING_MAX {
             let result = Err(CommandError::Refused(Refusal::Full));
-            return events.push_back(Event::Finished { session: id, token: pending.token, result });
+            return events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });
         }
         if self.waiting.is_empty() || !is_new {
             match self.session.submit(now, &pending) {
                 Ok(task) => return self.carried_by(now, task, pending),
-                Err(Refusal::Full) if !pending.is_probe => {}
-                Err(why) if pending.is_probe => {
-                    return self.probed(now, id, pending, Err(CommandError::Refused(why)), events);
+                Err(Refusal::Full) if !pending.is_identity_check => {}
+                Err(why) if pending.is_identity_check => {
+                    return self.identity_checked(now, id, pending, Err(CommandError::Refused(why)), events);
                 }
                 Err(why) => {
                     let result = Err(CommandError::Refused(why));
-                    return events.push_back(Event::Finished { session: id, token: pending.token, result });
+                    return events.push_back(DriverEvent::Finished {
+                        session: id,
+                        token: pending.token,
+                        result,
+                    });
                 }
             }
         }
@@ -471,7 +497,7 @@ impl Seat {
     }
 
     /// Notes which task carries a command.
-    fn carried_by(&mut self, now: Instant, task: Task, mut pending: Pending) {
+    fn carried_by(&mut self, now: Instant, task: Task, mut pending: PendingCommand) {
         pending.task = Some(task);
         pending.attempt = self.overdue.attempt(now);
         let before = self.tasks.get_mut(index(task.index())).and_then(Option::take);
@@ -480,7 +506,7 @@ impl Seat {
     }
 
     /// Finds the command that a task carried.
-    fn take(&mut self, task: Task) -> Option<Pending> {
+    fn take(&mut self, task: Task) -> Option<PendingCommand> {
         let place = self.tasks.get_mut(index(task.index()))?;
         let mut pending = match place.take_if(|pending| pending.task == Some(task)) {
             Some(pending) => pending,
@@ -512,20 +538,20 @@ impl Seat {
         id: SessionId,
         task: Task,
         outcome: Outcome,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<DriverEvent>,
     ) {
         let Some(mut pending) = self.take(task) else { return };
         let (lun, serial) = (pending.command.lun, pending.attempt.serial);
         self.overdue.note_end(&pending, &outcome);
-        if pending.is_look {
-            return self.looked(now, id, pending, outcome, events);
+        if pending.is_attention_check {
+            return self.attention_checked(now, id, pending, outcome, events);
         }
-        let (care, attention) = pending.judge(now, outcome);
-        let care = match (care, self.forbids(&pending)) {
-            (Care::Over(Ok(reply)), _) => Care::Over(Ok(reply)),
-            (_, Some(why)) => Care::Over(Err(why)),
-            (Care::Over(Err(CommandError::Lost(_))), None) => {
-                Care::Over(Err(CommandError::Lost(self.loss())))
+        let (care, attention) = pending.decide(now, outcome);
+        let care = match (care, self.guard_error(&pending)) {
+            (RetryDecision::Finish(Ok(reply)), _) => RetryDecision::Finish(Ok(reply)),
+            (_, Some(why)) => RetryDecision::Finish(Err(why)),
+            (RetryDecision::Finish(Err(CommandError::Lost(_))), None) => {
+                RetryDecision::Finish(Err(CommandError::Lost(self.loss())))
             }
             (care, None) => care,
         };
@@ -533,18 +559,20 @@ impl Seat {
             self.note_attention(now, id, (lun, serial), asc, events);
         }
         match care {
-            Care::Over(result) if pending.is_probe => self.probed(now, id, pending, result, events),
-            Care::Over(Err(CommandError::Silence | CommandError::Cleared(_)))
-                if planted::is(Flaw::ForgetEnd) => {}
-            Care::Over(result) => {
-                if planted::is(Flaw::EndTwice) && pending.is_again() {
-                    let result = result.clone();
-                    events.push_back(Event::Finished { session: id, token: pending.token, result });
-                }
-                events.push_back(Event::Finished { session: id, token: pending.token, result })
+            RetryDecision::Finish(result) if pending.is_identity_check => {
+                self.identity_checked(now, id, pending, result, events)
             }
-            Care::Again => self.start(now, id, pending, events),
-            Care::At(at) => {
+            RetryDecision::Finish(Err(CommandError::Silence | CommandError::Cleared(_)))
+                if fault_injection::is_injected(Bug::ForgetEnd) => {}
+            RetryDecision::Finish(result) => {
+                if fault_injection::is_injected(Bug::EndTwice) && pending.is_again() {
+                    let result = result.clone();
+                    events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });
+                }
+                events.push_back(DriverEvent::Finished { session: id, token: pending.token, result })
+            }
+            RetryDecision::RetryNow => self.submit_or_queue(now, id, pending, events),
+            RetryDecision::RetryAt(at) => {
                 self.delays += 1;
                 self.delayed.insert((at, self.delays), pending);
             }
@@ -552,16 +580,16 @@ impl Seat {
     }
 
     /// Hands over what waited, as far as there is room and its time has come. Once the session is down, nothing waits.
-    fn advance(&mut self, now: Instant, id: SessionId, events: &mut VecDeque<Event>) {
+    fn submit_waiting(&mut self, now: Instant, id: SessionId, events: &mut VecDeque<DriverEvent>) {
         while let Some(entry) = self.delayed.first_entry()
             && (entry.key().0 <= now || self.down.is_some())
         {
             let pending = entry.remove();
-            self.start(now, id, pending, events);
+            self.submit_or_queue(now, id, pending, events);
         }
         while let Some(pending) = self.waiting.pop_front() {
             if self.down.is_some() {
-                self.start(now, id, pending, events);
+                self.submit_or_queue(now, id, pending, events);
                 continue;
             }
             let refused = self.refuses(&pending).map_or(Ok(()), Err);
@@ -570,7 +598,7 @@ impl Seat {
                 Err(CommandError::Refused(Refusal::Full)) => return self.waiting.push_front(pending),
                 Err(why) => {
                     let result = Err(why);
-                    events.push_back(Event::Finished { session: id, token: pending.token, result });
+                    events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });
                 }
             }
         }

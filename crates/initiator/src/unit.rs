@@ -15,8 +15,8 @@ use scsi::vpd;
 
 use crate::client::Session;
 use crate::command::{Command, CommandError, Reply};
+use crate::command_handle::CommandHandle;
 use crate::identity::Identity;
-use crate::running::Running;
 
 /// What is asked of an INQUIRY first: enough for nearly every page, and less than some devices stumble over.
 const INQUIRY_LEN: u16 = 1024;
@@ -70,8 +70,8 @@ impl LogicalUnit {
     }
 
     /// Has any command carried out, one that can be ended before it ends by itself.
-    pub fn begin(&self, command: Command) -> Running {
-        self.session.begin(command)
+    pub fn start_command(&self, command: Command) -> CommandHandle {
+        self.session.start_command(command)
     }
 
     /// TEST UNIT READY.
@@ -206,8 +206,8 @@ impl LogicalUnit {
     ///
     /// # Errors
     /// [`CommandError::Stopped`]; what the target makes of it is the answer.
-    pub async fn manage(&self, function: TmfFunction) -> Result<Option<TmfResult>, CommandError> {
-        self.session.manage(function, self.lun).await
+    pub async fn submit_tmf(&self, function: TmfFunction) -> Result<Option<TmfResult>, CommandError> {
+        self.session.submit_tmf(function, self.lun).await
     }
 
     async fn read(&self, cdb: Cdb, len: u32) -> Result<Reply, CommandError> {

@@ -1,7 +1,7 @@
 //! What is to be reached, as libiscsi writes it: `iscsi://[user[%password]@]host[:port]/iqn/lun[?key=value&…]`, and
 //! `hyperscsi://[group[%password]@]interface/iqn/lun[?key=value&…]` for what is reached by HyperSCSI.
 //!
-//! A [`Place`] is a portal or a network and who we are there, which is all that discovery needs; a [`Url`] adds a target
+//! A [`Endpoint`] is a portal or a network and who we are there, which is all that discovery needs; a [`Url`] adds a target
 //! and a LUN.
 //! Nothing here reads a file or the environment: [`Login::auth`] is told how.
 
@@ -23,7 +23,7 @@ pub use query::{BadOption, KEYS, Options, Protection};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Where the target listens, and who we are there.
-    pub place: Place,
+    pub endpoint: Endpoint,
     /// The target.
     pub target: IscsiName,
     /// The number of the LUN, at most [`Lun::MAX_NUMBER`].
@@ -32,9 +32,9 @@ pub struct Url {
 
 /// A portal or a network, and who we are there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Endpoint {
     /// The way there.
-    pub way: Way,
+    pub transport: Transport,
     /// How we prove who we are.
     pub login: Login,
     /// What the query says.
@@ -43,14 +43,14 @@ pub struct Place {
 
 /// The way to targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Transport {
     /// iSCSI: the portal.
     Iscsi(TargetAddress),
     /// HyperSCSI: our interfaces to the networks where they are.
     HyperScsi(Vec<String>),
 }
 
-impl Way {
+impl Transport {
     /// Returns the protocol.
     pub const fn scheme(&self) -> Scheme {
         match self {
@@ -130,7 +130,7 @@ pub enum BadUrl {
     Trailing(String),
     /// A portal was asked for.
     #[error("only HOST[:PORT] is wanted here, without \"/{0}\"")]
-    NotAPlace(String),
+    NotAnEndpoint(String),
     /// A percent sign is followed by no two hex digits.
     #[error("\"{0}\": a percent sign is followed by two hex digits; write %25 for itself")]
     Percent(String),
@@ -147,7 +147,7 @@ pub enum BadUrl {
 
 /// Why the secrets that a URL asks for cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum NoSecret {
+pub enum SecretError {
     /// There is a user and no password.
     #[error(
         "there is no password for user \"{0}\"; give it with password_file=PATH or in {PASSWORD_VARIABLE}"
@@ -199,9 +199,9 @@ pub trait Secrets {
 
 /// The files and the environment of this process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OfProcess;
+pub struct EnvSecrets;
 
-impl Secrets for OfProcess {
+impl Secrets for EnvSecrets {
     fn file(&self, path: &str) -> std::io::Result<Vec<u8>> {
         use std::io::Read;
         use std::os::unix::fs::MetadataExt;
@@ -232,7 +232,7 @@ impl Url {
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, BadUrl> {
         let Parts { scheme, authority, path, query } = split(text)?;
-        let place = Place::assemble(scheme, authority, query)?;
+        let place = Endpoint::assemble(scheme, authority, query)?;
         let path = path.ok_or(BadUrl::NoTarget)?;
         let (target, rest) = match path.split_once('/') {
             Some((target, rest)) => (target, Some(rest)),
@@ -249,11 +249,11 @@ impl Url {
             return Err(BadUrl::Trailing(trailing.to_owned()));
         }
         let number = digits(lun).filter(|number| *number <= Lun::MAX_NUMBER);
-        Ok(Self { place, target, lun: number.ok_or_else(|| BadUrl::Lun(lun.to_owned()))? })
+        Ok(Self { endpoint: place, target, lun: number.ok_or_else(|| BadUrl::Lun(lun.to_owned()))? })
     }
 }
 
-impl Place {
+impl Endpoint {
     /// Parses what discovery is pointed at: `HOST[:PORT]`, or a URL without a target.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ impl Place {
         let whole = if text.contains("://") { text.to_owned() } else { format!("iscsi://{text}") };
         let Parts { scheme, authority, path, query } = split(&whole)?;
         match path.filter(|path| !path.is_empty()) {
-            Some(path) => Err(BadUrl::NotAPlace(path.to_owned())),
+            Some(path) => Err(BadUrl::NotAnEndpoint(path.to_owned())),
             None => Self::assemble(scheme, authority, query),
         }
     }
@@ -274,7 +274,7 @@ impl Place {
         };
         let options = Options::parse(scheme, query)?;
         let way = match scheme {
-            Scheme::Iscsi => Way::Iscsi(portal(host)?),
+            Scheme::Iscsi => Transport::Iscsi(portal(host)?),
             Scheme::HyperScsi => {
                 let group = login.user.as_deref().ok_or(BadUrl::NoGroup)?;
                 GroupName::new(group).ok_or_else(|| BadUrl::Group(group.to_owned()))?;
@@ -285,10 +285,10 @@ impl Place {
                         interfaces.push(name);
                     }
                 }
-                Way::HyperScsi(interfaces)
+                Transport::HyperScsi(interfaces)
             }
         };
-        Ok(Self { way, login, options })
+        Ok(Self { transport: way, login, options })
     }
 }
 
@@ -313,11 +313,11 @@ impl Login {
     ///
     /// # Errors
     /// Which of them is missing, and where it could stand.
-    pub fn auth(&self, options: &Options, secrets: &dyn Secrets) -> Result<AuthPlan, NoSecret> {
+    pub fn auth(&self, options: &Options, secrets: &dyn Secrets) -> Result<AuthPlan, SecretError> {
         let Some(user) = &self.user else {
             return match (&options.target_user, &options.password_file) {
-                (Some(_), _) => Err(NoSecret::NoUser),
-                (None, Some(_)) => Err(NoSecret::PasswordOfNobody),
+                (Some(_), _) => Err(SecretError::NoUser),
+                (None, Some(_)) => Err(SecretError::PasswordOfNobody),
                 (None, None) => Ok(AuthPlan::None),
             };
         };
@@ -325,7 +325,7 @@ impl Login {
             (Some(path), _) => secret_in_file(path, secrets)?,
             (None, Some(password)) => chap_secret(password, "the URL")?,
             (None, None) => secret_in_variable(PASSWORD_VARIABLE, secrets)?
-                .ok_or_else(|| NoSecret::Missing(user.clone()))?,
+                .ok_or_else(|| SecretError::Missing(user.clone()))?,
         };
         let peer = match &options.target_user {
             None => None,
@@ -334,7 +334,7 @@ impl Login {
                     (Some(path), _) => secret_in_file(path, secrets)?,
                     (None, Some(password)) => password.clone(),
                     (None, None) => secret_in_variable(TARGET_PASSWORD_VARIABLE, secrets)?
-                        .ok_or_else(|| NoSecret::TargetMissing(name.clone()))?,
+                        .ok_or_else(|| SecretError::TargetMissing(name.clone()))?,
                 };
                 Some(Credentials { name: name.clone(), secret })
             }
@@ -357,7 +357,7 @@ impl Login {
         &self,
         options: &Options,
         secrets: &dyn Secrets,
-    ) -> Result<Option<Password>, NoSecret> {
+    ) -> Result<Option<Password>, SecretError> {
         match (&options.password_file, &self.password) {
             (Some(path), _) => password_in_file(path, secrets).map(Some),
             (None, Some(password)) => Ok(Some(password.clone())),
@@ -373,15 +373,15 @@ impl fmt::Debug for Login {
 }
 
 /// Writes the portal or the first interface, and the user or the group; no secret.
-impl fmt::Display for Place {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://", self.way.scheme())?;
+        write!(f, "{}://", self.transport.scheme())?;
         if let Some(user) = &self.login.user {
             write!(f, "{user}@")?;
         }
-        match &self.way {
-            Way::Iscsi(portal) => write!(f, "{portal}"),
-            Way::HyperScsi(interfaces) => f.write_str(interfaces.first().map_or("", String::as_str)),
+        match &self.transport {
+            Transport::Iscsi(portal) => write!(f, "{portal}"),
+            Transport::HyperScsi(interfaces) => f.write_str(interfaces.first().map_or("", String::as_str)),
         }
     }
 }
@@ -389,7 +389,7 @@ impl fmt::Display for Place {
 /// Writes the way to the unit: what a user can paste, without secrets and options.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.place, self.target, self.lun)
+        write!(f, "{}/{}/{}", self.endpoint, self.target, self.lun)
     }
 }
 
@@ -502,32 +502,32 @@ fn decoded(text: &str) -> Result<String, BadUrl> {
     String::from_utf8(bytes).map_err(|_| BadUrl::Percent(text.to_owned()))
 }
 
-fn secret_in_file(path: &str, secrets: &dyn Secrets) -> Result<Secret, NoSecret> {
+fn secret_in_file(path: &str, secrets: &dyn Secrets) -> Result<Secret, SecretError> {
     chap_secret(&password_in_file(path, secrets)?, path)
 }
 
-fn secret_in_variable(name: &str, secrets: &dyn Secrets) -> Result<Option<Secret>, NoSecret> {
+fn secret_in_variable(name: &str, secrets: &dyn Secrets) -> Result<Option<Secret>, SecretError> {
     password_in_variable(name, secrets)?.map(|password| chap_secret(&password, name)).transpose()
 }
 
-fn chap_secret(password: &Password, place: &str) -> Result<Secret, NoSecret> {
-    Secret::of_any_strength(password.secret_bytes()).map_err(|_| NoSecret::Unusable(place.to_owned()))
+fn chap_secret(password: &Password, place: &str) -> Result<Secret, SecretError> {
+    Secret::of_any_strength(password.secret_bytes()).map_err(|_| SecretError::Unusable(place.to_owned()))
 }
 
-fn password_in_file(path: &str, secrets: &dyn Secrets) -> Result<Password, NoSecret> {
-    let bytes = secrets.file(path).map_err(|source| NoSecret::File { path: path.to_owned(), source })?;
+fn password_in_file(path: &str, secrets: &dyn Secrets) -> Result<Password, SecretError> {
+    let bytes = secrets.file(path).map_err(|source| SecretError::File { path: path.to_owned(), source })?;
     password(&bytes, path)
 }
 
-fn password_in_variable(name: &str, secrets: &dyn Secrets) -> Result<Option<Password>, NoSecret> {
+fn password_in_variable(name: &str, secrets: &dyn Secrets) -> Result<Option<Password>, SecretError> {
     secrets.variable(name).map(|bytes| password(&bytes, name)).transpose()
 }
 
 /// Takes a password as it was found, but for the line break at its end.
-fn password(bytes: &[u8], place: &str) -> Result<Password, NoSecret> {
+fn password(bytes: &[u8], place: &str) -> Result<Password, SecretError> {
     let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    Password::new(line).map_err(|_| NoSecret::Unusable(place.to_owned()))
+    Password::new(line).map_err(|_| SecretError::Unusable(place.to_owned()))
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The session.
-    pub session: initiator::login::Plan,
+    pub session: initiator::login::ProtocolPlan,
     /// The unit.
     pub lun: Lun,
     /// How it lies.

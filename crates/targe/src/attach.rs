@@ -18,7 +18,7 @@ use clap::Args;
 use daemon::config::show_size;
 use initiator::client::Client;
 use initiator::disk::RemoteDisk;
-use initiator::sessions::News;
+use initiator::sessions::SessionEvent;
 use initiator::url::{Scheme, Url};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -155,9 +155,10 @@ impl End {
 fn disks(client: &Client, urls: &[Url]) -> Result<Vec<RemoteDisk>, Failure> {
     let mut disks: Vec<RemoteDisk> = Vec::with_capacity(urls.len());
     for url in urls {
-        let same = |(other, _): &(&Url, &RemoteDisk)| other.place == url.place && other.target == url.target;
+        let same =
+            |(other, _): &(&Url, &RemoteDisk)| other.endpoint == url.endpoint && other.target == url.target;
         let earlier = urls.iter().zip(&disks).find(same).map(|(_, disk)| disk.session().clone());
-        disks.push(match earlier.filter(|_| url.place.way.scheme() == Scheme::HyperScsi) {
+        disks.push(match earlier.filter(|_| url.endpoint.transport.scheme() == Scheme::HyperScsi) {
             Some(session) => reach::disk_of(session, url)?,
             None => reach::disk(client, url)?,
         });
@@ -264,26 +265,26 @@ fn tell_of_session(url: &Url, disk: &RemoteDisk) {
     let mut lost = std::collections::BTreeSet::new();
     disk.session().watch(Box::new(move |news| {
         match news {
-            News::Recovering => {
+            SessionEvent::Recovering => {
                 waiting = true;
                 eprintln!("targe: {url}: no path to the target; requests wait");
             }
-            News::Up(_) if waiting => {
+            SessionEvent::Up(_) if waiting => {
                 waiting = false;
                 eprintln!("targe: {url}: reached again");
             }
-            News::WayLost { interface, peer } => {
+            SessionEvent::PathLost { interface, peer } => {
                 eprintln!("targe: {url}: nothing gets through on {interface} to {peer}");
                 lost.insert((interface.clone(), peer.0));
             }
-            News::WayUp { interface, peer } if lost.remove(&(interface.clone(), peer.0)) => {
+            SessionEvent::PathUp { interface, peer } if lost.remove(&(interface.clone(), peer.0)) => {
                 eprintln!("targe: {url}: {interface} to {peer} carries data again");
             }
-            News::OtherDevice { what, .. } => {
+            SessionEvent::OtherDevice { what, .. } => {
                 eprintln!("targe: {url}: {what}; requests fail from now on");
             }
             // Else it is our own end.
-            News::Down(why) if why.is_given_up() => {
+            SessionEvent::Down(why) if why.is_given_up() => {
                 eprintln!("targe: {url}: given up: {}; requests fail from now on", reach::told(why));
             }
             _ => {}

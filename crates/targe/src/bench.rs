@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use drivers::config::Config;
 use initiator::login::plan;
-use initiator::url::{OfProcess, Scheme};
+use initiator::url::{EnvSecrets, Scheme};
 use lab::bench::{BenchError, Histogram, Job, Plan, Report, Side, run as run_load};
 use scsi::lun::Lun;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
         consent::ask(args.write, &format!("this overwrites what is on {}", names.join(", ")))?;
     }
-    if let Some(url) = urls.iter().find(|url| url.place.way.scheme() == Scheme::HyperScsi)
+    if let Some(url) = urls.iter().find(|url| url.endpoint.transport.scheme() == Scheme::HyperScsi)
         && args.connections.is_some()
     {
         return Err(Failure::Misused(format!(
@@ -44,14 +44,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         drop(disk);
         let _ = gone.wait();
         for _ in 0..args.sessions {
-            let mut session = plan(url, &OfProcess).map_err(|why| Failure::Misused(reach::told(&why)))?;
+            let mut session = plan(url, &EnvSecrets).map_err(|why| Failure::Misused(reach::told(&why)))?;
             session.renew_isid();
             if let Some(connections) = args.connections {
                 session.set_connections(connections);
             }
             session.want_tasks(usize::try_from(args.depth).unwrap_or(0));
             let lun = Lun::from_number(url.lun).unwrap_or(Lun(0));
-            let command_timeout = url.place.options.command_timeout;
+            let command_timeout = url.endpoint.options.command_timeout;
             let name = url.to_string();
             jobs.push(Job { session, lun, geometry: geometry.clone(), name, command_timeout });
         }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 
 use base::buffer::{Buf, DataList};
-use initiator::answer::{Answer, block_on};
 use initiator::disk::{DiskError, Geometry, RemoteDisk};
+use initiator::future::{ResponseFuture, block_on};
 use initiator::url::Url;
 use store::contract::{Durability, OpAction, Outcome};
 
@@ -29,7 +29,7 @@ pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
     let span = Span::new(&args.span, &disk.geometry(), end)?;
     let mut progress = Progress::new(Some(end - args.span.offset));
     let mut out = std::io::stdout().lock();
-    let mut under_way: VecDeque<(Answer<Outcome, DiskError>, usize, usize)> = VecDeque::new();
+    let mut under_way: VecDeque<(ResponseFuture<Outcome, DiskError>, usize, usize)> = VecDeque::new();
     let mut next = span.from;
     loop {
         while under_way.len() < span.depth && next < span.to {
@@ -149,7 +149,7 @@ struct Writer<'a> {
     disk: &'a RemoteDisk,
     url: &'a Url,
     span: Span,
-    under_way: VecDeque<(Answer<Outcome, DiskError>, u64)>,
+    under_way: VecDeque<(ResponseFuture<Outcome, DiskError>, u64)>,
     progress: Progress,
 }
 

@@ -4,9 +4,9 @@
 mod group;
 
 use daemon::config::show_size;
-use initiator::answer::block_on;
 use initiator::discover::{DiscoverError, FoundUnit, targets, units};
-use initiator::url::{OfProcess, Place, Scheme};
+use initiator::future::block_on;
+use initiator::url::{Endpoint, EnvSecrets, Scheme};
 use iscsi::discovery::Discovered;
 use iscsi::name::IscsiName;
 use serde_json::{Value, json};
@@ -21,11 +21,11 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
         return group::run(name, args);
     }
     let place = place(args)?;
-    if place.way.scheme() == Scheme::HyperScsi {
+    if place.transport.scheme() == Scheme::HyperScsi {
         return group::show(&place, args);
     }
     let client = reach::client()?;
-    let told = block_on(targets(&client, &place, &OfProcess)).map_err(|why| failure(&why))?;
+    let told = block_on(targets(&client, &place, &EnvSecrets)).map_err(|why| failure(&why))?;
     if told.ignored > 0 {
         eprintln!(
             "targe: {} entries of the list are no legal names or addresses and were left out",
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
     let mut found = Vec::new();
     let mut troubles = Vec::new();
     for target in &told.targets {
-        match block_on(units(&client, &place, target, &OfProcess)) {
+        match block_on(units(&client, &place, target, &EnvSecrets)) {
             Ok(units) => found.push((target, units)),
             Err(why) => {
                 troubles.push(reach::told(&why));
@@ -53,13 +53,13 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
 }
 
 /// Takes the flags as if they stood in the URL.
-fn place(args: &DiscoverArgs) -> Result<Place, Failure> {
+fn place(args: &DiscoverArgs) -> Result<Endpoint, Failure> {
     let misused = |text: String| Failure::Misused(text);
     let portal = args
         .portal
         .as_deref()
         .ok_or_else(|| misused("which portal? Give HOST[:PORT], or --group and --iface".to_owned()))?;
-    let mut place = Place::parse(portal).map_err(|why| misused(why.to_string()))?;
+    let mut place = Endpoint::parse(portal).map_err(|why| misused(why.to_string()))?;
     if let Some(user) = &args.user {
         if user.is_empty() || user.len() > 255 {
             return Err(misused("--user: the name is empty or longer than 255 bytes".to_owned()));

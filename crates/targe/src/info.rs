@@ -6,9 +6,9 @@ use daemon::config::show_size;
 use hyperscsi::initiator::contract::Up as EtherUp;
 use hyperscsi::pdu::parameters::Repair;
 use hyperscsi::seal::Level;
-use initiator::answer::block_on;
 use initiator::command::CommandError;
-use initiator::sessions::Up;
+use initiator::future::block_on;
+use initiator::sessions::ProtocolUp;
 use initiator::unit::{LogicalUnit, UnitError};
 use initiator::url::Url;
 use iscsi::negotiate::{Digest, SessionParameters};
@@ -37,8 +37,8 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     let mut document = facts.as_json();
     document.insert("url".to_owned(), json!(url.to_string()));
     let agreed = match session.up() {
-        Up::Iscsi(up) => negotiated(&up.parameters, up.tsih.0),
-        Up::HyperScsi(up) => agreed_on(up),
+        ProtocolUp::Iscsi(up) => negotiated(&up.parameters, up.tsih.0),
+        ProtocolUp::HyperScsi(up) => agreed_on(up),
     };
     document.insert("session".to_owned(), agreed);
     let connections = digests.iter().map(|view| {
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
             "target_max_recv_data_segment_length": view.parameters.target_max_recv,
         })
     });
-    if matches!(session.up(), Up::Iscsi(_)) || args.json {
+    if matches!(session.up(), ProtocolUp::Iscsi(_)) || args.json {
         document.insert("connections".to_owned(), connections.collect());
     }
     if args.json {

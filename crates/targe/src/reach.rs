@@ -1,12 +1,12 @@
 //! The way to a LUN, for every command that is given a URL.
 
 use drivers::config::Config;
-use initiator::answer::block_on;
 use initiator::client::{Client, Session, Watcher};
 use initiator::disk::RemoteDisk;
+use initiator::future::block_on;
 use initiator::open::{OpenError, open_disk_watched, open_session_watched};
-use initiator::sessions::{News, Step};
-use initiator::url::{OfProcess, Url};
+use initiator::sessions::{EscalationStep, SessionEvent};
+use initiator::url::{EnvSecrets, Url};
 
 use crate::Failure;
 
@@ -22,12 +22,12 @@ pub(crate) fn client() -> Result<Client, Failure> {
 
 /// Logs in and makes the LUN out as a disk.
 pub(crate) fn disk(client: &Client, url: &Url) -> Result<RemoteDisk, Failure> {
-    block_on(open_disk_watched(client, url, &OfProcess, vec![teller(url)])).map_err(|why| failure(&why))
+    block_on(open_disk_watched(client, url, &EnvSecrets, vec![teller(url)])).map_err(|why| failure(&why))
 }
 
 /// Logs in to the target of a LUN.
 pub(crate) fn session(client: &Client, url: &Url) -> Result<Session, Failure> {
-    block_on(open_session_watched(client, url, &OfProcess, vec![teller(url)])).map_err(|why| failure(&why))
+    block_on(open_session_watched(client, url, &EnvSecrets, vec![teller(url)])).map_err(|why| failure(&why))
 }
 
 /// Makes the LUN out as a disk, in a session with its target.
@@ -41,19 +41,19 @@ pub(crate) fn teller(url: &Url) -> Watcher {
     let url = url.to_string();
     Box::new(move |news| {
         match news {
-            News::WayWidth { interface, peer, width } => {
+            SessionEvent::PathMtuStatus { interface, peer, width } => {
                 eprintln!("targe: {url}: on {interface} to {peer}: {width}");
             }
-            News::Unanswered { lun, step } => {
+            SessionEvent::Unanswered { lun, step } => {
                 let done = match step {
-                    Step::AbortTask => "they are aborted",
-                    Step::LogicalUnitReset => "the logical unit is reset",
-                    Step::LogIn => "the session is given up and logged in anew",
+                    EscalationStep::AbortTask => "they are aborted",
+                    EscalationStep::LogicalUnitReset => "the logical unit is reset",
+                    EscalationStep::LogIn => "the session is given up and logged in anew",
                 };
                 let lun = lun.number().unwrap_or_default();
                 eprintln!("targe: {url}: LUN {lun} does not answer commands in time: {done}");
             }
-            News::OtherServer { interface, peer } => {
+            SessionEvent::OtherServer { interface, peer } => {
                 eprintln!(
                     "targe: {url}: two servers with one identity: {peer} on {interface} says too that this target is its own"
                 );

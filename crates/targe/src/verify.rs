@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use initiator::answer::block_on;
 use initiator::disk::RemoteDisk;
+use initiator::future::block_on;
 use initiator::url::Url;
 use lab::verify::journal::{BadJournal, Journal};
 use lab::verify::plan::{Plan, Refused, Until, Work};

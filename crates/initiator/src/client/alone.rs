@@ -2,29 +2,29 @@
 
 use iscsi::initiator::contract::Refusal;
 
-use super::{Order, Session};
-use crate::answer::{Answer, answer};
+use super::{Request, Session};
 use crate::command::CommandError;
 use crate::driver::Driver;
+use crate::future::{ResponseFuture, response_channel};
 use crate::sessions::SessionId;
 
 impl Session {
     /// Asks the target for a sign of life, and returns how many messages came from it so far: if it lives, there are more
     /// soon. Fails once the session has ended.
-    pub fn ping(&self) -> Answer<u64, CommandError> {
+    pub fn ping(&self) -> ResponseFuture<u64, CommandError> {
         self.ask(move |driver, id| driver.ping(id).ok_or(Refusal::Down))
     }
 
     pub(super) fn ask<T: Send + 'static>(
         &self,
         does: impl FnOnce(&mut Driver, SessionId) -> Result<T, Refusal> + Send + 'static,
-    ) -> Answer<T, CommandError> {
-        let (teller, answer) = answer();
-        self.with(move |driver, id| teller.tell(does(driver, id).map_err(Into::into)));
+    ) -> ResponseFuture<T, CommandError> {
+        let (teller, answer) = response_channel();
+        self.with(move |driver, id| teller.complete(does(driver, id).map_err(Into::into)));
         answer
     }
 
     pub(super) fn with(&self, does: impl FnOnce(&mut Driver, SessionId) + Send + 'static) {
-        self.seat.shared.order(Order::With(self.seat.id, Box::new(does)));
+        self.seat.shared.order(Request::With(self.seat.id, Box::new(does)));
     }
 }

@@ -9,8 +9,8 @@ use scsi::sense::{Asc, SenseKey};
 use store::contract::{Durability, Extent, ExtentState, Failure, Fault, OpAction, Outcome};
 
 use super::{Geometry, Inner, chain, lba};
-use crate::answer::Stopped;
 use crate::command::{Command, CommandError, Reply};
+use crate::future::Stopped;
 use crate::unit::is_illegal;
 
 /// The most extents that one GET LBA STATUS is asked for.

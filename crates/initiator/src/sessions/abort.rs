@@ -9,18 +9,18 @@ use iscsi::pdu::tmf_response::TmfResult;
 
 use scsi::lun::Lun;
 
-use super::overdue::Asked;
-use super::{Event, Seat, SessionId, Sessions};
-use crate::care::Pending;
-use crate::carrier::Task;
+use super::command_timeout::CallerTmf;
+use super::{DriverEvent, SessionEntry, SessionId, Sessions};
 use crate::command::CommandError;
+use crate::protocol::Task;
+use crate::retry::PendingCommand;
 
 /// Where a command is that is to be ended.
 enum Found {
     /// The session works on it.
     Carried(Task),
     /// It waits here.
-    Here(Box<Pending>),
+    Here(Box<PendingCommand>),
     /// It has ended, or never was.
     Gone,
 }
@@ -29,39 +29,41 @@ impl Sessions {
     /// Ends the command that its caller named `command`. What comes of it is an event, always; so is the end of the
     /// command, before it.
     pub(crate) fn abort(&mut self, now: Instant, id: SessionId, token: u64, command: u64) {
-        let Some(seat) = self.seat(id) else {
-            return self.events.push_back(Event::Managed {
+        let Some(seat) = self.entry(id) else {
+            return self.events.push_back(DriverEvent::TmfDone {
                 session: id,
                 token,
                 result: Some(TmfResult::NO_TASK),
             });
         };
         let result = match seat.give_up(command) {
-            Found::Carried(task) => match seat.session.manage(now, TmfFunction::ABORT_TASK, 0, Some(task)) {
-                Ok(manage) => {
-                    let function = TmfFunction::ABORT_TASK;
-                    return seat.asked(now, manage, Asked::new(now, token, function, Lun(0)));
+            Found::Carried(task) => {
+                match seat.session.submit_tmf(now, TmfFunction::ABORT_TASK, 0, Some(task)) {
+                    Ok(manage) => {
+                        let function = TmfFunction::ABORT_TASK;
+                        return seat.asked(now, manage, CallerTmf::new(now, token, function, Lun(0)));
+                    }
+                    Err(Refusal::NoTask) => Some(TmfResult::NO_TASK),
+                    Err(_) => None,
                 }
-                Err(Refusal::NoTask) => Some(TmfResult::NO_TASK),
-                Err(_) => None,
-            },
+            }
             Found::Here(pending) => {
                 let result = Err(CommandError::Aborted);
-                self.events.push_back(Event::Finished { session: id, token: pending.token, result });
+                self.events.push_back(DriverEvent::Finished { session: id, token: pending.token, result });
                 Some(TmfResult::COMPLETE)
             }
             Found::Gone => Some(TmfResult::NO_TASK),
         };
-        self.events.push_back(Event::Managed { session: id, token, result });
+        self.events.push_back(DriverEvent::TmfDone { session: id, token, result });
     }
 }
 
-impl Seat {
+impl SessionEntry {
     /// Finds a command, and sees to it that it is not tried again.
     fn give_up(&mut self, command: u64) -> Found {
         let mut carried = self.tasks.iter_mut().flatten().chain(&mut self.ended);
         if let Some(pending) = carried.find(|pending| pending.token == command) {
-            pending.unwanted = true;
+            pending.abort_requested = true;
             return pending.task.map_or(Found::Gone, Found::Carried);
         }
         let later = self.delayed.iter().find(|(_, pending)| pending.token == command).map(|(key, _)| *key);
@@ -71,7 +73,7 @@ impl Seat {
     }
 }
 
-fn take_from(waiting: &mut VecDeque<Pending>, command: u64) -> Option<Pending> {
+fn take_from(waiting: &mut VecDeque<PendingCommand>, command: u64) -> Option<PendingCommand> {
     let at = waiting.iter().position(|pending| pending.token == command)?;
     waiting.remove(at)
 }

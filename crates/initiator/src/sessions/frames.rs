@@ -13,9 +13,9 @@ use iscsi::pdu::tmf_response::TmfResult;
 use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::status::Status;
 
-use super::{Errand, Event, News, SessionId, Sessions, Up, index};
-use crate::carrier::{self, Ether, Manage, Task};
-use crate::down::{SessionDown, Why};
+use super::{DriverEvent, DriverRequest, ProtocolUp, SessionEvent, SessionId, Sessions, index};
+use crate::protocol::{self, HyperScsiSession, Task, TmfHandle};
+use crate::session_error::{ProtocolEndReason, SessionError};
 
 /// The interfaces that are in use.
 #[derive(Default)]
@@ -64,7 +64,7 @@ pub(super) fn random_byte() -> NonZeroU8 {
 impl Sessions {
     /// Has a new session use its interfaces.
     pub(super) fn plug_in(&mut self, now: Instant, id: SessionId) {
-        let Some(ether) = self.seats.get_mut(&id) else { return };
+        let Some(ether) = self.entries.get_mut(&id) else { return };
         let Some(ether) = ether.session.ether() else { return };
         // So that it looks for its target, and gives up in time, though no interface may be up.
         if let Some(entropy) = entropy() {
@@ -100,23 +100,23 @@ impl Sessions {
     }
 
     /// Returns what is to be done for sessions of HyperSCSI.
-    pub(super) fn ether_errands(&mut self, now: Instant, errands: &mut Vec<Errand>) -> bool {
+    pub(super) fn ether_errands(&mut self, now: Instant, errands: &mut Vec<DriverRequest>) -> bool {
         let before = errands.len();
         for port in core::mem::take(&mut self.ports.wanted) {
             let name = self.ports.name(port).unwrap_or_default().to_owned();
-            errands.push(Errand::OpenPort(port, name));
+            errands.push(DriverRequest::OpenPort(port, name));
         }
         let mut any = errands.len() > before;
         while let Some((id, done)) = self.stretched.pop_front() {
-            if let Some(ether) = self.seat(id).and_then(|seat| seat.session.ether()) {
+            if let Some(ether) = self.entry(id).and_then(|seat| seat.session.ether()) {
                 ether.session.job_done(now, done);
                 any = true;
             }
         }
-        for (id, seat) in &mut self.seats {
+        for (id, seat) in &mut self.entries {
             let Some(ether) = seat.session.ether() else { continue };
             while let Some(job) = ether.session.poll_job() {
-                errands.push(Errand::Stretch(*id, Box::new(job)));
+                errands.push(DriverRequest::Stretch(*id, Box::new(job)));
                 any = true;
             }
         }
@@ -130,7 +130,7 @@ impl Sessions {
         if let Some(known) = self.ports.names.get_mut(index(port.0)) {
             known.clear();
         }
-        for seat in self.seats.values_mut() {
+        for seat in self.entries.values_mut() {
             let Some(ether) = seat.session.ether() else { continue };
             let before = ether.interfaces.len();
             ether.interfaces.retain(|interface| *interface != name);
@@ -149,13 +149,13 @@ impl Sessions {
         self.stretched.push_back((id, done));
     }
 
-    pub(super) fn heed_ether(&mut self, now: Instant, id: SessionId, asked: Asked) {
+    pub(super) fn handle_hyperscsi_event(&mut self, now: Instant, id: SessionId, asked: Asked) {
         let name = |ports: &Ports, port| ports.name(port).unwrap_or_default().to_owned();
         let news = match asked {
             Asked::Done { task, outcome } => {
-                let Some(seat) = self.seats.get_mut(&id) else { return };
+                let Some(seat) = self.entries.get_mut(&id) else { return };
                 let task = Task::HyperScsi(task);
-                let mut outcome = carrier::outcome(outcome, seat.expected(task));
+                let mut outcome = protocol::outcome(outcome, seat.expected(task));
                 if outcome.end == End::Aborted && !seat.wants_ended(task) {
                     // What another initiator ended: iSCSI has a status for it.
                     outcome.end = End::Status(Ending { status: Status::TASK_ABORTED.0, ..Ending::default() });
@@ -163,49 +163,51 @@ impl Sessions {
                 return seat.done(now, id, task, outcome, &mut self.events);
             }
             Asked::Managed { id: manage, result } => {
-                let Some(seat) = self.seats.get_mut(&id) else { return };
+                let Some(seat) = self.entries.get_mut(&id) else { return };
                 // The answers have one number in both protocols.
                 let result = result.map(|result| TmfResult(result.0));
-                return seat.managed(now, id, Manage::HyperScsi(manage), result, &mut self.events);
+                return seat.tmf_done(now, id, TmfHandle::HyperScsi(manage), result, &mut self.events);
             }
             Asked::Up(up) => {
-                if let Some(seat) = self.seats.get_mut(&id) {
+                if let Some(seat) = self.entries.get_mut(&id) {
                     seat.system = None;
                     if up.rebuilt {
-                        seat.ask_who_is_there(now, id, &mut self.events);
+                        seat.check_identities(now, id, &mut self.events);
                     }
                 }
-                News::Up(Box::new(Up::HyperScsi(*up)))
+                SessionEvent::Up(Box::new(ProtocolUp::HyperScsi(*up)))
             }
-            Asked::PathUp { port, peer } => News::WayUp { interface: name(&self.ports, port), peer },
-            Asked::PathDown { port, peer } => News::WayLost { interface: name(&self.ports, port), peer },
+            Asked::PathUp { port, peer } => SessionEvent::PathUp { interface: name(&self.ports, port), peer },
+            Asked::PathDown { port, peer } => {
+                SessionEvent::PathLost { interface: name(&self.ports, port), peer }
+            }
             Asked::OtherServer { port, peer } => {
-                News::OtherServer { interface: name(&self.ports, port), peer }
+                SessionEvent::OtherServer { interface: name(&self.ports, port), peer }
             }
             Asked::PathWidth { port, peer, width } => {
-                News::WayWidth { interface: name(&self.ports, port), peer, width }
+                SessionEvent::PathMtuStatus { interface: name(&self.ports, port), peer, width }
             }
-            Asked::Recovering(_) => News::Recovering,
+            Asked::Recovering(_) => SessionEvent::Recovering,
             Asked::Down(why) => {
-                let Some(seat) = self.seats.get_mut(&id) else { return };
+                let Some(seat) = self.entries.get_mut(&id) else { return };
                 let silent = || not_up(&self.ports, seat.session.ether()?);
                 let no_port = matches!(why, Down::NoPath(Lost::NoPort) | Down::Hopeless(Lost::NoPort));
                 let system = seat.system.take().or_else(|| no_port.then(silent).flatten());
-                let down = SessionDown { why: Why::HyperScsi(why), system };
+                let down = SessionError { why: ProtocolEndReason::HyperScsi(why), system };
                 seat.down = Some(down.clone());
                 // What waited here is told before the end is.
-                seat.advance(now, id, &mut self.events);
+                seat.submit_waiting(now, id, &mut self.events);
                 self.share_rings();
-                News::Down(down)
+                SessionEvent::Down(down)
             }
         };
-        self.events.push_back(Event::Session { session: id, news });
+        self.events.push_back(DriverEvent::Session { session: id, event: news });
     }
 
     /// The sessions that use a port.
-    fn on_port(&mut self, port: EtherPort) -> impl Iterator<Item = &mut Ether> {
+    fn on_port(&mut self, port: EtherPort) -> impl Iterator<Item = &mut HyperScsiSession> {
         let name = self.ports.name(port).unwrap_or_default();
-        let sessions = self.seats.values_mut().filter_map(|seat| seat.session.ether());
+        let sessions = self.entries.values_mut().filter_map(|seat| seat.session.ether());
         sessions.filter(move |ether| ether.interfaces.iter().any(|interface| interface == name))
     }
 }
@@ -243,7 +245,7 @@ impl FrameMachine for Sessions {
     }
 
     fn poll_port(&mut self) -> Option<EtherPort> {
-        let mut sessions = self.seats.values_mut().filter_map(|seat| seat.session.ether());
+        let mut sessions = self.entries.values_mut().filter_map(|seat| seat.session.ether());
         sessions.find_map(|ether| ether.session.poll_port())
     }
 
@@ -279,7 +281,7 @@ impl FrameMachine for Sessions {
 }
 
 /// Says which of its interfaces a session waits for.
-fn not_up(ports: &Ports, ether: &Ether) -> Option<String> {
+fn not_up(ports: &Ports, ether: &HyperScsiSession) -> Option<String> {
     let up = |name: &&String| {
         let at = ports.names.iter().position(|known| known == *name);
         at.is_some_and(|at| ports.up.contains_key(&port(at)))
@@ -293,7 +295,7 @@ fn not_up(ports: &Ports, ether: &Ether) -> Option<String> {
 }
 
 /// Tells a session of a port. Each gets bytes that no other has.
-fn bring_up(ether: &mut Ether, now: Instant, port: EtherPort, state: &PortState) {
+fn bring_up(ether: &mut HyperScsiSession, now: Instant, port: EtherPort, state: &PortState) {
     // Linux has them since 3.17. Without there is no secret to be had, and the session finds no port.
     if let Some(entropy) = entropy() {
         ether.session.port_up(now, port, state, entropy);
@@ -333,19 +335,19 @@ mod tests {
 
     use super::*;
     use crate::login::plan;
-    use crate::url::{OfProcess, Url};
+    use crate::url::{EnvSecrets, Url};
 
     const URL: &str =
         "hyperscsi://backup@eth0/iqn.2026-11.com.example:disk/0?initiator=iqn.2026-11.com.example:host";
 
     fn open(sessions: &mut Sessions, now: Instant) -> SessionId {
-        sessions.open(now, plan(&Url::parse(URL).unwrap(), &OfProcess).unwrap())
+        sessions.open(now, plan(&Url::parse(URL).unwrap(), &EnvSecrets).unwrap())
     }
 
     fn end(sessions: &mut Sessions, now: Instant, id: SessionId) {
         sessions.session(id).unwrap().close(now);
         let errands = &mut Vec::new();
-        while sessions.collect(now, errands) {}
+        while sessions.process_pending(now, errands) {}
         sessions.forget(id);
         assert!(!sessions.ids().contains(&id));
     }
@@ -367,7 +369,7 @@ mod tests {
         }
         let next = open(&mut sessions, now);
         assert!(![first].iter().chain(&others).any(|id| *id == next), "{next:?}");
-        assert_eq!(sessions.seats.len(), 2);
+        assert_eq!(sessions.entries.len(), 2);
     }
 
     #[test]
@@ -377,8 +379,8 @@ mod tests {
         for _ in 0..3 {
             let id = open(&mut sessions, now);
             let errands = &mut Vec::new();
-            sessions.collect(now, errands);
-            let [Errand::OpenPort(port, name)] = &errands[..] else { panic!("{errands:?}") };
+            sessions.process_pending(now, errands);
+            let [DriverRequest::OpenPort(port, name)] = &errands[..] else { panic!("{errands:?}") };
             assert_eq!((*port, name.as_str()), (EtherPort(0), "eth0"));
             sessions.port_failed(now, *port, "no such interface");
             end(&mut sessions, now, id);

@@ -2,9 +2,9 @@
 
 use iscsi::initiator::contract::ConnectionDown;
 
-use super::{Seat, SessionId, Sessions};
-use crate::carrier::Carrier;
-use crate::down::{Loss, SessionDown};
+use super::{SessionEntry, SessionId, Sessions};
+use crate::protocol::ProtocolSession;
+use crate::session_error::{SessionError, SessionLoss};
 
 /// What is remembered of connections of iSCSI that ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,44 +17,46 @@ pub(super) struct Parted {
 
 impl Sessions {
     /// Returns why a session was last lost, if it was and its owner did not end it.
-    pub(crate) fn loss(&self, id: SessionId) -> Option<Loss> {
-        self.seats.get(&id).filter(|seat| seat.was_lost()).and_then(Seat::loss)
+    pub(crate) fn loss(&self, id: SessionId) -> Option<SessionLoss> {
+        self.entries.get(&id).filter(|seat| seat.was_lost()).and_then(SessionEntry::loss)
     }
 
     /// Returns how a session ended.
-    pub(crate) fn down(&self, id: SessionId) -> Option<SessionDown> {
-        self.seats.get(&id)?.down.clone()
+    pub(crate) fn down(&self, id: SessionId) -> Option<SessionError> {
+        self.entries.get(&id)?.down.clone()
     }
 
     /// Takes note that a connection of iSCSI ended.
     pub(super) fn note_parted(&mut self, id: SessionId, why: ConnectionDown) {
         // Those that end with their session say nothing about its end.
         let own = matches!(why, ConnectionDown::LoggedOut | ConnectionDown::SessionEnded);
-        if let Some(seat) = self.seat(id).filter(|_| !own) {
+        if let Some(seat) = self.entry(id).filter(|_| !own) {
             seat.parted.why = Some(why);
         }
     }
 
     /// Takes note that a session of iSCSI has no connection.
     pub(super) fn note_away(&mut self, id: SessionId) {
-        if let Some(seat) = self.seat(id) {
+        if let Some(seat) = self.entry(id) {
             seat.parted.was_away = true;
         }
     }
 }
 
-impl Seat {
+impl SessionEntry {
     /// Returns what commands that are lost now are lost of.
-    pub(super) fn loss(&self) -> Option<Loss> {
+    pub(super) fn loss(&self) -> Option<SessionLoss> {
         let ended = self.down.as_ref().and_then(|down| down.system.as_ref());
-        let system = || self.system.as_ref().or(ended).cloned().map(Loss::System);
+        let system = || self.system.as_ref().or(ended).cloned().map(SessionLoss::System);
         match &self.session {
-            Carrier::HyperScsi(ether) => system().or_else(|| ether.session.loss().map(Loss::HyperScsi)),
-            Carrier::Iscsi(_) => match self.parted.why? {
+            ProtocolSession::HyperScsi(ether) => {
+                system().or_else(|| ether.session.loss().map(SessionLoss::HyperScsi))
+            }
+            ProtocolSession::Iscsi(_) => match self.parted.why? {
                 why @ (ConnectionDown::Unreachable | ConnectionDown::TooSlow) => {
-                    system().or(Some(Loss::Iscsi(why)))
+                    system().or(Some(SessionLoss::Iscsi(why)))
                 }
-                why => Some(Loss::Iscsi(why)),
+                why => Some(SessionLoss::Iscsi(why)),
             },
         }
     }

@@ -12,7 +12,7 @@ impl StreamMachine for Sessions {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {
         let PortalId(number) = arrival.portal;
         let dial = self.dials.remove(&number);
-        match dial.and_then(|dial| Some((dial.session, dial.slot, self.seat(dial.session)?))) {
+        match dial.and_then(|dial| Some((dial.session, dial.slot, self.entry(dial.session)?))) {
             Some((session, slot, seat)) => {
                 if let Some(session) = seat.session.iscsi() {
                     session.connected(now, conn, slot, arrival.entropy);
@@ -60,11 +60,11 @@ impl StreamMachine for Sessions {
         if let Some(conn) = self.orphans.pop_front() {
             return Some(Action::Abort(conn));
         }
-        self.seats.values_mut().find_map(|seat| seat.session.iscsi()?.poll_action())
+        self.entries.values_mut().find_map(|seat| seat.session.iscsi()?.poll_action())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let seats = self.seats.values();
+        let seats = self.entries.values();
         seats
             .filter_map(|seat| {
                 let delayed = seat.delayed.first_key_value().map(|((at, _), _)| *at);
@@ -79,12 +79,12 @@ impl StreamMachine for Sessions {
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        for (id, seat) in &mut self.seats {
+        for (id, seat) in &mut self.entries {
             if seat.session.poll_timeout().is_some_and(|at| at <= now) {
                 seat.session.handle_timeout(now);
             }
-            seat.look_for_overdue(now, *id, &mut self.events);
-            seat.advance(now, *id, &mut self.events);
+            seat.check_timeouts(now, *id, &mut self.events);
+            seat.submit_waiting(now, *id, &mut self.events);
         }
     }
 }

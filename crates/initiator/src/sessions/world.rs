@@ -20,11 +20,11 @@ use scsi::lun::Lun;
 use scsi::opcode;
 use scsi::sense::Asc;
 
-use super::{Errand, Event, SessionId, Sessions};
+use super::{DriverEvent, DriverRequest, SessionId, Sessions};
 use crate::command::{Command, CommandError, Reply};
+use crate::fault_injection::{Bug, inject};
 use crate::identity::Identity;
-use crate::login::Plan;
-use crate::planted::{Flaw, plant};
+use crate::login::ProtocolPlan;
 use target::{Habits, Target};
 
 /// How long a command may go without an answer.
@@ -120,7 +120,7 @@ impl World {
         let mut plan = SessionPlan::new(initiator, Isid::random([1, 2, 3], 4), target, vec![portal]);
         plan.keys.error_recovery_level = 0;
         plan.keys.default_time2wait = 0;
-        let id = sessions.open(now, Plan::from(plan));
+        let id = sessions.open(now, ProtocolPlan::from(plan));
         sessions.limit_commands(now, id, Some(LIMIT));
         Self {
             now,
@@ -142,9 +142,9 @@ impl World {
     fn settle(&mut self) {
         loop {
             let mut errands = Vec::new();
-            let mut any = self.sessions.collect(self.now, &mut errands);
+            let mut any = self.sessions.process_pending(self.now, &mut errands);
             for errand in errands {
-                let Errand::Connect(number, _) = errand else { panic!("{errand:?}") };
+                let DriverRequest::Connect(number, _) = errand else { panic!("{errand:?}") };
                 self.dial(number);
                 any = true;
             }
@@ -157,7 +157,7 @@ impl World {
             }
             while let Some(event) = self.sessions.events.pop_front() {
                 any = true;
-                if let Event::Finished { token, result, .. } = event {
+                if let DriverEvent::Finished { token, result, .. } = event {
                     self.finished(token, result);
                 }
             }
@@ -269,7 +269,7 @@ impl World {
 
     /// Returns whether the session carries something, of a caller or our own.
     fn carries(&self) -> bool {
-        let seat = &self.sessions.seats[&self.id];
+        let seat = &self.sessions.entries[&self.id];
         seat.tasks.iter().flatten().chain(&seat.ended).next().is_some()
     }
 
@@ -414,22 +414,22 @@ fn what_another_initiators_reset_ended_without_a_word_ends_before_the_limit() {
 #[test]
 fn planted_bugs_are_found_by_the_property_that_they_break() {
     for (flaw, property) in [
-        (Flaw::RetryUnended, Property::OneAttemptAtATime),
-        (Flaw::RepeatAll, Property::NeverTwice),
-        (Flaw::ForgetLimit, Property::LimitIsKept),
-        (Flaw::EndTwice, Property::EndsOnce),
-        (Flaw::ForgetEnd, Property::EndsOnce),
-        (Flaw::KeepData, Property::DataOfLastAttempt),
-        (Flaw::IgnoreAttention, Property::ResetIsNoticed),
-        (Flaw::KeepLook, Property::LimitIsKept),
+        (Bug::RetryUnended, Property::OneAttemptAtATime),
+        (Bug::RepeatAll, Property::NeverTwice),
+        (Bug::ForgetLimit, Property::LimitIsKept),
+        (Bug::EndTwice, Property::EndsOnce),
+        (Bug::ForgetEnd, Property::EndsOnce),
+        (Bug::KeepData, Property::DataOfLastAttempt),
+        (Bug::IgnoreAttention, Property::ResetIsNoticed),
+        (Bug::KeepLook, Property::LimitIsKept),
     ] {
-        plant(Some(flaw));
+        inject(Some(flaw));
         let found = match property {
             Property::ResetIsNoticed => silent_reset().err(),
-            _ if flaw == Flaw::KeepLook => lost_question().err(),
+            _ if flaw == Bug::KeepLook => lost_question().err(),
             _ => (0..SEEDS).find_map(|seed| outcome(seed).err()),
         };
-        plant(None);
+        inject(None);
         assert_eq!(found.as_ref().map(|(broken, _)| *broken), Some(property), "{flaw:?}: {found:?}");
     }
 }
@@ -536,13 +536,13 @@ fn a_unit_that_carries_out_others_is_not_reset_for_one_command() {
 fn a_command_whose_abort_was_lost_is_ended_by_the_next_attention() {
     let mut world = silent(Kind::Write);
     let (id, now) = (world.id, world.now);
-    let seat = world.sessions.seats.get_mut(&id).unwrap();
+    let seat = world.sessions.entries.get_mut(&id).unwrap();
     let mut events = VecDeque::new();
     for serial in [100, 101] {
         seat.note_attention(now, id, (Lun(0), serial), Asc::BUS_DEVICE_RESET_OCCURRED, &mut events);
-        assert!(seat.end_attempts(now), "attention {serial} ends nothing");
+        assert!(seat.send_aborts(now), "attention {serial} ends nothing");
         let manage = seat.overdue.last_abort().unwrap();
-        seat.managed(now, id, manage, None, &mut events);
+        seat.tmf_done(now, id, manage, None, &mut events);
     }
 }
 
@@ -558,12 +558,12 @@ fn what_is_wanted_ended_here_is_told_from_what_others_end() {
     }
     let (id, now) = (world.id, world.now);
     let tasks = [0, 1, 2].map(|token| world.sessions.task_of(id, token).unwrap());
-    let wanted = |world: &World| tasks.map(|task| world.sessions.seats[&id].wants_ended(task));
+    let wanted = |world: &World| tasks.map(|task| world.sessions.entries[&id].wants_ended(task));
     assert_eq!(wanted(&world), [false; 3]);
     world.sessions.abort(now, id, 100, 1);
     assert_eq!(wanted(&world), [false, true, false]);
-    world.sessions.manage(now, id, 101, (TmfFunction::LOGICAL_UNIT_RESET, Lun(1 << 48), None));
+    world.sessions.submit_tmf(now, id, 101, (TmfFunction::LOGICAL_UNIT_RESET, Lun(1 << 48), None));
     assert_eq!(wanted(&world), [false, true, false], "another unit is reset");
-    world.sessions.manage(now, id, 102, (TmfFunction::LOGICAL_UNIT_RESET, Lun(0), None));
+    world.sessions.submit_tmf(now, id, 102, (TmfFunction::LOGICAL_UNIT_RESET, Lun(0), None));
     assert_eq!(wanted(&world), [true; 3]);
 }

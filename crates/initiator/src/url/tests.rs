@@ -84,17 +84,17 @@ fn a_hyperscsi_url_names_a_group_and_interfaces() {
     );
     let url = Url::parse(&text).unwrap();
     assert_eq!(url.to_string(), format!("hyperscsi://backup@eth0/{IQN}/3"), "no secret, no options");
-    assert_eq!(url.place.way, Way::HyperScsi(vec!["eth0".into(), "eth1".into()]), "each once");
-    let options = &url.place.options;
+    assert_eq!(url.endpoint.transport, Transport::HyperScsi(vec!["eth0".into(), "eth1".into()]), "each once");
+    let options = &url.endpoint.options;
     assert_eq!(options.protection, Some(Protection::Encrypt));
     assert_eq!((options.retransmission, options.mtu), (Repair::Window, Some(9000)));
-    let login = &url.place.login;
+    let login = &url.endpoint.login;
     assert_eq!(login.group_password(options, &Nowhere).unwrap(), login.password);
     assert_eq!(login.password.as_ref().unwrap().secret_bytes(), b"pass/word");
     let open = Url::parse(&format!("hyperscsi://backup@eth0/{IQN}/3")).unwrap();
-    assert_eq!(open.place.login.group_password(&open.place.options, &Nowhere).unwrap(), None);
+    assert_eq!(open.endpoint.login.group_password(&open.endpoint.options, &Nowhere).unwrap(), None);
     assert!(!format!("{url:?}").contains("pass/word"));
-    let place = Place::parse("hyperscsi://backup@eth0").unwrap();
+    let place = Endpoint::parse("hyperscsi://backup@eth0").unwrap();
     assert_eq!(place.to_string(), "hyperscsi://backup@eth0");
 }
 
@@ -113,7 +113,8 @@ impl Secrets for Nowhere {
 
 #[test]
 fn every_option_is_checked() {
-    let parse = |query: &str| Url::parse(&format!("iscsi://h/{IQN}/0?{query}")).map(|url| url.place.options);
+    let parse =
+        |query: &str| Url::parse(&format!("iscsi://h/{IQN}/0?{query}")).map(|url| url.endpoint.options);
     let options =
         parse("header_digest=none,crc32c&data_digest=CRC32C&erl=1&connections=4&timeout=7").unwrap();
     assert_eq!(options.keys.header_digest, DigestPolicy::PreferNone);
@@ -181,11 +182,11 @@ fn discovery_is_pointed_at_a_portal() {
         ("[::1]", "iscsi://[::1]:3260"),
         ("iscsi://me@h/", "iscsi://me@h:3260"),
     ] {
-        assert_eq!(Place::parse(text).unwrap().to_string(), shown);
+        assert_eq!(Endpoint::parse(text).unwrap().to_string(), shown);
     }
-    let error = Place::parse(&format!("iscsi://h/{IQN}/0")).unwrap_err().to_string();
+    let error = Endpoint::parse(&format!("iscsi://h/{IQN}/0")).unwrap_err().to_string();
     assert!(error.contains("only HOST[:PORT] is wanted here"), "{error}");
-    assert_eq!(Place::parse(""), Err(BadUrl::NoHost));
+    assert_eq!(Endpoint::parse(""), Err(BadUrl::NoHost));
 }
 
 #[derive(Default)]
@@ -201,8 +202,8 @@ impl Secrets for Drawer {
     }
 }
 
-fn auth(url: &str, drawer: &Drawer) -> Result<AuthPlan, NoSecret> {
-    let place = Place::parse(url).unwrap();
+fn auth(url: &str, drawer: &Drawer) -> Result<AuthPlan, SecretError> {
+    let place = Endpoint::parse(url).unwrap();
     place.login.auth(&place.options, drawer)
 }
 

@@ -34,16 +34,16 @@ use scsi::lun::Lun;
 use scsi::sense::SenseKey;
 use store::contract::{Durability, ExtentState, OpAction, Outcome};
 use store::shared::SharedStore;
-use targe_initiator::answer::block_on;
 use targe_initiator::client::Client;
 use targe_initiator::command::{Command, CommandError};
+use targe_initiator::command_handle::CommandHandle;
 use targe_initiator::disk::{DiskError, RemoteDisk};
 use targe_initiator::driver::Driver;
-use targe_initiator::login::{Plan, plan};
+use targe_initiator::future::block_on;
+use targe_initiator::login::{ProtocolPlan, plan};
 use targe_initiator::open::open_disk;
-use targe_initiator::running::Running;
-use targe_initiator::sessions::{Event, News, WAITING_MAX};
-use targe_initiator::url::{OfProcess, Url};
+use targe_initiator::sessions::{DriverEvent, SessionEvent, WAITING_MAX};
+use targe_initiator::url::{EnvSecrets, Url};
 
 /// Nothing here takes a second; what takes this long hangs.
 const HANG: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ fn url(lun: u16) -> Url {
 
 fn disk(lun: u16) -> RemoteDisk {
     let client = Client::start(&Config::default()).unwrap();
-    block_on(open_disk(&client, &url(lun), &OfProcess)).unwrap()
+    block_on(open_disk(&client, &url(lun), &EnvSecrets)).unwrap()
 }
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
@@ -150,12 +150,12 @@ fn a_reset_is_heard_and_the_next_command_does_not_suffer_from_it() {
     let disk = disk(2);
     let (tell, heard) = channel();
     disk.session().watch(Box::new(move |news| {
-        if let News::Attention { asc, .. } = news {
+        if let SessionEvent::UnitAttention { asc, .. } = news {
             tell.send(*asc).unwrap();
         }
         true
     }));
-    let answer = block_on(disk.unit().manage(TmfFunction::LOGICAL_UNIT_RESET)).unwrap();
+    let answer = block_on(disk.unit().submit_tmf(TmfFunction::LOGICAL_UNIT_RESET)).unwrap();
     assert_eq!(answer, Some(TmfResult::COMPLETE));
     assert_eq!(flat(&block_on(disk.read(0, 512)).unwrap()), [0; 512]);
     let asc = heard.recv_timeout(HANG).unwrap();
@@ -164,9 +164,9 @@ fn a_reset_is_heard_and_the_next_command_does_not_suffer_from_it() {
 
 #[test]
 fn commands_are_ended_one_by_one_and_no_other_suffers() {
-    let mut plan = plan(&url(5), &OfProcess).unwrap();
+    let mut plan = plan(&url(5), &EnvSecrets).unwrap();
     // Some are with the target, some wait for their turn.
-    let Plan::Iscsi(session) = &mut plan else { panic!("a plan of iSCSI") };
+    let ProtocolPlan::Iscsi(session) = &mut plan else { panic!("a plan of iSCSI") };
     session.limits.tasks_max = 8;
     let client = Client::start(&Config::default()).unwrap();
     let session = client.log_in(plan).wait().unwrap();
@@ -174,8 +174,8 @@ fn commands_are_ended_one_by_one_and_no_other_suffers() {
     let data = pattern(5, MIB);
     block_on(disk.write(0, list(&data), Durability::Cached)).unwrap();
     let read = || disk.geometry().read(Lun(0x0005_0000_0000_0000), Lba(0), 2048);
-    let running: Vec<Running> = (0..64).map(|_| session.begin(read())).collect();
-    let answers: Vec<_> = running.iter().skip(1).step_by(2).map(Running::abort).collect();
+    let running: Vec<CommandHandle> = (0..64).map(|_| session.start_command(read())).collect();
+    let answers: Vec<_> = running.iter().skip(1).step_by(2).map(CommandHandle::abort).collect();
     let mut ended = 0;
     for (number, running) in running.into_iter().enumerate() {
         match running.wait() {
@@ -191,8 +191,8 @@ fn commands_are_ended_one_by_one_and_no_other_suffers() {
     let complete = answers.iter().filter(|answer| **answer == TmfResult::COMPLETE).count();
     assert!(ended > 20 && complete <= ended, "{ended} ended, {complete} by the target's word");
     // One that has ended by itself is no task any more.
-    let running = session.begin(read());
-    let aborter = running.aborter();
+    let running = session.start_command(read());
+    let aborter = running.abort_handle();
     assert_eq!(running.wait().unwrap().bytes(), data);
     assert_eq!(aborter.abort().wait().unwrap(), Some(TmfResult::NO_TASK));
 }
@@ -225,7 +225,7 @@ fn keys_are_negotiated_while_commands_go_on() {
 fn connections_come_and_go_while_commands_go_on() {
     let client = Client::start(&Config::default()).unwrap();
     let url = format!("{}?connections=4", target::url(6)).parse().unwrap();
-    let disk = block_on(open_disk(&client, &url, &OfProcess)).unwrap();
+    let disk = block_on(open_disk(&client, &url, &EnvSecrets)).unwrap();
     let session = disk.session();
     let data = pattern(7, MIB);
     block_on(disk.write(0, list(&data), Durability::Cached)).unwrap();
@@ -298,11 +298,12 @@ fn a_session_that_ends_as_it_begins_is_told_though_nothing_else_happens() {
         let mut driver = Driver::new(&Config { engine, ..Config::default() }).unwrap();
         // There is no such interface; where interfaces may not be opened at all, that ends it likewise.
         let url = "hyperscsi://group@absent0/iqn.2026-11.com.example:disk/0";
-        driver.open(plan(&url.parse().unwrap(), &OfProcess).unwrap());
+        driver.open(plan(&url.parse().unwrap(), &EnvSecrets).unwrap());
         // Without the word there is nothing that would wake this up: it would sleep for ever.
-        driver.turn(None).unwrap();
+        driver.run_once(None).unwrap();
         let told = std::iter::from_fn(|| driver.poll_event());
-        let downs = told.filter(|event| matches!(event, Event::Session { news: News::Down(_), .. }));
+        let downs =
+            told.filter(|event| matches!(event, DriverEvent::Session { event: SessionEvent::Down(_), .. }));
         assert_eq!(downs.count(), 1);
     }
 }
@@ -322,8 +323,8 @@ fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
     // Nobody answers there: every command waits.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("iscsi://{}/iqn.2001-04.com.example:silent/0", silent.local_addr().unwrap());
-    let mut plan = plan(&url.parse().unwrap(), &OfProcess).unwrap();
-    let Plan::Iscsi(wanted) = &mut plan else { panic!("a plan of iSCSI") };
+    let mut plan = plan(&url.parse().unwrap(), &EnvSecrets).unwrap();
+    let ProtocolPlan::Iscsi(wanted) = &mut plan else { panic!("a plan of iSCSI") };
     wanted.limits.tasks_max = 8;
     let mut driver = Driver::new(&Config::default()).unwrap();
     let session = driver.open(plan);
@@ -334,7 +335,7 @@ fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
     let finished = |driver: &mut Driver| -> Vec<(u64, CommandError)> {
         let told = std::iter::from_fn(|| driver.poll_event());
         told.filter_map(|event| match event {
-            Event::Finished { token, result, .. } => Some((token, result.unwrap_err())),
+            DriverEvent::Finished { token, result, .. } => Some((token, result.unwrap_err())),
             _ => None,
         })
         .collect()
@@ -343,7 +344,7 @@ fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
         (total - 3..total).map(|token| (token, CommandError::Refused(Refusal::Full))).collect();
     assert_eq!(finished(&mut driver), refused);
     driver.close(session);
-    driver.turn(Some(Duration::ZERO)).unwrap();
+    driver.run_once(Some(Duration::ZERO)).unwrap();
     let tokens: BTreeSet<u64> = finished(&mut driver).into_iter().map(|(token, _)| token).collect();
     assert_eq!(tokens, (0..total - 3).collect());
 }
@@ -352,7 +353,7 @@ fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
 fn a_driver_works_in_a_loop_of_its_owner() {
     for engine in [EngineChoice::Epoll, EngineChoice::Auto] {
         let mut driver = Driver::new(&Config { engine, ..Config::default() }).unwrap();
-        let session = driver.open(plan(&url(4), &OfProcess).unwrap());
+        let session = driver.open(plan(&url(4), &EnvSecrets).unwrap());
         let mut left: BTreeSet<u64> = (0..500).collect();
         for token in &left {
             // Before the session is up: they wait for it.
@@ -367,19 +368,19 @@ fn a_driver_works_in_a_loop_of_its_owner() {
         let mut down = false;
         while !down {
             assert!(start.elapsed() < HANG, "it hangs with {} commands left", left.len());
-            let sleep = driver.advance().unwrap();
+            let sleep = driver.run_ready().unwrap();
             let mut busy = false;
             while let Some(event) = driver.poll_event() {
                 busy = true;
                 match event {
-                    Event::Finished { token, result, .. } => {
+                    DriverEvent::Finished { token, result, .. } => {
                         assert_eq!(result.unwrap().bytes(), [0; 4096]);
                         assert!(left.remove(&token), "{token} ended twice");
                         if left.is_empty() {
                             driver.log_out(session);
                         }
                     }
-                    Event::Session { news: News::Down(_), .. } => down = true,
+                    DriverEvent::Session { event: SessionEvent::Down(_), .. } => down = true,
                     _ => {}
                 }
             }

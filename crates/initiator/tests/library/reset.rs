@@ -49,7 +49,7 @@ fn writes_that_another_initiators_reset_ends_are_carried_out_again() {
     let through = relay(address.parse().unwrap(), Arc::clone(&held));
     let url = format!("iscsi://{through}/{path}?initial_r2t=yes&immediate_data=no");
     let client = Client::start(&Config::default()).unwrap();
-    let disk = block_on(open_disk(&client, &url.parse().unwrap(), &OfProcess)).unwrap();
+    let disk = block_on(open_disk(&client, &url.parse().unwrap(), &EnvSecrets)).unwrap();
     let other = super::disk(lun);
     // What a login leaves to be told is told.
     perform(&disk, OpAction::Read { at: 0, len: 512 });
@@ -68,7 +68,7 @@ fn writes_that_another_initiators_reset_ends_are_carried_out_again() {
     // The writes are at the target: a command that comes after them in the same task set is not answered either, but the
     // target counts what it has.
     std::thread::sleep(Duration::from_millis(300));
-    let reset = other.session().manage(TmfFunction::LOGICAL_UNIT_RESET, Lun::from_number(lun).unwrap());
+    let reset = other.session().submit_tmf(TmfFunction::LOGICAL_UNIT_RESET, Lun::from_number(lun).unwrap());
     assert_eq!(block_on(reset).unwrap(), Some(TmfResult::COMPLETE));
     held.store(false, Ordering::Release);
 

@@ -11,7 +11,7 @@ use drivers::config::EngineKind;
 use drivers::stats::Stats;
 use initiator::command::{CommandError, Reply};
 use initiator::driver::Driver;
-use initiator::sessions::{Event, News, SessionId};
+use initiator::sessions::{DriverEvent, SessionEvent, SessionId};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{BenchError, Job, Plan, Report};
@@ -276,13 +276,13 @@ impl<'a> Worker<'a> {
     }
 
     fn turn(&mut self, wait_max: Duration) -> Result<(), BenchError> {
-        self.driver.turn(Some(wait_max)).map_err(|why| BenchError::Reactor(why.to_string()))?;
+        self.driver.run_once(Some(wait_max)).map_err(|why| BenchError::Reactor(why.to_string()))?;
         self.now = Instant::now();
         while let Some(event) = self.driver.poll_event() {
             match event {
-                Event::Finished { session, token, result } => self.finished(session, token, result)?,
-                Event::Managed { .. } => {}
-                Event::Session { session, news } => self.heard(session, news)?,
+                DriverEvent::Finished { session, token, result } => self.finished(session, token, result)?,
+                DriverEvent::TmfDone { .. } => {}
+                DriverEvent::Session { session, event: news } => self.heard(session, news)?,
             }
         }
         Ok(())
@@ -327,14 +327,14 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn heard(&mut self, session: SessionId, news: News) -> Result<(), BenchError> {
+    fn heard(&mut self, session: SessionId, news: SessionEvent) -> Result<(), BenchError> {
         let Some(lane) = self.lanes.iter_mut().find(|lane| lane.session == session) else { return Ok(()) };
         match news {
             // A session of HyperSCSI counts as one connection, however many paths it has.
-            News::Up(up) if up.iscsi().is_none() => lane.up = 1,
-            News::PathUp { .. } => lane.up += 1,
-            News::PathLost { .. } => lane.up = lane.up.saturating_sub(1),
-            News::Down(why) if !self.ending => {
+            SessionEvent::Up(up) if up.iscsi().is_none() => lane.up = 1,
+            SessionEvent::ConnectionUp { .. } => lane.up += 1,
+            SessionEvent::ConnectionLost { .. } => lane.up = lane.up.saturating_sub(1),
+            SessionEvent::Down(why) if !self.ending => {
                 return Err(BenchError::Unit { name: lane.job.name.clone(), why: why.to_string() });
             }
             _ => {}

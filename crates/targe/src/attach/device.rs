@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use ::attach::ublk::{Detached, Device, Key, Started};
 use daemon::config::show_size;
-use initiator::answer::block_on;
 use initiator::client::Client;
 use initiator::disk::RemoteDisk;
+use initiator::future::block_on;
 use initiator::open::open_disk_as;
-use initiator::url::{OfProcess, Url};
+use initiator::url::{EnvSecrets, Url};
 use iscsi::name::Isid;
 use store::shared::SharedStore;
 
@@ -43,7 +43,7 @@ pub(super) fn disks(client: &Client, urls: &[Url], name: &str) -> Result<Vec<Rem
         let [a, b, c, d, e] = ::attach::ublk::calling_card(name.as_bytes(), member);
         let isid = Isid::random([a, b, c], u16::from_be_bytes([d, e]));
         let watchers = vec![reach::teller(url)];
-        block_on(open_disk_as(client, url, &OfProcess, isid, watchers)).map_err(|why| reach::failure(&why))
+        block_on(open_disk_as(client, url, &EnvSecrets, isid, watchers)).map_err(|why| reach::failure(&why))
     };
     urls.iter().enumerate().map(open).collect()
 }

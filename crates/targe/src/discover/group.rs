@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hyperscsi::pdu::name::{GROUP_MAX as GROUP_LEN_MAX, GroupName};
-use initiator::neighbours::{Neighbour, Neighbourhood, SearchError, Wait, search};
-use initiator::url::Place;
+use initiator::hyperscsi_discovery::{FoundTarget, HyperScsiDiscovery, SearchError, Wait, search};
+use initiator::url::Endpoint;
 use serde_json::{Value, json};
 
 use crate::cli::DiscoverArgs;
@@ -21,16 +21,16 @@ pub(super) fn run(group: &str, args: &DiscoverArgs) -> Result<(), Failure> {
     })?;
     // A name may hold what means something else in a URL.
     let mut place =
-        Place::parse(&format!("hyperscsi://group@{first}{others}")).map_err(|why| misused(&why))?;
+        Endpoint::parse(&format!("hyperscsi://group@{first}{others}")).map_err(|why| misused(&why))?;
     place.login.user = Some(group.to_string());
     show(&place, args)
 }
 
 /// Looks for the group of a place, and shows what was found.
-pub(super) fn show(place: &Place, args: &DiscoverArgs) -> Result<(), Failure> {
+pub(super) fn show(place: &Endpoint, args: &DiscoverArgs) -> Result<(), Failure> {
     let wait = args.wait.map_or(Wait::WhileNew, |seconds| Wait::For(Duration::from_secs(seconds)));
     // A person reads what is there while others are waited for; a program wants one document.
-    let mut tell = |neighbour: &Neighbour| {
+    let mut tell = |neighbour: &FoundTarget| {
         if !args.json {
             print(&as_text(neighbour));
         }
@@ -41,7 +41,7 @@ pub(super) fn show(place: &Place, args: &DiscoverArgs) -> Result<(), Failure> {
     })?;
     warn(&found);
     if args.json {
-        let all = found.neighbours.iter().flat_map(|neighbour| as_json(neighbour, &found));
+        let all = found.targets.iter().flat_map(|neighbour| as_json(neighbour, &found));
         print(&format!("{:#}\n", Value::Array(all.collect())));
     }
     if found.disputed.is_empty() {
@@ -54,11 +54,11 @@ pub(super) fn show(place: &Place, args: &DiscoverArgs) -> Result<(), Failure> {
     )))
 }
 
-fn warn(found: &Neighbourhood) {
-    for interface in &found.silent {
+fn warn(found: &HyperScsiDiscovery) {
+    for interface in &found.interfaces_down {
         eprintln!("targe: interface {interface} is not up, or takes no frames of 1500 bytes");
     }
-    if found.neighbours.is_empty() {
+    if found.targets.is_empty() {
         let version = if found.other_version { " in this version of HyperSCSI" } else { "" };
         eprintln!("targe: nobody exports anything to this group here{version}");
     }
@@ -67,8 +67,8 @@ fn warn(found: &Neighbourhood) {
     }
 }
 
-fn as_text(neighbour: &Neighbour) -> String {
-    let Neighbour { found, interface, units } = neighbour;
+fn as_text(neighbour: &FoundTarget) -> String {
+    let FoundTarget { found, interface, units } = neighbour;
     let password = if found.authenticates { "password needed" } else { "no password" };
     let mut text = format!(
         "{}  {} on {interface}, server {}, frames up to {}, {password}\n",
@@ -88,8 +88,11 @@ fn as_text(neighbour: &Neighbour) -> String {
     text
 }
 
-fn as_json<'a>(neighbour: &'a Neighbour, whole: &'a Neighbourhood) -> impl Iterator<Item = Value> + use<'a> {
-    let Neighbour { found, interface, units } = neighbour;
+fn as_json<'a>(
+    neighbour: &'a FoundTarget,
+    whole: &'a HyperScsiDiscovery,
+) -> impl Iterator<Item = Value> + use<'a> {
+    let FoundTarget { found, interface, units } = neighbour;
     units.iter().map(move |(url, level)| {
         json!({
             "url": url.to_string(),

@@ -22,7 +22,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use scsi::lun::Lun;
 
 use crate::driver::port_config;
-use crate::url::{Place, Url, Way};
+use crate::url::{Endpoint, Transport, Url};
 
 /// How long answers are waited for where nobody answers, if nothing else is said: a host with a slow network card has come up by
 /// then.
@@ -49,7 +49,7 @@ const NO_SESSION: u8 = 0;
 
 /// A target that somebody exports to the group.
 #[derive(Clone, Debug)]
-pub struct Neighbour {
+pub struct FoundTarget {
     /// What was found.
     pub found: Found,
     /// Our interface.
@@ -60,15 +60,15 @@ pub struct Neighbour {
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
-pub struct Neighbourhood {
+pub struct HyperScsiDiscovery {
     /// The targets, by name, server and place.
-    pub neighbours: Vec<Neighbour>,
+    pub targets: Vec<FoundTarget>,
     /// The targets that more than one server says are its own.
     pub disputed: Vec<Name>,
     /// How many answers were left out since there were too many.
     pub left_out: u64,
     /// Our interfaces that were not up, or take less than every Ethernet takes.
-    pub silent: Vec<String>,
+    pub interfaces_down: Vec<String>,
     /// Whether somebody spoke another version of the protocol.
     pub other_version: bool,
 }
@@ -99,11 +99,11 @@ pub enum SearchError {
 /// # Errors
 /// [`SearchError`]
 pub fn search(
-    place: &Place,
+    place: &Endpoint,
     wait: Wait,
-    heard: &mut dyn FnMut(&Neighbour),
-) -> Result<Neighbourhood, SearchError> {
-    let (Way::HyperScsi(interfaces), Some(group)) = (&place.way, &place.login.user) else {
+    heard: &mut dyn FnMut(&FoundTarget),
+) -> Result<HyperScsiDiscovery, SearchError> {
+    let (Transport::HyperScsi(interfaces), Some(group)) = (&place.transport, &place.login.user) else {
         return Err(SearchError::NotAGroup);
     };
     let group = GroupName::new(group).ok_or(SearchError::NotAGroup)?;
@@ -132,27 +132,27 @@ pub fn search(
     let neighbours: Result<_, SearchError> =
         finder.found().into_iter().map(|found| neighbour(place, interfaces, found)).collect();
     let silent = interfaces.iter().zip(up).filter(|(_, up)| !up).map(|(name, _)| name.clone());
-    Ok(Neighbourhood {
-        neighbours: neighbours?,
+    Ok(HyperScsiDiscovery {
+        targets: neighbours?,
         disputed: finder.disputed(),
         left_out: finder.left_out(),
-        silent: silent.collect(),
+        interfaces_down: silent.collect(),
         other_version,
     })
 }
 
-fn neighbour(place: &Place, interfaces: &[String], found: Found) -> Result<Neighbour, SearchError> {
+fn neighbour(place: &Endpoint, interfaces: &[String], found: Found) -> Result<FoundTarget, SearchError> {
     let number = usize::try_from(found.port.0).unwrap_or(usize::MAX);
     let interface = interfaces.get(number).cloned().unwrap_or_default();
     let target = IscsiName::parse(found.target.as_bytes())?;
-    let way = Way::HyperScsi(vec![interface.clone()]);
-    let place = Place { way, ..place.clone() };
+    let way = Transport::HyperScsi(vec![interface.clone()]);
+    let place = Endpoint { transport: way, ..place.clone() };
     // LUNs of more than one level have no number that a URL could name.
     let numbered = found.luns.iter().filter_map(|unit| Some((Lun(unit.lun).number()?, unit.level)));
     let units = numbered
-        .map(|(lun, level)| (Url { place: place.clone(), target: target.clone(), lun }, level))
+        .map(|(lun, level)| (Url { endpoint: place.clone(), target: target.clone(), lun }, level))
         .collect();
-    Ok(Neighbour { found, interface, units })
+    Ok(FoundTarget { found, interface, units })
 }
 
 fn entropy() -> io::Result<[u8; 32]> {

@@ -7,10 +7,10 @@ use base::time::Instant;
 use iscsi::initiator::contract::Refusal;
 use scsi::lun::Lun;
 
-use super::{Event, News, Seat, SessionId, Sessions};
-use crate::care::Pending;
+use super::{DriverEvent, SessionEntry, SessionEvent, SessionId, Sessions};
 use crate::command::{CommandError, Reply};
 use crate::identity::{Identity, OtherDevice};
+use crate::retry::PendingCommand;
 
 /// How long a unit may not tell which device it is, after its session is up again: units appear one by one when a target
 /// starts.
@@ -20,7 +20,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// A unit and its device.
 #[derive(Debug)]
-pub(super) struct Ward {
+pub(super) struct GuardedLun {
     identity: Identity,
     /// Since when it is asked which device it is.
     asked: Option<Instant>,
@@ -29,7 +29,7 @@ pub(super) struct Ward {
     other: Option<OtherDevice>,
 }
 
-impl Ward {
+impl GuardedLun {
     /// Returns whether it is asked at present which device it is.
     pub(super) const fn is_asked(&self) -> bool {
         self.asked.is_some()
@@ -39,60 +39,71 @@ impl Ward {
 impl Sessions {
     /// Guards a unit: see [`crate::driver::Driver::guard`].
     pub(crate) fn guard(&mut self, now: Instant, id: SessionId, lun: Lun, identity: Identity) {
-        let Some(seat) = self.seats.get_mut(&id) else { return };
-        if seat.down.is_none() && !seat.wards.contains_key(&lun) {
-            seat.session.guard(lun.0);
-            seat.wards.insert(lun, Ward { identity, asked: None, stale: false, other: None });
-            seat.ask_who_is_there(now, id, &mut self.events);
+        let Some(seat) = self.entries.get_mut(&id) else { return };
+        if seat.down.is_none() && !seat.guarded_luns.contains_key(&lun) {
+            seat.session.require_identity_check(lun.0);
+            seat.guarded_luns.insert(lun, GuardedLun { identity, asked: None, stale: false, other: None });
+            seat.check_identities(now, id, &mut self.events);
         }
     }
 }
 
-impl Seat {
+impl SessionEntry {
     /// Asks every guarded unit which device it is. Until it has answered, nothing else is sent to it.
-    pub(super) fn ask_who_is_there(&mut self, now: Instant, id: SessionId, events: &mut VecDeque<Event>) {
+    pub(super) fn check_identities(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        events: &mut VecDeque<DriverEvent>,
+    ) {
         let mut questions = Vec::new();
-        for (lun, ward) in &mut self.wards {
+        for (lun, ward) in &mut self.guarded_luns {
             if ward.other.is_none() {
                 (ward.asked, ward.stale) = (Some(now), false);
                 questions.push(ward.identity.question_again(*lun));
             }
         }
         for question in questions {
-            self.start(now, id, Pending::probe(question), events);
+            self.submit_or_queue(now, id, PendingCommand::identity_check(question), events);
         }
     }
 
     /// Asks a guarded unit which device it is, since its device changed in a session that goes on. Until it has answered,
     /// nothing else is sent to it.
-    pub(super) fn ask_again(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<Event>) {
-        let Some(ward) = self.wards.get_mut(&lun) else { return };
+    pub(super) fn recheck_identity(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        lun: Lun,
+        events: &mut VecDeque<DriverEvent>,
+    ) {
+        let Some(ward) = self.guarded_luns.get_mut(&lun) else { return };
         ward.stale = ward.asked.is_some();
         if !ward.stale && ward.other.is_none() {
             ward.asked = Some(now);
             let question = ward.identity.question_again(lun);
-            self.session.guard(lun.0);
-            self.start(now, id, Pending::probe(question), events);
+            self.session.require_identity_check(lun.0);
+            self.submit_or_queue(now, id, PendingCommand::identity_check(question), events);
         }
     }
 
     /// Takes what a unit answered to that.
-    pub(super) fn probed(
+    pub(super) fn identity_checked(
         &mut self,
         now: Instant,
         id: SessionId,
-        probe: Pending,
+        probe: PendingCommand,
         result: Result<Reply, CommandError>,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<DriverEvent>,
     ) {
         let lun = probe.command.lun;
-        let Some(ward) = self.wards.get_mut(&lun) else { return };
+        let Some(ward) = self.guarded_luns.get_mut(&lun) else { return };
         let other = match result {
             Ok(reply) => match ward.identity.is_same(reply.bytes()) {
                 Ok(()) if core::mem::take(&mut ward.stale) => return self.ask_later(now, probe),
                 Ok(()) => {
                     ward.asked = None;
-                    return self.session.vouch(now, lun.0);
+                    return self.session.confirm_identity(now, lun.0);
                 }
                 Err(other) => other,
             },
@@ -105,18 +116,22 @@ impl Seat {
             Err(why) => OtherDevice { was: ward.identity.to_string(), is: format!("not known: {why}") },
         };
         ward.other = Some(other.clone());
-        self.session.forsake(lun.0);
-        events.push_back(Event::Session { session: id, news: News::OtherDevice { lun, what: other } });
+        self.session.fail_identity(lun.0);
+        events.push_back(DriverEvent::Session {
+            session: id,
+            event: SessionEvent::OtherDevice { lun, what: other },
+        });
     }
 
-    fn ask_later(&mut self, now: Instant, probe: Pending) {
+    fn ask_later(&mut self, now: Instant, probe: PendingCommand) {
         self.delays += 1;
-        self.delayed.insert((now.after(ASK_AGAIN), self.delays), Pending::probe(probe.command));
+        self.delayed
+            .insert((now.after(ASK_AGAIN), self.delays), PendingCommand::identity_check(probe.command));
     }
 
     /// Returns why nothing may be sent to a unit.
-    pub(super) fn forbids(&self, pending: &Pending) -> Option<CommandError> {
-        let other = self.wards.get(&pending.command.lun)?.other.as_ref()?;
-        (!pending.is_probe).then(|| CommandError::OtherDevice(Box::new(other.clone())))
+    pub(super) fn guard_error(&self, pending: &PendingCommand) -> Option<CommandError> {
+        let other = self.guarded_luns.get(&pending.command.lun)?.other.as_ref()?;
+        (!pending.is_identity_check).then(|| CommandError::OtherDevice(Box::new(other.clone())))
     }
 }

@@ -6,7 +6,7 @@
     not(test),
     allow(dead_code, reason = "only tests plant, and some bugs stand in code of tests alone")
 )]
-pub(crate) enum Flaw {
+pub(crate) enum Bug {
     /// What a reset may have ended is tried again before the target has said that it is gone.
     RetryUnended,
     /// What may have been carried out is carried out again, repeatable or not.
@@ -27,33 +27,33 @@ pub(crate) enum Flaw {
 
 #[cfg(test)]
 std::thread_local! {
-    static PLANTED: std::cell::Cell<Option<Flaw>> = const { std::cell::Cell::new(None) };
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
     static KEPT: std::cell::RefCell<Option<base::buffer::Bytes>> = const { std::cell::RefCell::new(None) };
 }
 
 /// Plants a bug for this thread in place of the one before, or none.
 #[cfg(test)]
-pub(crate) fn plant(flaw: Option<Flaw>) {
+pub(crate) fn inject(flaw: Option<Bug>) {
     PLANTED.set(flaw);
     KEPT.take();
 }
 
 /// Returns whether this bug is planted.
 #[cfg(test)]
-pub(crate) fn is(flaw: Flaw) -> bool {
+pub(crate) fn is_injected(flaw: Bug) -> bool {
     PLANTED.get() == Some(flaw)
 }
 
 /// Returns whether this bug is planted: never.
 #[cfg(not(test))]
-pub(crate) const fn is(_: Flaw) -> bool {
+pub(crate) const fn is_injected(_: Bug) -> bool {
     false
 }
 
 /// Lets data of an attempt that failed stand for that of the next, if that is planted.
 #[cfg(test)]
 pub(crate) fn spoil(data: &mut Option<base::buffer::Bytes>, good: bool) {
-    if !is(Flaw::KeepData) || data.is_none() {
+    if !is_injected(Bug::KeepData) || data.is_none() {
         return;
     }
     if good {

@@ -11,16 +11,16 @@ use iscsi::pdu::Residual;
 use iscsi::pdu::scsi_response::ServiceResponse;
 use iscsi::pdu::tmf_request::TmfFunction;
 
-use crate::care::Pending;
+use crate::retry::PendingCommand;
 
 /// A session.
-pub(crate) enum Carrier {
+pub(crate) enum ProtocolSession {
     Iscsi(Box<Session>),
-    HyperScsi(Box<Ether>),
+    HyperScsi(Box<HyperScsiSession>),
 }
 
 /// A session of HyperSCSI.
-pub(crate) struct Ether {
+pub(crate) struct HyperScsiSession {
     pub(crate) session: EtherSession,
     /// The interfaces that it uses.
     pub(crate) interfaces: Vec<String>,
@@ -44,27 +44,27 @@ impl Task {
 
 /// Names a task management request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Manage {
+pub(crate) enum TmfHandle {
     Iscsi(ManageId),
     HyperScsi(ether::ManageId),
 }
 
 /// What a session tells.
-pub(crate) enum Told {
+pub(crate) enum ProtocolEvent {
     Iscsi(Event),
     HyperScsi(ether::Event),
 }
 
-impl Carrier {
+impl ProtocolSession {
     /// Returns whether it has still to say, or to answer, that it has ended.
-    pub(crate) fn has_last_words(&self) -> bool {
+    pub(crate) fn has_unacked_closing(&self) -> bool {
         match self {
             Self::Iscsi(_) => false,
             Self::HyperScsi(ether) => ether.session.has_last_words(),
         }
     }
 
-    pub(crate) const fn is_parting(&self) -> bool {
+    pub(crate) const fn is_closing(&self) -> bool {
         match self {
             Self::Iscsi(_) => false,
             Self::HyperScsi(ether) => ether.session.is_parting(),
@@ -75,20 +75,20 @@ impl Carrier {
         matches!(self, Self::HyperScsi(_))
     }
 
-    pub(crate) fn poll_event(&mut self) -> Option<Told> {
+    pub(crate) fn poll_event(&mut self) -> Option<ProtocolEvent> {
         match self {
-            Self::Iscsi(session) => session.poll_event().map(Told::Iscsi),
-            Self::HyperScsi(ether) => ether.session.poll_event().map(Told::HyperScsi),
+            Self::Iscsi(session) => session.poll_event().map(ProtocolEvent::Iscsi),
+            Self::HyperScsi(ether) => ether.session.poll_event().map(ProtocolEvent::HyperScsi),
         }
     }
 
-    pub(crate) fn submit(&mut self, now: Instant, pending: &Pending) -> Result<Task, Refusal> {
+    pub(crate) fn submit(&mut self, now: Instant, pending: &PendingCommand) -> Result<Task, Refusal> {
         match self {
             Self::Iscsi(session) => {
                 let mut request = pending.command.request();
                 request.probe = !pending.is_callers();
                 // The commands that got no answer may have used up the window.
-                request.immediate = pending.is_look;
+                request.immediate = pending.is_attention_check;
                 session.submit(now, request).map(Task::Iscsi)
             }
             Self::HyperScsi(ether) => {
@@ -98,22 +98,22 @@ impl Carrier {
         }
     }
 
-    pub(crate) fn manage(
+    pub(crate) fn submit_tmf(
         &mut self,
         now: Instant,
         function: TmfFunction,
         lun: u64,
         task: Option<Task>,
-    ) -> Result<Manage, Refusal> {
+    ) -> Result<TmfHandle, Refusal> {
         match (self, task) {
             (Self::Iscsi(session), None) => {
-                session.manage(now, Management { function, lun, task: None }).map(Manage::Iscsi)
+                session.manage(now, Management { function, lun, task: None }).map(TmfHandle::Iscsi)
             }
             (Self::Iscsi(session), Some(Task::Iscsi(task))) => {
-                session.manage(now, Management { function, lun, task: Some(task) }).map(Manage::Iscsi)
+                session.manage(now, Management { function, lun, task: Some(task) }).map(TmfHandle::Iscsi)
             }
             (Self::HyperScsi(ether), Some(Task::HyperScsi(task))) if function == TmfFunction::ABORT_TASK => {
-                ether.session.abort(now, task).map(Manage::HyperScsi).map_err(refusal)
+                ether.session.abort(now, task).map(TmfHandle::HyperScsi).map_err(refusal)
             }
             (Self::HyperScsi(ether), task) => {
                 let task = match task {
@@ -124,27 +124,27 @@ impl Carrier {
                 // The functions have one number in both, but for one that HyperSCSI does not have.
                 let function = ManageFunction(function.0);
                 let wanted = ether::Management { function, lun, task };
-                ether.session.manage(now, wanted).map(Manage::HyperScsi).map_err(refusal)
+                ether.session.manage(now, wanted).map(TmfHandle::HyperScsi).map_err(refusal)
             }
             (Self::Iscsi(_), Some(Task::HyperScsi(_))) => Err(Refusal::NoTask),
         }
     }
 
-    pub(crate) fn guard(&mut self, lun: u64) {
+    pub(crate) fn require_identity_check(&mut self, lun: u64) {
         match self {
             Self::Iscsi(session) => session.guard(lun),
             Self::HyperScsi(ether) => ether.session.guard(lun),
         }
     }
 
-    pub(crate) fn vouch(&mut self, now: Instant, lun: u64) {
+    pub(crate) fn confirm_identity(&mut self, now: Instant, lun: u64) {
         match self {
             Self::Iscsi(session) => session.vouch(now, lun),
             Self::HyperScsi(ether) => ether.session.vouch(now, lun),
         }
     }
 
-    pub(crate) fn forsake(&mut self, lun: u64) {
+    pub(crate) fn fail_identity(&mut self, lun: u64) {
         match self {
             Self::Iscsi(session) => session.forsake(lun),
             Self::HyperScsi(ether) => ether.session.forsake(lun),
@@ -176,7 +176,7 @@ impl Carrier {
     }
 
     /// Gives up the session that the target knows, and logs in anew.
-    pub(crate) fn log_in_anew(&mut self, now: Instant) {
+    pub(crate) fn rebuild_session(&mut self, now: Instant) {
         match self {
             Self::Iscsi(session) => session.log_in_anew(now),
             Self::HyperScsi(ether) => ether.session.log_in_anew(now),
@@ -224,7 +224,7 @@ impl Carrier {
     }
 
     /// Returns the session if it is one of HyperSCSI.
-    pub(crate) fn ether(&mut self) -> Option<&mut Ether> {
+    pub(crate) fn ether(&mut self) -> Option<&mut HyperScsiSession> {
         match self {
             Self::Iscsi(_) => None,
             Self::HyperScsi(ether) => Some(ether),
@@ -253,7 +253,7 @@ impl Carrier {
 }
 
 /// Returns what a session of HyperSCSI is asked for.
-fn request(pending: &Pending) -> Option<ether::Request> {
+fn request(pending: &PendingCommand) -> Option<ether::Request> {
     let command = &pending.command;
     let mut request = ether::Request::new(command.lun.0, Cdb::new(command.cdb.bytes())?);
     request.attribute = TaskAttribute(command.attribute.0);

@@ -21,12 +21,12 @@ use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::Asc;
 
-use super::owed::{Owed, attention_of};
-use super::{Event, News, Seat, SessionId, Sessions, Step, index};
-use crate::care::{Attempt, Care, EndedFor, Pending};
-use crate::carrier::{Manage, Task};
+use super::pending_attention::{PendingAttentions, attention_of};
+use super::{DriverEvent, EscalationStep, SessionEntry, SessionEvent, SessionId, Sessions, index};
 use crate::command::Command;
-use crate::planted::{self, Flaw};
+use crate::fault_injection::{self, Bug};
+use crate::protocol::{Task, TmfHandle};
+use crate::retry::{AbortReason, Attempt, PendingCommand, RetryDecision};
 
 /// How long a command may go without progress unless its caller, or the session's owner, says otherwise.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ const ABORTS_MAX: usize = 8;
 
 /// What is done for the commands of a session that get no answer.
 #[derive(Debug)]
-pub(super) struct Overdue {
+pub(super) struct CommandTimeouts {
     /// How long a command may go without progress; `None` for any time.
     limit: Option<Duration>,
     /// How many commands were handed to the session.
@@ -61,32 +61,32 @@ pub(super) struct Overdue {
     /// What is to be ended.
     to_end: VecDeque<Task>,
     /// Our own task management requests, and when they were made.
-    own: BTreeMap<Manage, (Own, Instant)>,
+    own: BTreeMap<TmfHandle, (OwnTmf, Instant)>,
     /// When a silent unit may be asked again.
     looks: BTreeMap<Lun, Instant>,
     /// Units with commands that are being aborted, and whether another command succeeded since.
     aborting: BTreeMap<Lun, bool>,
     /// What our questions to silent units took from callers.
-    pub(super) owed: Owed,
+    pub(super) owed: PendingAttentions,
 }
 
 /// What a task management request of ours is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Own {
+enum OwnTmf {
     Abort(Task),
     Reset(Lun),
 }
 
 /// A task management request of a caller.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct CallerTmf {
     token: u64,
     since: Instant,
     function: TmfFunction,
     lun: Lun,
 }
 
-impl Asked {
+impl CallerTmf {
     pub(super) const fn new(since: Instant, token: u64, function: TmfFunction, lun: Lun) -> Self {
         Self { token, since, function, lun }
     }
@@ -105,7 +105,7 @@ impl Asked {
     }
 }
 
-impl Overdue {
+impl CommandTimeouts {
     pub(super) fn new() -> Self {
         Self {
             limit: Some(LIMIT),
@@ -115,7 +115,7 @@ impl Overdue {
             own: BTreeMap::new(),
             looks: BTreeMap::new(),
             aborting: BTreeMap::new(),
-            owed: Owed::default(),
+            owed: PendingAttentions::default(),
         }
     }
 
@@ -146,13 +146,13 @@ impl Overdue {
 
     /// Returns an ABORT TASK of ours that is under way.
     #[cfg(test)]
-    pub(super) fn last_abort(&self) -> Option<Manage> {
+    pub(super) fn last_abort(&self) -> Option<TmfHandle> {
         self.own.keys().next_back().copied()
     }
 
     /// Takes note of how a command ended, if others of its unit are being aborted: a unit that carries out commands hangs
     /// with some of them alone.
-    pub(super) fn note_end(&mut self, pending: &Pending, outcome: &Outcome) {
+    pub(super) fn note_end(&mut self, pending: &PendingCommand, outcome: &Outcome) {
         if !self.aborting.is_empty()
             && pending.is_callers()
             && outcome.end.is_good()
@@ -172,8 +172,8 @@ impl Overdue {
         if let Some(since) = attempt.unwanted {
             return now.since(since) >= within;
         }
-        if now.since(attempt.since) >= within && !planted::is(Flaw::KeepLook) {
-            (attempt.ended_for, attempt.unwanted) = (Some(EndedFor::Silence), Some(now));
+        if now.since(attempt.since) >= within && !fault_injection::is_injected(Bug::KeepLook) {
+            (attempt.abort_reason, attempt.unwanted) = (Some(AbortReason::Silence), Some(now));
             self.to_end.push_back(task);
         }
         false
@@ -183,14 +183,14 @@ impl Overdue {
     fn aborts(&self, now: Instant) -> usize {
         let within = self.within(ABORT_WITHIN);
         let fresh =
-            |(own, since): &&(Own, Instant)| matches!(own, Own::Abort(_)) && now.since(*since) < within;
+            |(own, since): &&(OwnTmf, Instant)| matches!(own, OwnTmf::Abort(_)) && now.since(*since) < within;
         self.own.values().filter(fresh).count()
     }
 }
 
 /// What looking through the commands of a session came to.
 #[derive(Default)]
-struct Survey {
+struct CommandScan {
     any: bool,
     /// Units whose commands make no progress, and those that are being asked.
     silent: BTreeSet<Lun>,
@@ -217,7 +217,7 @@ fn ends_commands(asc: Asc) -> bool {
 impl Sessions {
     /// Sets how long a command of a session may go without progress.
     pub(crate) fn limit_commands(&mut self, now: Instant, id: SessionId, limit: Option<Duration>) {
-        if let Some(seat) = self.seats.get_mut(&id) {
+        if let Some(seat) = self.entries.get_mut(&id) {
             seat.overdue.limit = limit;
             // What was planned by the old one may come too late.
             if seat.overdue.next.take().is_some() {
@@ -227,34 +227,34 @@ impl Sessions {
     }
 }
 
-impl Seat {
+impl SessionEntry {
     /// Keeps a caller's task management request.
-    pub(super) fn asked(&mut self, now: Instant, manage: Manage, asked: Asked) {
+    pub(super) fn asked(&mut self, now: Instant, manage: TmfHandle, asked: CallerTmf) {
         self.manages.insert(manage, asked);
         self.overdue.arm(now);
     }
 
     /// Takes the answer to a task management request.
-    pub(super) fn managed(
+    pub(super) fn tmf_done(
         &mut self,
         now: Instant,
         id: SessionId,
-        manage: Manage,
+        manage: TmfHandle,
         result: Option<TmfResult>,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<DriverEvent>,
     ) {
-        if let Some(Asked { token, .. }) = self.manages.remove(&manage) {
-            return events.push_back(Event::Managed { session: id, token, result });
+        if let Some(CallerTmf { token, .. }) = self.manages.remove(&manage) {
+            return events.push_back(DriverEvent::TmfDone { session: id, token, result });
         }
         match self.overdue.own.remove(&manage) {
             // The function was lost on the way. The task that it was to end goes on, or was lost too.
-            Some((Own::Abort(task), _)) if result.is_none() => {
+            Some((OwnTmf::Abort(task), _)) if result.is_none() => {
                 if let Some(pending) = self.pending_mut(task) {
                     (pending.attempt.unwanted, pending.attempt.since) = (None, now);
                 }
             }
-            Some((Own::Reset(lun), _)) if result.is_some_and(|result| result != TmfResult::COMPLETE) => {
-                self.log_in_anew(now, id, lun, events);
+            Some((OwnTmf::Reset(lun), _)) if result.is_some_and(|result| result != TmfResult::COMPLETE) => {
+                self.rebuild_session(now, id, lun, events);
             }
             _ => {}
         }
@@ -268,13 +268,14 @@ impl Seat {
         id: SessionId,
         (lun, serial): (Lun, u64),
         asc: Asc,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<DriverEvent>,
     ) {
-        events.push_back(Event::Session { session: id, news: News::Attention { lun, asc } });
+        events
+            .push_back(DriverEvent::Session { session: id, event: SessionEvent::UnitAttention { lun, asc } });
         if asc == Asc::DEVICE_IDENTIFIER_CHANGED {
-            self.ask_again(now, id, lun, events);
+            self.recheck_identity(now, id, lun, events);
         }
-        if !ends_commands(asc) || planted::is(Flaw::IgnoreAttention) {
+        if !ends_commands(asc) || fault_injection::is_injected(Bug::IgnoreAttention) {
             return;
         }
         for pending in self.tasks.iter_mut().flatten().chain(&mut self.ended) {
@@ -284,30 +285,30 @@ impl Seat {
                 && earlier
                 && pending.attempt.unwanted.is_none()
             {
-                (pending.attempt.ended_for, pending.attempt.unwanted) =
-                    (Some(EndedFor::Cleared(asc)), Some(now));
+                (pending.attempt.abort_reason, pending.attempt.unwanted) =
+                    (Some(AbortReason::Cleared(asc)), Some(now));
                 self.overdue.to_end.push_back(task);
             }
         }
     }
 
     /// Aborts what is to end, as far as that may go now. Returns whether there was anything.
-    pub(super) fn end_attempts(&mut self, now: Instant) -> bool {
+    pub(super) fn send_aborts(&mut self, now: Instant) -> bool {
         let mut any = false;
         while self.overdue.aborts(now) < ABORTS_MAX
             && let Some(task) = self.overdue.to_end.pop_front()
         {
             // It may have ended meanwhile.
             let Some(lun) = self.pending_mut(task).map(|pending| pending.command.lun) else { continue };
-            if planted::is(Flaw::RetryUnended)
+            if fault_injection::is_injected(Bug::RetryUnended)
                 && let Some(pending) = self.take(task)
             {
                 self.send_look(now, pending);
                 continue;
             }
-            match self.session.manage(now, TmfFunction::ABORT_TASK, 0, Some(task)) {
+            match self.session.submit_tmf(now, TmfFunction::ABORT_TASK, 0, Some(task)) {
                 Ok(manage) => {
-                    self.overdue.own.insert(manage, (Own::Abort(task), now));
+                    self.overdue.own.insert(manage, (OwnTmf::Abort(task), now));
                     self.overdue.aborting.entry(lun).or_default();
                     any = true;
                 }
@@ -322,20 +323,21 @@ impl Seat {
     }
 
     /// Looks through the commands, if it is time for that, and sees to those that make no progress.
-    pub(super) fn look_for_overdue(&mut self, now: Instant, id: SessionId, events: &mut VecDeque<Event>) {
+    pub(super) fn check_timeouts(&mut self, now: Instant, id: SessionId, events: &mut VecDeque<DriverEvent>) {
         if self.overdue.next.is_none_or(|at| at > now) {
             return;
         }
         let found = self.survey(now);
-        let unanswered = |lun, step| Event::Session { session: id, news: News::Unanswered { lun, step } };
-        events.extend(found.overdue.iter().map(|lun| unanswered(*lun, Step::AbortTask)));
-        self.end_attempts(now);
+        let unanswered =
+            |lun, step| DriverEvent::Session { session: id, event: SessionEvent::Unanswered { lun, step } };
+        events.extend(found.overdue.iter().map(|lun| unanswered(*lun, EscalationStep::AbortTask)));
+        self.send_aborts(now);
         for lun in &found.stuck {
             self.reset_unit(now, id, *lun, events);
         }
         // A command of a caller has a limit of its own, and may hold up what comes after it for as long.
         if let Some(lun) = found.deaf.difference(&found.used).next() {
-            self.log_in_anew(now, id, *lun, events);
+            self.rebuild_session(now, id, *lun, events);
         }
         self.overdue.aborting.retain(|lun, _| found.aborting.contains(lun));
         self.overdue.looks.retain(|lun, _| found.silent.contains(lun));
@@ -344,7 +346,7 @@ impl Seat {
         }
         let reset_within = self.overdue.within(RESET_WITHIN);
         let late = self.overdue.own.values().find_map(|(own, since)| match own {
-            Own::Reset(lun) if now.since(*since) >= reset_within => Some(*lun),
+            OwnTmf::Reset(lun) if now.since(*since) >= reset_within => Some(*lun),
             _ => None,
         });
         let limit = self.overdue.limit;
@@ -353,7 +355,7 @@ impl Seat {
             .values()
             .find(|asked| limit.is_some_and(|limit| self.session.is_up() && now.since(asked.since) >= limit));
         if let Some(lun) = late.or(ignored.map(|asked| asked.lun)) {
-            self.log_in_anew(now, id, lun, events);
+            self.rebuild_session(now, id, lun, events);
         }
         self.overdue.next = None;
         if found.any || !self.manages.is_empty() || !self.overdue.own.is_empty() {
@@ -361,15 +363,15 @@ impl Seat {
         }
     }
 
-    fn survey(&mut self, now: Instant) -> Survey {
-        let mut found = Survey::default();
+    fn survey(&mut self, now: Instant) -> CommandScan {
+        let mut found = CommandScan::default();
         let up = self.session.is_up();
         let (limit, abort_within) = (self.overdue.limit, self.overdue.within(ABORT_WITHIN));
         let look_after = self.overdue.part(LOOKS, LOOK_AFTER);
         for pending in self.tasks.iter_mut().flatten().chain(&mut self.ended) {
             let (Some(task), lun) = (pending.task, pending.command.lun) else { continue };
             found.any = true;
-            if pending.is_look {
+            if pending.is_attention_check {
                 found.asked.insert(lun);
                 if self.overdue.look_at_look(now, up, task, &mut pending.attempt) {
                     found.deaf.insert(lun);
@@ -380,8 +382,8 @@ impl Seat {
             let own_limit = pending.command.limit(limit);
             let attempt = &mut pending.attempt;
             let silent_for = now.since(attempt.since);
-            let is_late =
-                own_limit.is_some_and(|limit| silent_for >= limit) && !planted::is(Flaw::ForgetLimit);
+            let is_late = own_limit.is_some_and(|limit| silent_for >= limit)
+                && !fault_injection::is_injected(Bug::ForgetLimit);
             if !up {
                 // Without a connection nothing can be aborted either.
                 attempt.unwanted = attempt.unwanted.map(|_| now);
@@ -389,13 +391,14 @@ impl Seat {
             if let Some(since) = attempt.unwanted {
                 found.aborting.insert(lun);
                 // What the unit said that it ended need not be reset before its time.
-                let waits = matches!(attempt.ended_for, Some(EndedFor::Cleared(_))) && !is_late;
+                let waits = matches!(attempt.abort_reason, Some(AbortReason::Cleared(_))) && !is_late;
                 if now.since(since) >= abort_within && !waits {
                     found.stuck.insert(lun);
                 }
                 continue;
             }
-            let held = self.wards.get(&lun).is_some_and(super::guard::Ward::is_asked) && !pending.is_probe;
+            let held = self.guarded_luns.get(&lun).is_some_and(super::identity_check::GuardedLun::is_asked)
+                && !pending.is_identity_check;
             match self.session.progress(task) {
                 // Its end is about to be told.
                 None => {}
@@ -403,7 +406,7 @@ impl Seat {
                     (attempt.progress, attempt.since) = (progress, now);
                 }
                 Some(_) if is_late => {
-                    attempt.ended_for.get_or_insert(EndedFor::Silence);
+                    attempt.abort_reason.get_or_insert(AbortReason::Silence);
                     attempt.unwanted = Some(now);
                     pending.overdue += 1;
                     self.overdue.to_end.push_back(task);
@@ -424,11 +427,11 @@ impl Seat {
         if self.overdue.looks.get(&lun).is_none_or(|at| *at <= now) {
             let again = now.after(self.overdue.part(LOOKS, LOOK_AFTER) * LOOK_AGAIN);
             self.overdue.looks.insert(lun, again);
-            self.send_look(now, Pending::look(Command::new(lun, Cdb::from_16([0; 16]))));
+            self.send_look(now, PendingCommand::attention_check(Command::new(lun, Cdb::from_16([0; 16]))));
         }
     }
 
-    fn send_look(&mut self, now: Instant, look: Pending) {
+    fn send_look(&mut self, now: Instant, look: PendingCommand) {
         // What cannot be asked now is asked next time.
         if let Ok(task) = self.session.submit(now, &look) {
             self.carried_by(now, task, look);
@@ -436,59 +439,59 @@ impl Seat {
     }
 
     /// Takes what a silent unit had to tell.
-    pub(super) fn looked(
+    pub(super) fn attention_checked(
         &mut self,
         now: Instant,
         id: SessionId,
-        mut look: Pending,
+        mut look: PendingCommand,
         outcome: Outcome,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<DriverEvent>,
     ) {
         let (lun, serial) = (look.command.lun, look.attempt.serial);
         if let Some(sense) = attention_of(&outcome) {
-            self.owe(lun, sense);
+            self.keep_attention(lun, sense);
         }
-        let (care, attention) = look.judge(now, outcome);
+        let (care, attention) = look.decide(now, outcome);
         if let Some(asc) = attention {
             self.note_attention(now, id, (lun, serial), asc, events);
         }
         // Another attention may wait behind the first.
-        if matches!(care, Care::Again) {
+        if matches!(care, RetryDecision::RetryNow) {
             self.send_look(now, look);
         }
     }
 
     /// Resets a unit whose commands ABORT TASK does not end. One that carries out others is not reset for all who use it: a
     /// new session ends ours alone.
-    fn reset_unit(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<Event>) {
-        if self.overdue.own.values().any(|(own, _)| *own == Own::Reset(lun)) {
+    fn reset_unit(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<DriverEvent>) {
+        if self.overdue.own.values().any(|(own, _)| *own == OwnTmf::Reset(lun)) {
             return;
         }
         if self.overdue.aborting.get(&lun) == Some(&true) {
-            return self.log_in_anew(now, id, lun, events);
+            return self.rebuild_session(now, id, lun, events);
         }
         for pending in self.tasks.iter_mut().flatten().chain(&mut self.ended) {
             if pending.command.lun == lun {
-                pending.attempt.ended_for.get_or_insert(EndedFor::Silence);
+                pending.attempt.abort_reason.get_or_insert(AbortReason::Silence);
             }
         }
-        match self.session.manage(now, TmfFunction::LOGICAL_UNIT_RESET, lun.0, None) {
+        match self.session.submit_tmf(now, TmfFunction::LOGICAL_UNIT_RESET, lun.0, None) {
             Ok(manage) => {
-                self.overdue.own.insert(manage, (Own::Reset(lun), now));
-                let news = News::Unanswered { lun, step: Step::LogicalUnitReset };
-                events.push_back(Event::Session { session: id, news });
+                self.overdue.own.insert(manage, (OwnTmf::Reset(lun), now));
+                let news = SessionEvent::Unanswered { lun, step: EscalationStep::LogicalUnitReset };
+                events.push_back(DriverEvent::Session { session: id, event: news });
             }
             // Without a connection there is nothing to be done, and the session sees to that.
             Err(Refusal::NotUp | Refusal::Down) => {}
-            Err(_) => self.log_in_anew(now, id, lun, events),
+            Err(_) => self.rebuild_session(now, id, lun, events),
         }
     }
 
-    fn log_in_anew(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<Event>) {
+    fn rebuild_session(&mut self, now: Instant, id: SessionId, lun: Lun, events: &mut VecDeque<DriverEvent>) {
         if self.session.is_up() {
-            let news = News::Unanswered { lun, step: Step::LogIn };
-            events.push_back(Event::Session { session: id, news });
-            self.session.log_in_anew(now);
+            let news = SessionEvent::Unanswered { lun, step: EscalationStep::LogIn };
+            events.push_back(DriverEvent::Session { session: id, event: news });
+            self.session.rebuild_session(now);
         }
     }
 
@@ -498,11 +501,11 @@ impl Seat {
         let mut known = here.into_iter().chain(&self.ended);
         known.find(|pending| pending.task == Some(task)).is_some_and(|pending| {
             let by_function = self.manages.values().any(|asked| asked.ends(pending.command.lun));
-            pending.unwanted || pending.attempt.ended_for.is_some() || by_function
+            pending.abort_requested || pending.attempt.abort_reason.is_some() || by_function
         })
     }
 
-    fn pending_mut(&mut self, task: Task) -> Option<&mut Pending> {
+    fn pending_mut(&mut self, task: Task) -> Option<&mut PendingCommand> {
         let here = self.tasks.get_mut(index(task.index())).and_then(Option::as_mut);
         here.into_iter().chain(&mut self.ended).find(|pending| pending.task == Some(task))
     }

@@ -14,12 +14,12 @@ pub struct Stopped;
 /// An answer that comes later. A future that any executor can poll; [`Self::wait`] blocks for it instead. Dropping it
 /// drops the answer, not the question.
 #[must_use = "an answer that nobody looks at hides what went wrong"]
-pub struct Answer<T, E> {
+pub struct ResponseFuture<T, E> {
     slot: Arc<Slot<Result<T, E>>>,
 }
 
 /// The other end: tells the answer.
-pub(crate) struct Teller<T, E: From<Stopped>> {
+pub(crate) struct Completer<T, E: From<Stopped>> {
     slot: Arc<Slot<Result<T, E>>>,
     told: bool,
 }
@@ -55,13 +55,13 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 /// Makes an answer and its teller.
-pub(crate) fn answer<T, E: From<Stopped>>() -> (Teller<T, E>, Answer<T, E>) {
+pub(crate) fn response_channel<T, E: From<Stopped>>() -> (Completer<T, E>, ResponseFuture<T, E>) {
     let state = Mutex::new(State { answer: None, waker: None });
     let slot = Arc::new(Slot { state, told: Condvar::new() });
-    (Teller { slot: Arc::clone(&slot), told: false }, Answer { slot })
+    (Completer { slot: Arc::clone(&slot), told: false }, ResponseFuture { slot })
 }
 
-impl<T, E> Answer<T, E> {
+impl<T, E> ResponseFuture<T, E> {
     /// Blocks until the answer is there. Not from a callback of the client: its thread would wait for itself.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl<T, E> Answer<T, E> {
     }
 }
 
-impl<T, E> Future for Answer<T, E> {
+impl<T, E> Future for ResponseFuture<T, E> {
     type Output = Result<T, E>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -92,9 +92,9 @@ impl<T, E> Future for Answer<T, E> {
     }
 }
 
-impl<T, E: From<Stopped>> Teller<T, E> {
+impl<T, E: From<Stopped>> Completer<T, E> {
     /// Tells the answer.
-    pub(crate) fn tell(mut self, answer: Result<T, E>) {
+    pub(crate) fn complete(mut self, answer: Result<T, E>) {
         self.told = true;
         self.put(answer);
     }
@@ -111,7 +111,7 @@ impl<T, E: From<Stopped>> Teller<T, E> {
     }
 }
 
-impl<T, E: From<Stopped>> Drop for Teller<T, E> {
+impl<T, E: From<Stopped>> Drop for Completer<T, E> {
     fn drop(&mut self) {
         if !self.told {
             self.put(Err(Stopped.into()));
@@ -119,7 +119,7 @@ impl<T, E: From<Stopped>> Drop for Teller<T, E> {
     }
 }
 
-impl<T, E> fmt::Debug for Answer<T, E> {
+impl<T, E> fmt::Debug for ResponseFuture<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Answer")
     }
@@ -141,31 +141,31 @@ mod tests {
 
     #[test]
     fn wakes_whoever_polled_and_gives_the_answer_once() {
-        let (teller, answer) = answer::<u8, Stopped>();
+        let (teller, answer) = response_channel::<u8, Stopped>();
         let mut answer = Box::pin(answer);
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
         let mut context = Context::from_waker(&waker);
         assert!(answer.as_mut().poll(&mut context).is_pending());
-        std::thread::spawn(move || teller.tell(Ok(7))).join().unwrap();
+        std::thread::spawn(move || teller.complete(Ok(7))).join().unwrap();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert_eq!(answer.as_mut().poll(&mut context), Poll::Ready(Ok(7)));
     }
 
     #[test]
     fn a_teller_that_goes_without_a_word_is_an_error() {
-        let (teller, answer) = answer::<u8, Stopped>();
+        let (teller, answer) = response_channel::<u8, Stopped>();
         std::thread::spawn(move || drop(teller));
         assert_eq!(answer.wait(), Err(Stopped));
     }
 
     #[test]
     fn a_thread_can_sleep_until_a_future_is_done() {
-        let (first, one) = answer::<u8, Stopped>();
-        let (second, two) = answer::<u8, Stopped>();
+        let (first, one) = response_channel::<u8, Stopped>();
+        let (second, two) = response_channel::<u8, Stopped>();
         std::thread::spawn(move || {
-            second.tell(Ok(2));
-            first.tell(Ok(1));
+            second.complete(Ok(2));
+            first.complete(Ok(1));
         });
         assert_eq!(block_on(async { Ok::<_, Stopped>(one.await? + two.await?) }), Ok(3));
     }

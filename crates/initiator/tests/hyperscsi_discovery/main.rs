@@ -21,11 +21,11 @@ use hyperscsi::login::directory::{Directory, Entrance, Export};
 use hyperscsi::pdu::discovery::ExportedLun;
 use hyperscsi::pdu::name::{GroupName, Name};
 use hyperscsi::seal::Level;
-use targe_initiator::answer::block_on;
 use targe_initiator::client::Client;
-use targe_initiator::neighbours::{Neighbourhood, Wait, search};
+use targe_initiator::future::block_on;
+use targe_initiator::hyperscsi_discovery::{HyperScsiDiscovery, Wait, search};
 use targe_initiator::open::open_disk;
-use targe_initiator::url::{OfProcess, Place, Url};
+use targe_initiator::url::{Endpoint, EnvSecrets, Url};
 
 /// Tells the test that it is in a namespace of its own.
 const INSIDE: &str = "TARGE_TEST_IN_NAMESPACE";
@@ -54,7 +54,7 @@ fn inside() {
     ip("link set theirs mtu 4000 up");
     serve("theirs", [1; 16]);
     let found = look("backup");
-    let [neighbour] = &found.neighbours[..] else { panic!("{found:?}") };
+    let [neighbour] = &found.targets[..] else { panic!("{found:?}") };
     assert_eq!(&*neighbour.found.target, "iqn.2026-11.com.example:disk");
     assert_eq!((neighbour.found.frame_max, neighbour.interface.as_str()), (4000, "ours"));
     let units: Vec<String> = neighbour.units.iter().map(|(url, level)| format!("{url} {level}")).collect();
@@ -65,17 +65,17 @@ fn inside() {
             "hyperscsi://backup@ours/iqn.2026-11.com.example:disk/7 encrypt",
         ]
     );
-    assert!(found.disputed.is_empty() && found.silent.is_empty());
-    assert!(look("another").neighbours.is_empty(), "nothing is exported to that group");
+    assert!(found.disputed.is_empty() && found.interfaces_down.is_empty());
+    assert!(look("another").targets.is_empty(), "nothing is exported to that group");
     // Another server says that the same target is its own.
     serve("theirs", [2; 16]);
     let found = look("backup");
-    assert_eq!(found.neighbours.len(), 2);
+    assert_eq!(found.targets.len(), 2);
     assert_eq!(found.disputed.len(), 1);
     sessions_that_cannot_be_say_why();
     ip("link set ours down");
-    assert_eq!(look("backup").silent, ["ours"]);
-    let missing = Place::parse("hyperscsi://backup@missing").unwrap();
+    assert_eq!(look("backup").interfaces_down, ["ours"]);
+    let missing = Endpoint::parse("hyperscsi://backup@missing").unwrap();
     let why = search(&missing, Wait::WhileNew, &mut |_| ()).unwrap_err().to_string();
     assert_eq!(why, "there is no interface `missing`");
 }
@@ -85,7 +85,7 @@ fn sessions_that_cannot_be_say_why() {
     let client = Client::start(&Config::default()).unwrap();
     let fails = |url: &str| {
         let url: Url = url.parse().unwrap();
-        block_on(open_disk(&client, &url, &OfProcess)).unwrap_err().to_string()
+        block_on(open_disk(&client, &url, &EnvSecrets)).unwrap_err().to_string()
     };
     let target = "iqn.2026-11.com.example:disk";
     for (url, why) in [
@@ -106,11 +106,11 @@ fn sessions_that_cannot_be_say_why() {
     }
 }
 
-fn look(group: &str) -> Neighbourhood {
-    let place = Place::parse(&format!("hyperscsi://{group}@ours")).unwrap();
+fn look(group: &str) -> HyperScsiDiscovery {
+    let place = Endpoint::parse(&format!("hyperscsi://{group}@ours")).unwrap();
     let mut heard = Vec::new();
     let found = search(&place, Wait::WhileNew, &mut |one| heard.push(one.found.clone())).unwrap();
-    assert_eq!(heard.len(), found.neighbours.len(), "each is told as it comes, once");
+    assert_eq!(heard.len(), found.targets.len(), "each is told as it comes, once");
     found
 }
 

@@ -15,9 +15,9 @@ use iscsi::pdu::scsi_response::ServiceResponse;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
 
-use crate::carrier::Task;
 use crate::command::{Command, CommandError, Reply};
-use crate::planted::{self, Flaw};
+use crate::fault_injection::{self, Bug};
+use crate::protocol::Task;
 
 /// How often a command is tried again at once: more attentions than a nexus can have pending (a power on, a changed
 /// capacity, mode, inquiry, list of LUNs, reservation), and some for what aborts.
@@ -35,17 +35,17 @@ const OVERDUE_MAX: u32 = 3;
 
 /// A command that is with a session, or on its way to it.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingCommand {
     pub(crate) token: u64,
     pub(crate) command: Command,
     /// What carries it, while it is with the session.
     pub(crate) task: Option<Task>,
     /// Whether its caller wants it ended: then it is not tried again.
-    pub(crate) unwanted: bool,
+    pub(crate) abort_requested: bool,
     /// Whether it is ours, and asks which device is behind a LUN.
-    pub(crate) is_probe: bool,
+    pub(crate) is_identity_check: bool,
     /// Whether it is ours, and asks whether a unit that is silent has something to tell.
-    pub(crate) is_look: bool,
+    pub(crate) is_attention_check: bool,
     /// How the present attempt stands.
     pub(crate) attempt: Attempt,
     /// How many attempts got no answer in time.
@@ -64,14 +64,14 @@ pub(crate) struct Attempt {
     pub(crate) progress: u64,
     pub(crate) since: Instant,
     /// Why we want it ended, if we do.
-    pub(crate) ended_for: Option<EndedFor>,
+    pub(crate) abort_reason: Option<AbortReason>,
     /// Since when we want it aborted.
     pub(crate) unwanted: Option<Instant>,
 }
 
 /// Why we end an attempt that its caller still wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EndedFor {
+pub(crate) enum AbortReason {
     /// The unit says that something ended the commands that it had.
     Cleared(Asc),
     /// It got no answer in time.
@@ -80,29 +80,29 @@ pub(crate) enum EndedFor {
 
 /// What is to be done with a command that ended.
 #[derive(Debug)]
-pub(crate) enum Care {
+pub(crate) enum RetryDecision {
     /// It is over.
-    Over(Result<Reply, CommandError>),
+    Finish(Result<Reply, CommandError>),
     /// Try again now.
-    Again,
+    RetryNow,
     /// Try again then.
-    At(Instant),
+    RetryAt(Instant),
 }
 
-impl Pending {
+impl PendingCommand {
     pub(crate) const fn new(token: u64, command: Command) -> Self {
         Self {
             token,
             command,
             task: None,
-            unwanted: false,
-            is_probe: false,
-            is_look: false,
+            abort_requested: false,
+            is_identity_check: false,
+            is_attention_check: false,
             attempt: Attempt {
                 serial: 0,
                 progress: 0,
                 since: Instant::ORIGIN,
-                ended_for: None,
+                abort_reason: None,
                 unwanted: None,
             },
             overdue: 0,
@@ -113,18 +113,18 @@ impl Pending {
     }
 
     /// Makes one that nobody gave us: its token means nothing.
-    pub(crate) fn probe(command: Command) -> Self {
-        Self { is_probe: true, ..Self::new(u64::MAX, command) }
+    pub(crate) fn identity_check(command: Command) -> Self {
+        Self { is_identity_check: true, ..Self::new(u64::MAX, command) }
     }
 
     /// Makes one that nobody gave us, which asks a unit whether it has something to tell.
-    pub(crate) fn look(command: Command) -> Self {
-        Self { is_look: true, ..Self::new(u64::MAX, command) }
+    pub(crate) fn attention_check(command: Command) -> Self {
+        Self { is_attention_check: true, ..Self::new(u64::MAX, command) }
     }
 
     /// Returns whether its caller gave it to us.
     pub(crate) const fn is_callers(&self) -> bool {
-        !self.is_probe && !self.is_look
+        !self.is_identity_check && !self.is_attention_check
     }
 
     /// Returns whether it was tried before: then it goes ahead of those that never were.
@@ -133,23 +133,25 @@ impl Pending {
     }
 
     /// Judges how a task ended. Returns too the attention that came with it.
-    pub(crate) fn judge(&mut self, now: Instant, outcome: Outcome) -> (Care, Option<Asc>) {
+    pub(crate) fn decide(&mut self, now: Instant, outcome: Outcome) -> (RetryDecision, Option<Asc>) {
         #[cfg_attr(not(test), allow(unused_mut, reason = "a planted bug spoils it"))]
         let Outcome { end, mut data_in } = outcome;
         #[cfg(test)]
-        planted::spoil(&mut data_in, end.is_good());
-        let ended_for = core::mem::take(&mut self.attempt).ended_for.filter(|_| !self.unwanted);
+        fault_injection::spoil(&mut data_in, end.is_good());
+        let ended_for = core::mem::take(&mut self.attempt).abort_reason.filter(|_| !self.abort_requested);
         if let (Some(why), End::Aborted | End::NotSent | End::Lost) = (ended_for, &end) {
             return (self.judge_ended(why, end == End::NotSent), None);
         }
         let error = match end {
             End::Status(ending) if matches!(Status(ending.status), Status::GOOD | Status::CONDITION_MET) => {
-                return (Care::Over(Ok(Reply { data: data_in, residual: ending.residual })), None);
+                return (RetryDecision::Finish(Ok(Reply { data: data_in, residual: ending.residual })), None);
             }
             End::Status(ending) => CommandError::of_ending(&ending),
             End::Failed(ServiceResponse(_)) => CommandError::TargetFailure,
-            End::Aborted => return (Care::Over(Err(CommandError::Aborted)), None),
-            End::NotSent if self.unwanted => return (Care::Over(Err(CommandError::Aborted)), None),
+            End::Aborted => return (RetryDecision::Finish(Err(CommandError::Aborted)), None),
+            End::NotSent if self.abort_requested => {
+                return (RetryDecision::Finish(Err(CommandError::Aborted)), None);
+            }
             End::Rejected(reason) => CommandError::Rejected(reason),
             End::NotSent | End::Lost => CommandError::Lost(None),
         };
@@ -157,55 +159,61 @@ impl Pending {
             CommandError::Sense(sense) if sense.key == SenseKey::UNIT_ATTENTION => Some(sense.asc),
             _ => None,
         };
-        let care = if self.unwanted { Care::Over(Err(error)) } else { self.judge_error(now, error) };
+        let care = if self.abort_requested {
+            RetryDecision::Finish(Err(error))
+        } else {
+            self.judge_error(now, error)
+        };
         (care, attention)
     }
 
     /// Judges a command whose attempt we ended ourselves.
-    fn judge_ended(&mut self, why: EndedFor, never_sent: bool) -> Care {
+    fn judge_ended(&mut self, why: AbortReason, never_sent: bool) -> RetryDecision {
         let error = match why {
-            EndedFor::Cleared(asc) => CommandError::Cleared(asc),
-            EndedFor::Silence => CommandError::Silence,
+            AbortReason::Cleared(asc) => CommandError::Cleared(asc),
+            AbortReason::Silence => CommandError::Silence,
         };
-        let may_run_twice = self.command.repeatable || planted::is(Flaw::RepeatAll);
+        let may_run_twice = self.command.repeatable || fault_injection::is_injected(Bug::RepeatAll);
         if (never_sent || may_run_twice) && self.overdue < OVERDUE_MAX {
             self.again(error)
         } else {
-            Care::Over(Err(error))
+            RetryDecision::Finish(Err(error))
         }
     }
 
-    fn judge_error(&mut self, now: Instant, error: CommandError) -> Care {
+    fn judge_error(&mut self, now: Instant, error: CommandError) -> RetryDecision {
         match &error {
             CommandError::Sense(sense) => match (sense.key, sense.asc) {
                 // Behind this LUN there is another unit than before: what was meant for the old one must not reach it.
-                (SenseKey::UNIT_ATTENTION, Asc::DEVICE_IDENTIFIER_CHANGED) => Care::Over(Err(error)),
+                (SenseKey::UNIT_ATTENTION, Asc::DEVICE_IDENTIFIER_CHANGED) => {
+                    RetryDecision::Finish(Err(error))
+                }
                 (SenseKey::UNIT_ATTENTION, _) if self.command.absorbs_attentions => self.again(error),
                 (SenseKey::ABORTED_COMMAND, _) if self.command.repeatable => self.again(error),
                 (SenseKey::NOT_READY, code) if BECOMES_READY.contains(&code) => self.later(now, error),
-                _ => Care::Over(Err(error)),
+                _ => RetryDecision::Finish(Err(error)),
             },
             CommandError::Busy => self.later(now, error),
             CommandError::Aborted | CommandError::TargetFailure if self.command.repeatable => {
                 self.again(error)
             }
-            _ => Care::Over(Err(error)),
+            _ => RetryDecision::Finish(Err(error)),
         }
     }
 
-    fn again(&mut self, error: CommandError) -> Care {
+    fn again(&mut self, error: CommandError) -> RetryDecision {
         self.repeats += 1;
-        if self.repeats > REPEATS_MAX { Care::Over(Err(error)) } else { Care::Again }
+        if self.repeats > REPEATS_MAX { RetryDecision::Finish(Err(error)) } else { RetryDecision::RetryNow }
     }
 
-    fn later(&mut self, now: Instant, error: CommandError) -> Care {
+    fn later(&mut self, now: Instant, error: CommandError) -> RetryDecision {
         let since = *self.busy_since.get_or_insert(now);
         if now.since(since) >= BUSY_MAX {
-            return Care::Over(Err(error));
+            return RetryDecision::Finish(Err(error));
         }
         let at = now.after(self.busy_wait);
         self.busy_wait = (self.busy_wait * 2).min(BUSY_WAIT_MAX);
-        Care::At(at)
+        RetryDecision::RetryAt(at)
     }
 }
 
@@ -242,11 +250,11 @@ mod tests {
     }
 
     fn judged(repeatable: bool, outcome: Outcome) -> &'static str {
-        match Pending::new(0, command(repeatable)).judge(Instant(7), outcome).0 {
-            Care::Over(Ok(_)) => "good",
-            Care::Over(Err(_)) => "error",
-            Care::Again => "again",
-            Care::At(_) => "later",
+        match PendingCommand::new(0, command(repeatable)).decide(Instant(7), outcome).0 {
+            RetryDecision::Finish(Ok(_)) => "good",
+            RetryDecision::Finish(Err(_)) => "error",
+            RetryDecision::RetryNow => "again",
+            RetryDecision::RetryAt(_) => "later",
         }
     }
 
@@ -278,16 +286,16 @@ mod tests {
     #[test]
     fn nothing_is_tried_for_ever() {
         let attention = || sense(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
-        let mut pending = Pending::new(0, command(false));
+        let mut pending = PendingCommand::new(0, command(false));
         let mut times = 0;
-        while matches!(pending.judge(Instant(0), attention()).0, Care::Again) {
+        while matches!(pending.decide(Instant(0), attention()).0, RetryDecision::RetryNow) {
             times += 1;
         }
         assert_eq!(times, REPEATS_MAX);
 
-        let mut pending = Pending::new(0, command(false));
+        let mut pending = PendingCommand::new(0, command(false));
         let mut now = Instant(0);
-        while let Care::At(at) = pending.judge(now, status(8)).0 {
+        while let RetryDecision::RetryAt(at) = pending.decide(now, status(8)).0 {
             assert!(at > now && at.since(now) <= BUSY_WAIT_MAX);
             now = at;
         }
@@ -303,9 +311,11 @@ mod tests {
             (ended(End::NotSent), true),
             (ended(End::Aborted), true),
         ] {
-            let mut pending = Pending::new(0, command(true));
-            pending.unwanted = true;
-            let Care::Over(Err(error)) = pending.judge(Instant(7), outcome).0 else { panic!("tried again") };
+            let mut pending = PendingCommand::new(0, command(true));
+            pending.abort_requested = true;
+            let RetryDecision::Finish(Err(error)) = pending.decide(Instant(7), outcome).0 else {
+                panic!("tried again")
+            };
             assert_eq!(error == CommandError::Aborted, aborted, "{error:?}");
         }
     }
@@ -313,8 +323,8 @@ mod tests {
     #[test]
     fn an_attention_is_told_even_if_it_is_absorbed() {
         let outcome = sense(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
-        let (care, told) = Pending::new(0, command(true)).judge(Instant(0), outcome);
-        assert!(matches!(care, Care::Again));
+        let (care, told) = PendingCommand::new(0, command(true)).decide(Instant(0), outcome);
+        assert!(matches!(care, RetryDecision::RetryNow));
         assert_eq!(told, Some(Asc::CAPACITY_DATA_HAS_CHANGED));
     }
 }

@@ -12,12 +12,12 @@ use scsi::sense::Asc;
 
 use super::SessionId;
 use crate::command::{CommandError, Reply};
-use crate::down::SessionDown;
 use crate::identity::OtherDevice;
+use crate::session_error::SessionError;
 
 /// Something that the owner of a driver wants to know.
 #[derive(Debug)]
-pub enum Event {
+pub enum DriverEvent {
     /// A command ended. Told exactly once for each.
     Finished {
         /// In which session.
@@ -28,7 +28,7 @@ pub enum Event {
         result: Result<Reply, CommandError>,
     },
     /// A task management request was answered.
-    Managed {
+    TmfDone {
         /// In which session.
         session: SessionId,
         /// The name that the caller gave it.
@@ -41,31 +41,31 @@ pub enum Event {
         /// To which one.
         session: SessionId,
         /// What.
-        news: News,
+        event: SessionEvent,
     },
 }
 
 /// What happened to a session.
 #[derive(Debug)]
-pub enum News {
+pub enum SessionEvent {
     /// It is up: for the first time, built anew, or continued.
-    Up(Box<Up>),
+    Up(Box<ProtocolUp>),
     /// A path of HyperSCSI carries frames.
-    WayUp {
+    PathUp {
         /// Our interface.
         interface: String,
         /// The target's address.
         peer: Mac,
     },
     /// A path of HyperSCSI that did carries none.
-    WayLost {
+    PathLost {
         /// Our interface.
         interface: String,
         /// The target's address.
         peer: Mac,
     },
     /// What a path of HyperSCSI carries turned out to be less than our interface takes, or to be all of that again.
-    WayWidth {
+    PathMtuStatus {
         /// Our interface.
         interface: String,
         /// The target's address.
@@ -82,25 +82,25 @@ pub enum News {
         peer: Mac,
     },
     /// One of its connections is up.
-    PathUp {
+    ConnectionUp {
         /// Which one.
         slot: Slot,
         /// What was agreed on for it.
         parameters: ConnectionParameters,
     },
     /// One of its connections was lost, or an attempt to have it failed.
-    PathLost {
+    ConnectionLost {
         /// Which one.
         slot: Slot,
         /// Why.
         why: ConnectionDown,
     },
-    /// No connection is up; commands wait. `Up` or `Down` follows.
+    /// No connection is up; commands wait. `ProtocolUp` or `Down` follows.
     Recovering,
     /// It ended for good, and every command of it was told.
-    Down(SessionDown),
+    Down(SessionError),
     /// A logical unit had something to tell (a unit attention): its capacity changed (2Ah/09h), it was reset, …
-    Attention {
+    UnitAttention {
         /// Which unit.
         lun: Lun,
         /// What.
@@ -111,7 +111,7 @@ pub enum News {
         /// Which LUN.
         lun: Lun,
         /// What is done.
-        step: Step,
+        step: EscalationStep,
     },
     /// Behind a LUN that is guarded there is another device than before. Commands for it fail from now on.
     OtherDevice {
@@ -121,11 +121,11 @@ pub enum News {
         what: OtherDevice,
     },
     /// The target said something unasked.
-    Notice(Notice),
+    AsyncMessage(Notice),
     /// The targets that were asked for, and how many entries of the list were no target.
     Targets(Vec<Discovered>, usize),
     /// What the target answered to keys that were negotiated: pairs of names and values.
-    Agreed(Vec<(String, String)>),
+    TextNegotiated(Vec<(String, String)>),
     /// A list of targets, or the answer to keys, did not come whole, or was refused.
     TextFailed,
     /// The target sent us elsewhere, and the session follows.
@@ -134,7 +134,7 @@ pub enum News {
 
 /// What is done about commands that get no answer; each step follows if the one before got none either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum EscalationStep {
     /// ABORT TASK for each.
     AbortTask,
     /// LOGICAL UNIT RESET, which ends the commands of all initiators there.
@@ -145,14 +145,14 @@ pub enum Step {
 
 /// A session that is up.
 #[derive(Clone, Debug)]
-pub enum Up {
+pub enum ProtocolUp {
     /// One of iSCSI.
     Iscsi(IscsiUp),
     /// One of HyperSCSI.
     HyperScsi(hyperscsi::initiator::contract::Up),
 }
 
-impl Up {
+impl ProtocolUp {
     /// Returns what was agreed on, if it is a session of iSCSI.
     pub const fn iscsi(&self) -> Option<&IscsiUp> {
         match self {

@@ -7,20 +7,20 @@ use std::net::SocketAddr;
 use hyperscsi::initiator::contract as ether;
 use iscsi::initiator::contract::{ConnectionDown, Down};
 
-use crate::answer::Stopped;
+use crate::future::Stopped;
 
 /// Why a session is down.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionDown {
+pub struct SessionError {
     /// What the session says.
-    pub why: Why,
+    pub why: ProtocolEndReason,
     /// What the system said when a connection could last not be opened, or an interface.
     pub system: Option<String>,
 }
 
 /// What a session of either protocol says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum ProtocolEndReason {
     /// One of iSCSI.
     Iscsi(Down),
     /// One of HyperSCSI.
@@ -29,7 +29,7 @@ pub enum Why {
 
 /// Why a session was lost, for a time or for good.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Loss {
+pub enum SessionLoss {
     /// What its last connection ended of.
     #[error("{0}")]
     Iscsi(ConnectionDown),
@@ -42,61 +42,65 @@ pub enum Loss {
 }
 
 /// Says why, behind "the session was lost", if that is known.
-pub(crate) fn because(loss: Option<&Loss>) -> String {
+pub(crate) fn because(loss: Option<&SessionLoss>) -> String {
     loss.map_or_else(String::new, |why| format!(" ({why})"))
 }
 
 /// Says to whoever gives a command that there is no session any more: in the same words, whether it was lost before the command
 /// came or after.
-pub(crate) fn ended(down: &SessionDown) -> String {
+pub(crate) fn ended(down: &SessionError) -> String {
     if down.is_given_up() {
         return format!("the session was lost ({down}); the command was not carried out");
     }
     down.to_string()
 }
 
-impl SessionDown {
+impl SessionError {
     /// Returns why the last connection could not be had, if that is the reason.
     pub const fn connection(&self) -> Option<ConnectionDown> {
         match self.why {
-            Why::Iscsi(Down::NoPath(why) | Down::Hopeless(why)) => Some(why),
-            Why::Iscsi(Down::LoggedOut | Down::Closed) | Why::HyperScsi(_) => None,
+            ProtocolEndReason::Iscsi(Down::NoPath(why) | Down::Hopeless(why)) => Some(why),
+            ProtocolEndReason::Iscsi(Down::LoggedOut | Down::Closed) | ProtocolEndReason::HyperScsi(_) => {
+                None
+            }
         }
     }
 
     /// Returns whether the session was given up, rather than ended by its owner.
     pub const fn is_given_up(&self) -> bool {
         match self.why {
-            Why::Iscsi(_) => self.connection().is_some(),
-            Why::HyperScsi(why) => matches!(why, ether::Down::NoPath(_) | ether::Down::Hopeless(_)),
+            ProtocolEndReason::Iscsi(_) => self.connection().is_some(),
+            ProtocolEndReason::HyperScsi(why) => {
+                matches!(why, ether::Down::NoPath(_) | ether::Down::Hopeless(_))
+            }
         }
     }
 }
 
-impl fmt::Display for SessionDown {
+impl fmt::Display for SessionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let down: &dyn fmt::Display = match (&self.why, self.connection(), &self.system) {
             (_, Some(ConnectionDown::Unreachable | ConnectionDown::TooSlow), Some(system)) => {
                 return f.write_str(system);
             }
             (_, Some(why), _) => return write!(f, "{why}"),
-            (Why::HyperScsi(_), _, Some(system)) => return f.write_str(system),
-            (Why::HyperScsi(why @ (ether::Down::NoPath(_) | ether::Down::Hopeless(_))), ..) => {
+            (ProtocolEndReason::HyperScsi(_), _, Some(system)) => return f.write_str(system),
+            (ProtocolEndReason::HyperScsi(why @ (ether::Down::NoPath(_) | ether::Down::Hopeless(_))), ..) => {
                 return write!(f, "{why}");
             }
-            (Why::Iscsi(why), ..) => why,
-            (Why::HyperScsi(why), ..) => why,
+            (ProtocolEndReason::Iscsi(why), ..) => why,
+            (ProtocolEndReason::HyperScsi(why), ..) => why,
         };
         write!(f, "the session is over: {down}")
     }
 }
 
-impl std::error::Error for SessionDown {}
+impl std::error::Error for SessionError {}
 
 /// Says on which client nothing can be done any more.
-impl From<Stopped> for SessionDown {
+impl From<Stopped> for SessionError {
     fn from(stopped: Stopped) -> Self {
-        Self { why: Why::Iscsi(Down::Closed), system: Some(stopped.to_string()) }
+        Self { why: ProtocolEndReason::Iscsi(Down::Closed), system: Some(stopped.to_string()) }
     }
 }
 
@@ -126,16 +130,19 @@ mod tests {
     fn who_was_replaced_reads_by_whom() {
         let replaced = ether::Lost::Ended(DisconnectReason::REPLACED);
         let why = "another initiator with the same name and ISID took the place of this session";
-        let down = SessionDown { why: Why::HyperScsi(ether::Down::Hopeless(replaced)), system: None };
+        let down =
+            SessionError { why: ProtocolEndReason::HyperScsi(ether::Down::Hopeless(replaced)), system: None };
         assert_eq!(down.to_string(), why);
-        let lost = CommandError::Lost(Some(Loss::HyperScsi(replaced))).to_string();
+        let lost = CommandError::Lost(Some(SessionLoss::HyperScsi(replaced))).to_string();
         let unknown = "whether the command was carried out is not known";
         assert_eq!(lost, format!("the session was lost ({why}); {unknown}"));
         assert_eq!(CommandError::Lost(None).to_string(), format!("the session was lost; {unknown}"));
     }
     #[test]
     fn a_command_after_the_loss_reads_as_one_before() {
-        let down = |why| CommandError::Down(SessionDown { why: Why::Iscsi(why), system: None }).to_string();
+        let down = |why| {
+            CommandError::Down(SessionError { why: ProtocolEndReason::Iscsi(why), system: None }).to_string()
+        };
         assert_eq!(
             down(Down::NoPath(ConnectionDown::Lost)),
             "the session was lost (the connection was lost); the command was not carried out"

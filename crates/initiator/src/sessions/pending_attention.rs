@@ -11,18 +11,18 @@ use scsi::lun::Lun;
 use scsi::opcode;
 use scsi::sense::{Asc, Sense, SenseKey};
 
-use super::Seat;
-use crate::care::Pending;
+use super::SessionEntry;
 use crate::command::{Command, CommandError};
+use crate::retry::PendingCommand;
 
 /// How many attentions of a unit are kept: more than a unit has to tell at a time.
 const OWED_MAX: usize = 8;
 
 /// Attentions that callers have not had, by units.
 #[derive(Debug, Default)]
-pub(super) struct Owed(BTreeMap<Lun, VecDeque<Sense>>);
+pub(super) struct PendingAttentions(BTreeMap<Lun, VecDeque<Sense>>);
 
-impl Owed {
+impl PendingAttentions {
     fn keep(&mut self, lun: Lun, sense: Sense) {
         let kept = self.0.entry(lun).or_default();
         if kept.len() < OWED_MAX && !kept.iter().any(|other| other.asc == sense.asc) {
@@ -63,18 +63,18 @@ pub(super) fn attention_of(outcome: &Outcome) -> Option<Sense> {
     .filter(|sense| sense.key == SenseKey::UNIT_ATTENTION)
 }
 
-impl Seat {
+impl SessionEntry {
     /// Takes note of an attention that a question of ours took.
-    pub(super) fn owe(&mut self, lun: Lun, sense: Sense) {
+    pub(super) fn keep_attention(&mut self, lun: Lun, sense: Sense) {
         let is_other = sense.asc == Asc::DEVICE_IDENTIFIER_CHANGED;
-        if !is_other || !self.wards.contains_key(&lun) {
+        if !is_other || !self.guarded_luns.contains_key(&lun) {
             self.overdue.owed.keep(lun, sense);
         }
     }
 
     /// Returns why a command is not sent, if it is not.
-    pub(super) fn refuses(&mut self, pending: &Pending) -> Option<CommandError> {
-        if let Some(why) = self.forbids(pending) {
+    pub(super) fn refuses(&mut self, pending: &PendingCommand) -> Option<CommandError> {
+        if let Some(why) = self.guard_error(pending) {
             return Some(why);
         }
         let sense = pending.is_callers().then(|| self.overdue.owed.take(&pending.command))?;

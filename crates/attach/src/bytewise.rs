@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use base::buffer::{Bytes, DataList};
-use store::contract::{Durability, Extent, Failure, Fault, OpAction, Outcome, Profile};
-use store::shared::{Done, SharedStore};
+use store::api::{Capabilities, Durability, Extent, Failure, Fault, OpAction, OpOutput};
+use store::shared::{OnComplete, SharedStore};
 
 use crate::gate::{Gate, Pass};
 use crate::gather::{data, finish, gather, joined};
@@ -67,27 +67,34 @@ impl Bytewise {
         Self { store, gate: Arc::default() }
     }
 
-    fn read(&self, span: Span, io_len_max: u64, done: Done) {
+    fn read(&self, span: Span, io_len_max: u64, done: OnComplete) {
         let reads = pieces(span.low(), span.high(), io_len_max)
             .map(|(at, len)| OpAction::Read { at, len: narrow(len) })
             .collect();
         let skip = narrow(span.at - span.low());
         let len = narrow(span.len());
-        let gathered = move |parts: Result<Vec<Outcome>, Failure>| {
+        let gathered = move |parts: Result<Vec<OpOutput>, Failure>| {
             let whole = parts.map(|parts| joined(parts.into_iter().map(data)));
-            done(whole.map(|whole| Outcome::Data(whole.slice(skip, skip.saturating_add(len)))));
+            done(whole.map(|whole| OpOutput::Data(whole.slice(skip, skip.saturating_add(len)))));
         };
         gather(on(&self.store, reads), Box::new(gathered));
     }
 
     /// Lets a change through the gate and through to the medium.
-    fn change(&self, span: Span, action: OpAction, done: Done) {
+    fn change(&self, span: Span, action: OpAction, done: OnComplete) {
         let store = Arc::clone(&self.store);
         let entrant = move |pass: Pass| store.submit(action, after(pass, done));
         self.gate.enter(span.low()..span.high(), false, Box::new(entrant));
     }
 
-    fn write_long(&self, span: Span, data: DataList, durability: Durability, io_len_max: u64, done: Done) {
+    fn write_long(
+        &self,
+        span: Span,
+        data: DataList,
+        durability: Durability,
+        io_len_max: u64,
+        done: OnComplete,
+    ) {
         let writes = writes(span.at, &data, durability, io_len_max);
         let store = Arc::clone(&self.store);
         let entrant = move |pass: Pass| gather(on(&store, writes), finish(after(pass, done)));
@@ -95,7 +102,7 @@ impl Bytewise {
     }
 
     /// Changes a range whose ends lie inside granules: reads those, alone in the range, and writes them back.
-    fn patch(&self, span: Span, filling: Filling, durability: Durability, io_len_max: u64, done: Done) {
+    fn patch(&self, span: Span, filling: Filling, durability: Durability, io_len_max: u64, done: OnComplete) {
         let store = Arc::clone(&self.store);
         let entrant = move |pass: Pass| {
             let (low, high, granule) = (span.low(), span.high(), span.granule);
@@ -109,7 +116,7 @@ impl Bytewise {
             }
             let done = after(pass, done);
             let again = Arc::clone(&store);
-            let read = move |parts: Result<Vec<Outcome>, Failure>| match parts {
+            let read = move |parts: Result<Vec<OpOutput>, Failure>| match parts {
                 Err(failure) => done(Err(failure)),
                 Ok(parts) => {
                     let parts: Vec<DataList> = parts.into_iter().map(data).collect();
@@ -128,16 +135,16 @@ impl Bytewise {
         self.gate.enter(span.low()..span.high(), true, Box::new(entrant));
     }
 
-    fn extents(&self, span: Span, count_max: usize, done: Done) {
-        let action = OpAction::Extents { at: span.low(), len: span.high() - span.low(), count_max };
+    fn extents(&self, span: Span, count_max: usize, done: OnComplete) {
+        let action = OpAction::MapStatus { at: span.low(), len: span.high() - span.low(), count_max };
         let clip = move |extent: &Extent| {
             let start = extent.at.max(span.at);
             let end = extent.at.saturating_add(extent.len).min(span.end);
             (start < end).then(|| Extent { at: start, len: end - start, state: extent.state })
         };
-        let clipped = move |result: Result<Outcome, Failure>| {
+        let clipped = move |result: Result<OpOutput, Failure>| {
             done(result.map(|outcome| match outcome {
-                Outcome::Extents(list) => Outcome::Extents(list.iter().filter_map(clip).collect()),
+                OpOutput::MapStatus(list) => OpOutput::MapStatus(list.iter().filter_map(clip).collect()),
                 other => other,
             }));
         };
@@ -147,24 +154,24 @@ impl Bytewise {
 
 impl SharedStore for Bytewise {
     /// The medium's own, less the part of a granule at its end. Its granule is what it likes best, not what it needs.
-    fn profile(&self) -> Profile {
-        let mut profile = self.store.profile();
-        profile.granule = profile.granule.max(1);
-        profile.len -= profile.len % u64::from(profile.granule);
+    fn capabilities(&self) -> Capabilities {
+        let mut profile = self.store.capabilities();
+        profile.logical_block_len = profile.logical_block_len.max(1);
+        profile.len -= profile.len % u64::from(profile.logical_block_len);
         profile
     }
 
-    fn submit(&self, action: OpAction, done: Done) {
-        let profile = self.profile();
+    fn submit(&self, action: OpAction, done: OnComplete) {
+        let profile = self.capabilities();
         let (at, len) = action.range();
         let Some(end) = at.checked_add(len).filter(|end| *end <= profile.len) else {
             return done(Err(Failure { fault: Fault::OutOfRange, at: Some(at) }));
         };
-        let span = Span { granule: profile.granule.into(), at, end };
+        let span = Span { granule: profile.logical_block_len.into(), at, end };
         let granule = narrow(span.granule);
         let io_len_max = wide((profile.io_len_max - profile.io_len_max % granule).max(granule));
         match action {
-            OpAction::Flush | OpAction::ForgetKey => self.store.submit(action, done),
+            OpAction::Flush | OpAction::CryptoErase => self.store.submit(action, done),
             _ if len == 0 => done(Ok(nothing(&action))),
             OpAction::Read { .. } if span.is_whole() && len <= io_len_max => self.store.submit(action, done),
             OpAction::Read { .. } => self.read(span, io_len_max, done),
@@ -185,17 +192,17 @@ impl SharedStore for Bytewise {
                 }
                 _ => done(Ok(nothing(&action))),
             },
-            OpAction::Extents { count_max, .. } => self.extents(span, count_max, done),
+            OpAction::MapStatus { count_max, .. } => self.extents(span, count_max, done),
         }
     }
 }
 
 /// What comes of an operation on no bytes.
-fn nothing(action: &OpAction) -> Outcome {
+fn nothing(action: &OpAction) -> OpOutput {
     match action {
-        OpAction::Read { .. } => Outcome::Data(DataList::new()),
-        OpAction::Extents { .. } => Outcome::Extents(Vec::new()),
-        _ => Outcome::Done(DataList::new()),
+        OpAction::Read { .. } => OpOutput::Data(DataList::new()),
+        OpAction::MapStatus { .. } => OpOutput::MapStatus(Vec::new()),
+        _ => OpOutput::Done(DataList::new()),
     }
 }
 
@@ -263,7 +270,7 @@ fn on(
 }
 
 /// Ends a pass before it tells the result.
-fn after(pass: Pass, done: Done) -> Done {
+fn after(pass: Pass, done: OnComplete) -> OnComplete {
     Box::new(move |result| {
         drop(pass);
         done(result);

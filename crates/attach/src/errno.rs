@@ -1,6 +1,6 @@
 //! What a failed operation is called where local programs look.
 
-use store::contract::Fault;
+use store::api::Fault;
 
 /// Returns the error number that the kernel and its programs know for a fault.
 pub(crate) const fn of_fault(fault: Fault) -> i32 {
@@ -13,6 +13,6 @@ pub(crate) const fn of_fault(fault: Fault) -> i32 {
         Fault::Reserved => libc::EBADE,
         Fault::Forbidden => libc::EACCES,
         Fault::Busy => libc::EBUSY,
-        Fault::Aborted | Fault::Refused => libc::ECANCELED,
+        Fault::Aborted | Fault::NotSubmitted => libc::ECANCELED,
     }
 }

@@ -1,13 +1,13 @@
 //! The last thing before a disk is let go.
 
-use store::contract::{Failure, Fault, OpAction};
+use store::api::{Failure, Fault, OpAction};
 use store::shared::SharedStore;
 
 use crate::bytewise::Bytewise;
 
 /// Makes all that was written durable, waiting for it.
 pub(crate) fn flush(disk: &Bytewise) -> Result<(), Failure> {
-    if disk.profile().read_only {
+    if disk.capabilities().read_only {
         return Ok(());
     }
     let (tell, told) = std::sync::mpsc::channel();

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::buffer::DataList;
-use store::contract::{Failure, OpAction, Outcome};
-use store::shared::{Done, SharedStore};
+use store::api::{Failure, OpAction, OpOutput};
+use store::shared::{OnComplete, SharedStore};
 
 /// What is done with what came of several operations, in their order; the failure of the first that failed, if any.
-pub(crate) type Gathered = Box<dyn FnOnce(Result<Vec<Outcome>, Failure>) + Send>;
+pub(crate) type Gathered = Box<dyn FnOnce(Result<Vec<OpOutput>, Failure>) + Send>;
 
 /// Starts all `operations` and hands over what came of them once all are done.
 pub(crate) fn gather(
@@ -19,7 +19,7 @@ pub(crate) fn gather(
         return done(Ok(Vec::new()));
     }
     let mut results = Vec::new();
-    results.resize_with(count, || Ok(Outcome::Done(DataList::new())));
+    results.resize_with(count, || Ok(OpOutput::Done(DataList::new())));
     let rest = Arc::new(Mutex::new(Rest { left: count, results, done: Some(done) }));
     for (index, (store, action)) in operations.enumerate() {
         let rest = Arc::clone(&rest);
@@ -28,8 +28,8 @@ pub(crate) fn gather(
 }
 
 /// Tells only whether all went well.
-pub(crate) fn finish(done: Done) -> Gathered {
-    Box::new(move |results| done(results.map(|_| Outcome::Done(DataList::new()))))
+pub(crate) fn finish(done: OnComplete) -> Gathered {
+    Box::new(move |results| done(results.map(|_| OpOutput::Done(DataList::new()))))
 }
 
 /// Puts runs of bytes behind each other.
@@ -42,22 +42,22 @@ pub(crate) fn joined(lists: impl IntoIterator<Item = DataList>) -> DataList {
 }
 
 /// Takes the data of a read.
-pub(crate) fn data(outcome: Outcome) -> DataList {
+pub(crate) fn data(outcome: OpOutput) -> DataList {
     match outcome {
-        Outcome::Data(data) => data,
-        Outcome::Done(_) | Outcome::Extents(_) => DataList::new(),
+        OpOutput::Data(data) => data,
+        OpOutput::Done(_) | OpOutput::MapStatus(_) => DataList::new(),
     }
 }
 
 /// What is still awaited.
 struct Rest {
     left: usize,
-    results: Vec<Result<Outcome, Failure>>,
+    results: Vec<Result<OpOutput, Failure>>,
     done: Option<Gathered>,
 }
 
 impl Rest {
-    fn arrived(rest: &Mutex<Self>, index: usize, result: Result<Outcome, Failure>) {
+    fn arrived(rest: &Mutex<Self>, index: usize, result: Result<OpOutput, Failure>) {
         // Nobody panics while he holds it.
         let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = rest.results.get_mut(index) {

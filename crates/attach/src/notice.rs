@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use store::contract::{Failure, OpAction};
-use store::shared::{Done, SharedStore};
+use store::api::{Failure, OpAction};
+use store::shared::{OnComplete, SharedStore};
 
 use crate::bytewise::Bytewise;
 use crate::nbd::Why;
@@ -37,16 +37,16 @@ pub enum Notice {
 pub type Watch = Arc<dyn Fn(Notice) + Send + Sync>;
 
 /// Starts `action`, and tells `watch` if it fails.
-pub(crate) fn submit(disk: &Bytewise, action: OpAction, watch: &Watch, done: Done) {
+pub(crate) fn submit(disk: &Bytewise, action: OpAction, watch: &Watch, done: OnComplete) {
     let what = match action {
         OpAction::Read { .. } => "read",
         OpAction::Write { .. } => "write",
         OpAction::Flush => "flush",
-        OpAction::ForgetKey => "forget the key",
+        OpAction::CryptoErase => "forget the key",
         OpAction::Deallocate { .. } => "discard",
         OpAction::WriteZeroes { .. } => "write zeroes",
         // Whether a part is allocated is a question that may go unanswered.
-        OpAction::Extents { .. } => return disk.submit(action, done),
+        OpAction::MapStatus { .. } => return disk.submit(action, done),
     };
     let (at, len) = action.range();
     let watch = Arc::clone(watch);

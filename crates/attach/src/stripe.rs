@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use base::buffer::DataList;
-use store::contract::{Extent, Failure, Fault, OpAction, Outcome, Profile};
-use store::shared::{Done, SharedStore};
+use store::api::{Capabilities, Extent, Failure, Fault, OpAction, OpOutput};
+use store::shared::{OnComplete, SharedStore};
 use thiserror::Error;
 
 use crate::gather::{data, finish, gather, joined};
@@ -117,9 +117,9 @@ impl Stripe {
             return Err(Mismatch::Chunk(chunk));
         }
         for (number, member) in members.iter().enumerate() {
-            let profile = member.profile();
-            if !chunk.is_multiple_of(profile.granule.max(1).into()) {
-                return Err(Mismatch::Blocks { chunk, granule: profile.granule });
+            let profile = member.capabilities();
+            if !chunk.is_multiple_of(profile.logical_block_len.max(1).into()) {
+                return Err(Mismatch::Blocks { chunk, granule: profile.logical_block_len });
             }
             if profile.len < chunk {
                 return Err(Mismatch::Small(number));
@@ -133,7 +133,7 @@ impl Stripe {
     }
 
     /// An operation on each member that the range touches.
-    fn each(&self, shares: &[Share], action: impl Fn(&Share) -> OpAction, done: Done) {
+    fn each(&self, shares: &[Share], action: impl Fn(&Share) -> OpAction, done: OnComplete) {
         gather(self.operations(shares, action).into_iter(), finish(done));
     }
 
@@ -149,10 +149,10 @@ impl Stripe {
         shares.iter().filter_map(|share| Some((member(share)?, action(share)))).collect()
     }
 
-    fn read(&self, at: u64, end: u64, done: Done) {
+    fn read(&self, at: u64, end: u64, done: OnComplete) {
         let (layout, shares) = (self.layout, self.layout.shares(at, end));
         let reads = self.operations(&shares, |share| OpAction::Read { at: share.at, len: narrow(share.len) });
-        let put_together = move |results: Result<Vec<Outcome>, Failure>| {
+        let put_together = move |results: Result<Vec<OpOutput>, Failure>| {
             done(results.map(|results| {
                 let parts: Vec<DataList> = results.into_iter().map(data).collect();
                 let piece = |piece: Share| {
@@ -160,7 +160,7 @@ impl Stripe {
                     let start = narrow(piece.at - shares.get(index)?.at);
                     Some(parts.get(index)?.slice(start, start + narrow(piece.len)))
                 };
-                Outcome::Data(joined(layout.pieces(at, end).filter_map(piece)))
+                OpOutput::Data(joined(layout.pieces(at, end).filter_map(piece)))
             }));
         };
         gather(reads.into_iter(), Box::new(put_together));
@@ -180,16 +180,16 @@ impl Stripe {
         joined(portion)
     }
 
-    fn extents(&self, at: u64, end: u64, count_max: usize, done: Done) {
+    fn extents(&self, at: u64, end: u64, count_max: usize, done: OnComplete) {
         let end = end.min(at.saturating_add(self.layout.chunk * CHUNKS_LISTED_MAX));
         let (layout, shares) = (self.layout, self.layout.shares(at, end));
-        let ask = |share: &Share| OpAction::Extents { at: share.at, len: share.len, count_max };
+        let ask = |share: &Share| OpAction::MapStatus { at: share.at, len: share.len, count_max };
         let asked = self.operations(&shares, ask);
-        let put_together = move |results: Result<Vec<Outcome>, Failure>| {
+        let put_together = move |results: Result<Vec<OpOutput>, Failure>| {
             done(results.map(|results| {
                 let lists: Vec<(usize, Vec<Extent>)> =
                     shares.iter().map(|share| share.member).zip(results.into_iter().map(list)).collect();
-                Outcome::Extents(interleaved(layout, at, end, &lists, count_max))
+                OpOutput::MapStatus(interleaved(layout, at, end, &lists, count_max))
             }));
         };
         gather(asked.into_iter(), Box::new(put_together));
@@ -204,13 +204,13 @@ struct Member {
 }
 
 impl SharedStore for Member {
-    fn profile(&self) -> Profile {
-        self.store.profile()
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
 
-    fn submit(&self, action: OpAction, done: Done) {
+    fn submit(&self, action: OpAction, done: OnComplete) {
         let (number, layout) = (self.number, self.layout);
-        let told = move |result: Result<Outcome, Failure>| {
+        let told = move |result: Result<OpOutput, Failure>| {
             done(result.map_err(|failure| {
                 let at = failure.at.map(|at| layout.whole(number, at));
                 Failure { at, ..failure }
@@ -221,15 +221,15 @@ impl SharedStore for Member {
 }
 
 impl SharedStore for Stripe {
-    fn profile(&self) -> Profile {
-        let all: Vec<Profile> = self.members.iter().map(SharedStore::profile).collect();
-        let least = |field: fn(&Profile) -> u64| all.iter().map(field).min().unwrap_or(0);
-        let most = |field: fn(&Profile) -> u32| all.iter().map(field).max().unwrap_or(1);
+    fn capabilities(&self) -> Capabilities {
+        let all: Vec<Capabilities> = self.members.iter().map(SharedStore::capabilities).collect();
+        let least = |field: fn(&Capabilities) -> u64| all.iter().map(field).min().unwrap_or(0);
+        let most = |field: fn(&Capabilities) -> u32| all.iter().map(field).max().unwrap_or(1);
         let chunks = least(|member| member.len) / self.layout.chunk;
-        Profile {
+        Capabilities {
             len: chunks.saturating_mul(self.layout.chunk).saturating_mul(self.layout.members),
-            granule: most(|member| member.granule),
-            preferred_granule: most(|member| member.preferred_granule),
+            logical_block_len: most(|member| member.logical_block_len),
+            preferred_block_len: most(|member| member.preferred_block_len),
             io_len_max: narrow(least(|member| wide(member.io_len_max))),
             // A write over the end of a chunk goes to two of them.
             atomic_len_max: 0,
@@ -239,20 +239,20 @@ impl SharedStore for Stripe {
             deallocated_reads_zero: all.iter().all(|member| member.deallocated_reads_zero),
             rotational: all.iter().any(|member| member.rotational),
             // Some would have forgotten theirs and others not.
-            forgets: false,
+            crypto_erase: false,
         }
     }
 
-    fn submit(&self, action: OpAction, done: Done) {
+    fn submit(&self, action: OpAction, done: OnComplete) {
         let (at, len) = action.range();
-        let Some(end) = at.checked_add(len).filter(|end| *end <= self.profile().len) else {
+        let Some(end) = at.checked_add(len).filter(|end| *end <= self.capabilities().len) else {
             return done(Err(Failure { fault: Fault::OutOfRange, at: Some(at) }));
         };
         let shares = self.layout.shares(at, end);
         match action {
             OpAction::Read { .. } => self.read(at, end, done),
-            OpAction::Extents { count_max, .. } => self.extents(at, end, count_max, done),
-            OpAction::ForgetKey => done(Err(Fault::Unsupported.into())),
+            OpAction::MapStatus { count_max, .. } => self.extents(at, end, count_max, done),
+            OpAction::CryptoErase => done(Err(Fault::Unsupported.into())),
             OpAction::Flush => {
                 let all: Vec<Share> =
                     (0..self.members.len()).map(|member| Share { member, at: 0, len: 0 }).collect();
@@ -279,10 +279,10 @@ impl SharedStore for Stripe {
     }
 }
 
-fn list(outcome: Outcome) -> Vec<Extent> {
+fn list(outcome: OpOutput) -> Vec<Extent> {
     match outcome {
-        Outcome::Extents(extents) => extents,
-        Outcome::Data(_) | Outcome::Done(_) => Vec::new(),
+        OpOutput::MapStatus(extents) => extents,
+        OpOutput::Data(_) | OpOutput::Done(_) => Vec::new(),
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Condvar, Mutex};
 
 use base::rng::Rng;
-use store::contract::{Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Store};
+use store::api::{Capabilities, Failure, Fault, Op, OpAction, OpId, OpOutput, Store};
 use store::ram::Ram;
-use store::shared::{Done, SharedStore};
+use store::shared::{OnComplete, SharedStore};
 
 /// A medium in memory that refuses what breaks the contract, and keeps operations until it is told to go on.
 pub(crate) struct Medium {
@@ -15,23 +15,28 @@ pub(crate) struct Medium {
 
 struct State {
     ram: Ram,
-    profile: Profile,
+    profile: Capabilities,
     holding: bool,
-    held: Vec<(OpAction, Done)>,
+    held: Vec<(OpAction, OnComplete)>,
     failing: Option<Failure>,
     log: Vec<String>,
 }
 
 impl Medium {
-    /// Makes one of `len` bytes in granules of `granule`, taking transfers of up to `io_len_max`.
+    /// Makes one of `len` bytes in granules of `logical_block_len`, taking transfers of up to `io_len_max`.
     pub(crate) fn new(len: u64, granule: u32, io_len_max: usize) -> Arc<Self> {
         let ram = Ram::new(len);
-        let profile = Profile { granule, io_len_max, volatile_cache: true, ..ram.profile() };
+        let profile = Capabilities {
+            logical_block_len: granule,
+            io_len_max,
+            volatile_cache: true,
+            ..ram.capabilities()
+        };
         let state = State { ram, profile, holding: false, held: Vec::new(), failing: None, log: Vec::new() };
         Arc::new(Self { state: Mutex::new(state), arrived: Condvar::new() })
     }
 
-    pub(crate) fn change_profile(&self, change: impl FnOnce(&mut Profile)) {
+    pub(crate) fn change_profile(&self, change: impl FnOnce(&mut Capabilities)) {
         let mut state = self.state.lock().unwrap();
         change(&mut state.profile);
         let len = state.profile.len;
@@ -86,7 +91,7 @@ impl Medium {
     pub(crate) fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
         let mut state = self.state.lock().unwrap();
         state.ram.submit(Op { id: OpId(0), action: OpAction::Read { at, len } });
-        let Ok(Outcome::Data(data)) = state.ram.poll().unwrap().result else { panic!("cannot read") };
+        let Ok(OpOutput::Data(data)) = state.ram.poll().unwrap().result else { panic!("cannot read") };
         let mut bytes = vec![0; len];
         data.copy_to(0, &mut bytes);
         bytes
@@ -94,19 +99,19 @@ impl Medium {
 }
 
 impl State {
-    fn perform(&mut self, action: OpAction) -> Result<Outcome, Failure> {
+    fn perform(&mut self, action: OpAction) -> Result<OpOutput, Failure> {
         let (at, len) = action.range();
-        let granule = u64::from(self.profile.granule);
+        let granule = u64::from(self.profile.logical_block_len);
         let what = match &action {
             OpAction::Read { .. } => "read".to_owned(),
             OpAction::Write { durability, .. } => format!("write {durability:?}"),
             OpAction::Flush => "flush".to_owned(),
-            OpAction::ForgetKey => "forget".to_owned(),
+            OpAction::CryptoErase => "forget".to_owned(),
             OpAction::Deallocate { .. } => "deallocate".to_owned(),
             OpAction::WriteZeroes { may_deallocate, durability, .. } => {
                 format!("zero {durability:?}{}", if *may_deallocate { " hole" } else { "" })
             }
-            OpAction::Extents { .. } => "extents".to_owned(),
+            OpAction::MapStatus { .. } => "extents".to_owned(),
         };
         self.log.push(format!("{what} {at}+{len}"));
         if let Some(failure) = self.failing {
@@ -125,11 +130,11 @@ impl State {
 }
 
 impl SharedStore for Medium {
-    fn profile(&self) -> Profile {
+    fn capabilities(&self) -> Capabilities {
         self.state.lock().unwrap().profile.clone()
     }
 
-    fn submit(&self, action: OpAction, done: Done) {
+    fn submit(&self, action: OpAction, done: OnComplete) {
         let mut state = self.state.lock().unwrap();
         if state.holding {
             state.held.push((action, done));

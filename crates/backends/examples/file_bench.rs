@@ -22,7 +22,7 @@ use base::state_machine::{MediumId, NoStreams};
 use drivers::config::{Config, EngineChoice};
 use drivers::reactor::Reactor;
 use store::Store;
-use store::contract::{Durability, Op, OpAction, OpId, Outcome};
+use store::api::{Durability, Op, OpAction, OpId, OpOutput};
 
 const SIZE: u64 = 256 << 20;
 const ROUNDS: usize = 5;
@@ -98,8 +98,8 @@ fn measure(
         }
         while let Some(completion) = store.poll() {
             match completion.result.unwrap() {
-                Outcome::Data(data) => spare.push_back(data),
-                Outcome::Done(_) | Outcome::Extents(_) => {}
+                OpOutput::Data(data) => spare.push_back(data),
+                OpOutput::Done(_) | OpOutput::MapStatus(_) => {}
             }
             under_way -= 1;
             done += 1;

@@ -1,7 +1,7 @@
 //! What a system error means to the one who uses the medium.
 
 use drivers::files::Errno;
-use store::contract::Fault;
+use store::api::Fault;
 
 /// Maps every system error to the kind of failure that a device server can answer.
 pub fn fault_of(errno: Errno) -> Fault {

@@ -18,8 +18,9 @@ use drivers::files::{
     Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, ReadBufs,
 };
 use store::Store;
-use store::contract::{
-    Completion, Durability, Extent, ExtentState, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Space,
+use store::api::{
+    Capabilities, Completion, Durability, Extent, ExtentState, Failure, Fault, Op, OpAction, OpId, OpOutput,
+    Space,
 };
 
 use crate::errno_map;
@@ -42,7 +43,7 @@ pub struct FileStore {
     file: IoFile,
     kind: Kind,
     queue: FileQueue,
-    profile: Profile,
+    profile: Capabilities,
     memory_alignment: usize,
     allocation: Allocation,
     jobs: Jobs,
@@ -63,10 +64,10 @@ impl FileStore {
     pub fn new(opened: Opened, queue: FileQueue) -> Self {
         let Opened { file, kind, layout, size, allocation, read_only, write_cache, .. } = opened;
         let thin = layout.can_deallocate && allocation == Allocation::Sparse;
-        let profile = Profile {
+        let profile = Capabilities {
             len: size - size % u64::from(layout.logical_block_len),
-            granule: layout.logical_block_len,
-            preferred_granule: layout.preferred_block_len,
+            logical_block_len: layout.logical_block_len,
+            preferred_block_len: layout.preferred_block_len,
             io_len_max: IO_LEN_MAX,
             // No file system and no disk says how much of a write it keeps whole.
             atomic_len_max: 0,
@@ -76,7 +77,7 @@ impl FileStore {
             // A discard promises nothing; a hole in a file reads as zeros.
             deallocated_reads_zero: thin && kind == Kind::File,
             rotational: layout.rotational,
-            forgets: false,
+            crypto_erase: false,
         };
         Self {
             file,
@@ -102,7 +103,7 @@ impl FileStore {
     /// What the system says; the size stays.
     pub fn refresh_len(&mut self) -> Result<bool, Errno> {
         let size = self.measure()?;
-        let len = size - size % u64::from(self.profile.granule);
+        let len = size - size % u64::from(self.profile.logical_block_len);
         let changed = len != self.profile.len;
         self.profile.len = len;
         self.cut = false;
@@ -146,7 +147,7 @@ impl FileStore {
                 self.write(id, at, data, durability);
             }
             OpAction::Flush => self.flush(id)?,
-            OpAction::ForgetKey => return Err(Fault::Unsupported.into()),
+            OpAction::CryptoErase => return Err(Fault::Unsupported.into()),
             OpAction::Deallocate { at, len } => {
                 self.check_writable()?;
                 self.check(at, len, false)?;
@@ -159,7 +160,7 @@ impl FileStore {
                 let way = self.first_zero_way(may_deallocate);
                 self.zero(id, at, len, way, stable);
             }
-            OpAction::Extents { at, len, count_max } => {
+            OpAction::MapStatus { at, len, count_max } => {
                 self.check(at, len, false)?;
                 self.extents(id, at, len, count_max);
             }
@@ -168,7 +169,7 @@ impl FileStore {
     }
 
     fn check(&self, at: u64, len: u64, bounded: bool) -> Result<(), Fault> {
-        let granule = u64::from(self.profile.granule);
+        let granule = u64::from(self.profile.logical_block_len);
         if at.checked_add(len).is_none_or(|end| end > self.profile.len) {
             return Err(Fault::OutOfRange);
         }
@@ -187,7 +188,7 @@ impl FileStore {
 
     fn read(&mut self, id: OpId, at: u64, len: usize) {
         if len == 0 {
-            return self.complete(id, Ok(Outcome::Data(DataList::new())));
+            return self.complete(id, Ok(OpOutput::Data(DataList::new())));
         }
         let mut bufs = ReadBufs::new();
         let mut left = len;
@@ -201,7 +202,7 @@ impl FileStore {
 
     fn write(&mut self, id: OpId, at: u64, data: DataList, durability: Durability) {
         if data.is_empty() {
-            return self.complete(id, Ok(Outcome::Done(data)));
+            return self.complete(id, Ok(OpOutput::Done(data)));
         }
         let stable = self.is_stable(durability);
         let bounced = self.needs_bounce(&data).then(|| bounce(&data, self.queue.pool()));
@@ -217,7 +218,7 @@ impl FileStore {
 
     /// Returns whether `data` lies such that `O_DIRECT` would refuse it.
     fn needs_bounce(&self, data: &DataList) -> bool {
-        let granule = usize::try_from(self.profile.granule).unwrap_or(PAGE);
+        let granule = usize::try_from(self.profile.logical_block_len).unwrap_or(PAGE);
         self.file.direct()
             && data.parts().iter().any(|part| {
                 part.as_ptr().align_offset(self.memory_alignment) != 0 || part.len() % granule != 0
@@ -229,7 +230,7 @@ impl FileStore {
             return Err(fault.into());
         }
         if self.profile.read_only || (!self.unsynced && self.syncs_under_way == 0) {
-            self.complete(id, Ok(Outcome::Done(DataList::new())));
+            self.complete(id, Ok(OpOutput::Done(DataList::new())));
             return Ok(());
         }
         self.sync(id);
@@ -248,7 +249,7 @@ impl FileStore {
             return Err(Fault::Unsupported.into());
         }
         if len == 0 {
-            self.complete(id, Ok(Outcome::Done(DataList::new())));
+            self.complete(id, Ok(OpOutput::Done(DataList::new())));
             return Ok(());
         }
         let kind = match self.kind {
@@ -270,7 +271,7 @@ impl FileStore {
 
     fn zero(&mut self, id: OpId, at: u64, len: u64, way: ZeroWay, stable: bool) {
         if len == 0 {
-            return self.complete(id, Ok(Outcome::Done(DataList::new())));
+            return self.complete(id, Ok(OpOutput::Done(DataList::new())));
         }
         let kind = match way {
             ZeroWay::Punch => FileOpKind::Fallocate { mode: FallocateMode::PunchHole, at, len },
@@ -300,11 +301,11 @@ impl FileStore {
 
     fn extents(&mut self, id: OpId, at: u64, len: u64, count_max: usize) {
         if len == 0 || count_max == 0 {
-            return self.complete(id, Ok(Outcome::Extents(Vec::new())));
+            return self.complete(id, Ok(OpOutput::MapStatus(Vec::new())));
         }
         if self.kind == Kind::Block {
             let all = Extent { at, len, state: ExtentState::Mapped };
-            return self.complete(id, Ok(Outcome::Extents(vec![all])));
+            return self.complete(id, Ok(OpOutput::MapStatus(vec![all])));
         }
         self.submit(Job { id, work: Work::Extents }, FileOpKind::Extents { at, len, count_max });
     }
@@ -314,7 +315,7 @@ impl FileStore {
         self.queue.submit(FileOp { token, file: self.file.clone(), kind });
     }
 
-    fn complete(&mut self, id: OpId, result: Result<Outcome, Failure>) {
+    fn complete(&mut self, id: OpId, result: Result<OpOutput, Failure>) {
         self.ready.push_back(Completion { id, result });
     }
 
@@ -351,7 +352,7 @@ impl FileStore {
                         }
                         None => data,
                     };
-                    self.complete(id, Ok(Outcome::Done(data)));
+                    self.complete(id, Ok(OpOutput::Done(data)));
                 }
                 Ok(_) => self.complete(id, Err(Fault::Bug.into())),
                 Err(error) => self.write_failed(id, at, again.filter(|_| first_errno.is_none()), error),
@@ -392,7 +393,7 @@ impl FileStore {
         self.syncs_under_way = self.syncs_under_way.saturating_sub(1);
         let result = match result {
             // One that was submitted before another failed has nothing to promise either.
-            Ok(_) => self.sync_failed.map_or(Ok(Outcome::Done(DataList::new())), |fault| Err(fault.into())),
+            Ok(_) => self.sync_failed.map_or(Ok(OpOutput::Done(DataList::new())), |fault| Err(fault.into())),
             Err(error) => {
                 let fault = errno_map::fault_of(error.errno);
                 self.sync_failed = Some(fault);
@@ -407,7 +408,7 @@ impl FileStore {
         self.unsynced |= !fault_injection::is_injected(Bug::FilesForgetUnsynced);
         match self.sync_failed {
             _ if !stable && self.profile.volatile_cache => {
-                self.complete(id, Ok(Outcome::Done(DataList::new())));
+                self.complete(id, Ok(OpOutput::Done(DataList::new())));
             }
             Some(fault) => self.complete(id, Err(fault.into())),
             None => self.sync(id),
@@ -441,13 +442,13 @@ impl FileStore {
         }
     }
 
-    fn extents_result(&self, result: Result<FileOutcome, FileError>) -> Result<Outcome, Failure> {
+    fn extents_result(&self, result: Result<FileOutcome, FileError>) -> Result<OpOutput, Failure> {
         let hole = match self.allocation {
             Allocation::Sparse => ExtentState::Hole,
             Allocation::Full => ExtentState::Anchored,
         };
         match result {
-            Ok(FileOutcome::Extents(list)) => Ok(Outcome::Extents(
+            Ok(FileOutcome::Extents(list)) => Ok(OpOutput::MapStatus(
                 list.into_iter()
                     .map(|it| Extent {
                         at: it.at,
@@ -463,7 +464,7 @@ impl FileStore {
 }
 
 impl Store for FileStore {
-    fn profile(&self) -> Profile {
+    fn capabilities(&self) -> Capabilities {
         self.profile.clone()
     }
 
@@ -497,7 +498,7 @@ impl Store for FileStore {
     }
 }
 
-fn read_result(at: u64, len: usize, result: Result<FileOutcome, FileError>) -> Result<Outcome, Failure> {
+fn read_result(at: u64, len: usize, result: Result<FileOutcome, FileError>) -> Result<OpOutput, Failure> {
     match result {
         Ok(FileOutcome::Read(bufs)) => {
             let mut data = DataList::new();
@@ -507,7 +508,7 @@ fn read_result(at: u64, len: usize, result: Result<FileOutcome, FileError>) -> R
                 }
             }
             if data.len() == len {
-                Ok(Outcome::Data(data))
+                Ok(OpOutput::Data(data))
             } else {
                 // The file ends before the medium does: somebody has cut it.
                 Err(Failure { fault: Fault::Gone, at: Some(at.saturating_add(wide(data.len()))) })

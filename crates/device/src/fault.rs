@@ -2,7 +2,7 @@
 
 use base::units::BlockSize;
 use scsi::sense::{Asc, Sense, SenseKey};
-use store::contract::{Failure, Fault};
+use store::api::{Failure, Fault};
 
 /// What the medium was asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(crate) fn sense_of(failure: Failure, doing: Doing, at: Option<u64>, block: B
             at_block(Sense::new(SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT))
         }
         (Fault::ReadOnly, _) => Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED),
-        (Fault::Gone | Fault::Refused, _) => {
+        (Fault::Gone | Fault::NotSubmitted, _) => {
             Sense::new(SenseKey::NOT_READY, Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION)
         }
         (Fault::OutOfRange, _) => at_block(Sense::illegal(Asc::LBA_OUT_OF_RANGE)),

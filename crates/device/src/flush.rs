@@ -2,7 +2,7 @@
 
 use base::fault_injection::{self, Bug};
 use scsi::sense::Sense;
-use store::contract::{Failure, OpAction, Outcome};
+use store::api::{Failure, OpAction, OpOutput};
 
 use crate::server::{Core, LOST_WRITES};
 use crate::task::TaskInfo;
@@ -39,7 +39,7 @@ impl Core {
     ///
     /// # Errors
     /// The sense data to answer with.
-    pub(crate) fn flushed(&mut self, result: Result<Outcome, Failure>) -> Result<(), Sense> {
+    pub(crate) fn flushed(&mut self, result: Result<OpOutput, Failure>) -> Result<(), Sense> {
         self.flushed_since(result)?;
         if self.can_vouch() { Ok(()) } else { Err(LOST_WRITES) }
     }
@@ -48,7 +48,7 @@ impl Core {
     ///
     /// # Errors
     /// The sense data to answer with.
-    pub(crate) fn flushed_since(&mut self, result: Result<Outcome, Failure>) -> Result<(), Sense> {
+    pub(crate) fn flushed_since(&mut self, result: Result<OpOutput, Failure>) -> Result<(), Sense> {
         match result {
             Ok(_) => Ok(()),
             Err(failure) => Err(self.flush_failed(failure)),

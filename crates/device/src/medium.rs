@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use base::buffer::{DataList, Pool};
 use base::time::{Duration, Instant};
 use store::Store;
-use store::contract::{Durability, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Space};
+use store::api::{Capabilities, Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Space};
 
 use crate::range_lock::{ByteRange, RangeLocks, Touch, Waiter, Want};
 use crate::task::TaskId;
@@ -55,7 +55,7 @@ pub(crate) struct Ended {
     pub(crate) tag: u32,
     /// Whether it was a flush.
     pub(crate) flushes: bool,
-    pub(crate) result: Result<Outcome, Failure>,
+    pub(crate) result: Result<OpOutput, Failure>,
 }
 
 /// Who was let through.
@@ -129,8 +129,8 @@ impl MediumAccess {
     }
 
     /// Returns what the medium is now.
-    pub(crate) fn profile(&self) -> Profile {
-        self.store.profile()
+    pub(crate) fn profile(&self) -> Capabilities {
+        self.store.capabilities()
     }
 
     /// Returns how much storage the medium takes and could take, if it can tell.
@@ -363,13 +363,13 @@ impl MediumAccess {
     }
 
     /// Takes the end of an operation for which nobody waits.
-    fn late(&mut self, id: OpId, op: Owned, result: Result<Outcome, Failure>) {
+    fn late(&mut self, id: OpId, op: Owned, result: Result<OpOutput, Failure>) {
         self.abandoned -= 1;
         self.abandoned_bytes = self.abandoned_bytes.saturating_sub(op.held_bytes);
         self.unlock(TaskId::abandoned(slot_of(id)));
         self.late_flush_failed |=
-            op.flushes && result.as_ref().is_err_and(|failure| failure.fault != Fault::Refused);
-        if let Ok(Outcome::Data(data) | Outcome::Done(data)) = result {
+            op.flushes && result.as_ref().is_err_and(|failure| failure.fault != Fault::NotSubmitted);
+        if let Ok(OpOutput::Data(data) | OpOutput::Done(data)) = result {
             self.recycle(data);
         }
     }
@@ -462,8 +462,8 @@ pub(crate) const fn changes(action: &OpAction) -> bool {
         OpAction::Write { .. }
         | OpAction::Deallocate { .. }
         | OpAction::WriteZeroes { .. }
-        | OpAction::ForgetKey => true,
-        OpAction::Read { .. } | OpAction::Flush | OpAction::Extents { .. } => false,
+        | OpAction::CryptoErase => true,
+        OpAction::Read { .. } | OpAction::Flush | OpAction::MapStatus { .. } => false,
     }
 }
 
@@ -494,6 +494,6 @@ pub(crate) fn range_of(action: &OpAction) -> ByteRange {
         OpAction::Read { at, len } => ByteRange::new(*at, wide(*len)),
         OpAction::Write { at, data, .. } => ByteRange::new(*at, wide(data.len())),
         OpAction::Deallocate { at, len } | OpAction::WriteZeroes { at, len, .. } => ByteRange::new(*at, *len),
-        OpAction::Flush | OpAction::Extents { .. } | OpAction::ForgetKey => ByteRange::NOTHING,
+        OpAction::Flush | OpAction::MapStatus { .. } | OpAction::CryptoErase => ByteRange::NOTHING,
     }
 }

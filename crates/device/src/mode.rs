@@ -7,7 +7,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use base::bytes::Reader;
-use scsi::mode::{self, BlockDescriptor, Form, Header, Page, Parameters, Values, device_specific, page};
+use scsi::mode::{
+    self, BlockDescriptor, Header, HeaderFormat, Page, PageControl, Parameters, device_specific, page,
+};
 use scsi::sense::{Asc, Sense};
 
 use crate::settings::{AttentionInterlock, Settings};
@@ -16,9 +18,9 @@ use crate::settings::{AttentionInterlock, Settings};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SenseRequest {
     /// Six or ten.
-    pub(crate) form: Form,
+    pub(crate) form: HeaderFormat,
     /// PC.
-    pub(crate) values: Values,
+    pub(crate) values: PageControl,
     /// PAGE CODE.
     pub(crate) code: u8,
     /// SUBPAGE CODE.
@@ -59,10 +61,10 @@ pub(crate) fn sense(
     let mut pages = Vec::new();
     for row in PAGES.iter().filter(|row| row.is_asked(request.code, request.subpage)) {
         let body = match request.values {
-            Values::Changeable => row.changeable(),
-            Values::Default => row.values(defaults),
-            Values::Current => row.values(current),
-            Values::Saved => row.values(saved),
+            PageControl::Changeable => row.changeable(),
+            PageControl::Default => row.values(defaults),
+            PageControl::Current => row.values(current),
+            PageControl::Saved => row.values(saved),
         };
         let saveable = !row.bits.is_empty();
         Page { code: row.code, subpage: row.subpage, saveable, body: &body }.encode(&mut pages);
@@ -85,7 +87,7 @@ pub(crate) fn sense(
 /// # Errors
 /// The sense for the first thing that is wrong with it.
 pub(crate) fn select(
-    form: Form,
+    form: HeaderFormat,
     bytes: &[u8],
     settings: &Settings,
     medium: MediumFacts,
@@ -127,15 +129,15 @@ pub(crate) fn select(
 /// Which byte of the control page's body has QERR.
 const QERR_AT: usize = 1;
 
-const fn medium_type_at(form: Form) -> usize {
+const fn medium_type_at(form: HeaderFormat) -> usize {
     match form {
-        Form::Six => 1,
-        Form::Ten => 2,
+        HeaderFormat::Six => 1,
+        HeaderFormat::Ten => 2,
     }
 }
 
 /// A block descriptor can be sent back as it was; a disk cannot be made another size by it.
-fn check_descriptors(form: Form, list: &Parameters<'_>, have: BlockDescriptor) -> Result<(), Sense> {
+fn check_descriptors(form: HeaderFormat, list: &Parameters<'_>, have: BlockDescriptor) -> Result<(), Sense> {
     let len = list.descriptors.len();
     let one = if list.header.long { BlockDescriptor::LONG_LEN } else { BlockDescriptor::SHORT_LEN };
     if len == 0 {

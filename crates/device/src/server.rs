@@ -10,7 +10,7 @@ use base::time::{Duration, Instant};
 use base::units::{BlockSize, Blocks, ByteLen};
 use scsi::sense::{Asc, Sense, SenseKey};
 use store::Store;
-use store::contract::{Durability, Failure, Fault, OpAction, Profile};
+use store::api::{Capabilities, Durability, Failure, Fault, OpAction};
 
 use crate::contract::{
     Access, Event, NexusId, PeerCall, PeerCaller, PeerRequest, PeerResult, PeerUnit, TaskRules, UnitConfig,
@@ -35,7 +35,7 @@ pub(crate) struct Facts {
     /// What the administrator said.
     pub(crate) config: UnitConfig,
     /// What the medium is.
-    pub(crate) profile: Profile,
+    pub(crate) profile: Capabilities,
     /// Whether the medium tells how much storage it takes.
     pub(crate) tells_space: bool,
     /// Whether there are ROD tokens: there is a seed for their secrets.
@@ -277,7 +277,7 @@ impl Core {
     /// Returns the next operation that ended, also one that never began.
     pub(crate) fn next_ended(&mut self) -> Option<Ended> {
         if let Some((owner, tag)) = self.refused.pop_front() {
-            return Some(Ended { owner, tag, flushes: false, result: Err(Fault::Refused.into()) });
+            return Some(Ended { owner, tag, flushes: false, result: Err(Fault::NotSubmitted.into()) });
         }
         let ended = self.medium.poll();
         if self.medium.take_late_flush_failure() {
@@ -493,7 +493,7 @@ impl Core {
     pub(crate) fn flush_failed(&mut self, failure: Failure) -> Sense {
         // One that took too long is still under way. If it fails in the end, that is noticed then. One that the medium never
         // had has lost nothing.
-        self.flush_failed |= !matches!(failure.fault, Fault::Busy | Fault::Refused);
+        self.flush_failed |= !matches!(failure.fault, Fault::Busy | Fault::NotSubmitted);
         let sense = self.failed(failure, Doing::Writing, None);
         if sense.key == SenseKey::MEDIUM_ERROR { LOST_WRITES } else { sense }
     }

@@ -17,7 +17,7 @@ use scsi::sense::{Asc, SenseKey};
 use scsi::status::{Status, TaskAttribute};
 use scsi::transport_id::TransportId;
 use store::Store;
-use store::contract::{Completion, Fault, Op, OpAction, Outcome, Profile};
+use store::api::{Capabilities, Completion, Fault, Op, OpAction, OpOutput};
 use store::ram::Ram;
 
 use crate::contract::{
@@ -400,7 +400,7 @@ impl Gate {
 
     /// From now on flushes are kept from the medium, or are not.
     pub(crate) fn refuse_flushes(&self, refuses: bool) {
-        self.state.borrow_mut().flush_fault = refuses.then_some(Fault::Refused);
+        self.state.borrow_mut().flush_fault = refuses.then_some(Fault::NotSubmitted);
     }
 
     /// From now on the data of a write is not given back with its end.
@@ -415,8 +415,8 @@ impl Gate {
 }
 
 impl Store for Slow {
-    fn profile(&self) -> Profile {
-        Profile { volatile_cache: true, ..self.inner.profile() }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { volatile_cache: true, ..self.inner.capabilities() }
     }
 
     fn submit(&mut self, op: Op) {
@@ -435,7 +435,7 @@ impl Store for Slow {
             }
         }
         let mut completion = state.failed.pop_front().or_else(|| self.inner.poll())?;
-        if let (Ok(Outcome::Done(data)), true) = (&mut completion.result, state.keeps_data) {
+        if let (Ok(OpOutput::Done(data)), true) = (&mut completion.result, state.keeps_data) {
             *data = DataList::new();
         }
         Some(completion)

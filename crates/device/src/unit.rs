@@ -151,11 +151,11 @@ impl LogicalUnit {
         state: spc::State,
         pool: Pool,
     ) -> Result<Self, Unusable> {
-        let profile = store.profile();
+        let profile = store.capabilities();
         if profile.len < u64::from(config.block_size.bytes()) {
             return Err(Unusable::TooSmall);
         }
-        if !config.block_size.bytes().is_multiple_of(profile.granule.max(1)) {
+        if !config.block_size.bytes().is_multiple_of(profile.logical_block_len.max(1)) {
             return Err(Unusable::GranuleBeyondBlock);
         }
         let tasks = TaskSet::new(config.task_set_max, config.tasks.nexus_task_sets);

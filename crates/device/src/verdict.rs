@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use base::buffer::DataList;
 use scsi::sense::Sense;
 use scsi::status::Status;
-use store::contract::{Failure, Outcome};
+use store::api::{Failure, OpOutput};
 
 use crate::contract::{NexusId, PeerResult};
 use crate::sbc::read::Read;
@@ -101,7 +101,7 @@ pub(crate) enum JobInput {
         /// As given to `submit`.
         tag: u32,
         /// Its result.
-        result: Result<Outcome, Failure>,
+        result: Result<OpOutput, Failure>,
     },
     /// Bytes asked for with `Core::fetch` are here.
     DataOut {

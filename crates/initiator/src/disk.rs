@@ -22,8 +22,8 @@ use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
 use scsi::lun::Lun;
 use scsi::sense::{Asc, SenseKey};
 use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, Page, page};
-use store::contract::{OpAction, Outcome, Profile};
-use store::shared::{Compared, ComparedDone, Done, SharedStore};
+use store::api::{Capabilities, OpAction, OpOutput};
+use store::shared::{Compared, OnCompared, OnComplete, SharedStore};
 
 use crate::client::Session;
 use crate::command::{Command, CommandError, Reply};
@@ -94,25 +94,25 @@ impl RemoteDisk {
     /// Starts an operation and calls `done` with what came of it. Like [`SharedStore::submit`], with errors that say
     /// what the target said. `done` is called exactly once: on the client's thread, which it must not block, or, for what
     /// goes to no target, before this returns.
-    pub fn start(&self, action: OpAction, done: impl FnOnce(Result<Outcome, DiskError>) + Send + 'static) {
+    pub fn start(&self, action: OpAction, done: impl FnOnce(Result<OpOutput, DiskError>) + Send + 'static) {
         perform::start(&self.inner, action, Box::new(done));
     }
 
     /// Starts an operation. Dropping the answer does not end it.
-    pub fn perform(&self, action: OpAction) -> ResponseFuture<Outcome, DiskError> {
+    pub fn perform(&self, action: OpAction) -> ResponseFuture<OpOutput, DiskError> {
         let (teller, answer) = response_channel();
         self.start(action, move |result| teller.complete(result));
         answer
     }
 
     /// Reads `len` bytes at the byte offset `at`, both multiples of the block size. All of them are in memory at the end:
-    /// read much in pieces; of [`Profile::io_len_max`] bytes, say.
+    /// read much in pieces; of [`Capabilities::io_len_max`] bytes, say.
     ///
     /// # Errors
     /// [`DiskError::Unaligned`] and [`DiskError::BeyondTheEnd`] before anything is sent, else [`DiskError::Command`].
     pub async fn read(&self, at: u64, len: usize) -> Result<DataList, DiskError> {
         match self.perform(OpAction::Read { at, len }).await? {
-            Outcome::Data(data) => Ok(data),
+            OpOutput::Data(data) => Ok(data),
             _ => Err(DiskError::Command(CommandError::Nonsense("a read without data"))),
         }
     }
@@ -127,7 +127,7 @@ impl RemoteDisk {
         &self,
         at: u64,
         data: DataList,
-        durability: store::contract::Durability,
+        durability: store::api::Durability,
     ) -> Result<(), DiskError> {
         self.perform(OpAction::Write { at, data, durability }).await.map(drop)
     }
@@ -166,11 +166,11 @@ impl RemoteDisk {
 }
 
 impl SharedStore for RemoteDisk {
-    fn profile(&self) -> Profile {
+    fn capabilities(&self) -> Capabilities {
         self.inner.geometry().profile()
     }
 
-    fn submit(&self, action: OpAction, done: Done) {
+    fn submit(&self, action: OpAction, done: OnComplete) {
         let block_size = self.inner.geometry().block_size();
         self.start(action, move |result| done(result.map_err(|error| fault_of(&error, block_size))));
     }
@@ -181,7 +181,7 @@ impl SharedStore for RemoteDisk {
         usize::from(geometry.compare_and_write_max).saturating_mul(block)
     }
 
-    fn compare_and_write(&self, at: u64, data: DataList, done: ComparedDone) {
+    fn compare_and_write(&self, at: u64, data: DataList, done: OnCompared) {
         let block_size = self.inner.geometry().block_size();
         let command = match self.comparison(at, data) {
             Ok(command) => command,

@@ -170,7 +170,7 @@ impl LogicalUnit {
         let page = mode::page::CACHING;
         let six = Cdb::from_16([opcode::MODE_SENSE_6, 8, page, 0, 192, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let ten = Cdb::from_16([opcode::MODE_SENSE_10, 8, page, 0, 0, 0, 0, 0, 192, 0, 0, 0, 0, 0, 0, 0]);
-        for (cdb, form) in [(six, mode::Form::Six), (ten, mode::Form::Ten)] {
+        for (cdb, form) in [(six, mode::HeaderFormat::Six), (ten, mode::HeaderFormat::Ten)] {
             match self.read(cdb, 192).await {
                 Ok(reply) => return Ok(caching(form, reply.bytes())),
                 Err(error) if is_illegal(&error) => {}
@@ -249,7 +249,7 @@ fn inquiry(page: Option<u8>, len: u16) -> Cdb {
     Cdb::from_16([opcode::INQUIRY, vital, page, high, low, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }
 
-fn caching(form: mode::Form, bytes: &[u8]) -> Option<Caching> {
+fn caching(form: mode::HeaderFormat, bytes: &[u8]) -> Option<Caching> {
     let parameters = mode::Parameters::parse(form, bytes).ok()?;
     let pages = mode::Page::list(parameters.pages);
     let page = pages.iter().find(|page| page.code == mode::page::CACHING);

@@ -49,7 +49,7 @@ pub fn run(
     journal: Option<Journal>,
     watch: &mut dyn FnMut(&Progress) -> Go,
 ) -> Result<Report, Refused> {
-    let span = plan.fit(&disk.profile())?;
+    let span = plan.fit(&disk.capabilities())?;
     let mut rng = Rng::from_seed(plan.seed);
     let (device, writer) = (DeviceId(rng.next_u64()), WriterId(low_half(rng.next_u64())));
     let history = History::new(InitialContent::Anything, true);
@@ -77,7 +77,7 @@ pub fn check(
     let (head, entries) = journal::read(journal)?;
     let plan =
         Plan { unit: head.unit, from: head.from, len: Some(head.len), stop_on_corruption, ..Plan::default() };
-    let span = plan.fit(&disk.profile()).map_err(BadJournal::Refused)?;
+    let span = plan.fit(&disk.capabilities()).map_err(BadJournal::Refused)?;
     let mut history = History::new(InitialContent::Anything, true);
     let replayed = replay(entries, &mut history);
     if lost_power {

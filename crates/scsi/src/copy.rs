@@ -42,7 +42,7 @@ pub struct ListId(pub u32);
 
 /// Why a parameter list is refused before anything is copied. The pointers are byte offsets in the parameter list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum CopyError {
     /// The list is cut short, or its lengths exceed what the copy manager takes.
     LengthError,
     /// A field holds what it may not hold.
@@ -79,7 +79,7 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl CopyError {
     const fn field(byte: usize) -> Self {
         Self::Field { byte, bit: None }
     }
@@ -89,25 +89,25 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for Sense {
-    fn from(refusal: Refusal) -> Self {
+impl From<CopyError> for Sense {
+    fn from(refusal: CopyError) -> Self {
         let pointing = |asc, byte: usize, bit| {
             // A list that is longer than a field pointer can say is refused for its length before.
             let byte = u16::try_from(byte).unwrap_or(u16::MAX);
             Self::illegal(asc).with_specific(SenseKeySpecific::FieldPointer { in_cdb: false, bit, byte })
         };
         match refusal {
-            Refusal::LengthError => Self::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR),
-            Refusal::Field { byte, bit } => pointing(Asc::INVALID_FIELD_IN_PARAMETER_LIST, byte, bit),
-            Refusal::TooManyCscds { byte } => pointing(Asc::TOO_MANY_TARGET_DESCRIPTORS, byte, None),
-            Refusal::UnsupportedCscdType { byte } => {
+            CopyError::LengthError => Self::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR),
+            CopyError::Field { byte, bit } => pointing(Asc::INVALID_FIELD_IN_PARAMETER_LIST, byte, bit),
+            CopyError::TooManyCscds { byte } => pointing(Asc::TOO_MANY_TARGET_DESCRIPTORS, byte, None),
+            CopyError::UnsupportedCscdType { byte } => {
                 pointing(Asc::UNSUPPORTED_TARGET_DESCRIPTOR_TYPE, byte, None)
             }
-            Refusal::TooManySegments { byte } => pointing(Asc::TOO_MANY_SEGMENT_DESCRIPTORS, byte, None),
-            Refusal::UnsupportedSegmentType { byte } => {
+            CopyError::TooManySegments { byte } => pointing(Asc::TOO_MANY_SEGMENT_DESCRIPTORS, byte, None),
+            CopyError::UnsupportedSegmentType { byte } => {
                 pointing(Asc::UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE, byte, None)
             }
-            Refusal::InlineDataTooLong { byte } => pointing(Asc::INLINE_DATA_LENGTH_EXCEEDED, byte, None),
+            CopyError::InlineDataTooLong { byte } => pointing(Asc::INLINE_DATA_LENGTH_EXCEEDED, byte, None),
         }
     }
 }

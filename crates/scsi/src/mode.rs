@@ -24,7 +24,7 @@ pub mod page {
 
 /// Which of its values a page is asked for (PC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Values {
+pub enum PageControl {
     /// Those in force.
     Current,
     /// A one for each bit that MODE SELECT can change.
@@ -35,7 +35,7 @@ pub enum Values {
     Saved,
 }
 
-impl Values {
+impl PageControl {
     /// Decodes the two bits of PC.
     pub const fn from_code(code: u8) -> Self {
         match code & 3 {
@@ -49,14 +49,14 @@ impl Values {
 
 /// The two shapes of a mode parameter header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum HeaderFormat {
     /// Four bytes: MODE SENSE(6), MODE SELECT(6).
     Six,
     /// Eight bytes: MODE SENSE(10), MODE SELECT(10).
     Ten,
 }
 
-impl Form {
+impl HeaderFormat {
     /// Returns the length of the header.
     pub const fn header_len(self) -> usize {
         match self {
@@ -133,7 +133,12 @@ impl BlockDescriptor {
 
 /// Writes mode parameters: a header, a block descriptor perhaps, and pages that are already bytes. MODE DATA LENGTH is
 /// filled in, as MODE SENSE has it.
-pub fn encode(form: Form, header: Header, descriptor: Option<BlockDescriptor>, pages: &[u8]) -> Vec<u8> {
+pub fn encode(
+    form: HeaderFormat,
+    header: Header,
+    descriptor: Option<BlockDescriptor>,
+    pages: &[u8],
+) -> Vec<u8> {
     let mut body = Vec::new();
     if let Some(descriptor) = descriptor {
         descriptor.encode(header.long, &mut body);
@@ -142,12 +147,12 @@ pub fn encode(form: Form, header: Header, descriptor: Option<BlockDescriptor>, p
     body.extend_from_slice(pages);
     let mut bytes = Vec::with_capacity(form.header_len() + body.len());
     match form {
-        Form::Six => {
+        HeaderFormat::Six => {
             let len8 = |len: usize| u8::try_from(len).unwrap_or(u8::MAX);
             bytes.push(len8(3 + body.len()));
             bytes.extend_from_slice(&[header.medium_type, header.device_specific, len8(descriptor_len)]);
         }
-        Form::Ten => {
+        HeaderFormat::Ten => {
             let len16 = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
             bytes.extend_from_slice(&len16(6 + body.len()));
             bytes.extend_from_slice(&[header.medium_type, header.device_specific, u8::from(header.long), 0]);
@@ -174,14 +179,14 @@ impl<'a> Parameters<'a> {
     ///
     /// # Errors
     /// When the bytes end within them.
-    pub fn parse(form: Form, bytes: &'a [u8]) -> Result<Self, UnexpectedEof> {
+    pub fn parse(form: HeaderFormat, bytes: &'a [u8]) -> Result<Self, UnexpectedEof> {
         let mut list = Reader::new(bytes);
         let (header, len) = match form {
-            Form::Six => {
+            HeaderFormat::Six => {
                 let [_, medium_type, device_specific, len] = list.array()?;
                 (Header { medium_type, device_specific, long: false }, usize::from(len))
             }
-            Form::Ten => {
+            HeaderFormat::Ten => {
                 let [_, _, medium_type, device_specific, flags, _] = list.array()?;
                 let header = Header { medium_type, device_specific, long: flags & 1 == 1 };
                 (header, usize::from(list.u16()?))
@@ -254,9 +259,9 @@ mod tests {
     #[test]
     fn the_short_form_has_four_bytes_and_a_short_descriptor() {
         let header = Header { medium_type: 0, device_specific: device_specific::WP, long: false };
-        let bytes = encode(Form::Six, header, Some(DESCRIPTOR), &[0x0a, 0]);
+        let bytes = encode(HeaderFormat::Six, header, Some(DESCRIPTOR), &[0x0a, 0]);
         assert_eq!(bytes, [13, 0, 0x80, 8, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x10, 0, 0x0a, 0]);
-        let view = Parameters::parse(Form::Six, &bytes).unwrap();
+        let view = Parameters::parse(HeaderFormat::Six, &bytes).unwrap();
         assert_eq!((view.header, view.descriptors.len(), view.pages), (header, 8, &[0x0a, 0][..]));
         let read = BlockDescriptor::take(false, &mut Reader::new(view.descriptors)).unwrap();
         assert_eq!(read, BlockDescriptor { blocks: 0xffff_ffff, ..DESCRIPTOR });
@@ -265,13 +270,13 @@ mod tests {
     #[test]
     fn the_long_form_has_eight_bytes_and_may_have_a_long_descriptor() {
         let header = Header { medium_type: 0, device_specific: device_specific::DPOFUA, long: true };
-        let bytes = encode(Form::Ten, header, Some(DESCRIPTOR), &[]);
+        let bytes = encode(HeaderFormat::Ten, header, Some(DESCRIPTOR), &[]);
         assert_eq!(bytes[..8], [0, 22, 0, 0x10, 1, 0, 0, 16]);
         assert_eq!(bytes[8..], [0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0x10, 0]);
-        let view = Parameters::parse(Form::Ten, &bytes).unwrap();
+        let view = Parameters::parse(HeaderFormat::Ten, &bytes).unwrap();
         assert_eq!(BlockDescriptor::take(true, &mut Reader::new(view.descriptors)), Ok(DESCRIPTOR));
         for len in 0..bytes.len() {
-            assert_eq!(Parameters::parse(Form::Ten, &bytes[..len]), Err(UnexpectedEof), "{len}");
+            assert_eq!(Parameters::parse(HeaderFormat::Ten, &bytes[..len]), Err(UnexpectedEof), "{len}");
         }
     }
 

@@ -12,7 +12,7 @@ use base::rng::Rng;
 use oracle::block_check::BlockCheck;
 use oracle::block_header::{Sequence, WriterId};
 use store::Store;
-use store::contract::{Completion, Op, OpAction, OpId, Outcome, Profile};
+use store::api::{Capabilities, Completion, Op, OpAction, OpId, OpOutput};
 use store::ram::Ram;
 
 use crate::scenario::HarmPlan;
@@ -106,7 +106,7 @@ impl Harmful {
         if state.happens(plan.loses_one_in) {
             state.strike(DROPPED, &[(at, len)]);
             state.suffer(data);
-            return self.done.push_back(Completion { id: op.id, result: Ok(Outcome::Done(data.clone())) });
+            return self.done.push_back(Completion { id: op.id, result: Ok(OpOutput::Done(data.clone())) });
         }
         self.pass_on(op);
         if state.happens(plan.rots_one_in) {
@@ -116,7 +116,7 @@ impl Harmful {
             let mut rotten = DataList::new();
             rotten.push(Bytes::copied_from(&bytes));
             let action =
-                OpAction::Write { at: block, data: rotten, durability: store::contract::Durability::Stable };
+                OpAction::Write { at: block, data: rotten, durability: store::api::Durability::Stable };
             self.inner.submit(Op { id: OWN, action });
             assert!(self.inner.poll().is_some_and(|rot| rot.result.is_ok()), "a medium refuses to rot");
             let len = state.block_len as u64;
@@ -139,7 +139,7 @@ impl Harmful {
             _ if state.happens(plan.flips_one_in) => FLIPPED,
             _ => return,
         };
-        let Some(Completion { result: Ok(Outcome::Data(data)), .. }) =
+        let Some(Completion { result: Ok(OpOutput::Data(data)), .. }) =
             self.done.back_mut().filter(|completion| completion.id == id)
         else {
             return;
@@ -164,8 +164,8 @@ impl Harmful {
 }
 
 impl Store for Harmful {
-    fn profile(&self) -> Profile {
-        self.inner.profile()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn submit(&mut self, op: Op) {
@@ -186,7 +186,7 @@ impl Store for Harmful {
                         at,
                         len,
                         may_deallocate: true,
-                        durability: store::contract::Durability::Cached,
+                        durability: store::api::Durability::Cached,
                     },
                 };
                 self.harms.0.borrow_mut().change(at, len, |truth, id| truth.submit(Op { id, action }));
@@ -304,7 +304,7 @@ fn rewritten(action: &OpAction, at: u64) -> OpAction {
 fn contents(store: &mut dyn Store, at: u64, len: usize) -> Vec<u8> {
     store.submit(Op { id: OWN, action: OpAction::Read { at, len } });
     match store.poll() {
-        Some(Completion { result: Ok(Outcome::Data(data)), .. }) => bytes_of(&data),
+        Some(Completion { result: Ok(OpOutput::Data(data)), .. }) => bytes_of(&data),
         other => panic!("a medium cannot be inspected: {other:?}"),
     }
 }
@@ -318,7 +318,7 @@ fn bytes_of(data: &DataList) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::contract::Durability;
+    use store::api::Durability;
 
     const NONE: HarmPlan = HarmPlan {
         misdirects_one_in: 0,
@@ -351,7 +351,7 @@ mod tests {
             let (mut medium, harms) = Harmful::new(Box::new(Ram::new(64 << 10)), plan, 64 << 10, 512, 7);
             write(&mut medium, 8, 1);
             medium.submit(Op { id: OpId(2), action: OpAction::Read { at: 8 * 512, len: 512 } });
-            let Some(Completion { result: Ok(Outcome::Data(read)), .. }) = medium.poll() else { panic!() };
+            let Some(Completion { result: Ok(OpOutput::Data(read)), .. }) = medium.poll() else { panic!() };
             assert_ne!(bytes_of(&read), [1; 512], "{}", KINDS[kind]);
             assert!(harms.has_harmed(8) && !harms.has_harmed(12));
             assert_eq!(harms.counts()[kind], 1);

@@ -11,8 +11,8 @@ use base::time::Instant;
 use netem::probability::DurationRange;
 use oracle::block_check::BlockCheck;
 use store::Store;
-use store::contract::{Completion, Fault, Op, OpAction, OpId, Outcome, Profile};
-use store::faulty::{Faults, Faulty, Kind, Rule};
+use store::api::{Capabilities, Completion, Fault, Op, OpAction, OpId, OpOutput};
+use store::fault_inject::{FaultInjector, FaultRules, OpKind, Rule};
 use store::powercut::Power;
 use store::ram::Ram;
 
@@ -68,7 +68,7 @@ struct State {
     rng: Rng,
     power: Option<Power>,
     inner: Box<dyn Store>,
-    faults: Faults,
+    faults: FaultRules,
     harms: Option<Harms>,
     /// Operations without effect yet, by the moment of their effect; then in order of submission.
     waiting: BTreeMap<(Instant, u64), Op>,
@@ -184,7 +184,7 @@ impl Medium {
         state.inner.submit(Op { id, action: OpAction::Read { at, len } });
         let mut bytes = vec![0; len];
         match state.inner.poll() {
-            Some(Completion { result: Ok(Outcome::Data(data)), .. }) => data.copy_to(0, &mut bytes),
+            Some(Completion { result: Ok(OpOutput::Data(data)), .. }) => data.copy_to(0, &mut bytes),
             other => panic!("a medium cannot be inspected: {other:?}"),
         };
         bytes
@@ -245,7 +245,7 @@ impl State {
 }
 
 /// Puts the filters around the medium itself.
-fn wired(plan: &MediumPlan, power: Option<&Power>, seed: u64) -> (Box<dyn Store>, Faults, Option<Harms>) {
+fn wired(plan: &MediumPlan, power: Option<&Power>, seed: u64) -> (Box<dyn Store>, FaultRules, Option<Harms>) {
     let mut medium: Box<dyn Store> = match power {
         Some(power) => Box::new(power.store()),
         None => Box::new(Ram::new(plan.len)),
@@ -255,9 +255,9 @@ fn wired(plan: &MediumPlan, power: Option<&Power>, seed: u64) -> (Box<dyn Store>
         let (harmful, known) = Harmful::new(medium, harm, plan.len, plan.block_len, seed);
         (medium, harms) = (Box::new(harmful), Some(known));
     }
-    let (faulty, faults) = Faulty::new(medium, seed);
+    let (faulty, faults) = FaultInjector::new(medium, seed);
     if plan.fails_one_in > 0 {
-        for kind in [Kind::Read, Kind::Write, Kind::Flush, Kind::Deallocate, Kind::WriteZeroes] {
+        for kind in [OpKind::Read, OpKind::Write, OpKind::Flush, OpKind::Deallocate, OpKind::WriteZeroes] {
             let chance = (1, plan.fails_one_in);
             faults.add(Rule { chance, ..Rule::always(kind, 0, plan.len, Fault::Medium) });
         }
@@ -266,8 +266,8 @@ fn wired(plan: &MediumPlan, power: Option<&Power>, seed: u64) -> (Box<dyn Store>
 }
 
 impl Store for Plugged {
-    fn profile(&self) -> Profile {
-        self.0.borrow().inner.profile()
+    fn capabilities(&self) -> Capabilities {
+        self.0.borrow().inner.capabilities()
     }
 
     fn submit(&mut self, op: Op) {

@@ -8,8 +8,8 @@
 
 use base::buffer::{Bytes, DataList, Pool};
 use store::Store;
-use store::contract::{Durability, Op, OpAction, OpId, Outcome};
-use store::encrypt::{DataUnit, Encrypted, KeyKeeper, MediaKey, Replaced};
+use store::api::{Durability, Op, OpAction, OpId, OpOutput};
+use store::encrypt::{DataUnit, Encrypted, KeyStore, MediaKey, Replaced};
 use store::ram::Ram;
 
 const LEN: u64 = 64 << 20;
@@ -18,7 +18,7 @@ const ROUNDS: usize = 5;
 
 struct NoKeeper;
 
-impl KeyKeeper for NoKeeper {
+impl KeyStore for NoKeeper {
     fn replace(&mut self) {}
 
     fn poll(&mut self) -> Option<Replaced> {
@@ -91,7 +91,7 @@ fn cpu_ns() -> u64 {
 fn run(store: &mut dyn Store, pool: &Pool, action: OpAction) {
     store.submit(Op { id: OpId(1), action });
     match store.poll().unwrap().result.unwrap() {
-        Outcome::Data(data) | Outcome::Done(data) => data.into_parts().for_each(|part| pool.recycle(part)),
-        Outcome::Extents(_) => {}
+        OpOutput::Data(data) | OpOutput::Done(data) => data.into_parts().for_each(|part| pool.recycle(part)),
+        OpOutput::MapStatus(_) => {}
     }
 }

@@ -11,7 +11,7 @@
 //! A sector of zeros below is one of zeros above. An encrypted sector is never all zeros: of 2^4096 possible sectors of
 //! 512 bytes that is one.
 //!
-//! Where the key is kept is somebody else's affair ([`KeyKeeper`]).
+//! Where the key is kept is somebody else's affair ([`KeyStore`]).
 
 mod xts;
 
@@ -22,7 +22,7 @@ use core::fmt;
 use base::buffer::{Buf, Bytes, DataList, Pool};
 use zeroize::Zeroizing;
 
-use crate::contract::{Completion, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Space, Store};
+use crate::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, OpOutput, Space, Store};
 use xts::Xts;
 
 /// The length of a [`MediaKey`]: two keys of AES-256.
@@ -77,7 +77,7 @@ impl DataUnit {
 }
 
 /// Whoever keeps the key of a medium from one start to the next.
-pub trait KeyKeeper {
+pub trait KeyStore {
     /// Begins to put a fresh key durably in place of the present one.
     fn replace(&mut self);
 
@@ -85,7 +85,7 @@ pub trait KeyKeeper {
     fn poll(&mut self) -> Option<Replaced>;
 }
 
-impl<K: KeyKeeper + ?Sized> KeyKeeper for Box<K> {
+impl<K: KeyStore + ?Sized> KeyStore for Box<K> {
     fn replace(&mut self) {
         (**self).replace();
     }
@@ -124,7 +124,7 @@ pub struct Encrypted<S, K> {
     ready: VecDeque<Completion>,
 }
 
-impl<S: Store, K: KeyKeeper> Encrypted<S, K> {
+impl<S: Store, K: KeyStore> Encrypted<S, K> {
     /// Encrypts what goes to `inner` with `key`, which `keeper` keeps. Buffers come from `pool`.
     pub fn new(inner: S, keeper: K, key: &MediaKey, unit: DataUnit, pool: Pool) -> Self {
         Self {
@@ -142,7 +142,7 @@ impl<S: Store, K: KeyKeeper> Encrypted<S, K> {
     }
 
     fn begin(&mut self, id: OpId, action: OpAction) -> Result<(), Fault> {
-        if matches!(action, OpAction::Flush | OpAction::Extents { .. }) {
+        if matches!(action, OpAction::Flush | OpAction::MapStatus { .. }) {
             self.inner.submit(Op { id, action });
             return Ok(());
         }
@@ -151,7 +151,7 @@ impl<S: Store, K: KeyKeeper> Encrypted<S, K> {
             return Err(Fault::Bug);
         }
         let action = match action {
-            OpAction::ForgetKey => return self.forget(id),
+            OpAction::CryptoErase => return self.crypto_erase(id),
             OpAction::Read { at, len } => {
                 self.reads.insert(id, self.checked(at, len)?);
                 OpAction::Read { at, len }
@@ -177,8 +177,8 @@ impl<S: Store, K: KeyKeeper> Encrypted<S, K> {
         if whole { Ok(at) } else { Err(Fault::Bug) }
     }
 
-    fn forget(&mut self, id: OpId) -> Result<(), Fault> {
-        if self.inner.profile().read_only {
+    fn crypto_erase(&mut self, id: OpId) -> Result<(), Fault> {
+        if self.inner.capabilities().read_only {
             return Err(Fault::ReadOnly);
         }
         if !self.reads.is_empty() || !self.writes.is_empty() || !self.changes.is_empty() {
@@ -194,7 +194,7 @@ impl<S: Store, K: KeyKeeper> Encrypted<S, K> {
         let result = match self.keeper.poll()? {
             Replaced::Fresh(key) => {
                 self.xts = Some(Xts::new(&key));
-                Ok(Outcome::Done(DataList::new()))
+                Ok(OpOutput::Done(DataList::new()))
             }
             Replaced::Kept => Err(Fault::Medium.into()),
             Replaced::Unknown => {
@@ -210,8 +210,8 @@ impl<S: Store, K: KeyKeeper> Encrypted<S, K> {
         self.changes.remove(&id);
         if let Some(at) = self.reads.remove(&id) {
             let result = result.and_then(|outcome| match (outcome, &self.xts) {
-                (Outcome::Data(data), Some(xts)) => {
-                    Ok(Outcome::Data(decrypted(xts, self.unit, &self.pool, at, data)))
+                (OpOutput::Data(data), Some(xts)) => {
+                    Ok(OpOutput::Data(decrypted(xts, self.unit, &self.pool, at, data)))
                 }
                 (_, None) => Err(Fault::Gone.into()),
                 _ => Err(Failure::from(Fault::Bug)),
@@ -220,10 +220,10 @@ impl<S: Store, K: KeyKeeper> Encrypted<S, K> {
         }
         if let Some(given) = self.writes.remove(&id) {
             let result = result.map(|outcome| {
-                if let Outcome::Done(hidden) = outcome {
+                if let OpOutput::Done(hidden) = outcome {
                     hidden.into_parts().for_each(|part| self.pool.recycle(part));
                 }
-                Outcome::Done(given)
+                OpOutput::Done(given)
             });
             return Completion { id, result };
         }
@@ -231,15 +231,15 @@ impl<S: Store, K: KeyKeeper> Encrypted<S, K> {
     }
 }
 
-impl<S: Store, K: KeyKeeper> Store for Encrypted<S, K> {
-    fn profile(&self) -> Profile {
-        let inner = self.inner.profile();
+impl<S: Store, K: KeyStore> Store for Encrypted<S, K> {
+    fn capabilities(&self) -> Capabilities {
+        let inner = self.inner.capabilities();
         let unit = self.unit.bytes();
-        Profile {
+        Capabilities {
             len: inner.len - inner.len % u64::from(unit),
-            granule: inner.granule.max(unit),
-            preferred_granule: inner.preferred_granule.max(unit),
-            forgets: !inner.read_only,
+            logical_block_len: inner.logical_block_len.max(unit),
+            preferred_block_len: inner.preferred_block_len.max(unit),
+            crypto_erase: !inner.read_only,
             ..inner
         }
     }

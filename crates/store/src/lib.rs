@@ -10,13 +10,13 @@
 
 extern crate alloc;
 
-pub mod contract;
+pub mod api;
 pub mod encrypt;
-pub mod faulty;
+pub mod fault_inject;
 pub mod null;
 pub mod powercut;
 pub mod ram;
 pub mod read_only;
 pub mod shared;
 
-pub use contract::Store;
+pub use api::Store;

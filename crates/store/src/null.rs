@@ -5,8 +5,8 @@ use alloc::vec;
 
 use base::buffer::{Buf, Bytes, DataList};
 
-use crate::contract::{
-    Completion, Extent, ExtentState, Failure, Fault, Op, OpAction, Outcome, Profile, Store,
+use crate::api::{
+    Capabilities, Completion, Extent, ExtentState, Failure, Fault, Op, OpAction, OpOutput, Store,
 };
 
 /// The size of the zeros that every read shares.
@@ -31,27 +31,27 @@ impl Null {
         Self { len, zeros: buf.freeze(), completions: VecDeque::new() }
     }
 
-    fn perform(&self, action: OpAction) -> Result<Outcome, Failure> {
+    fn perform(&self, action: OpAction) -> Result<OpOutput, Failure> {
         let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
         match action {
             OpAction::Read { at, len } => {
                 self.check(at, wide(len))?;
-                Ok(Outcome::Data(self.read(len)))
+                Ok(OpOutput::Data(self.read(len)))
             }
             OpAction::Write { at, data, .. } => {
                 self.check(at, wide(data.len()))?;
-                Ok(Outcome::Done(data))
+                Ok(OpOutput::Done(data))
             }
-            OpAction::ForgetKey => Err(Fault::Unsupported.into()),
-            OpAction::Flush => Ok(Outcome::Done(DataList::new())),
+            OpAction::CryptoErase => Err(Fault::Unsupported.into()),
+            OpAction::Flush => Ok(OpOutput::Done(DataList::new())),
             OpAction::Deallocate { at, len } | OpAction::WriteZeroes { at, len, .. } => {
                 self.check(at, len)?;
-                Ok(Outcome::Done(DataList::new()))
+                Ok(OpOutput::Done(DataList::new()))
             }
-            OpAction::Extents { at, len, count_max } => {
+            OpAction::MapStatus { at, len, count_max } => {
                 self.check(at, len)?;
                 let hole = Extent { at, len, state: ExtentState::Hole };
-                Ok(Outcome::Extents(if len == 0 || count_max == 0 { vec![] } else { vec![hole] }))
+                Ok(OpOutput::MapStatus(if len == 0 || count_max == 0 { vec![] } else { vec![hole] }))
             }
         }
     }
@@ -73,11 +73,11 @@ impl Null {
 }
 
 impl Store for Null {
-    fn profile(&self) -> Profile {
-        Profile {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             len: self.len,
-            granule: 1,
-            preferred_granule: 4096,
+            logical_block_len: 1,
+            preferred_block_len: 4096,
             io_len_max: IO_LEN_MAX,
             atomic_len_max: IO_LEN_MAX,
             read_only: false,
@@ -85,7 +85,7 @@ impl Store for Null {
             thin: true,
             deallocated_reads_zero: true,
             rotational: false,
-            forgets: false,
+            crypto_erase: false,
         }
     }
 
@@ -102,9 +102,9 @@ impl Store for Null {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{Durability, OpId};
+    use crate::api::{Durability, OpId};
 
-    fn run(null: &mut Null, action: OpAction) -> Result<Outcome, Failure> {
+    fn run(null: &mut Null, action: OpAction) -> Result<OpOutput, Failure> {
         null.submit(Op { id: OpId(1), action });
         null.poll().expect("answers at once").result
     }
@@ -114,7 +114,7 @@ mod tests {
         let mut null = Null::new(1 << 40);
         let data = Bytes::copied_from(b"gone").into();
         assert!(run(&mut null, OpAction::Write { at: 0, data, durability: Durability::Stable }).is_ok());
-        let Ok(Outcome::Data(list)) = run(&mut null, OpAction::Read { at: 0, len: 3 * ZEROS + 1 }) else {
+        let Ok(OpOutput::Data(list)) = run(&mut null, OpAction::Read { at: 0, len: 3 * ZEROS + 1 }) else {
             panic!()
         };
         assert_eq!(list.len(), 3 * ZEROS + 1);

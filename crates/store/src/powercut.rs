@@ -13,8 +13,8 @@ use core::cell::RefCell;
 use base::buffer::{Bytes, DataList};
 use base::rng::Rng;
 
-use crate::contract::{
-    Completion, Durability, Failure, Fault, Op, OpAction, OpId, Outcome, Profile, Space, Store,
+use crate::api::{
+    Capabilities, Completion, Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Space, Store,
 };
 use crate::ram::Ram;
 
@@ -101,7 +101,7 @@ impl Power {
                 write(&mut state.durable, number * to_u64(SECTOR), &sector[..]);
             }
         }
-        let len = state.durable.profile().len;
+        let len = state.durable.capabilities().len;
         state.cached = copy_of(&mut state.durable, len);
         state.completions.clear();
     }
@@ -130,15 +130,15 @@ impl State {
                 self.flush();
                 Ok(DataList::new())
             }
-            OpAction::ForgetKey => Err(Fault::Unsupported.into()),
-            read @ (OpAction::Read { .. } | OpAction::Extents { .. }) => {
+            OpAction::CryptoErase => Err(Fault::Unsupported.into()),
+            read @ (OpAction::Read { .. } | OpAction::MapStatus { .. }) => {
                 self.cached.submit(Op { id, action: read });
                 let completion = self.cached.poll();
                 self.completions.extend(completion);
                 return;
             }
         };
-        self.completions.push_back(Completion { id, result: result.map(Outcome::Done) });
+        self.completions.push_back(Completion { id, result: result.map(OpOutput::Done) });
     }
 
     fn check(&self, at: u64, len: u64) -> Result<(), Failure> {
@@ -147,7 +147,7 @@ impl State {
             return Err(Fault::Bug.into());
         }
         match at.checked_add(len) {
-            Some(end) if end <= self.durable.profile().len => Ok(()),
+            Some(end) if end <= self.durable.capabilities().len => Ok(()),
             _ => Err(Failure { fault: Fault::OutOfRange, at: Some(at) }),
         }
     }
@@ -187,10 +187,10 @@ impl State {
 }
 
 impl Store for PowerCut {
-    fn profile(&self) -> Profile {
-        let inner = self.state.borrow().durable.profile();
+    fn capabilities(&self) -> Capabilities {
+        let inner = self.state.borrow().durable.capabilities();
         let granule = u32::try_from(SECTOR).unwrap_or(u32::MAX);
-        Profile { granule, volatile_cache: true, atomic_len_max: 0, ..inner }
+        Capabilities { logical_block_len: granule, volatile_cache: true, atomic_len_max: 0, ..inner }
     }
 
     fn space(&self) -> Option<Space> {
@@ -223,7 +223,7 @@ fn copy_of(ram: &mut Ram, len: u64) -> Ram {
         let part = (len - at).min(1 << 20);
         let part_len = usize::try_from(part).unwrap_or(0);
         ram.submit(Op { id: OpId(0), action: OpAction::Read { at, len: part_len } });
-        if let Some(Completion { result: Ok(Outcome::Data(data)), .. }) = ram.poll() {
+        if let Some(Completion { result: Ok(OpOutput::Data(data)), .. }) = ram.poll() {
             let mut bytes = vec![0; data.len()];
             data.copy_to(0, &mut bytes);
             write(&mut copy, at, &bytes);
@@ -241,7 +241,7 @@ fn to_u64(len: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn run(store: &mut PowerCut, action: OpAction) -> Result<Outcome, Failure> {
+    fn run(store: &mut PowerCut, action: OpAction) -> Result<OpOutput, Failure> {
         store.submit(Op { id: OpId(1), action });
         store.poll().expect("answers at once").result
     }
@@ -254,7 +254,7 @@ mod tests {
 
     fn get(store: &mut PowerCut, sector: u64) -> u8 {
         let read = OpAction::Read { at: sector * to_u64(SECTOR), len: SECTOR };
-        let Ok(Outcome::Data(data)) = run(store, read) else { panic!() };
+        let Ok(OpOutput::Data(data)) = run(store, read) else { panic!() };
         let first = data.parts()[0][0];
         assert!(data.parts().iter().all(|part| part.iter().all(|byte| *byte == first)), "a torn sector");
         first

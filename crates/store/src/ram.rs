@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 
 use base::buffer::{Buf, Bytes, DataList};
 
-use crate::contract::{
-    Completion, Extent, ExtentState, Failure, Fault, Op, OpAction, Outcome, Profile, Space, Store,
+use crate::api::{
+    Capabilities, Completion, Extent, ExtentState, Failure, Fault, Op, OpAction, OpOutput, Space, Store,
 };
 
 /// The size of a chunk: what a write to shared bytes costs at worst against the size of the table.
@@ -69,19 +69,19 @@ impl Ram {
         self.len = len;
     }
 
-    fn perform(&mut self, action: OpAction) -> Result<Outcome, Failure> {
-        let done = Ok(Outcome::Done(DataList::new()));
+    fn perform(&mut self, action: OpAction) -> Result<OpOutput, Failure> {
+        let done = Ok(OpOutput::Done(DataList::new()));
         match action {
             OpAction::Read { at, len } => {
                 self.check_transfer(at, len)?;
-                Ok(Outcome::Data(self.read(at, len)))
+                Ok(OpOutput::Data(self.read(at, len)))
             }
             OpAction::Write { at, data, .. } => {
                 self.check_transfer(at, data.len())?;
                 self.write(at, &data);
-                Ok(Outcome::Done(data))
+                Ok(OpOutput::Done(data))
             }
-            OpAction::ForgetKey => Err(Fault::Unsupported.into()),
+            OpAction::CryptoErase => Err(Fault::Unsupported.into()),
             OpAction::Flush => done,
             OpAction::Deallocate { at, len }
             | OpAction::WriteZeroes { at, len, may_deallocate: true, .. } => {
@@ -94,9 +94,9 @@ impl Ram {
                 self.write_zeros(at, len);
                 done
             }
-            OpAction::Extents { at, len, count_max } => {
+            OpAction::MapStatus { at, len, count_max } => {
                 self.check(at, len)?;
-                Ok(Outcome::Extents(self.extents(at, len, count_max)))
+                Ok(OpOutput::MapStatus(self.extents(at, len, count_max)))
             }
         }
     }
@@ -215,11 +215,11 @@ impl Store for Ram {
         Some(Space { used, available: self.len - used, shared: true })
     }
 
-    fn profile(&self) -> Profile {
-        Profile {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             len: self.len,
-            granule: 1,
-            preferred_granule: 4096,
+            logical_block_len: 1,
+            preferred_block_len: 4096,
             io_len_max: IO_LEN_MAX,
             atomic_len_max: IO_LEN_MAX,
             read_only: false,
@@ -227,7 +227,7 @@ impl Store for Ram {
             thin: true,
             deallocated_reads_zero: true,
             rotational: false,
-            forgets: false,
+            crypto_erase: false,
         }
     }
 

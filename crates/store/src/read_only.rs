@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::contract::{Completion, Fault, Op, Profile, Space, Store};
+use crate::api::{Capabilities, Completion, Fault, Op, Space, Store};
 
 /// A medium of which every change is refused.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ impl<S: Store> ReadOnly<S> {
 }
 
 impl<S: Store> Store for ReadOnly<S> {
-    fn profile(&self) -> Profile {
-        Profile { read_only: true, volatile_cache: false, ..self.inner.profile() }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { read_only: true, volatile_cache: false, ..self.inner.capabilities() }
     }
 
     fn space(&self) -> Option<Space> {
@@ -43,14 +43,14 @@ impl<S: Store> Store for ReadOnly<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::{Durability, OpAction, OpId, Outcome};
+    use crate::api::{Durability, OpAction, OpId, OpOutput};
     use crate::ram::Ram;
     use base::buffer::Bytes;
 
     #[test]
     fn reads_pass_and_changes_do_not() {
         let mut store = ReadOnly::new(Ram::new(4096));
-        assert!(store.profile().read_only);
+        assert!(store.capabilities().read_only);
         let data = Bytes::copied_from(b"x").into();
         let durability = Durability::Cached;
         let changes = [
@@ -63,7 +63,7 @@ mod tests {
             assert_eq!(store.poll().unwrap().result.unwrap_err().fault, Fault::ReadOnly);
         }
         store.submit(Op { id: OpId(2), action: OpAction::Read { at: 0, len: 1 } });
-        assert!(matches!(store.poll().unwrap().result, Ok(Outcome::Data(_))));
+        assert!(matches!(store.poll().unwrap().result, Ok(OpOutput::Data(_))));
         store.submit(Op { id: OpId(3), action: OpAction::Flush });
         assert!(store.poll().unwrap().result.is_ok());
     }

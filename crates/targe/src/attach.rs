@@ -181,7 +181,7 @@ fn joined(disks: &[RemoteDisk], stripe: Option<u64>) -> Result<Arc<dyn SharedSto
 }
 
 fn serve_nbd(socket: &Path, disk: Arc<dyn SharedStore>, name: &str, end: &End) -> Result<(), Failure> {
-    let size = show_size(disk.profile().len);
+    let size = show_size(disk.capabilities().len);
     let export = Export { name: String::new(), description: name.to_owned() };
     let server = Server::start(socket, disk, export, teller())
         .map_err(|error| Failure::Failed(reach::told(&error)))?;
@@ -203,7 +203,7 @@ fn serve_file(
     tell: Sender<Occasion>,
     end: &End,
 ) -> Result<(), Failure> {
-    let size = show_size(disk.profile().len);
+    let size = show_size(disk.capabilities().len);
     let ended = Box::new(move || {
         // The main thread may be beyond listening.
         let _ = tell.send(Occasion::Ended);
@@ -242,7 +242,7 @@ fn serve_file(
     mount.wait().map_err(not_durable)
 }
 
-fn not_durable(failure: store::contract::Failure) -> Failure {
+fn not_durable(failure: store::api::Failure) -> Failure {
     Failure::Failed(format!("what was written last may be lost: flush: {}", failure.fault))
 }
 

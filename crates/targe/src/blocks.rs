@@ -7,7 +7,7 @@ use base::buffer::{Buf, DataList};
 use initiator::disk::{DiskError, Geometry, RemoteDisk};
 use initiator::future::{ResponseFuture, block_on};
 use initiator::url::Url;
-use store::contract::{Durability, OpAction, Outcome};
+use store::api::{Durability, OpAction, OpOutput};
 
 use crate::cli::{ReadArgs, SpanArgs, WriteArgs};
 use crate::progress::Progress;
@@ -29,7 +29,7 @@ pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
     let span = Span::new(&args.span, &disk.geometry(), end)?;
     let mut progress = Progress::new(Some(end - args.span.offset));
     let mut out = std::io::stdout().lock();
-    let mut under_way: VecDeque<(ResponseFuture<Outcome, DiskError>, usize, usize)> = VecDeque::new();
+    let mut under_way: VecDeque<(ResponseFuture<OpOutput, DiskError>, usize, usize)> = VecDeque::new();
     let mut next = span.from;
     loop {
         while under_way.len() < span.depth && next < span.to {
@@ -43,7 +43,7 @@ pub(crate) fn read(args: &ReadArgs) -> Result<(), Failure> {
         }
         let Some((answer, skip, keep)) = under_way.pop_front() else { break };
         let data = match answer.wait() {
-            Ok(Outcome::Data(data)) => data.slice(skip, keep),
+            Ok(OpOutput::Data(data)) => data.slice(skip, keep),
             Ok(_) => return Err(Failure::Failed(format!("{url}: a read without data"))),
             Err(why) => return Err(failed(&url, &why)),
         };
@@ -149,7 +149,7 @@ struct Writer<'a> {
     disk: &'a RemoteDisk,
     url: &'a Url,
     span: Span,
-    under_way: VecDeque<(ResponseFuture<Outcome, DiskError>, u64)>,
+    under_way: VecDeque<(ResponseFuture<OpOutput, DiskError>, u64)>,
     progress: Progress,
 }
 

@@ -74,14 +74,14 @@ fn plan(args: &VerifyArgs, disk: &RemoteDisk) -> Result<Plan, Failure> {
         Pattern::by_name(name)
             .ok_or_else(|| Failure::Misused(format!("--pattern {name}: those are {}", names())))
     });
-    let profile = disk.profile();
+    let profile = disk.capabilities();
     let (from, len) = match args.range {
         Some((from, len)) => (from, Some(len)),
         None => (0, None),
     };
     let unit = match args.unit {
         Some(unit) => usize::try_from(unit).unwrap_or(usize::MAX),
-        None => Plan::unit_for(len.unwrap_or(profile.len), profile.granule),
+        None => Plan::unit_for(len.unwrap_or(profile.len), profile.logical_block_len),
     };
     Ok(Plan {
         from,

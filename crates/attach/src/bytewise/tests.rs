@@ -3,13 +3,13 @@ use std::sync::Mutex;
 use super::*;
 use crate::testing::{Medium, seed};
 use base::rng::Rng;
-use store::contract::ExtentState;
+use store::api::ExtentState;
 
 const GRANULE: u32 = 512;
 const LEN: u64 = 64 << 10;
 const IO_LEN_MAX: usize = 4096;
 
-type Results = Arc<Mutex<Vec<(usize, Result<Outcome, Failure>)>>>;
+type Results = Arc<Mutex<Vec<(usize, Result<OpOutput, Failure>)>>>;
 
 fn data(bytes: &[u8]) -> DataList {
     Bytes::copied_from(bytes).into()
@@ -20,7 +20,7 @@ fn write(at: u64, bytes: &[u8]) -> OpAction {
 }
 
 /// Does one operation on a medium that answers at once.
-fn does(disk: &Bytewise, action: OpAction) -> Result<Outcome, Failure> {
+fn does(disk: &Bytewise, action: OpAction) -> Result<OpOutput, Failure> {
     let slot = Arc::new(Mutex::new(None));
     let there = Arc::clone(&slot);
     disk.submit(action, Box::new(move |result| *there.lock().unwrap() = Some(result)));
@@ -28,7 +28,7 @@ fn does(disk: &Bytewise, action: OpAction) -> Result<Outcome, Failure> {
 }
 
 fn reads(disk: &Bytewise, at: u64, len: usize) -> Vec<u8> {
-    let Ok(Outcome::Data(list)) = does(disk, OpAction::Read { at, len }) else { panic!("cannot read") };
+    let Ok(OpOutput::Data(list)) = does(disk, OpAction::Read { at, len }) else { panic!("cannot read") };
     assert_eq!(list.len(), len);
     let mut bytes = vec![0; len];
     list.copy_to(0, &mut bytes);
@@ -134,18 +134,18 @@ fn ranges_beyond_the_end_are_refused() {
     assert_eq!(medium.log(), [""; 0]);
     // A part of a granule at the end is no part of the disk.
     medium.change_profile(|profile| profile.len = 1000);
-    assert_eq!(disk.profile().len, 512);
+    assert_eq!(disk.capabilities().len, 512);
     assert!(does(&disk, OpAction::Read { at: 512, len: 1 }).is_err());
 }
 
 #[test]
 fn nothing_is_done_for_no_bytes() {
     let (medium, disk) = disk();
-    assert!(matches!(does(&disk, write(5, &[])), Ok(Outcome::Done(_))));
-    assert!(matches!(does(&disk, OpAction::Read { at: 5, len: 0 }), Ok(Outcome::Data(_))));
+    assert!(matches!(does(&disk, write(5, &[])), Ok(OpOutput::Done(_))));
+    assert!(matches!(does(&disk, OpAction::Read { at: 5, len: 0 }), Ok(OpOutput::Data(_))));
     assert!(matches!(
-        does(&disk, OpAction::Extents { at: 5, len: 0, count_max: 9 }),
-        Ok(Outcome::Extents(_))
+        does(&disk, OpAction::MapStatus { at: 5, len: 0, count_max: 9 }),
+        Ok(OpOutput::MapStatus(_))
     ));
     assert_eq!(medium.log(), [""; 0]);
 }
@@ -155,7 +155,8 @@ fn extents_are_clipped_to_what_was_asked() {
     let (medium, disk) = disk();
     medium.change_profile(|profile| profile.len = 256 << 10);
     does(&disk, write(64 << 10, &[1; 512])).unwrap();
-    let Ok(Outcome::Extents(list)) = does(&disk, OpAction::Extents { at: 1000, len: 100_000, count_max: 10 })
+    let Ok(OpOutput::MapStatus(list)) =
+        does(&disk, OpAction::MapStatus { at: 1000, len: 100_000, count_max: 10 })
     else {
         panic!("no extents");
     };

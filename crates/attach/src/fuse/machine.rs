@@ -1,7 +1,7 @@
 //! What each request of the kernel means for the medium. Owns no file and no medium.
 
 use base::buffer::DataList;
-use store::contract::{Durability, Extent, ExtentState, Failure, Fault, OpAction, Outcome, Profile};
+use store::api::{Capabilities, Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::wire::{
@@ -105,7 +105,7 @@ impl Machine {
         header: &InHeader,
         body: &[u8],
         payload: DataList,
-        profile: &Profile,
+        profile: &Capabilities,
     ) -> Step {
         let node = header.node;
         match Opcode(header.opcode) {
@@ -163,7 +163,7 @@ impl Machine {
         })
     }
 
-    fn lookup(&self, node: u64, name: &[u8], profile: &Profile) -> Step {
+    fn lookup(&self, node: u64, name: &[u8], profile: &Capabilities) -> Step {
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         if node != ROOT || name != FILE_NAME.as_bytes() {
             return refuse(libc::ENOENT);
@@ -171,7 +171,7 @@ impl Machine {
         reply(EntryOut { node: FILE, attr: self.attr(FILE, profile), ..EntryOut::default() })
     }
 
-    fn attributes(&self, node: u64, profile: &Profile) -> Step {
+    fn attributes(&self, node: u64, profile: &Capabilities) -> Step {
         match node {
             // Valid for no time at all: the disk may grow.
             ROOT | FILE => reply(AttrOut { attr: self.attr(node, profile), ..AttrOut::default() }),
@@ -180,7 +180,7 @@ impl Machine {
     }
 
     /// The size is the disk's. To open for truncation changes nothing, as with a block device.
-    fn set_attributes(&self, node: u64, asked: &SetattrIn, profile: &Profile) -> Step {
+    fn set_attributes(&self, node: u64, asked: &SetattrIn, profile: &Capabilities) -> Step {
         if asked.valid & (FATTR_MODE | FATTR_UID | FATTR_GID) != 0 {
             return refuse(libc::EPERM);
         }
@@ -191,14 +191,14 @@ impl Machine {
         self.attributes(node, profile)
     }
 
-    fn attr(&self, node: u64, profile: &Profile) -> Attr {
+    fn attr(&self, node: u64, profile: &Capabilities) -> Attr {
         let common = Attr {
             ino: node,
             times: [self.since_s; 3],
             uid: self.uid,
             gid: self.gid,
             // What programs make their buffers as long as: nothing is cached, so short reads are slow.
-            block_len: BLOCK_LEN.max(profile.preferred_granule),
+            block_len: BLOCK_LEN.max(profile.preferred_block_len),
             ..Attr::default()
         };
         if node == ROOT {
@@ -210,12 +210,12 @@ impl Machine {
 }
 
 /// Takes the medium's answer to a question.
-pub(super) fn answer(question: Question, result: Result<Outcome, Failure>) -> Step {
+pub(super) fn answer(question: Question, result: Result<OpOutput, Failure>) -> Step {
     match (question, result) {
-        (Question::Read, Ok(Outcome::Data(data))) => Step::Reply(Reply { data, ..Reply::default() }),
-        (Question::Write(len), Ok(Outcome::Done(_))) => reply(WriteOut { len, padding: 0 }),
+        (Question::Read, Ok(OpOutput::Data(data))) => Step::Reply(Reply { data, ..Reply::default() }),
+        (Question::Write(len), Ok(OpOutput::Done(_))) => reply(WriteOut { len, padding: 0 }),
         (Question::Plain, Ok(_)) => done(),
-        (Question::Seek { data, end }, Ok(Outcome::Extents(extents))) => found(data, end, &extents),
+        (Question::Seek { data, end }, Ok(OpOutput::MapStatus(extents))) => found(data, end, &extents),
         // A medium that cannot tell is all data.
         (Question::Seek { data: false, end }, Err(Failure { fault: Fault::Unsupported, .. })) => reply(end),
         (_, Err(failure)) => refuse(errno::of_fault(failure.fault)),
@@ -232,7 +232,7 @@ fn with<T: FromBytes + KnownLayout + Immutable>(body: &[u8], then: impl FnOnce(&
     }
 }
 
-fn open(node: u64, asked: &OpenIn, profile: &Profile) -> Step {
+fn open(node: u64, asked: &OpenIn, profile: &Capabilities) -> Step {
     let access = asked.flags & libc::O_ACCMODE.unsigned_abs();
     if node != FILE {
         return refuse(libc::EISDIR);
@@ -244,13 +244,13 @@ fn open(node: u64, asked: &OpenIn, profile: &Profile) -> Step {
 }
 
 /// Reads up to the end, as of a file.
-fn read(asked: &TransferIn, profile: &Profile) -> Step {
+fn read(asked: &TransferIn, profile: &Capabilities) -> Step {
     let len = u64::from(asked.len).min(profile.len.saturating_sub(asked.at));
     Step::Ask(OpAction::Read { at: asked.at.min(profile.len), len: narrow(len) }, Question::Read)
 }
 
 /// Writes up to the end, as to a device.
-fn write(asked: &TransferIn, payload: DataList, profile: &Profile) -> Step {
+fn write(asked: &TransferIn, payload: DataList, profile: &Capabilities) -> Step {
     if wide(payload.len()) != u64::from(asked.len) {
         return refuse(libc::EPROTO);
     }
@@ -264,7 +264,7 @@ fn write(asked: &TransferIn, payload: DataList, profile: &Profile) -> Step {
     Step::Ask(OpAction::Write { at: asked.at, data, durability }, Question::Write(short(len)))
 }
 
-fn fallocate(asked: &FallocateIn, profile: &Profile) -> Step {
+fn fallocate(asked: &FallocateIn, profile: &Capabilities) -> Step {
     let mode = asked.mode.cast_signed();
     let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     let Some(end) = asked.at.checked_add(asked.len) else { return refuse(libc::EFBIG) };
@@ -288,7 +288,7 @@ fn fallocate(asked: &FallocateIn, profile: &Profile) -> Step {
     Step::Ask(OpAction::WriteZeroes { at, len, may_deallocate, durability }, Question::Plain)
 }
 
-fn seek(asked: &LseekIn, profile: &Profile) -> Step {
+fn seek(asked: &LseekIn, profile: &Capabilities) -> Step {
     let data = match asked.whence.cast_signed() {
         libc::SEEK_DATA => true,
         libc::SEEK_HOLE => false,
@@ -302,7 +302,7 @@ fn seek(asked: &LseekIn, profile: &Profile) -> Step {
 
 /// Asks for the extents from `at` on.
 fn look(at: u64, data: bool, end: u64) -> Step {
-    let action = OpAction::Extents { at, len: end - at, count_max: EXTENTS_MAX };
+    let action = OpAction::MapStatus { at, len: end - at, count_max: EXTENTS_MAX };
     Step::Ask(action, Question::Seek { data, end })
 }
 
@@ -320,7 +320,7 @@ fn found(data: bool, end: u64, extents: &[Extent]) -> Step {
     }
 }
 
-fn statfs(profile: &Profile) -> Step {
+fn statfs(profile: &Capabilities) -> Step {
     let block_len = 4096;
     reply(StatfsOut {
         blocks: profile.len / u64::from(block_len),

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use base::buffer::{Buf, Bytes, DataList, Pool};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use store::contract::{Failure, OpAction, Outcome};
+use store::api::{Failure, OpAction, OpOutput};
 use store::shared::SharedStore;
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
@@ -271,7 +271,7 @@ impl<'a> Reader<'a> {
     }
 
     fn understand(&self, header: &InHeader, fixed: &[u8], buf: Buf) {
-        let profile = self.shared.disk.profile();
+        let profile = self.shared.disk.capabilities();
         let step = if Opcode(header.opcode) == Opcode::WRITE {
             self.machine.request(header, fixed, self.payload(buf), &profile)
         } else {
@@ -317,9 +317,9 @@ impl Shared {
 
     fn ask(self: &Arc<Self>, unique: u64, held_bytes: usize, action: OpAction, question: Question) {
         let shared = Arc::clone(self);
-        let done = move |mut result: Result<Outcome, Failure>| {
+        let done = move |mut result: Result<OpOutput, Failure>| {
             let written = match &mut result {
-                Ok(Outcome::Done(data)) => std::mem::take(data),
+                Ok(OpOutput::Done(data)) => std::mem::take(data),
                 _ => DataList::new(),
             };
             match answer(question, result) {

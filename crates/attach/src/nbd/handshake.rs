@@ -1,7 +1,7 @@
 //! The haggling over options before the first request.
 
 use base::bytes::{Reader, UnexpectedEof};
-use store::contract::Profile;
+use store::api::Capabilities;
 
 use super::Export;
 use super::session::PAYLOAD_LEN_MAX;
@@ -42,7 +42,7 @@ impl Negotiation {
     pub(super) fn option(
         &mut self,
         export: &Export,
-        profile: &Profile,
+        profile: &Capabilities,
         option: Opt,
         data: &[u8],
         out: &mut Vec<u8>,
@@ -94,7 +94,13 @@ impl Negotiation {
     }
 
     /// The oldest way to choose an export: it cannot be refused but by hanging up.
-    fn export_name(&mut self, export: &Export, profile: &Profile, name: &[u8], out: &mut Vec<u8>) -> Next {
+    fn export_name(
+        &mut self,
+        export: &Export,
+        profile: &Capabilities,
+        name: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Next {
         if !is_name_of(export, name) {
             return Next::CutOff(Why::UnknownExport);
         }
@@ -116,7 +122,7 @@ impl Negotiation {
     fn info(
         &self,
         export: &Export,
-        profile: &Profile,
+        profile: &Capabilities,
         option: Opt,
         data: &[u8],
         out: &mut Vec<u8>,
@@ -208,7 +214,7 @@ fn counted<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], UnexpectedEof> {
 }
 
 /// Tells what the disk can do.
-fn transmission_flags(profile: &Profile, structured: bool) -> u16 {
+fn transmission_flags(profile: &Capabilities, structured: bool) -> u16 {
     use transmission::*;
     let mut flags = HAS_FLAGS | SEND_FLUSH | SEND_FUA | CAN_MULTI_CONN | SEND_CACHE;
     if profile.read_only {
@@ -223,10 +229,10 @@ fn transmission_flags(profile: &Profile, structured: bool) -> u16 {
 
 /// The smallest, the preferred and the longest transfer. Smaller ones are served too, but then granules are read and
 /// written back; whoever asks for the sizes is spared that.
-fn block_sizes(profile: &Profile) -> [u32; 3] {
-    let minimum = profile.granule.clamp(1, BLOCK_SIZE_MINIMUM_MAX);
+fn block_sizes(profile: &Capabilities) -> [u32; 3] {
+    let minimum = profile.logical_block_len.clamp(1, BLOCK_SIZE_MINIMUM_MAX);
     let minimum = if minimum.is_power_of_two() { minimum } else { 1 };
-    let preferred = profile.preferred_granule.clamp(4096, PREFERRED_MAX).next_power_of_two();
+    let preferred = profile.preferred_block_len.clamp(4096, PREFERRED_MAX).next_power_of_two();
     [minimum, preferred.max(minimum), short(crate::sizes::wide(PAYLOAD_LEN_MAX))]
 }
 

@@ -14,7 +14,7 @@ use base::transmit::Transmit;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, SocketFlags};
-use store::contract::{Failure, Outcome};
+use store::api::{Failure, OpOutput};
 use store::shared::SharedStore;
 use thiserror::Error;
 
@@ -93,7 +93,7 @@ struct Client {
 
 /// Results of operations, put in by whoever knows them first.
 struct Inbox {
-    results: Mutex<Vec<(Ticket, Result<Outcome, Failure>)>>,
+    results: Mutex<Vec<(Ticket, Result<OpOutput, Failure>)>>,
     waker: Waker,
 }
 
@@ -209,7 +209,7 @@ struct Broken;
 impl<'a> Connection<'a> {
     fn new(shared: &'a Arc<Shared>, inbox: Arc<Inbox>, socket: OwnedFd) -> Self {
         let pool = Pool::new(POOL_KEPT_BYTES);
-        let session = Session::new(shared.export.clone(), shared.disk.profile(), pool.clone());
+        let session = Session::new(shared.export.clone(), shared.disk.capabilities(), pool.clone());
         Self { shared, inbox, socket, session, pool, out: Transmit::new(), congested: false }
     }
 
@@ -231,7 +231,7 @@ impl<'a> Connection<'a> {
         if self.shared.is_stopping() {
             self.session.shut_down();
         }
-        self.session.medium_is(self.shared.disk.profile());
+        self.session.medium_is(self.shared.disk.capabilities());
         let results = std::mem::take(&mut *self.inbox.results.lock().unwrap_or_else(PoisonError::into_inner));
         for (ticket, result) in results {
             self.session.completed(ticket, result);
@@ -323,7 +323,7 @@ impl<'a> Connection<'a> {
 }
 
 impl Inbox {
-    fn put(&self, ticket: Ticket, result: Result<Outcome, Failure>) {
+    fn put(&self, ticket: Ticket, result: Result<OpOutput, Failure>) {
         self.results.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, result));
         self.waker.wake();
     }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use base::buffer::{Buf, Bytes, DataList, Pool};
 use base::state_machine::RxBuffer;
 use base::transmit::Transmit;
-use store::contract::{Durability, Extent, Failure, Fault, OpAction, Outcome, Profile};
+use store::api::{Capabilities, Durability, Extent, Failure, Fault, OpAction, OpOutput};
 
 use super::Export;
 use super::handshake::{Negotiation, Next, Refusal};
@@ -42,7 +42,7 @@ pub struct Ticket(usize);
 #[derive(Debug)]
 pub struct Session {
     export: Export,
-    profile: Profile,
+    profile: Capabilities,
     pool: Pool,
     phase: Phase,
     negotiation: Negotiation,
@@ -124,7 +124,7 @@ struct Answer {
 
 impl Session {
     /// Starts with the server's greeting.
-    pub fn new(export: Export, profile: Profile, pool: Pool) -> Self {
+    pub fn new(export: Export, profile: Capabilities, pool: Pool) -> Self {
         let mut session = Self {
             export,
             profile,
@@ -146,7 +146,7 @@ impl Session {
     }
 
     /// Takes note of what the medium is now.
-    pub fn medium_is(&mut self, profile: Profile) {
+    pub fn medium_is(&mut self, profile: Capabilities) {
         self.profile = profile;
     }
 
@@ -204,7 +204,7 @@ impl Session {
     }
 
     /// Takes the result of an operation.
-    pub fn completed(&mut self, ticket: Ticket, result: Result<Outcome, Failure>) {
+    pub fn completed(&mut self, ticket: Ticket, result: Result<OpOutput, Failure>) {
         let Some(slot) = self.under_way.get_mut(ticket.0) else { return };
         if let (Some(UnderWay { kind: kind @ Kind::PlainThenFlush, .. }), Ok(_)) = (&mut *slot, &result) {
             *kind = Kind::Plain;
@@ -215,7 +215,7 @@ impl Session {
         self.free.push(ticket.0);
         self.held_bytes = self.held_bytes.saturating_sub(done.held_bytes);
         match (done.kind, result) {
-            (Kind::Read { at, len }, Ok(Outcome::Data(data))) if wide(data.len()) == u64::from(len) => {
+            (Kind::Read { at, len }, Ok(OpOutput::Data(data))) if wide(data.len()) == u64::from(len) => {
                 let head = if self.negotiation.structured {
                     Head::offset_data(done.cookie, at, len)
                 } else {
@@ -223,7 +223,7 @@ impl Session {
                 };
                 self.push(head, data);
             }
-            (Kind::Status { at, len }, Ok(Outcome::Extents(extents))) => {
+            (Kind::Status { at, len }, Ok(OpOutput::MapStatus(extents))) => {
                 self.status(done.cookie, at, len, &extents);
             }
             // Whether a part has storage is a hint: none is as good as that it has.
@@ -231,7 +231,7 @@ impl Session {
                 self.status(done.cookie, at, len, &[]);
             }
             (Kind::Plain, Ok(outcome)) => {
-                if let Outcome::Done(data) | Outcome::Data(data) = outcome {
+                if let OpOutput::Done(data) | OpOutput::Data(data) = outcome {
                     data.into_parts().for_each(|part| self.pool.recycle(part));
                 }
                 self.answer(Head::simple(done.cookie, None));
@@ -432,7 +432,7 @@ impl Session {
             }
             _ => {
                 let count_max = if has(FLAG_REQ_ONE) { 1 } else { EXTENTS_MAX };
-                (OpAction::Extents { at, len: len.into(), count_max }, Kind::Status { at, len })
+                (OpAction::MapStatus { at, len: len.into(), count_max }, Kind::Status { at, len })
             }
         };
         let transfers = matches!(action, OpAction::Read { .. });
@@ -481,7 +481,7 @@ impl Session {
 
     /// Returns whether zeroing is known to be faster than writing: by giving storage back, of whole granules.
     fn zeroes_fast(&self, request: &Request) -> bool {
-        let granule = u64::from(self.profile.granule.max(1));
+        let granule = u64::from(self.profile.logical_block_len.max(1));
         let whole = request.at.is_multiple_of(granule) && u64::from(request.len).is_multiple_of(granule);
         let holes = request.flags & FLAG_NO_HOLE == 0;
         whole && holes && self.profile.thin && self.profile.deallocated_reads_zero

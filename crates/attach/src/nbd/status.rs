@@ -1,6 +1,6 @@
 //! What a client is told of which parts of the disk have storage.
 
-use store::contract::{Extent, ExtentState};
+use store::api::{Extent, ExtentState};
 
 use super::wire::{STATE_HOLE, STATE_ZERO};
 use crate::sizes::short;

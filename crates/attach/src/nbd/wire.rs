@@ -1,7 +1,7 @@
 //! Numbers and headers of the protocol.
 
 use base::bytes::{Reader, UnexpectedEof, Writer};
-use store::contract::Fault;
+use store::api::Fault;
 
 /// `NBDMAGIC`, the first word of a server.
 const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -144,7 +144,7 @@ impl Errno {
             | Fault::Bug
             | Fault::Busy
             | Fault::Aborted
-            | Fault::Refused => Self::IO,
+            | Fault::NotSubmitted => Self::IO,
             Fault::NoSpace | Fault::OutOfRange => Self::NOSPC,
             Fault::ReadOnly | Fault::Reserved | Fault::Forbidden => Self::PERM,
             Fault::Unsupported => Self::INVAL,

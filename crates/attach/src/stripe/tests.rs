@@ -2,7 +2,7 @@ use std::sync::Mutex;
 
 use base::buffer::Bytes;
 use base::rng::Rng;
-use store::contract::{Durability, ExtentState};
+use store::api::{Durability, ExtentState};
 
 use super::*;
 use crate::bytewise::Bytewise;
@@ -19,7 +19,7 @@ fn media(lens: &[u64]) -> Vec<Arc<Medium>> {
     lens.iter().map(|len| Medium::new(*len, 512, 1 << 20)).collect()
 }
 
-fn does(disk: &dyn SharedStore, action: OpAction) -> Result<Outcome, Failure> {
+fn does(disk: &dyn SharedStore, action: OpAction) -> Result<OpOutput, Failure> {
     let slot = Arc::new(Mutex::new(None));
     let there = Arc::clone(&slot);
     disk.submit(action, Box::new(move |result| *there.lock().unwrap() = Some(result)));
@@ -47,11 +47,11 @@ fn chunks_lie_on_the_members_in_turn() {
 #[test]
 fn is_as_long_as_the_shortest_allows() {
     let members = media(&[100 << 10, (96 << 10) + 512, 1 << 20]);
-    assert_eq!(stripe(&members).profile().len, 3 * (96 << 10));
+    assert_eq!(stripe(&members).capabilities().len, 3 * (96 << 10));
     members[1].change_profile(|profile| profile.len = 200 << 10);
-    assert_eq!(stripe(&members).profile().len, 3 * (100 << 10));
+    assert_eq!(stripe(&members).capabilities().len, 3 * (100 << 10));
     members[2].change_profile(|profile| profile.read_only = true);
-    assert!(stripe(&members).profile().read_only);
+    assert!(stripe(&members).capabilities().read_only);
     assert_eq!(does(&stripe(&members), write(300 << 10, &[1; 512])).unwrap_err().fault, Fault::OutOfRange);
 }
 
@@ -87,7 +87,8 @@ fn extents_are_interleaved() {
     let disk = stripe(&members);
     // A medium in memory has storage in runs of 64 KiB; the second member has all of its first.
     does(&*members[1], write(0, &[1; 512])).unwrap();
-    let Ok(Outcome::Extents(list)) = does(&disk, OpAction::Extents { at: 512, len: 4 * CHUNK, count_max: 9 })
+    let Ok(OpOutput::MapStatus(list)) =
+        does(&disk, OpAction::MapStatus { at: 512, len: 4 * CHUNK, count_max: 9 })
     else {
         panic!("no extents");
     };
@@ -101,7 +102,8 @@ fn extents_are_interleaved() {
         (16384, 512, Hole),
     ];
     assert_eq!(shown, expected);
-    let Ok(Outcome::Extents(list)) = does(&disk, OpAction::Extents { at: 0, len: 8 * CHUNK, count_max: 2 })
+    let Ok(OpOutput::MapStatus(list)) =
+        does(&disk, OpAction::MapStatus { at: 0, len: 8 * CHUNK, count_max: 2 })
     else {
         panic!("no extents");
     };
@@ -115,7 +117,7 @@ fn is_one_disk() {
     for count in 1..5 {
         let members = media(&vec![64 << 10; count]);
         let disk = Bytewise::new(Arc::new(stripe(&members)));
-        let len = disk.profile().len;
+        let len = disk.capabilities().len;
         let mut expected = vec![0; len as usize];
         for step in 0..300 {
             let at = rng.below(len);
@@ -134,7 +136,7 @@ fn is_one_disk() {
                     expected[range].fill(0);
                 }
                 1 => {
-                    let Ok(Outcome::Data(list)) = does(&disk, OpAction::Read { at, len: part as usize })
+                    let Ok(OpOutput::Data(list)) = does(&disk, OpAction::Read { at, len: part as usize })
                     else {
                         panic!("cannot read");
                     };

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use store::contract::Failure;
+use store::api::Failure;
 use store::shared::SharedStore;
 use thiserror::Error;
 
@@ -148,7 +148,7 @@ impl Device {
     ) -> Result<Self, StartError> {
         let mut control = Control::open()?;
         let disk = Bytewise::new(disk);
-        let wanted = params(&disk.profile()).map_err(StartError::Unfit)?;
+        let wanted = params(&disk.capabilities()).map_err(StartError::Unfit)?;
         control.lock().map_err(StartError::Control)?;
         let begun = begin(&mut control, key, &Told::of(&wanted));
         control.unlock().map_err(StartError::Control)?;

@@ -1,6 +1,6 @@
 //! What each request of the kernel means for the medium, and which tags may have one. Owns no file and no medium.
 
-use store::contract::{Durability, Failure, OpAction, Outcome, Profile};
+use store::api::{Capabilities, Durability, Failure, OpAction, OpOutput};
 
 use super::params::Told;
 use super::wire::{ABORTED, Descriptor, IoCommand, REQUEST_FUA, REQUEST_NOUNMAP, RequestOp, SECTOR};
@@ -20,7 +20,7 @@ pub(super) enum Request {
 
 /// Understands a request, or says with which error it is answered: what a kernel in its senses never asks is EIO, what
 /// we do not know is EOPNOTSUPP.
-pub(super) fn understand(request: &Descriptor, told: &Told, profile: &Profile) -> Result<Request, i32> {
+pub(super) fn understand(request: &Descriptor, told: &Told, profile: &Capabilities) -> Result<Request, i32> {
     if request.op() == RequestOp::FLUSH {
         return Ok(Request::Plain(OpAction::Flush));
     }
@@ -53,12 +53,12 @@ fn range(request: &Descriptor, told: &Told) -> Option<(u64, u64)> {
 }
 
 /// Returns what a request with a payload of `len` bytes (or none) is answered with.
-pub(super) fn result(len: usize, outcome: &Result<Outcome, Failure>) -> i32 {
+pub(super) fn result(len: usize, outcome: &Result<OpOutput, Failure>) -> i32 {
     match outcome {
         Err(failure) => -errno::of_fault(failure.fault),
         // The medium answered something else than it was asked.
-        Ok(Outcome::Data(data)) if data.len() != len => -libc::EIO,
-        Ok(Outcome::Extents(_)) => -libc::EIO,
+        Ok(OpOutput::Data(data)) if data.len() != len => -libc::EIO,
+        Ok(OpOutput::MapStatus(_)) => -libc::EIO,
         Ok(_) => i32::try_from(len).unwrap_or(-libc::EIO),
     }
 }

@@ -1,6 +1,6 @@
 //! What the kernel is told of the disk, and what of that must hold as long as the device lives.
 
-use store::contract::Profile;
+use store::api::Capabilities;
 
 use super::wire::{
     BasicParams, DiscardParams, PARAMS_BASIC, PARAMS_DISCARD, Params, SECTOR, SECTOR_SHIFT, attributes,
@@ -82,10 +82,10 @@ impl Told {
 }
 
 /// Says what the kernel is told of a disk.
-pub(super) fn params(profile: &Profile) -> Result<Params, Unfit> {
+pub(super) fn params(profile: &Capabilities) -> Result<Params, Unfit> {
     // A medium of longer blocks than a device can have is patched, as for requests of any length.
-    let logical = profile.granule.clamp(short(SECTOR), LOGICAL_MAX);
-    let physical = profile.preferred_granule.max(profile.granule).clamp(logical, PREFERRED_MAX);
+    let logical = profile.logical_block_len.clamp(short(SECTOR), LOGICAL_MAX);
+    let physical = profile.preferred_block_len.max(profile.logical_block_len).clamp(logical, PREFERRED_MAX);
     let len = profile.len - profile.len % u64::from(logical);
     if len == 0 {
         return Err(Unfit::Empty);

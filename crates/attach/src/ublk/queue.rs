@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::buffer::{Bytes, DataList, Pool};
 use rustix::io::{Errno, pwritev};
-use store::contract::{Failure, OpAction, Outcome};
+use store::api::{Failure, OpAction, OpOutput};
 use store::shared::SharedStore;
 
 use super::descriptors::Descriptors;
@@ -87,16 +87,16 @@ impl Shared {
     }
 
     /// Answers a request that the medium is done with.
-    fn completed(&self, tag: u16, len: usize, outcome: Result<Outcome, Failure>) {
+    fn completed(&self, tag: u16, len: usize, outcome: Result<OpOutput, Failure>) {
         let mut answer = result(len, &outcome);
         let blocks = match outcome {
-            Ok(Outcome::Data(data)) if answer >= 0 => {
+            Ok(OpOutput::Data(data)) if answer >= 0 => {
                 if let Err(error) = self.give(tag, &data) {
                     answer = -error.raw_os_error().unwrap_or(libc::EIO);
                 }
                 data
             }
-            Ok(Outcome::Done(data)) => data,
+            Ok(OpOutput::Done(data)) => data,
             _ => DataList::new(),
         };
         self.answer(tag, answer, blocks);
@@ -177,7 +177,7 @@ impl Queue {
 
     /// Understands a request and takes its payload: what to ask the medium, and the length that is answered for.
     fn begin(&self, tag: u16, request: &Descriptor) -> Result<(usize, OpAction), i32> {
-        match understand(request, &self.shared.told, &self.shared.disk.profile())? {
+        match understand(request, &self.shared.told, &self.shared.disk.capabilities())? {
             Request::Read { at, len } => Ok((len, OpAction::Read { at, len })),
             Request::Plain(action) => Ok((0, action)),
             Request::Write { at, len, durability } => {

@@ -2,7 +2,7 @@
 
 use base::buffer::DataList;
 use drivers::files::Errno;
-use store::contract::OpId;
+use store::api::OpId;
 
 use crate::open::Kind;
 

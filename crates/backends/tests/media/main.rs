@@ -18,7 +18,7 @@ use backends::open::{Allocation, BlockSpec, FileSpec, OpenError, Opened};
 use base::buffer::DataList;
 use drivers::config::EngineChoice;
 use store::Store;
-use store::contract::{Durability, Extent, ExtentState, Failure, Fault, OpAction, Outcome};
+use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
 
 use rig::{LoopDevice, Rig, Scratch, flat, list, open_direct, spec};
 
@@ -78,7 +78,7 @@ fn reads_and_writes_more_than_one_buffer_at_once(engine: EngineChoice) {
     let scratch = Scratch::new();
     let opened = spec(scratch.file("disk"), 32 * MIB).open().unwrap();
     let Some(mut rig) = Rig::serve(engine, opened) else { return };
-    let len = rig.store.profile().io_len_max;
+    let len = rig.store.capabilities().io_len_max;
     let words = model::pattern(5, len);
     let mut data = DataList::new();
     for piece in words.chunks(3000) {
@@ -86,7 +86,7 @@ fn reads_and_writes_more_than_one_buffer_at_once(engine: EngineChoice) {
     }
     assert!(data.parts().len() > 1024, "more pieces than one call takes");
     let written = rig.one(OpAction::Write { at: 4096, data, durability: Durability::Cached });
-    assert!(matches!(written, Ok(Outcome::Done(back)) if back.len() == len));
+    assert!(matches!(written, Ok(OpOutput::Done(back)) if back.len() == len));
     assert!(rig.read(4096, len) == words);
 }
 
@@ -101,7 +101,7 @@ fn bounces_what_lies_askew_for_direct_io(engine: EngineChoice) {
     whole.slice(4096 + 7, words.len()).into_parts().for_each(|part| data.push(part));
     let given = flat(&data);
     let written = rig.one(OpAction::Write { at: 8192, data, durability: Durability::Cached });
-    let Ok(Outcome::Done(back)) = written else { panic!("{written:?}") };
+    let Ok(OpOutput::Done(back)) = written else { panic!("{written:?}") };
     assert!(flat(&back) == given, "the submitter's own data comes back");
     assert!(rig.read(8192, given.len()) == given);
 }
@@ -113,10 +113,10 @@ fn refuses_what_breaks_the_contract(engine: EngineChoice) {
     let reader = FileSpec { read_only: true, size: None, ..spec(path, 0) };
     let opened = open_soon(|| reader.open());
     let Some(mut rig) = Rig::serve(engine, opened) else { return };
-    assert!(rig.store.profile().read_only);
-    assert!(rig.store.profile().thin, "what is asked of it is refused as a write, not as unknown");
-    let longest = rig.store.profile().io_len_max;
-    let fault = |result: Result<Outcome, Failure>| result.unwrap_err().fault;
+    assert!(rig.store.capabilities().read_only);
+    assert!(rig.store.capabilities().thin, "what is asked of it is refused as a write, not as unknown");
+    let longest = rig.store.capabilities().io_len_max;
+    let fault = |result: Result<OpOutput, Failure>| result.unwrap_err().fault;
     let table = [
         (OpAction::Read { at: MIB - 1, len: 2 }, Fault::OutOfRange),
         (OpAction::Read { at: u64::MAX, len: 2 }, Fault::OutOfRange),
@@ -127,7 +127,7 @@ fn refuses_what_breaks_the_contract(engine: EngineChoice) {
             OpAction::WriteZeroes { at: 0, len: 1, may_deallocate: false, durability: Durability::Stable },
             Fault::ReadOnly,
         ),
-        (OpAction::Extents { at: MIB, len: 1, count_max: 1 }, Fault::OutOfRange),
+        (OpAction::MapStatus { at: MIB, len: 1, count_max: 1 }, Fault::OutOfRange),
     ];
     for (action, expected) in table {
         let shown = format!("{action:?}");
@@ -136,7 +136,7 @@ fn refuses_what_breaks_the_contract(engine: EngineChoice) {
     assert!(rig.one(OpAction::Flush).is_ok(), "nothing is left to flush");
     let Some(direct) = open_direct(&spec(scratch.file("direct"), MIB)) else { return };
     let Some(mut rig) = Rig::serve(engine, direct) else { return };
-    assert!(rig.store.profile().granule >= 512);
+    assert!(rig.store.capabilities().logical_block_len >= 512);
     assert_eq!(fault(rig.one(OpAction::Read { at: 1, len: 4096 })), Fault::Bug);
     assert_eq!(fault(rig.write(0, b"short", Durability::Cached)), Fault::Bug);
 }
@@ -158,21 +158,21 @@ fn follows_the_size_of_the_file(engine: EngineChoice) {
     let Some(mut rig) = Rig::serve(engine, spec(path.clone(), MIB).open().unwrap()) else { return };
     assert_eq!(rig.store.refresh_len(), Ok(false));
     OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * MIB).unwrap();
-    assert_eq!(rig.store.profile().len, MIB);
+    assert_eq!(rig.store.capabilities().len, MIB);
     assert_eq!(rig.store.refresh_len(), Ok(true));
-    assert_eq!(rig.store.profile().len, 3 * MIB);
+    assert_eq!(rig.store.capabilities().len, 3 * MIB);
     assert_eq!(rig.read(2 * MIB, 10), [0; 10]);
 }
 
 fn lists_data_and_holes(engine: EngineChoice) {
     let scratch = Scratch::new();
     let Some(mut rig) = Rig::serve(engine, spec(scratch.file("disk"), MIB).open().unwrap()) else { return };
-    assert!(rig.store.profile().thin && rig.store.profile().deallocated_reads_zero);
+    assert!(rig.store.capabilities().thin && rig.store.capabilities().deallocated_reads_zero);
     let block = 64 << 10;
     rig.write(block, &[1; 64 << 10], Durability::Cached).unwrap();
     rig.write(3 * block, &[1; 64 << 10], Durability::Stable).unwrap();
-    let list = |rig: &mut Rig, at, len, count_max| match rig.one(OpAction::Extents { at, len, count_max }) {
-        Ok(Outcome::Extents(list)) => list,
+    let list = |rig: &mut Rig, at, len, count_max| match rig.one(OpAction::MapStatus { at, len, count_max }) {
+        Ok(OpOutput::MapStatus(list)) => list,
         other => panic!("{other:?}"),
     };
     let extent = |at, len, state| Extent { at, len, state };
@@ -198,7 +198,7 @@ fn keeps_reserved_storage_of_a_full_file(engine: EngineChoice) {
     let scratch = Scratch::new();
     let full = FileSpec { allocation: Allocation::Full, ..spec(scratch.file("disk"), MIB) };
     let Some(mut rig) = Rig::serve(engine, full.open().unwrap()) else { return };
-    assert!(!rig.store.profile().thin);
+    assert!(!rig.store.capabilities().thin);
     let failure = rig.one(OpAction::Deallocate { at: 0, len: MIB }).unwrap_err();
     assert_eq!(failure.fault, Fault::Unsupported);
     rig.write(0, &[1; 8192], Durability::Cached).unwrap();
@@ -210,8 +210,8 @@ fn keeps_reserved_storage_of_a_full_file(engine: EngineChoice) {
     };
     rig.one(zeroes).unwrap();
     assert!(rig.read(4096, 8192).iter().all(|byte| *byte == 0));
-    let extents = rig.one(OpAction::Extents { at: 0, len: MIB, count_max: 10 });
-    let Ok(Outcome::Extents(extents)) = extents else { panic!("{extents:?}") };
+    let extents = rig.one(OpAction::MapStatus { at: 0, len: MIB, count_max: 10 });
+    let Ok(OpOutput::MapStatus(extents)) = extents else { panic!("{extents:?}") };
     assert!(extents.iter().all(|extent| extent.state != ExtentState::Hole), "{extents:?}");
     let stored = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(scratch.file("disk")).unwrap());
     assert!(stored * 512 >= MIB, "{stored} sectors are stored");
@@ -261,7 +261,7 @@ fn writes_through_without_a_cache(engine: EngineChoice) {
     let scratch = Scratch::new();
     let through = FileSpec { write_cache: false, ..spec(scratch.file("disk"), MIB) };
     let Some(mut rig) = Rig::serve(engine, through.open().unwrap()) else { return };
-    assert!(!rig.store.profile().volatile_cache);
+    assert!(!rig.store.capabilities().volatile_cache);
     rig.write(4096, &[5; 4096], Durability::Cached).unwrap();
     rig.one(OpAction::Deallocate { at: 8192, len: 4096 }).unwrap();
     let zeroes =
@@ -289,8 +289,8 @@ fn serves_a_block_device(engine: EngineChoice) {
         let opened = open_soon(|| block.open());
         assert!(matches!(block.open(), Err(OpenError::InUse { .. })), "a second claim");
         let Some(mut rig) = Rig::serve(engine, opened) else { return };
-        let profile = rig.store.profile();
-        assert_eq!((profile.len, profile.granule), (2 * MIB, 512));
+        let profile = rig.store.capabilities();
+        assert_eq!((profile.len, profile.logical_block_len), (2 * MIB, 512));
         assert!(!profile.deallocated_reads_zero);
         let words = model::pattern(3, 8192);
         rig.write(512, &words, Durability::Stable).unwrap();
@@ -306,8 +306,8 @@ fn serves_a_block_device(engine: EngineChoice) {
             rig.one(OpAction::Deallocate { at: MIB, len: MIB }).unwrap();
         }
         rig.one(OpAction::Flush).unwrap();
-        let extents = rig.one(OpAction::Extents { at: 512, len: MIB, count_max: 10 });
-        let Ok(Outcome::Extents(extents)) = extents else { panic!("{extents:?}") };
+        let extents = rig.one(OpAction::MapStatus { at: 512, len: MIB, count_max: 10 });
+        let Ok(OpOutput::MapStatus(extents)) = extents else { panic!("{extents:?}") };
         assert_eq!(extents, [Extent { at: 512, len: MIB, state: ExtentState::Mapped }]);
         drop(rig);
     }
@@ -485,8 +485,8 @@ fn a_cache_is_switched_off_and_on(engine: EngineChoice) {
         let data = list(&[7; 4096]);
         let action = OpAction::Write { at: 0, data, durability: Durability::Cached };
         let result = rig.one_switching(action, cached);
-        assert!(matches!(result, Ok(Outcome::Done(_))), "{result:?}");
-        assert_eq!(rig.store.profile().volatile_cache, cached);
+        assert!(matches!(result, Ok(OpOutput::Done(_))), "{result:?}");
+        assert_eq!(rig.store.capabilities().volatile_cache, cached);
         rig.write(4096, &[8; 4096], Durability::Cached).unwrap();
         assert_eq!(rig.read(4095, 2), [7, 8]);
     }
@@ -497,7 +497,7 @@ fn tells_how_much_storage_a_sparse_file_takes(engine: EngineChoice) {
     let Some(mut rig) = Rig::serve(engine, spec(scratch.file("disk"), 4 * MIB).open().unwrap()) else {
         return;
     };
-    if !rig.store.profile().thin {
+    if !rig.store.capabilities().thin {
         return eprintln!("skipped: this file system makes no holes");
     }
     let space = |rig: &Rig| rig.store.space().expect("a file on a file system");

@@ -3,7 +3,7 @@
 use base::buffer::DataList;
 use base::rng::Rng;
 use store::Store;
-use store::contract::{Durability, ExtentState, OpAction, Outcome};
+use store::api::{Durability, ExtentState, OpAction, OpOutput};
 
 use crate::rig::{Rig, flat, list};
 
@@ -33,7 +33,7 @@ pub(crate) fn compare(mut rig: Rig, seed: u64) {
     eprintln!("to replay: TARGE_SEED={seed}");
     let mut rng = Rng::from_seed(seed);
     let mut memory = vec![0_u8; SIZE as usize];
-    let granule = u64::from(rig.store.profile().granule);
+    let granule = u64::from(rig.store.capabilities().logical_block_len);
     for batch in 0..BATCHES {
         let mut actions = Vec::new();
         let mut checks = Vec::new();
@@ -46,11 +46,11 @@ pub(crate) fn compare(mut rig: Rig, seed: u64) {
         for (result, (at, len, expected)) in rig.run(actions).into_iter().zip(checks) {
             let place = format!("seed {seed}, batch {batch}, {len} bytes at {at}");
             match (result, expected) {
-                (Ok(Outcome::Data(data)), Some(bytes)) => {
+                (Ok(OpOutput::Data(data)), Some(bytes)) => {
                     assert!(flat(&data) == bytes, "{place}: other bytes")
                 }
-                (Ok(Outcome::Done(_)), None) => {}
-                (Ok(Outcome::Extents(extents)), None) => {
+                (Ok(OpOutput::Done(_)), None) => {}
+                (Ok(OpOutput::MapStatus(extents)), None) => {
                     let mut next = at;
                     for extent in extents {
                         assert_eq!(extent.at, next, "{place}: a gap in the extents");
@@ -99,7 +99,7 @@ fn choose(rng: &mut Rng, memory: &mut [u8], at: u64, len: u64, granule: u64) -> 
             room.fill(0);
             (OpAction::WriteZeroes { at, len, may_deallocate: rng.chance(1, 2), durability }, None)
         }
-        14 => (OpAction::Extents { at, len, count_max: usize::MAX }, None),
+        14 => (OpAction::MapStatus { at, len, count_max: usize::MAX }, None),
         _ => (OpAction::Flush, None),
     }
 }

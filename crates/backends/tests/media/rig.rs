@@ -15,7 +15,7 @@ use base::time::Instant;
 use drivers::config::{Config, EngineChoice};
 use drivers::reactor::{Reactor, ReactorError};
 use store::Store;
-use store::contract::{Durability, Failure, Op, OpAction, OpId, Outcome};
+use store::api::{Durability, Failure, Op, OpAction, OpId, OpOutput};
 
 /// Nothing in these tests takes a second; what takes this long hangs.
 const HANG: Duration = Duration::from_secs(60);
@@ -63,13 +63,13 @@ impl Rig {
     }
 
     /// Submits all of `actions` together and returns their results in the same order.
-    pub(crate) fn run(&mut self, actions: Vec<OpAction>) -> Vec<Result<Outcome, Failure>> {
+    pub(crate) fn run(&mut self, actions: Vec<OpAction>) -> Vec<Result<OpOutput, Failure>> {
         self.begin(actions);
         self.finish()
     }
 
     /// Runs one operation, and switches the write cache while it is under way.
-    pub(crate) fn one_switching(&mut self, action: OpAction, cached: bool) -> Result<Outcome, Failure> {
+    pub(crate) fn one_switching(&mut self, action: OpAction, cached: bool) -> Result<OpOutput, Failure> {
         self.begin(vec![action]);
         self.store.set_write_cache(cached);
         self.finish().pop().unwrap()
@@ -83,7 +83,7 @@ impl Rig {
         }
     }
 
-    fn finish(&mut self) -> Vec<Result<Outcome, Failure>> {
+    fn finish(&mut self) -> Vec<Result<OpOutput, Failure>> {
         let first = self.first;
         let mut waiting = self.next_id - first;
         let mut results = BTreeMap::new();
@@ -105,7 +105,7 @@ impl Rig {
         results.into_values().collect()
     }
 
-    pub(crate) fn one(&mut self, action: OpAction) -> Result<Outcome, Failure> {
+    pub(crate) fn one(&mut self, action: OpAction) -> Result<OpOutput, Failure> {
         self.run(vec![action]).pop().unwrap()
     }
 
@@ -114,13 +114,13 @@ impl Rig {
         at: u64,
         bytes: &[u8],
         durability: Durability,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<OpOutput, Failure> {
         self.one(OpAction::Write { at, data: list(bytes), durability })
     }
 
     pub(crate) fn read(&mut self, at: u64, len: usize) -> Vec<u8> {
         match self.one(OpAction::Read { at, len }) {
-            Ok(Outcome::Data(data)) => flat(&data),
+            Ok(OpOutput::Data(data)) => flat(&data),
             other => panic!("read of {len} bytes at {at}: {other:?}"),
         }
     }

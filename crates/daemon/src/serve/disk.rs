@@ -13,7 +13,7 @@ use backends::open::{FileIdentity, Opened};
 use backends::store::FileStore;
 use drivers::files::FileQueue;
 use store::Store;
-use store::contract::{Completion, Failure, Fault, Op, Profile, Space};
+use store::api::{Capabilities, Completion, Failure, Fault, Op, Space};
 
 use crate::os_error;
 
@@ -100,7 +100,7 @@ impl Disk {
     pub(super) fn new(opened: Opened, path: PathBuf, queue: FileQueue, label: &str) -> Self {
         let (identity, read_only) = (opened.identity(), opened.is_read_only());
         let store = FileStore::new(opened, queue);
-        let len = AtomicU64::new(store.profile().len);
+        let len = AtomicU64::new(store.capabilities().len);
         let facts = Arc::new(Facts { path, identity, read_only, len, withheld: AtomicBool::new(false) });
         Self(Rc::new(RefCell::new(Inner {
             store,
@@ -170,7 +170,7 @@ impl Disk {
     pub(super) fn accept(&self) -> std::io::Result<(bool, bool)> {
         let mut inner = self.0.borrow_mut();
         let changed = inner.store.refresh_len()?;
-        let len = inner.store.profile().len;
+        let len = inner.store.capabilities().len;
         inner.facts.len.store(len, Ordering::Relaxed);
         inner.facts.withheld.store(false, Ordering::Relaxed);
         Ok((changed, inner.withheld.take().is_some()))
@@ -194,7 +194,7 @@ impl Inner {
             | Fault::Forbidden
             | Fault::Busy
             | Fault::Aborted
-            | Fault::Refused => return,
+            | Fault::NotSubmitted => return,
         };
         self.errors = self.errors.saturating_add(1);
         let error = self.store.take_error();
@@ -215,8 +215,8 @@ impl Inner {
 }
 
 impl Store for Disk {
-    fn profile(&self) -> Profile {
-        self.0.borrow().store.profile()
+    fn capabilities(&self) -> Capabilities {
+        self.0.borrow().store.capabilities()
     }
 
     fn space(&self) -> Option<Space> {
@@ -226,7 +226,7 @@ impl Store for Disk {
     fn submit(&mut self, op: Op) {
         let mut inner = self.0.borrow_mut();
         if inner.withheld.is_some() {
-            inner.refused.push_back(Completion { id: op.id, result: Err(Fault::Refused.into()) });
+            inner.refused.push_back(Completion { id: op.id, result: Err(Fault::NotSubmitted.into()) });
         } else {
             inner.store.submit(op);
         }

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use aes_gcm::aead::{Aead, KeyInit, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
 use sha2::{Digest, Sha256};
-use store::encrypt::{DataUnit, KeyKeeper, MEDIA_KEY_LEN, MediaKey, Replaced};
+use store::encrypt::{DataUnit, KeyStore, MEDIA_KEY_LEN, MediaKey, Replaced};
 use zeroize::Zeroizing;
 
 use super::state::StateDir;
@@ -306,7 +306,7 @@ impl<W: Fn() + Clone + Send + 'static> Keeper<W> {
     }
 }
 
-impl<W: Fn() + Clone + Send + 'static> KeyKeeper for Keeper<W> {
+impl<W: Fn() + Clone + Send + 'static> KeyStore for Keeper<W> {
     fn replace(&mut self) {
         let (sender, receiver) = channel();
         self.under_way = Some(receiver);

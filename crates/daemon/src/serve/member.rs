@@ -318,7 +318,7 @@ impl Member {
     pub(super) fn units(&self) -> Vec<UnitView> {
         use store::Store;
         let bytes = |id: UnitId| match self.disks.get(&id) {
-            Some(disk) => disk.profile().len,
+            Some(disk) => disk.capabilities().len,
             None => match self.blueprint.unit(id).map(|unit| &unit.medium) {
                 Some(Medium::Ram { size } | Medium::Null { size }) => size.0,
                 _ => 0,

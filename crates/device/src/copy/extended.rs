@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use scsi::copy::list::{CopyList, CscdFields, Format, Limits, ListIdUsage};
-use scsi::copy::{ListId, Refusal};
+use scsi::copy::{CopyError, ListId};
 use scsi::sense::{Asc, Sense};
 
 use super::page::LIMITS;
@@ -40,7 +40,7 @@ fn parameters(task: &TaskInfo, then: fn(&mut Core, &TaskInfo, &[u8]) -> Verdict)
     }
 }
 
-fn begin(core: &mut Core, task: &TaskInfo, list: Result<CopyList, Refusal>) -> Verdict {
+fn begin(core: &mut Core, task: &TaskInfo, list: Result<CopyList, CopyError>) -> Verdict {
     let list = match list {
         Ok(list) => list,
         Err(refusal) => return Verdict::Check(refusal.into()),

@@ -9,7 +9,7 @@ use scsi::copy::cscd::Cscd;
 use scsi::copy::list::{CscdFields, ListIdUsage};
 use scsi::copy::results::OperationStatus;
 use scsi::copy::rod::{BlockRange, PopulateToken, RodToken, RodType, TokenFields, WriteUsingToken};
-use scsi::copy::{ListId, Refusal};
+use scsi::copy::{CopyError, ListId};
 use scsi::inquiry::DeviceType;
 use scsi::sense::{Asc, ForwardedFrom, Sense, SenseKey};
 use scsi::status::Status;
@@ -76,7 +76,7 @@ fn named(task: &TaskInfo, immediate: bool) -> Named {
 fn populate(
     core: &mut Core,
     task: &TaskInfo,
-    list: Result<PopulateToken, Refusal>,
+    list: Result<PopulateToken, CopyError>,
 ) -> Result<Verdict, Verdict> {
     let list = list.map_err(|refusal| Verdict::Check(refusal.into()))?;
     let refuse = |field| Err(Verdict::Check(Sense::invalid_parameter(field, None)));
@@ -204,7 +204,7 @@ fn creator(naa: &[u8], block_len: u32) -> [u8; scsi::copy::cscd::CSCD_LEN] {
 fn write(
     core: &mut Core,
     task: &TaskInfo,
-    list: Result<WriteUsingToken, Refusal>,
+    list: Result<WriteUsingToken, CopyError>,
 ) -> Result<Verdict, Verdict> {
     let list = list.map_err(|refusal| Verdict::Check(refusal.into()))?;
     let wanted = check_ranges(core, &list.ranges, WRITE_LENGTH_FIELD)?;

@@ -6,7 +6,14 @@ const MEDIUM: MediumFacts =
     MediumFacts { write_protected: false, descriptor: BlockDescriptor { blocks: 0x20_0000, block_len: 512 } };
 
 fn ask(code: u8, subpage: u8) -> SenseRequest {
-    SenseRequest { form: Form::Six, values: Values::Current, code, subpage, descriptor: false, long: false }
+    SenseRequest {
+        form: HeaderFormat::Six,
+        values: PageControl::Current,
+        code,
+        subpage,
+        descriptor: false,
+        long: false,
+    }
 }
 
 fn fresh() -> Settings {
@@ -26,7 +33,7 @@ fn lists<'a>(current: &'a Settings, saved: &'a Settings) -> Lists<'a> {
 /// The pages that a request returns, as (code, subpage).
 fn pages(code: u8, subpage: u8) -> Vec<(u8, u8)> {
     let bytes = answer(ask(code, subpage), &fresh());
-    let view = Parameters::parse(Form::Six, &bytes).unwrap();
+    let view = Parameters::parse(HeaderFormat::Six, &bytes).unwrap();
     assert_eq!(usize::from(bytes[0]), bytes.len() - 1);
     Page::list(view.pages).iter().map(|page| (page.code, page.subpage)).collect()
 }
@@ -93,8 +100,8 @@ fn pages_have_the_bytes_of_the_standard() {
 
 #[test]
 fn changeable_values_are_the_settings_and_nothing_else() {
-    let masks = answer(SenseRequest { values: Values::Changeable, ..ask(0x3f, 0xff) }, &fresh());
-    let view = Parameters::parse(Form::Six, &masks).unwrap();
+    let masks = answer(SenseRequest { values: PageControl::Changeable, ..ask(0x3f, 0xff) }, &fresh());
+    let view = Parameters::parse(HeaderFormat::Six, &masks).unwrap();
     for page in Page::list(view.pages) {
         let mut expected = vec![0; page.body.len()];
         match (page.code, page.subpage) {
@@ -109,10 +116,10 @@ fn changeable_values_are_the_settings_and_nothing_else() {
 #[test]
 fn default_values_do_not_follow_the_settings() {
     let changed = Settings { write_cache: false, descriptor_sense: true, ..fresh() };
-    let defaults = SenseRequest { values: Values::Default, ..ask(0x3f, 0) };
+    let defaults = SenseRequest { values: PageControl::Default, ..ask(0x3f, 0) };
     assert_eq!(answer(defaults, &changed), answer(ask(0x3f, 0), &fresh()));
     assert_ne!(answer(ask(0x3f, 0), &changed), answer(ask(0x3f, 0), &fresh()));
-    let saved = SenseRequest { values: Values::Saved, ..ask(0x3f, 0) };
+    let saved = SenseRequest { values: PageControl::Saved, ..ask(0x3f, 0) };
     assert_eq!(
         sense(saved, lists(&fresh(), &changed), MEDIUM).unwrap(),
         answer(ask(0x3f, 0), &changed),
@@ -126,7 +133,7 @@ fn the_header_tells_of_write_protection_and_blocks() {
     let medium = MediumFacts { write_protected: true, ..MEDIUM };
     let bytes = sense(request, lists(&fresh(), &fresh()), medium).unwrap();
     assert_eq!(bytes[..12], [31, 0, 0x90, 8, 0, 0x20, 0, 0, 0, 0, 2, 0]);
-    let request = SenseRequest { form: Form::Ten, long: true, ..request };
+    let request = SenseRequest { form: HeaderFormat::Ten, long: true, ..request };
     let bytes = sense(request, lists(&fresh(), &fresh()), MEDIUM).unwrap();
     assert_eq!(bytes[..8], [0, 42, 0, 0x10, 1, 0, 0, 16]);
     assert_eq!(bytes[8..24], [0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
@@ -136,13 +143,13 @@ fn the_header_tells_of_write_protection_and_blocks() {
 
 #[test]
 fn what_was_sensed_can_be_selected() {
-    for (form, long) in [(Form::Six, false), (Form::Ten, false), (Form::Ten, true)] {
+    for (form, long) in [(HeaderFormat::Six, false), (HeaderFormat::Ten, false), (HeaderFormat::Ten, true)] {
         let request = SenseRequest { form, long, descriptor: true, ..ask(0x3f, 0xff) };
         let bytes = answer(request, &fresh());
         assert_eq!(select(form, &bytes, &fresh(), MEDIUM), Ok(fresh()));
     }
-    assert_eq!(select(Form::Six, &[], &fresh(), MEDIUM), Ok(fresh()));
-    assert_eq!(select(Form::Six, &[0; 4], &fresh(), MEDIUM), Ok(fresh()));
+    assert_eq!(select(HeaderFormat::Six, &[], &fresh(), MEDIUM), Ok(fresh()));
+    assert_eq!(select(HeaderFormat::Six, &[0; 4], &fresh(), MEDIUM), Ok(fresh()));
 }
 
 #[test]
@@ -156,11 +163,11 @@ fn each_setting_can_be_changed_alone() {
     ] {
         let mut page = current(code, 0);
         page[byte] ^= mask;
-        let new = select(Form::Six, &list(&page), &fresh(), MEDIUM).unwrap();
+        let new = select(HeaderFormat::Six, &list(&page), &fresh(), MEDIUM).unwrap();
         assert_eq!(new, expected);
         assert_eq!(answer(ask(code, 0), &new)[4..], page);
         page[0] ^= 0x80;
-        assert_eq!(select(Form::Six, &list(&page), &fresh(), MEDIUM), Ok(expected), "PS is ignored");
+        assert_eq!(select(HeaderFormat::Six, &list(&page), &fresh(), MEDIUM), Ok(expected), "PS is ignored");
     }
 }
 
@@ -177,7 +184,7 @@ fn any_other_bit_is_refused_and_pointed_at() {
             let mut page = page.clone();
             page[header + byte] ^= 1 << bit;
             let expected = Sense::invalid_parameter(u16::try_from(4 + header + byte).unwrap(), Some(bit));
-            assert_eq!(select(Form::Six, &list(&page), &fresh(), MEDIUM), Err(expected));
+            assert_eq!(select(HeaderFormat::Six, &list(&page), &fresh(), MEDIUM), Err(expected));
         }
     }
 }
@@ -189,7 +196,10 @@ fn nothing_changes_unless_the_whole_list_is_right() {
     let mut control = current(0x0a, 0);
     control[2] |= 0x80;
     let both = list(&[caching, control].concat());
-    assert_eq!(select(Form::Six, &both, &fresh(), MEDIUM), Err(Sense::invalid_parameter(26, Some(7))));
+    assert_eq!(
+        select(HeaderFormat::Six, &both, &fresh(), MEDIUM),
+        Err(Sense::invalid_parameter(26, Some(7)))
+    );
 }
 
 #[test]
@@ -206,7 +216,7 @@ fn a_list_that_is_cut_anywhere_is_an_error_or_has_fewer_pages() {
         } else {
             Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))
         };
-        assert_eq!(select(Form::Six, &bytes[..len], &fresh(), MEDIUM), expected, "{len}");
+        assert_eq!(select(HeaderFormat::Six, &bytes[..len], &fresh(), MEDIUM), expected, "{len}");
     }
 }
 
@@ -224,11 +234,11 @@ fn pages_that_claim_to_hold_pages_are_refused() {
         vec![0x4a, 0x01, 0x00, 0x00],
         vec![0x48],
     ] {
-        let answer = select(Form::Six, &list(&page), &fresh(), MEDIUM);
+        let answer = select(HeaderFormat::Six, &list(&page), &fresh(), MEDIUM);
         assert!(answer.is_err(), "{page:02x?}");
     }
     let deep: Vec<u8> = core::iter::repeat_n([0x4a, 0x01, 0x00, 0x1c], 10_000).flatten().collect();
-    assert!(select(Form::Six, &list(&deep), &fresh(), MEDIUM).is_err());
+    assert!(select(HeaderFormat::Six, &list(&deep), &fresh(), MEDIUM).is_err());
 }
 
 #[test]
@@ -237,7 +247,7 @@ fn a_block_descriptor_cannot_resize_the_disk() {
         let mut bytes = vec![0, 0, 0, 8];
         bytes.extend_from_slice(&blocks.to_be_bytes());
         bytes.extend_from_slice(&len.to_be_bytes());
-        select(Form::Six, &bytes, &fresh(), MEDIUM)
+        select(HeaderFormat::Six, &bytes, &fresh(), MEDIUM)
     };
     for blocks in [0, 0x20_0000, u32::MAX] {
         assert_eq!(list(blocks, 512), Ok(fresh()));
@@ -246,9 +256,12 @@ fn a_block_descriptor_cannot_resize_the_disk() {
     assert_eq!(list(0, 4096), Err(Sense::invalid_parameter(9, None)));
     assert_eq!(list(0, 0), Err(Sense::invalid_parameter(9, None)));
     let odd = [0, 0, 0, 4, 0, 0, 0, 0];
-    assert_eq!(select(Form::Six, &odd, &fresh(), MEDIUM), Err(Sense::invalid_parameter(3, None)));
+    assert_eq!(select(HeaderFormat::Six, &odd, &fresh(), MEDIUM), Err(Sense::invalid_parameter(3, None)));
     let medium_type = [0, 1, 0, 0];
-    assert_eq!(select(Form::Six, &medium_type, &fresh(), MEDIUM), Err(Sense::invalid_parameter(1, None)));
+    assert_eq!(
+        select(HeaderFormat::Six, &medium_type, &fresh(), MEDIUM),
+        Err(Sense::invalid_parameter(1, None))
+    );
 }
 
 #[test]
@@ -258,7 +271,7 @@ fn a_reserved_value_of_qerr_is_refused_and_the_others_are_taken() {
     {
         let mut control = current(0x0a, 0);
         control[3] |= bits;
-        let selected = select(Form::Six, &list(&control), &fresh(), MEDIUM);
+        let selected = select(HeaderFormat::Six, &list(&control), &fresh(), MEDIUM);
         match expected {
             Some((aborts, only_own)) => {
                 assert_eq!(selected.unwrap().queue_error, QueueError { aborts, only_own });
@@ -274,10 +287,13 @@ fn task_sets_of_nexuses_are_told_and_cannot_be_changed() {
     let page = answer(ask(0x0a, 0), &own)[4..].to_vec();
     assert_eq!((page[2] >> 5, page[5] & 0x40), (0b001, 0x40));
     assert_eq!(answer(ask(0x0a, 0), &fresh())[6] >> 5, 0b000);
-    let changeable = SenseRequest { values: Values::Changeable, ..ask(0x0a, 0) };
+    let changeable = SenseRequest { values: PageControl::Changeable, ..ask(0x0a, 0) };
     assert_eq!(answer(changeable, &own)[6] >> 5, 0b000);
     let mut other = page.clone();
     other[2] ^= 0x20;
-    assert_eq!(select(Form::Six, &list(&other), &own, MEDIUM), Err(Sense::invalid_parameter(6, Some(5))));
-    assert_eq!(select(Form::Six, &list(&page), &own, MEDIUM), Ok(own));
+    assert_eq!(
+        select(HeaderFormat::Six, &list(&other), &own, MEDIUM),
+        Err(Sense::invalid_parameter(6, Some(5)))
+    );
+    assert_eq!(select(HeaderFormat::Six, &list(&page), &own, MEDIUM), Ok(own));
 }

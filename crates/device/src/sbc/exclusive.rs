@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use base::buffer::{Bytes, DataList};
 use base::fault_injection::{self, Bug};
 use scsi::sense::{Asc, Sense};
-use store::contract::{OpAction, Outcome};
+use store::api::{OpAction, OpOutput};
 
 use super::address::{Span, length_field};
 use super::compare::{first_difference, miscompare};
@@ -302,12 +302,12 @@ impl Job for Exclusive {
                     return JobStep::Done(Verdict::Check(GENERATION_DOES_NOT_MATCH));
                 }
             },
-            JobInput::Store { result: Ok(Outcome::Data(held)), .. } => {
+            JobInput::Store { result: Ok(OpOutput::Data(held)), .. } => {
                 if let Some(verdict) = self.found(core, task, held) {
                     return JobStep::Done(verdict);
                 }
             }
-            JobInput::Store { result: Ok(Outcome::Done(data)), .. } => {
+            JobInput::Store { result: Ok(OpOutput::Done(data)), .. } => {
                 // The medium need not give back what it has written.
                 self.done += self.step_len(core);
                 core.recycle(data);

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use base::units::{Blocks, Lba};
-use store::contract::{Extent, ExtentState, OpAction, Outcome};
+use store::api::{Extent, ExtentState, OpAction, OpOutput};
 
 use super::address::Span;
 use crate::fault::Doing;
@@ -73,10 +73,10 @@ impl Job for Look {
         match input {
             JobInput::Start => {
                 // One more than wanted: the last may end within a block and then says nothing of it.
-                core.submit(task, 0, OpAction::Extents { at, len, count_max: self.count + 1 });
+                core.submit(task, 0, OpAction::MapStatus { at, len, count_max: self.count + 1 });
                 JobStep::Wait
             }
-            JobInput::Store { result: Ok(Outcome::Extents(extents)), .. } => {
+            JobInput::Store { result: Ok(OpOutput::MapStatus(extents)), .. } => {
                 let runs = runs(&core.facts, self.span, &extents);
                 let bytes = encode(&runs, self.count);
                 JobStep::Done(Verdict::Data { bytes, allocation: self.allocation })

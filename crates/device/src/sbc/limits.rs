@@ -29,7 +29,7 @@ const READS_SUCCEED: u8 = 1;
 pub(crate) fn limits(facts: &Facts) -> BlockLimits {
     let block = facts.block_size().bytes();
     let transfer_max = facts.config.transfer_blocks_max;
-    let granularity = facts.profile.preferred_granule.max(block) / block;
+    let granularity = facts.profile.preferred_block_len.max(block) / block;
     let exclusive_max = (EXCLUSIVE_LEN_MAX / block).max(1).min(transfer_max);
     let thin = facts.is_thin();
     let atomic_blocks = u64::try_from(facts.profile.atomic_len_max).unwrap_or(u64::MAX) / u64::from(block);
@@ -116,7 +116,7 @@ pub(crate) fn erases(facts: &Facts) -> bool {
 
 /// Returns whether the medium has a key that it can forget.
 pub(crate) fn forgets(facts: &Facts) -> bool {
-    facts.profile.forgets
+    facts.profile.crypto_erase
 }
 
 /// Returns whether there is anything that is written whole or not at all.

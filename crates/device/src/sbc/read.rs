@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 
 use base::buffer::DataList;
 use scsi::sense::Sense;
-use store::contract::{Failure, OpAction, Outcome};
+use store::api::{Failure, OpAction, OpOutput};
 
 use super::address::Span;
 use super::{PARTS_UNDER_WAY, part_len};
@@ -61,7 +61,7 @@ impl Read {
                 core.submit(task, 0, OpAction::Read { at: self.at, len });
                 JobStep::Wait
             }
-            JobInput::Store { result: Ok(Outcome::Data(data)), .. } => {
+            JobInput::Store { result: Ok(OpOutput::Data(data)), .. } => {
                 let data = if data.len() > self.wanted { data.slice(0, self.wanted) } else { data };
                 core.deliver(task, 0, data);
                 JobStep::Done(Verdict::Good)
@@ -117,7 +117,7 @@ impl Job for LongRead {
     fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {}
-            JobInput::Store { tag, result: Ok(Outcome::Data(data)) } => {
+            JobInput::Store { tag, result: Ok(OpOutput::Data(data)) } => {
                 let at = usize::try_from(tag.wrapping_sub(self.first)).unwrap_or(usize::MAX);
                 let Some(part) = self.parts.get_mut(at) else { return super::confused() };
                 *part = Some(data);

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 
 use base::buffer::Bytes;
-use store::contract::{Durability, Failure, Fault, OpAction};
+use store::api::{Durability, Failure, Fault, OpAction};
 
 use super::{PARTS_UNDER_WAY, part_len};
 use crate::fault::Doing;

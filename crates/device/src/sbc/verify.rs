@@ -6,7 +6,7 @@ use base::buffer::DataList;
 use base::fault_injection::{self, Bug};
 use scsi::cdb::Cdb;
 use scsi::sense::Sense;
-use store::contract::{Durability, OpAction, Outcome};
+use store::api::{Durability, OpAction, OpOutput};
 
 use super::address::Span;
 use super::compare::{first_difference, miscompare};
@@ -197,8 +197,8 @@ impl Job for Verify {
         match input {
             JobInput::Start => self.begin(core, task),
             JobInput::DataOut { data, .. } => self.arrived(core, task, data),
-            JobInput::Store { result: Ok(Outcome::Done(_)), .. } => self.read(core, task),
-            JobInput::Store { result: Ok(Outcome::Data(held)), .. } => {
+            JobInput::Store { result: Ok(OpOutput::Done(_)), .. } => self.read(core, task),
+            JobInput::Store { result: Ok(OpOutput::Data(held)), .. } => {
                 if let Err(verdict) = self.found(core, held) {
                     return JobStep::Done(verdict);
                 }

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use base::buffer::DataList;
 use base::fault_injection::{self, Bug};
 use scsi::sense::{Asc, Sense};
-use store::contract::{Durability, Failure, OpAction, Outcome};
+use store::api::{Durability, Failure, OpAction, OpOutput};
 
 use super::address::Span;
 use super::{PARTS_UNDER_WAY, part_len};
@@ -77,7 +77,7 @@ impl Write {
                 }
                 JobStep::Wait
             }
-            JobInput::Store { result: Ok(Outcome::Done(data)), .. } => {
+            JobInput::Store { result: Ok(OpOutput::Done(data)), .. } => {
                 core.recycle(data);
                 JobStep::Done(Verdict::Good)
             }
@@ -151,7 +151,7 @@ impl Job for LongWrite {
             JobInput::Store { result, .. } if self.flushing => {
                 JobStep::Done(core.flushed_since(result).map_or_else(Verdict::Check, |()| Verdict::Good))
             }
-            JobInput::Store { result: Ok(Outcome::Done(data)), .. } => {
+            JobInput::Store { result: Ok(OpOutput::Done(data)), .. } => {
                 self.under_way -= 1;
                 core.recycle(data);
                 self.written(core, task)

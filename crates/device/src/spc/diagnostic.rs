@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 
 use scsi::sense::{Asc, Sense, SenseKey};
-use store::contract::{OpAction, Outcome};
+use store::api::{OpAction, OpOutput};
 
 use super::{data, length_error, whole};
 use crate::self_test::{self, SelfTestCode};
@@ -88,7 +88,7 @@ impl Job for SelfTest {
     fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => self.read_next(core, task),
-            JobInput::Store { result: Ok(Outcome::Data(bytes)), .. } => {
+            JobInput::Store { result: Ok(OpOutput::Data(bytes)), .. } => {
                 core.recycle(bytes);
                 self.done += 1;
                 self.read_next(core, task)

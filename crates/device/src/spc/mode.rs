@@ -4,10 +4,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use base::fault_injection::{self, Bug};
-use scsi::mode::{BlockDescriptor, Form, Values};
+use scsi::mode::{BlockDescriptor, HeaderFormat, PageControl};
 use scsi::opcode;
 use scsi::sense::{Asc, Sense};
-use store::contract::OpAction;
+use store::api::OpAction;
 
 use super::reservation::not_saved;
 use super::{data_or, whole};
@@ -22,15 +22,15 @@ pub(super) fn sense(core: &mut Core, task: &TaskInfo) -> Verdict {
     let form = form(task);
     let request = SenseRequest {
         form,
-        values: Values::from_code(cdb.u8(2) >> 6),
+        values: PageControl::from_code(cdb.u8(2) >> 6),
         code: cdb.u8(2) & 0x3f,
         subpage: cdb.u8(3),
         descriptor: cdb.u8(1) & 0x08 == 0,
         long: cdb.u8(1) & 0x10 != 0,
     };
     let allocation = match form {
-        Form::Six => u32::from(cdb.u8(4)),
-        Form::Ten => u32::from(cdb.u16(7)),
+        HeaderFormat::Six => u32::from(cdb.u8(4)),
+        HeaderFormat::Ten => u32::from(cdb.u16(7)),
     };
     let medium = medium_facts(core, task);
     let (defaults, saved) = (core.default_settings(), core.lasting_settings());
@@ -118,17 +118,17 @@ impl Job for CloseCache {
     }
 }
 
-const fn form(task: &TaskInfo) -> Form {
+const fn form(task: &TaskInfo) -> HeaderFormat {
     match task.cdb.opcode() {
-        opcode::MODE_SENSE_6 | opcode::MODE_SELECT_6 => Form::Six,
-        _ => Form::Ten,
+        opcode::MODE_SENSE_6 | opcode::MODE_SELECT_6 => HeaderFormat::Six,
+        _ => HeaderFormat::Ten,
     }
 }
 
 fn list_len(task: &TaskInfo) -> u32 {
     match form(task) {
-        Form::Six => u32::from(task.cdb.u8(4)),
-        Form::Ten => u32::from(task.cdb.u16(7)),
+        HeaderFormat::Six => u32::from(task.cdb.u8(4)),
+        HeaderFormat::Ten => u32::from(task.cdb.u16(7)),
     }
 }
 

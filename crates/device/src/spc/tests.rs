@@ -21,7 +21,7 @@ use base::time::Instant;
 use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
 use store::Store;
-use store::contract::{Completion, Durability, Op, OpAction, Profile};
+use store::api::{Capabilities, Completion, Durability, Op, OpAction};
 use store::ram::Ram;
 
 use crate::contract::{Event, NexusId};
@@ -80,8 +80,8 @@ impl Recorder {
 }
 
 impl Store for Recorder {
-    fn profile(&self) -> Profile {
-        Profile { volatile_cache: true, ..self.inner.profile() }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { volatile_cache: true, ..self.inner.capabilities() }
     }
 
     fn submit(&mut self, op: Op) {
@@ -97,7 +97,7 @@ impl Store for Recorder {
             _ => false,
         };
         if failing {
-            let result = Err(store::contract::Fault::Medium.into());
+            let result = Err(store::api::Fault::Medium.into());
             shared.held.push_back(Completion { id: op.id, result });
             return;
         }

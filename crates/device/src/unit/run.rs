@@ -7,7 +7,7 @@ use base::fault_injection::{self, Bug};
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
-use store::contract::Fault;
+use store::api::Fault;
 
 use super::{LogicalUnit, Managing};
 use crate::contract::{
@@ -578,13 +578,15 @@ impl Core {
 
     /// Throws away what came of an operation whose owner does not care any more. A flush that failed is remembered all the
     /// same: the medium reports it once.
-    fn discard(&mut self, flushes: bool, result: Result<store::contract::Outcome, store::contract::Failure>) {
+    fn discard(&mut self, flushes: bool, result: Result<store::api::OpOutput, store::api::Failure>) {
         if flushes
-            && result.as_ref().is_err_and(|failure| !matches!(failure.fault, Fault::Busy | Fault::Refused))
+            && result
+                .as_ref()
+                .is_err_and(|failure| !matches!(failure.fault, Fault::Busy | Fault::NotSubmitted))
         {
             self.lost_a_flush();
         }
-        if let Ok(store::contract::Outcome::Data(data) | store::contract::Outcome::Done(data)) = result {
+        if let Ok(store::api::OpOutput::Data(data) | store::api::OpOutput::Done(data)) = result {
             self.recycle(data);
         }
     }

@@ -5,7 +5,7 @@ use base::units::{BlockSize, Lba};
 use scsi::block::{self, Capacity};
 use scsi::lun::Lun;
 use scsi::vpd::{BlockLimits, LogicalBlockProvisioning};
-use store::contract::Profile;
+use store::api::Capabilities;
 
 use super::DiskError;
 use crate::command::Command;
@@ -178,14 +178,14 @@ impl Geometry {
         }
     }
 
-    pub(super) fn profile(&self) -> Profile {
+    pub(super) fn profile(&self) -> Capabilities {
         let block = self.block_size().bytes();
         let physical = u64::from(block) << self.capacity.physical_exponent;
         let atomic = u64::from(self.atomic_max) * u64::from(block);
-        Profile {
+        Capabilities {
             len: self.bytes(),
-            granule: block,
-            preferred_granule: u32::try_from(physical.clamp(512, 1 << 20)).unwrap_or(block),
+            logical_block_len: block,
+            preferred_block_len: u32::try_from(physical.clamp(512, 1 << 20)).unwrap_or(block),
             io_len_max: IO_LEN_MAX,
             atomic_len_max: usize::try_from(atomic.min(u64::from(self.transfer_max) * u64::from(block)))
                 .unwrap_or(0),
@@ -194,7 +194,7 @@ impl Geometry {
             thin: self.thin && (self.unmap_max != 0 || self.write_same_unmaps),
             deallocated_reads_zero: self.reads_zero,
             rotational: self.rotational,
-            forgets: false,
+            crypto_erase: false,
         }
     }
 }

@@ -6,7 +6,7 @@ use base::buffer::{Buf, Bytes, DataList};
 use base::units::{BlockSize, Lba};
 use scsi::block::{self, LbaStatus, Provisioning};
 use scsi::sense::{Asc, SenseKey};
-use store::contract::{Durability, Extent, ExtentState, Failure, Fault, OpAction, Outcome};
+use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOutput};
 
 use super::{Geometry, Inner, chain, lba};
 use crate::command::{Command, CommandError, Reply};
@@ -42,7 +42,7 @@ impl From<Stopped> for DiskError {
     }
 }
 
-pub(super) type Done = Box<dyn FnOnce(Result<Outcome, DiskError>) + Send>;
+pub(super) type Done = Box<dyn FnOnce(Result<OpOutput, DiskError>) + Send>;
 
 /// Starts an operation.
 pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
@@ -51,7 +51,7 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
         OpAction::Read { at, len } => read(inner, &geometry, (at, len), done),
         OpAction::Write { at, data, durability } => write(inner, &geometry, (at, data, durability), done),
         // Its owner sanitizes it; who borrows it as a disk does not.
-        OpAction::ForgetKey => Err((DiskError::Unsupported("forgetting its key"), done)),
+        OpAction::CryptoErase => Err((DiskError::Unsupported("forgetting its key"), done)),
         OpAction::Flush => {
             flush_if(inner, geometry.write_cache, DataList::new(), done);
             Ok(())
@@ -60,7 +60,7 @@ pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
         OpAction::WriteZeroes { at, len, may_deallocate, durability } => {
             write_zeroes(inner, &geometry, (at, len), may_deallocate, durability, done)
         }
-        OpAction::Extents { at, len, count_max } => extents(inner, &geometry, (at, len), count_max, done),
+        OpAction::MapStatus { at, len, count_max } => extents(inner, &geometry, (at, len), count_max, done),
     };
     if let Err((why, done)) = begun {
         done(Err(why));
@@ -75,7 +75,7 @@ fn read(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, usize), done: 
         Err(why) => return Err((why, done)),
     };
     if blocks == 0 {
-        done(Ok(Outcome::Data(DataList::new())));
+        done(Ok(OpOutput::Data(DataList::new())));
         return Ok(());
     }
     let (size, max) = (geometry.block_size(), geometry.transfer_max);
@@ -84,7 +84,7 @@ fn read(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, usize), done: 
         let wanted = len;
         let done = move |result: Result<Reply, CommandError>| {
             let data = result.and_then(|reply| whole(reply, wanted)).map(DataList::from);
-            done(data.map(Outcome::Data).map_err(DiskError::Command));
+            done(data.map(OpOutput::Data).map_err(DiskError::Command));
         };
         inner.session.submit(command, Box::new(done));
         return Ok(());
@@ -114,7 +114,7 @@ fn read(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, usize), done: 
         let mut parts = parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         parts.drain(..).flatten().for_each(|part| list.push(part));
         drop(parts);
-        done(result.map(|()| Outcome::Data(list)).map_err(DiskError::Command));
+        done(result.map(|()| OpOutput::Data(list)).map_err(DiskError::Command));
     };
     chain::run(inner.session.clone(), Box::new(next), Box::new(take), Box::new(end));
     Ok(())
@@ -164,13 +164,13 @@ fn write(
 /// Makes durable what was acknowledged, if there is a cache. `data` goes back to the caller.
 fn flush_if(inner: &Arc<Inner>, needed: bool, data: DataList, done: Done) {
     if !needed {
-        return done(Ok(Outcome::Done(data)));
+        return done(Ok(OpOutput::Done(data)));
     }
     let command = Command::new(inner.lun, block::synchronize_cache_10()).repeatable();
     let done = move |result: Result<Reply, CommandError>| match result {
         Err(error) if !is_illegal(&error) => done(Err(DiskError::Command(error))),
         // A unit that knows no such command has nothing to synchronize.
-        _ => done(Ok(Outcome::Done(data))),
+        _ => done(Ok(OpOutput::Done(data))),
     };
     inner.session.submit(command, Box::new(done));
 }
@@ -199,7 +199,7 @@ fn deallocate(inner: &Arc<Inner>, geometry: &Geometry, (at, len): (u64, u64), do
         Some(command.repeatable())
     };
     let end = move |result: Result<(), CommandError>| {
-        done(result.map(|()| Outcome::Done(DataList::new())).map_err(DiskError::Command));
+        done(result.map(|()| OpOutput::Done(DataList::new())).map_err(DiskError::Command));
     };
     chain::run(inner.session.clone(), Box::new(next), Box::new(|_, _| Ok(())), Box::new(end));
     Ok(())
@@ -300,7 +300,7 @@ struct Survey {
 impl Survey {
     fn go_on(self, done: Done) {
         if self.next >= self.end || self.found.len() >= self.count_max {
-            return done(Ok(Outcome::Extents(self.found)));
+            return done(Ok(OpOutput::MapStatus(self.found)));
         }
         let wanted = (self.count_max - self.found.len()).min(EXTENTS_PER_COMMAND);
         let len = u32::try_from(8 + 16 * wanted).unwrap_or(24);
@@ -330,7 +330,7 @@ impl Survey {
                 _ => ExtentState::Mapped,
             };
             if !self.add(end, state) {
-                return done(Ok(Outcome::Extents(self.found)));
+                return done(Ok(OpOutput::MapStatus(self.found)));
             }
         }
         if self.next == before { self.conclude(done) } else { self.go_on(done) }
@@ -354,7 +354,7 @@ impl Survey {
         if self.next < self.end {
             self.add(self.end, ExtentState::Mapped);
         }
-        done(Ok(Outcome::Extents(self.found)));
+        done(Ok(OpOutput::MapStatus(self.found)));
     }
 }
 

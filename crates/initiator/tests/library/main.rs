@@ -32,7 +32,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use scsi::block;
 use scsi::lun::Lun;
 use scsi::sense::SenseKey;
-use store::contract::{Durability, ExtentState, OpAction, Outcome};
+use store::api::{Durability, ExtentState, OpAction, OpOutput};
 use store::shared::SharedStore;
 use targe_initiator::client::Client;
 use targe_initiator::command::{Command, CommandError};
@@ -73,7 +73,7 @@ fn flat(data: &DataList) -> Vec<u8> {
 }
 
 /// Does one operation through the contract of a shared medium.
-fn perform(disk: &RemoteDisk, action: OpAction) -> Outcome {
+fn perform(disk: &RemoteDisk, action: OpAction) -> OpOutput {
     let (tell, told) = channel();
     disk.submit(action, Box::new(move |result| tell.send(result).unwrap()));
     told.recv_timeout(HANG).unwrap().unwrap()
@@ -82,15 +82,15 @@ fn perform(disk: &RemoteDisk, action: OpAction) -> Outcome {
 #[test]
 fn a_disk_keeps_the_contract_of_a_medium() {
     let disk = disk(0);
-    let profile = disk.profile();
-    assert_eq!((profile.len, profile.granule, profile.read_only), (8 << 20, 512, false));
+    let profile = disk.capabilities();
+    assert_eq!((profile.len, profile.logical_block_len, profile.read_only), (8 << 20, 512, false));
     assert!(profile.thin && profile.deallocated_reads_zero);
     // Longer than any command: it is cut, and put together again.
     let data = pattern(1, 5 * MIB + 512);
     let action = OpAction::Write { at: 512, data: list(&data), durability: Durability::Stable };
-    assert!(matches!(perform(&disk, action), Outcome::Done(back) if flat(&back) == data));
+    assert!(matches!(perform(&disk, action), OpOutput::Done(back) if flat(&back) == data));
     let read = |at, len| match perform(&disk, OpAction::Read { at, len }) {
-        Outcome::Data(data) => flat(&data),
+        OpOutput::Data(data) => flat(&data),
         other => panic!("{other:?}"),
     };
     assert_eq!(read(512, data.len()), data);
@@ -109,7 +109,8 @@ fn a_disk_keeps_the_contract_of_a_medium() {
     perform(&disk, OpAction::Flush);
     assert_eq!(read(1 << 20, 3 * MIB), vec![0; 3 * MIB]);
     assert_eq!(read(4 << 20, MIB), data[4 * MIB - 512..5 * MIB - 512]);
-    let Outcome::Extents(extents) = perform(&disk, OpAction::Extents { at: 0, len: 8 << 20, count_max: 99 })
+    let OpOutput::MapStatus(extents) =
+        perform(&disk, OpAction::MapStatus { at: 0, len: 8 << 20, count_max: 99 })
     else {
         panic!("no extents");
     };
@@ -213,7 +214,7 @@ fn keys_are_negotiated_while_commands_go_on() {
         assert_eq!(flat(&block_on(disk.read(2 << 20, data.len())).unwrap()), data);
     }
     for read in reads {
-        assert!(matches!(read.wait().unwrap(), Outcome::Data(back) if flat(&back) == data));
+        assert!(matches!(read.wait().unwrap(), OpOutput::Data(back) if flat(&back) == data));
     }
     let refused = session.negotiate(None, &[("HeaderDigest", "None")]).wait();
     assert_eq!(refused, Err(CommandError::Refused(Refusal::NotPossible)));
@@ -236,7 +237,7 @@ fn connections_come_and_go_while_commands_go_on() {
             let reads: Vec<_> =
                 (0..8).map(|_| disk.perform(OpAction::Read { at: 0, len: data.len() })).collect();
             for read in reads {
-                assert!(matches!(read.wait().unwrap(), Outcome::Data(back) if flat(&back) == data));
+                assert!(matches!(read.wait().unwrap(), OpOutput::Data(back) if flat(&back) == data));
             }
             let paths = session.connections().wait().unwrap();
             if paths.len() == usize::from(wanted) && paths.iter().all(|path| path.up) {

@@ -14,7 +14,7 @@ use oracle::block_header::{BlockHeader, DeviceId, Sequence, WriterId};
 use oracle::history::{Change, ChangeResult, FlushId, History, OpId, Planned, ReadId};
 use oracle::journal::{Entry, JournalEvent};
 use oracle::pattern::Pattern;
-use store::contract::{Durability, Failure, Fault, OpAction, Outcome};
+use store::api::{Durability, Failure, Fault, OpAction, OpOutput};
 use store::shared::{Compared, SharedStore};
 
 use self::clear::Clear;
@@ -75,7 +75,7 @@ enum Doing {
 
 /// What an operation came to.
 enum Came {
-    Of(Result<Outcome, Failure>),
+    Of(Result<OpOutput, Failure>),
     OfComparison(Result<Compared, Failure>),
 }
 
@@ -137,7 +137,7 @@ impl<'a> Pass<'a> {
             sequence: 0,
             flushes: 0,
             next_key: 0,
-            clears: [plan.zeroes, plan.zeroes && disk.profile().thin],
+            clears: [plan.zeroes, plan.zeroes && disk.capabilities().thin],
             compares: plan.compare,
             doing: BTreeMap::new(),
             busy: BTreeSet::new(),
@@ -163,7 +163,7 @@ impl<'a> Pass<'a> {
 
     /// Writes as the plan says, and reads each write back.
     pub(super) fn write(&mut self) -> Result<(), Refused> {
-        if self.disk.profile().read_only {
+        if self.disk.capabilities().read_only {
             return Err(Refused::ReadOnly);
         }
         match self.plan.work {
@@ -270,7 +270,7 @@ impl<'a> Pass<'a> {
 
     /// Returns the most units of one operation.
     fn chunk_max(&self) -> u64 {
-        wide(self.plan.io_max.min(self.disk.profile().io_len_max) / self.plan.unit).max(1)
+        wide(self.plan.io_max.min(self.disk.capabilities().io_len_max) / self.plan.unit).max(1)
     }
 
     /// Returns at most `count` units from the `at`-th of the range on.
@@ -465,7 +465,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn written(&mut self, op: OpId, span: Span, result: Result<Outcome, Failure>) -> Result<(), Refused> {
+    fn written(&mut self, op: OpId, span: Span, result: Result<OpOutput, Failure>) -> Result<(), Refused> {
         self.busy.remove(&span);
         let end = match result {
             Ok(_) => {
@@ -486,7 +486,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    fn was_read(&mut self, read: ReadId, span: Span, stage: Stage, result: Result<Outcome, Failure>) {
+    fn was_read(&mut self, read: ReadId, span: Span, stage: Stage, result: Result<OpOutput, Failure>) {
         if stage == Stage::Writing {
             self.busy.remove(&span);
         }
@@ -499,11 +499,11 @@ impl<'a> Pass<'a> {
         read: ReadId,
         span: Span,
         stage: Stage,
-        result: Result<Outcome, Failure>,
+        result: Result<OpOutput, Failure>,
     ) -> Option<Vec<u8>> {
         let len = self.len_of(span);
         let failure = match result {
-            Ok(Outcome::Data(data)) if data.len() == len => {
+            Ok(OpOutput::Data(data)) if data.len() == len => {
                 self.report.reads += 1;
                 match stage {
                     Stage::Writing => self.report.read_bytes += wide(len),
@@ -530,7 +530,7 @@ impl<'a> Pass<'a> {
         &mut self,
         flush: FlushId,
         number: u64,
-        result: Result<Outcome, Failure>,
+        result: Result<OpOutput, Failure>,
     ) -> Result<(), Refused> {
         match result {
             Ok(_) => {
@@ -569,7 +569,7 @@ impl<'a> Pass<'a> {
 /// Returns what a failure says of the write. Only an answer that came from the device tells that it is over.
 const fn end_of(failure: Failure) -> ChangeResult {
     match failure.fault {
-        Fault::ReadOnly | Fault::OutOfRange | Fault::Unsupported | Fault::Bug | Fault::Refused => {
+        Fault::ReadOnly | Fault::OutOfRange | Fault::Unsupported | Fault::Bug | Fault::NotSubmitted => {
             ChangeResult::Refused
         }
         // A large write may have been several commands, of which the first ones were carried out.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oracle::pattern::Pattern;
-use store::contract::Profile;
+use store::api::Capabilities;
 
 /// What a run does.
 #[derive(Clone, Debug)]
@@ -151,7 +151,7 @@ impl Span {
 }
 
 impl Plan {
-    /// Returns the shortest unit with which `len` bytes of a device with blocks of `granule` bytes can be remembered, 4 KiB
+    /// Returns the shortest unit with which `len` bytes of a device with blocks of `logical_block_len` bytes can be remembered, 4 KiB
     /// at least, if there is one.
     pub fn unit_for(len: u64, granule: u32) -> usize {
         let mut unit = 4096_usize.max(usize::try_from(granule).unwrap_or(4096));
@@ -165,13 +165,13 @@ impl Plan {
     ///
     /// # Errors
     /// Why it does not.
-    pub(crate) fn fit(&self, profile: &Profile) -> Result<Span, Refused> {
+    pub(crate) fn fit(&self, profile: &Capabilities) -> Result<Span, Refused> {
         let unit = self.unit;
         if !(512..=65_536).contains(&unit) || !unit.is_power_of_two() {
             return Err(Refused::Unit(unit));
         }
-        if !wide(unit).is_multiple_of(profile.granule.into()) {
-            return Err(Refused::Granule { unit, granule: profile.granule });
+        if !wide(unit).is_multiple_of(profile.logical_block_len.into()) {
+            return Err(Refused::Granule { unit, granule: profile.logical_block_len });
         }
         let rest = profile.len.saturating_sub(self.from);
         // Without a length, what is left behind the last whole unit is left alone.

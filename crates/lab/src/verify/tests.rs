@@ -1,8 +1,8 @@
 use std::sync::Mutex;
 
 use base::buffer::{Bytes, DataList};
-use store::contract::{Failure, Fault, OpAction, Outcome, Profile};
-use store::shared::{Compared, ComparedDone, Done};
+use store::api::{Capabilities, Failure, Fault, OpAction, OpOutput};
+use store::shared::{Compared, OnCompared, OnComplete};
 
 use super::plan::{Until, Work};
 use super::*;
@@ -68,20 +68,22 @@ impl Medium {
         Self { lie, state: Mutex::new(state) }
     }
 
-    fn act(&self, action: OpAction) -> Result<Outcome, Failure> {
+    fn act(&self, action: OpAction) -> Result<OpOutput, Failure> {
         let mut state = self.state.lock().unwrap();
         match action {
             OpAction::Read { at, len } => {
                 let at = usize::try_from(at).unwrap();
-                Ok(Outcome::Data(Bytes::copied_from(&state.bytes[at..at + len]).into()))
+                Ok(OpOutput::Data(Bytes::copied_from(&state.bytes[at..at + len]).into()))
             }
             OpAction::Write { at, data, .. } => state.write(self.lie, usize::try_from(at).unwrap(), data),
-            OpAction::Flush => Ok(Outcome::Done(DataList::new())),
+            OpAction::Flush => Ok(OpOutput::Done(DataList::new())),
             OpAction::Deallocate { .. } | OpAction::WriteZeroes { .. } if self.lie == Lie::ClearNothing => {
                 Err(Fault::Unsupported.into())
             }
             OpAction::Deallocate { at, len } => Ok(state.clear(at, len, self.lie == Lie::FreeBeyond)),
-            OpAction::WriteZeroes { .. } if self.lie == Lie::KeepZeroed => Ok(Outcome::Done(DataList::new())),
+            OpAction::WriteZeroes { .. } if self.lie == Lie::KeepZeroed => {
+                Ok(OpOutput::Done(DataList::new()))
+            }
             OpAction::WriteZeroes { at, len, .. } => Ok(state.clear(at, len, self.lie == Lie::ZeroBeyond)),
             _ => Err(Fault::Unsupported.into()),
         }
@@ -89,19 +91,19 @@ impl Medium {
 }
 
 impl State {
-    fn clear(&mut self, at: u64, len: u64, beyond: bool) -> Outcome {
+    fn clear(&mut self, at: u64, len: u64, beyond: bool) -> OpOutput {
         let (at, len) = (usize::try_from(at).unwrap(), usize::try_from(len).unwrap());
         let end = (at + len + if beyond { 4096 } else { 0 }).min(self.bytes.len());
         self.bytes[at..end].fill(0);
-        Outcome::Done(DataList::new())
+        OpOutput::Done(DataList::new())
     }
 
-    fn write(&mut self, lie: Lie, at: usize, data: DataList) -> Result<Outcome, Failure> {
+    fn write(&mut self, lie: Lie, at: usize, data: DataList) -> Result<OpOutput, Failure> {
         let number = self.writes;
         self.writes += 1;
         let mut whole = vec![0; data.len()];
         data.copy_to(0, &mut whole);
-        let (mut at, mut result) = (at, Ok(Outcome::Done(data)));
+        let (mut at, mut result) = (at, Ok(OpOutput::Done(data)));
         match lie {
             Lie::Lose(n) if n == number => return result,
             Lie::Misdirect(n) if n == number => at = (at + 4096) % (self.bytes.len() - whole.len()),
@@ -150,11 +152,11 @@ impl State {
 }
 
 impl SharedStore for Medium {
-    fn profile(&self) -> Profile {
-        Profile {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
             len: LEN,
-            granule: 512,
-            preferred_granule: 4096,
+            logical_block_len: 512,
+            preferred_block_len: 4096,
             io_len_max: 1 << 20,
             atomic_len_max: 0,
             read_only: false,
@@ -162,11 +164,11 @@ impl SharedStore for Medium {
             thin: true,
             deallocated_reads_zero: true,
             rotational: false,
-            forgets: false,
+            crypto_erase: false,
         }
     }
 
-    fn submit(&self, action: OpAction, done: Done) {
+    fn submit(&self, action: OpAction, done: OnComplete) {
         done(self.act(action));
     }
 
@@ -174,7 +176,7 @@ impl SharedStore for Medium {
         10_000
     }
 
-    fn compare_and_write(&self, at: u64, data: DataList, done: ComparedDone) {
+    fn compare_and_write(&self, at: u64, data: DataList, done: OnCompared) {
         assert!(data.len() / 2 <= self.compare_and_write_max() && data.len().is_multiple_of(2 * 512));
         let at = usize::try_from(at).unwrap();
         let result = self.state.lock().unwrap().compare_and_write(self.lie, at, &data);

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::list::{CscdFields, Limits};
-use super::{Refusal, u8_at, u16_at, u32_at};
+use super::{CopyError, u8_at, u16_at, u32_at};
 
 /// The type code of an identification descriptor, the one that this room knows.
 pub const IDENTIFICATION: u8 = 0xe4;
@@ -54,20 +54,20 @@ impl Cscd {
     /// # Errors
     /// The type is another one, the designator is empty or longer than its place, or, with the fields of SPC-3, LU ID TYPE
     /// asks for something else than a logical unit number.
-    pub fn parse(list: &[u8], at: usize, fields: CscdFields) -> Result<Self, Refusal> {
-        let bytes = list.get(at..).and_then(|rest| rest.get(..CSCD_LEN)).ok_or(Refusal::LengthError)?;
+    pub fn parse(list: &[u8], at: usize, fields: CscdFields) -> Result<Self, CopyError> {
+        let bytes = list.get(at..).and_then(|rest| rest.get(..CSCD_LEN)).ok_or(CopyError::LengthError)?;
         if u8_at(bytes, 0) != IDENTIFICATION {
-            return Err(Refusal::UnsupportedCscdType { byte: at });
+            return Err(CopyError::UnsupportedCscdType { byte: at });
         }
         let spc_3 = fields == CscdFields::Spc3;
         if spc_3 && u8_at(bytes, 1) & LU_ID_TYPE != 0 {
-            return Err(Refusal::bits(at + 1, 7));
+            return Err(CopyError::bits(at + 1, 7));
         }
         let null = spc_3 && u8_at(bytes, 1) & NUL != 0;
         // Of a null device, bytes 4 to 27 are ignored.
         let len = if null { 0 } else { usize::from(u8_at(bytes, 7)) };
         if (len == 0 && !null) || len > MAX_DESIGNATOR_LEN {
-            return Err(Refusal::field(at + 7));
+            return Err(CopyError::field(at + 7));
         }
         let designator = bytes.get(8..8 + len).unwrap_or_default().to_vec();
         Ok(Self {
@@ -118,19 +118,19 @@ pub(super) fn parse_all(
     len: usize,
     length_field: usize,
     limits: &Limits,
-) -> Result<Vec<Cscd>, Refusal> {
+) -> Result<Vec<Cscd>, CopyError> {
     if len.div_ceil(CSCD_LEN) > usize::from(limits.cscds_max) {
-        return Err(Refusal::TooManyCscds { byte: length_field });
+        return Err(CopyError::TooManyCscds { byte: length_field });
     }
     // The type comes first: a longer descriptor of a type we do not know is refused for its type.
     let mut cscds = Vec::new();
     let mut at = start;
     while at < start + len {
         if u8_at(list, at) != IDENTIFICATION {
-            return Err(Refusal::UnsupportedCscdType { byte: at });
+            return Err(CopyError::UnsupportedCscdType { byte: at });
         }
         if at + CSCD_LEN > start + len {
-            return Err(Refusal::field(length_field));
+            return Err(CopyError::field(length_field));
         }
         cscds.push(Cscd::parse(list, at, limits.cscd_fields)?);
         at += CSCD_LEN;
@@ -178,7 +178,7 @@ mod tests {
             bytes[0] = kind;
             assert_eq!(
                 Cscd::parse(&bytes, 0, CscdFields::Spc4),
-                Err(Refusal::UnsupportedCscdType { byte: 0 }),
+                Err(CopyError::UnsupportedCscdType { byte: 0 }),
                 "{kind:#x}"
             );
         }
@@ -186,9 +186,9 @@ mod tests {
             let mut bytes = [0; 40];
             bytes[8..].copy_from_slice(&naa().to_bytes());
             bytes[15] = len;
-            assert_eq!(Cscd::parse(&bytes, 8, CscdFields::Spc4), Err(Refusal::field(15)), "{len}");
+            assert_eq!(Cscd::parse(&bytes, 8, CscdFields::Spc4), Err(CopyError::field(15)), "{len}");
         }
-        assert_eq!(Cscd::parse(&naa().to_bytes()[..31], 0, CscdFields::Spc4), Err(Refusal::LengthError));
+        assert_eq!(Cscd::parse(&naa().to_bytes()[..31], 0, CscdFields::Spc4), Err(CopyError::LengthError));
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
         let mut bytes = naa().to_bytes();
         bytes[1] = 0xc0;
         assert_eq!(Cscd::parse(&bytes, 0, CscdFields::Spc4), Ok(naa()));
-        assert_eq!(Cscd::parse(&bytes, 0, CscdFields::Spc3), Err(Refusal::bits(1, 7)));
+        assert_eq!(Cscd::parse(&bytes, 0, CscdFields::Spc3), Err(CopyError::bits(1, 7)));
         bytes[1] = 0x20;
         assert_eq!(Cscd::parse(&bytes, 0, CscdFields::Spc4), Ok(naa()));
         // Where a null device would have its designator may stand anything.

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::cscd::{self, Cscd};
 use super::segment::{self, Segment, SegmentAction};
-use super::{ListId, Refusal, len16, len32, size, u8_at, u16_at, u32_at};
+use super::{CopyError, ListId, len16, len32, size, u8_at, u16_at, u32_at};
 
 /// What a copy manager takes (RECEIVE COPY OPERATING PARAMETERS, SPC-4 §6.21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,15 +104,15 @@ impl CopyList {
     /// Parses the parameter list of EXTENDED COPY(LID1).
     ///
     /// # Errors
-    /// See [`Refusal`]; the lengths are checked before the counts, the counts before the contents.
-    pub fn parse_lid1(list: &[u8], limits: &Limits) -> Result<Self, Refusal> {
+    /// See [`CopyError`]; the lengths are checked before the counts, the counts before the contents.
+    pub fn parse_lid1(list: &[u8], limits: &Limits) -> Result<Self, CopyError> {
         if list.len() < LID1_HEADER_LEN {
-            return Err(Refusal::LengthError);
+            return Err(CopyError::LengthError);
         }
         let usage = usage_of(list)?;
         let list_id = ListId(u32::from(u8_at(list, 0)));
         if usage == ListIdUsage::Unnamed && list_id.0 != 0 {
-            return Err(Refusal::field(0));
+            return Err(CopyError::field(0));
         }
         let lengths = Lengths {
             header: LID1_HEADER_LEN,
@@ -128,24 +128,24 @@ impl CopyList {
     /// Parses the parameter list of EXTENDED COPY(LID4).
     ///
     /// # Errors
-    /// See [`Refusal`]; the lengths are checked before the counts, the counts before the contents.
-    pub fn parse_lid4(list: &[u8], limits: &Limits) -> Result<Self, Refusal> {
+    /// See [`CopyError`]; the lengths are checked before the counts, the counts before the contents.
+    pub fn parse_lid4(list: &[u8], limits: &Limits) -> Result<Self, CopyError> {
         if list.len() < LID4_HEADER_LEN {
-            return Err(Refusal::LengthError);
+            return Err(CopyError::LengthError);
         }
         if u8_at(list, 0) != LID4_FORMAT {
-            return Err(Refusal::field(0));
+            return Err(CopyError::field(0));
         }
         if u16_at(list, 2) != LID4_HEADER_CSCD_LEN {
-            return Err(Refusal::field(2));
+            return Err(CopyError::field(2));
         }
         if u8_at(list, 16) != LID4_HEADER_TYPE {
-            return Err(Refusal::field(16));
+            return Err(CopyError::field(16));
         }
         let usage = usage_of(list)?;
         let list_id = ListId(u32_at(list, 20));
         if usage == ListIdUsage::Unnamed && list_id.0 != 0 {
-            return Err(Refusal::field(20));
+            return Err(CopyError::field(20));
         }
         let flags = u8_at(list, 15);
         let format = Format::Lid4 { immediate: flags & 1 != 0, sense_on_good: flags & 2 != 0 };
@@ -167,15 +167,15 @@ impl CopyList {
         list: &[u8],
         lengths: &Lengths,
         limits: &Limits,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, CopyError> {
         if lengths.inline > size(limits.inline_len_max) {
-            return Err(Refusal::InlineDataTooLong { byte: lengths.inline_field });
+            return Err(CopyError::InlineDataTooLong { byte: lengths.inline_field });
         }
         let segments_at = lengths.header.saturating_add(lengths.cscd);
         let inline_at = segments_at.saturating_add(lengths.segment);
         let end = inline_at.saturating_add(lengths.inline);
         if inline_at - lengths.header > size(limits.descriptors_len_max) || end > list.len() {
-            return Err(Refusal::LengthError);
+            return Err(CopyError::LengthError);
         }
         let cscds = cscd::parse_all(list, lengths.header, lengths.cscd, lengths.cscd_field, limits)?;
         let segments = segment::parse_all(list, segments_at, lengths.segment, limits.segments_max)?;
@@ -252,12 +252,12 @@ impl CopyList {
     }
 }
 
-fn usage_of(list: &[u8]) -> Result<ListIdUsage, Refusal> {
+fn usage_of(list: &[u8]) -> Result<ListIdUsage, CopyError> {
     match u8_at(list, 1) >> 3 & 3 {
         0 => Ok(ListIdUsage::Hold),
         2 => Ok(ListIdUsage::Discard),
         3 => Ok(ListIdUsage::Unnamed),
-        _ => Err(Refusal::bits(1, 4)),
+        _ => Err(CopyError::bits(1, 4)),
     }
 }
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use base::units::{Blocks, Lba};
 
 use super::cscd::CSCD_LEN;
-use super::{Refusal, array, len16, u8_at, u16_at, u32_at, u64_at};
+use super::{CopyError, array, len16, u8_at, u16_at, u32_at, u64_at};
 
 /// The length of a ROD token.
 pub const ROD_TOKEN_LEN: usize = 512;
@@ -180,7 +180,7 @@ impl PopulateToken {
     ///
     /// # Errors
     /// The list is cut short, has no ranges or too many, or ranges overlap.
-    pub fn parse(list: &[u8], ranges_max: u16) -> Result<Self, Refusal> {
+    pub fn parse(list: &[u8], ranges_max: u16) -> Result<Self, CopyError> {
         let ranges = ranges(list, POPULATE_HEADER_LEN, ranges_max)?;
         let flags = u8_at(list, 2);
         Ok(Self {
@@ -224,7 +224,7 @@ impl WriteUsingToken {
     ///
     /// # Errors
     /// The list is cut short, has no ranges or too many, or ranges overlap.
-    pub fn parse(list: &[u8], ranges_max: u16) -> Result<Self, Refusal> {
+    pub fn parse(list: &[u8], ranges_max: u16) -> Result<Self, CopyError> {
         let ranges = ranges(list, WRITE_HEADER_LEN, ranges_max)?;
         let flags = u8_at(list, 2);
         Ok(Self {
@@ -260,23 +260,23 @@ fn append_ranges(out: &mut Vec<u8>, ranges: &[BlockRange]) {
 
 /// Parses the block device range descriptors behind a header of `header` bytes, whose last two say how long they are
 /// and whose first two say how long everything behind them is.
-fn ranges(list: &[u8], header: usize, ranges_max: u16) -> Result<Vec<BlockRange>, Refusal> {
+fn ranges(list: &[u8], header: usize, ranges_max: u16) -> Result<Vec<BlockRange>, CopyError> {
     let list_len = usize::from(u16_at(list, 0)) + 2;
     if list.len() < header || list_len > list.len() {
-        return Err(Refusal::LengthError);
+        return Err(CopyError::LengthError);
     }
     if list_len < header + RANGE_LEN {
-        return Err(Refusal::field(0));
+        return Err(CopyError::field(0));
     }
     let length_field = header - 2;
     let len = usize::from(u16_at(list, length_field));
     // What is left over behind the last whole descriptor is ignored (SBC-3 §5.19.2).
     let count = len / RANGE_LEN;
     if count == 0 || header + len > list_len {
-        return Err(Refusal::field(length_field));
+        return Err(CopyError::field(length_field));
     }
     if count > usize::from(ranges_max) {
-        return Err(Refusal::TooManySegments { byte: length_field });
+        return Err(CopyError::TooManySegments { byte: length_field });
     }
     let mut ranges: Vec<BlockRange> = Vec::with_capacity(count);
     for index in 0..count {
@@ -284,7 +284,7 @@ fn ranges(list: &[u8], header: usize, ranges_max: u16) -> Result<Vec<BlockRange>
         let range =
             BlockRange { lba: Lba(u64_at(list, at)), blocks: Blocks(u64::from(u32_at(list, at + 8))) };
         if ranges.iter().any(|earlier| overlap(earlier, &range)) {
-            return Err(Refusal::field(at));
+            return Err(CopyError::field(at));
         }
         ranges.push(range);
     }
@@ -346,21 +346,21 @@ mod tests {
     fn a_list_cut_anywhere_is_a_length_error() {
         let bytes = populate(vec![range(1, 2)]).to_bytes();
         for cut in 0..bytes.len() {
-            assert_eq!(PopulateToken::parse(&bytes[..cut], 2), Err(Refusal::LengthError), "{cut}");
+            assert_eq!(PopulateToken::parse(&bytes[..cut], 2), Err(CopyError::LengthError), "{cut}");
         }
         let bytes = write(vec![range(1, 2)]).to_bytes();
         for cut in 0..bytes.len() {
-            assert_eq!(WriteUsingToken::parse(&bytes[..cut], 2), Err(Refusal::LengthError), "{cut}");
+            assert_eq!(WriteUsingToken::parse(&bytes[..cut], 2), Err(CopyError::LengthError), "{cut}");
         }
     }
 
     #[test]
     fn refuses_no_ranges_too_many_and_overlapping_ones() {
         let cases = [
-            (vec![], Refusal::field(0)),
-            (vec![range(0, 1), range(1, 1), range(2, 1)], Refusal::TooManySegments { byte: 14 }),
-            (vec![range(5, 2), range(6, 1)], Refusal::field(32)),
-            (vec![range(u64::MAX, 2), range(u64::MAX, 1)], Refusal::field(32)),
+            (vec![], CopyError::field(0)),
+            (vec![range(0, 1), range(1, 1), range(2, 1)], CopyError::TooManySegments { byte: 14 }),
+            (vec![range(5, 2), range(6, 1)], CopyError::field(32)),
+            (vec![range(u64::MAX, 2), range(u64::MAX, 1)], CopyError::field(32)),
         ];
         for (ranges, refusal) in cases {
             let bytes = populate(ranges).to_bytes();
@@ -368,9 +368,9 @@ mod tests {
         }
         let mut bytes = populate(vec![range(0, 1)]).to_bytes();
         bytes[15] = 15;
-        assert_eq!(PopulateToken::parse(&bytes, 2), Err(Refusal::field(14)), "less than one");
+        assert_eq!(PopulateToken::parse(&bytes, 2), Err(CopyError::field(14)), "less than one");
         bytes[15] = 17;
-        assert_eq!(PopulateToken::parse(&bytes, 2), Err(Refusal::field(14)), "more than there is");
+        assert_eq!(PopulateToken::parse(&bytes, 2), Err(CopyError::field(14)), "more than there is");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use base::units::Lba;
 
 use super::cscd::{CscdId, id_at};
-use super::{Refusal, len16, u8_at, u16_at, u32_at, u64_at};
+use super::{CopyError, len16, u8_at, u16_at, u32_at, u64_at};
 
 /// Type code: copy blocks to blocks.
 pub const BLOCK_TO_BLOCK: u8 = 0x02;
@@ -80,18 +80,20 @@ impl SegmentAction {
     ///
     /// # Errors
     /// The type is not known, or the length is not the one of the type.
-    pub fn parse(list: &[u8], at: usize, end: usize) -> Result<(Self, usize), Refusal> {
+    pub fn parse(list: &[u8], at: usize, end: usize) -> Result<(Self, usize), CopyError> {
         let kind = u8_at(list, at);
         let len = match kind {
             BLOCK_TO_BLOCK => 28,
             VERIFY_CSCD => 12,
             BLOCK_TO_BLOCK_WITH_OFFSETS => 32,
-            _ => return Err(Refusal::UnsupportedSegmentType { byte: at }),
+            _ => return Err(CopyError::UnsupportedSegmentType { byte: at }),
         };
-        let bytes =
-            list.get(at..end.min(list.len())).and_then(|rest| rest.get(..len)).ok_or(Refusal::LengthError)?;
+        let bytes = list
+            .get(at..end.min(list.len()))
+            .and_then(|rest| rest.get(..len))
+            .ok_or(CopyError::LengthError)?;
         if usize::from(u16_at(bytes, 2)) + 4 != len {
-            return Err(Refusal::field(at + 2));
+            return Err(CopyError::field(at + 2));
         }
         let keep_residual = u8_at(bytes, 1) & 1 != 0;
         let (source, destination) = (id_at(bytes, 4), id_at(bytes, 6));
@@ -177,12 +179,12 @@ pub(super) fn parse_all(
     start: usize,
     len: usize,
     count_max: u16,
-) -> Result<Vec<Segment>, Refusal> {
+) -> Result<Vec<Segment>, CopyError> {
     let mut segments = Vec::new();
     let mut at = start;
     while at < start + len {
         if segments.len() >= usize::from(count_max) {
-            return Err(Refusal::TooManySegments { byte: at });
+            return Err(CopyError::TooManySegments { byte: at });
         }
         let (action, step) = SegmentAction::parse(list, at, start + len)?;
         segments.push(Segment { at, action });
@@ -246,14 +248,14 @@ mod tests {
             action.append_to(&mut bytes);
             for cut in 1..bytes.len() {
                 let refused = SegmentAction::parse(&bytes[..cut], 0, cut);
-                assert_eq!(refused, Err(Refusal::LengthError), "{action:?} cut to {cut}");
+                assert_eq!(refused, Err(CopyError::LengthError), "{action:?} cut to {cut}");
             }
             bytes[3] += 1;
-            assert_eq!(SegmentAction::parse(&bytes, 0, bytes.len()), Err(Refusal::field(2)));
+            assert_eq!(SegmentAction::parse(&bytes, 0, bytes.len()), Err(CopyError::field(2)));
         }
         for kind in (0..=0xff_u8).filter(|kind| !KNOWN.contains(kind)) {
             let refused = SegmentAction::parse(&[kind; 40], 0, 40);
-            assert_eq!(refused, Err(Refusal::UnsupportedSegmentType { byte: 0 }), "{kind:#x}");
+            assert_eq!(refused, Err(CopyError::UnsupportedSegmentType { byte: 0 }), "{kind:#x}");
         }
     }
 }

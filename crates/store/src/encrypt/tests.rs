@@ -6,7 +6,7 @@ use core::cell::RefCell;
 use base::rng::Rng;
 
 use super::*;
-use crate::contract::{Durability, Extent, ExtentState};
+use crate::api::{Durability, Extent, ExtentState};
 use crate::powercut::Power;
 use crate::ram::Ram;
 
@@ -16,7 +16,7 @@ const LEN: u64 = 1 << 20;
 #[derive(Clone, Default)]
 struct Keeper(Rc<RefCell<(usize, VecDeque<Replaced>)>>);
 
-impl KeyKeeper for Keeper {
+impl KeyStore for Keeper {
     fn replace(&mut self) {
         self.0.borrow_mut().0 += 1;
     }
@@ -39,8 +39,8 @@ fn pool() -> Pool {
 struct Glass(Rc<RefCell<Ram>>);
 
 impl Store for Glass {
-    fn profile(&self) -> Profile {
-        self.0.borrow().profile()
+    fn capabilities(&self) -> Capabilities {
+        self.0.borrow().capabilities()
     }
 
     fn submit(&mut self, op: Op) {
@@ -52,7 +52,7 @@ impl Store for Glass {
     }
 }
 
-fn run(store: &mut impl Store, action: OpAction) -> Result<Outcome, Failure> {
+fn run(store: &mut impl Store, action: OpAction) -> Result<OpOutput, Failure> {
     store.submit(Op { id: OpId(7), action });
     let completion = store.poll().expect("answers at once");
     assert_eq!(completion.id, OpId(7));
@@ -62,14 +62,14 @@ fn run(store: &mut impl Store, action: OpAction) -> Result<Outcome, Failure> {
 fn write(store: &mut impl Store, at: u64, bytes: &[u8]) {
     let data = Bytes::copied_from(bytes).into();
     match run(store, OpAction::Write { at, data, durability: Durability::Cached }) {
-        Ok(Outcome::Done(given)) => assert_eq!(flat(&given), bytes, "the data comes back as it was given"),
+        Ok(OpOutput::Done(given)) => assert_eq!(flat(&given), bytes, "the data comes back as it was given"),
         other => panic!("{other:?}"),
     }
 }
 
 fn read(store: &mut impl Store, at: u64, len: usize) -> Vec<u8> {
     match run(store, OpAction::Read { at, len }) {
-        Ok(Outcome::Data(data)) => flat(&data),
+        Ok(OpOutput::Data(data)) => flat(&data),
         other => panic!("{other:?}"),
     }
 }
@@ -122,22 +122,22 @@ fn sectors_without_storage_are_zeros_and_stay_without() {
     let (mut store, _, _) = world(DataUnit::B512);
     assert_eq!(read(&mut store, 0, 4096), [0; 4096]);
     write(&mut store, 0, &[0; 8192]);
-    let all = OpAction::Extents { at: 0, len: LEN, count_max: 8 };
-    let Ok(Outcome::Extents(extents)) = run(&mut store, all) else { panic!() };
+    let all = OpAction::MapStatus { at: 0, len: LEN, count_max: 8 };
+    let Ok(OpOutput::MapStatus(extents)) = run(&mut store, all) else { panic!() };
     assert!(matches!(extents[0], Extent { at: 0, state: ExtentState::Mapped, .. }), "zeros are hidden too");
     assert_eq!(read(&mut store, 0, 8192), [0; 8192]);
     write(&mut store, 65536, &[9; 65536]);
     run(&mut store, OpAction::Deallocate { at: 65536, len: 65536 }).unwrap();
     assert_eq!(read(&mut store, 65536, 65536), [0; 65536]);
-    assert!(store.profile().deallocated_reads_zero && store.profile().thin);
+    assert!(store.capabilities().deallocated_reads_zero && store.capabilities().thin);
 }
 
 #[test]
 fn a_forgotten_key_leaves_nothing_to_read_but_what_is_written_afterwards() {
     let (mut store, _, keeper) = world(DataUnit::B512);
-    assert!(store.profile().forgets);
+    assert!(store.capabilities().crypto_erase);
     write(&mut store, 0, &[7; 4096]);
-    store.submit(Op { id: OpId(1), action: OpAction::ForgetKey });
+    store.submit(Op { id: OpId(1), action: OpAction::CryptoErase });
     assert!(store.poll().is_none(), "it is being replaced");
     assert_eq!(keeper.0.borrow().0, 1);
     // Nothing else may go on meanwhile.
@@ -155,16 +155,16 @@ fn a_key_that_stays_serves_on_and_one_in_doubt_does_not() {
     let (mut store, _, keeper) = world(DataUnit::B512);
     write(&mut store, 0, &[7; 512]);
     keeper.0.borrow_mut().1.push_back(Replaced::Kept);
-    assert_eq!(run(&mut store, OpAction::ForgetKey).unwrap_err().fault, Fault::Medium);
+    assert_eq!(run(&mut store, OpAction::CryptoErase).unwrap_err().fault, Fault::Medium);
     assert_eq!(read(&mut store, 0, 512), [7; 512]);
     keeper.0.borrow_mut().1.push_back(Replaced::Unknown);
-    assert_eq!(run(&mut store, OpAction::ForgetKey).unwrap_err().fault, Fault::Gone);
+    assert_eq!(run(&mut store, OpAction::CryptoErase).unwrap_err().fault, Fault::Gone);
     let data = Bytes::copied_from(&[1; 512]).into();
     for action in [
         OpAction::Read { at: 0, len: 512 },
         OpAction::Write { at: 0, data, durability: Durability::Stable },
         OpAction::Deallocate { at: 0, len: 512 },
-        OpAction::ForgetKey,
+        OpAction::CryptoErase,
     ] {
         assert_eq!(run(&mut store, action).unwrap_err().fault, Fault::Gone);
     }
@@ -176,21 +176,21 @@ fn a_key_is_not_forgotten_under_a_write_and_not_on_a_read_only_medium() {
     let (mut store, _, keeper) = world(DataUnit::B512);
     let data = Bytes::copied_from(&[1; 512]).into();
     store.submit(Op { id: OpId(1), action: OpAction::Write { at: 0, data, durability: Durability::Cached } });
-    store.submit(Op { id: OpId(2), action: OpAction::ForgetKey });
+    store.submit(Op { id: OpId(2), action: OpAction::CryptoErase });
     let refused = store.poll().unwrap();
     assert_eq!((refused.id, refused.result.unwrap_err().fault), (OpId(2), Fault::Bug));
     assert!(store.poll().unwrap().result.is_ok());
     let guarded = crate::read_only::ReadOnly::new(Ram::new(LEN));
     let mut guarded = Encrypted::new(guarded, keeper.clone(), &key(1), DataUnit::B512, pool());
-    assert!(!guarded.profile().forgets);
-    assert_eq!(run(&mut guarded, OpAction::ForgetKey).unwrap_err().fault, Fault::ReadOnly);
+    assert!(!guarded.capabilities().crypto_erase);
+    assert_eq!(run(&mut guarded, OpAction::CryptoErase).unwrap_err().fault, Fault::ReadOnly);
     assert_eq!(keeper.0.borrow().0, 0);
 }
 
 #[test]
 fn ranges_that_are_no_whole_data_units_are_refused() {
     let (mut store, _, _) = world(DataUnit::B4096);
-    assert_eq!(store.profile().granule, 4096);
+    assert_eq!(store.capabilities().logical_block_len, 4096);
     for (at, len) in [(512, 4096), (0, 512), (4096, 6144)] {
         assert_eq!(run(&mut store, OpAction::Read { at, len }).unwrap_err().fault, Fault::Bug);
         let data = Bytes::copied_from(&vec![0; len]).into();

@@ -1,9 +1,9 @@
 use super::*;
-use crate::contract::{Durability, OpId};
+use crate::api::{Durability, OpId};
 use alloc::vec;
 use base::rng::Rng;
 
-fn run(ram: &mut Ram, action: OpAction) -> Result<Outcome, Failure> {
+fn run(ram: &mut Ram, action: OpAction) -> Result<OpOutput, Failure> {
     ram.submit(Op { id: OpId(7), action });
     let completion = ram.poll().expect("memory answers at once");
     assert_eq!(completion.id, OpId(7));
@@ -13,7 +13,7 @@ fn run(ram: &mut Ram, action: OpAction) -> Result<Outcome, Failure> {
 
 fn read(ram: &mut Ram, at: u64, len: usize) -> Vec<u8> {
     match run(ram, OpAction::Read { at, len }) {
-        Ok(Outcome::Data(list)) => {
+        Ok(OpOutput::Data(list)) => {
             let mut out = vec![0; len];
             assert_eq!(list.copy_to(0, &mut out), len);
             out
@@ -25,12 +25,12 @@ fn read(ram: &mut Ram, at: u64, len: usize) -> Vec<u8> {
 fn write(ram: &mut Ram, at: u64, bytes: &[u8]) {
     let data = Bytes::copied_from(bytes).into();
     let result = run(ram, OpAction::Write { at, data, durability: Durability::Cached });
-    assert!(matches!(result, Ok(Outcome::Done(data)) if data.len() == bytes.len()));
+    assert!(matches!(result, Ok(OpOutput::Done(data)) if data.len() == bytes.len()));
 }
 
 fn extents(ram: &mut Ram, at: u64, len: u64, count_max: usize) -> Vec<(u64, u64, ExtentState)> {
-    match run(ram, OpAction::Extents { at, len, count_max }) {
-        Ok(Outcome::Extents(list)) => list.iter().map(|e| (e.at, e.len, e.state)).collect(),
+    match run(ram, OpAction::MapStatus { at, len, count_max }) {
+        Ok(OpOutput::MapStatus(list)) => list.iter().map(|e| (e.at, e.len, e.state)).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -46,8 +46,8 @@ fn never_written_bytes_read_as_zeros_and_take_no_memory() {
 fn a_read_shares_the_medium_and_survives_a_later_write() {
     let mut ram = Ram::new(1 << 20);
     write(&mut ram, 0, b"before");
-    let Ok(Outcome::Data(first)) = run(&mut ram, OpAction::Read { at: 0, len: 6 }) else { panic!() };
-    let Ok(Outcome::Data(second)) = run(&mut ram, OpAction::Read { at: 0, len: 6 }) else { panic!() };
+    let Ok(OpOutput::Data(first)) = run(&mut ram, OpAction::Read { at: 0, len: 6 }) else { panic!() };
+    let Ok(OpOutput::Data(second)) = run(&mut ram, OpAction::Read { at: 0, len: 6 }) else { panic!() };
     assert_eq!(first.parts()[0].as_ptr(), second.parts()[0].as_ptr());
     write(&mut ram, 0, b"after!");
     assert_eq!(&*first.parts()[0], b"before");
@@ -68,7 +68,7 @@ fn a_range_that_leaves_the_medium_fails() {
             },
             OpAction::Deallocate { at, len: wide },
             OpAction::WriteZeroes { at, len: wide, may_deallocate: false, durability: Durability::Cached },
-            OpAction::Extents { at, len: wide, count_max: 4 },
+            OpAction::MapStatus { at, len: wide, count_max: 4 },
         ] {
             let result = run(&mut ram, action);
             assert!(matches!(result, Err(Failure { fault: Fault::OutOfRange, .. })), "{at} {len}");
@@ -117,7 +117,7 @@ fn shrinking_and_growing_again_brings_zeros() {
     let mut ram = Ram::new(200_000);
     write(&mut ram, 0, &[1; 200_000]);
     ram.resize(100_000);
-    assert_eq!(ram.profile().len, 100_000);
+    assert_eq!(ram.capabilities().len, 100_000);
     ram.resize(200_000);
     let bytes = read(&mut ram, 0, 200_000);
     assert!(bytes[..100_000].iter().all(|b| *b == 1) && bytes[100_000..].iter().all(|b| *b == 0));

@@ -56,7 +56,7 @@ pub(super) fn serve(
     name: &str,
     (tell, end): (Sender<Occasion>, &End),
 ) -> Result<(), Failure> {
-    let size = show_size(whole.profile().len);
+    let size = show_size(whole.capabilities().len);
     let ended = Box::new(move || {
         // The main thread may be beyond listening.
         let _ = tell.send(Occasion::Ended);

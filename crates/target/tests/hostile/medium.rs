@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use base::state_machine::{MediumId, StreamMachine as _};
 use store::Store;
-use store::contract::{Completion, Op, OpAction, Profile};
+use store::api::{Capabilities, Completion, Op, OpAction};
 use store::ram::Ram;
 
 use crate::pair::World;
@@ -71,8 +71,8 @@ impl Keeper {
     pub(crate) fn peek(&self, at: u64, len: usize) -> Vec<u8> {
         let mut inner = self.0.borrow_mut();
         assert!(inner.ram.poll().is_none());
-        inner.ram.submit(Op { id: store::contract::OpId(0), action: OpAction::Read { at, len } });
-        let Some(Ok(store::contract::Outcome::Data(data))) = inner.ram.poll().map(|done| done.result) else {
+        inner.ram.submit(Op { id: store::api::OpId(0), action: OpAction::Read { at, len } });
+        let Some(Ok(store::api::OpOutput::Data(data))) = inner.ram.poll().map(|done| done.result) else {
             panic!("the medium cannot be read")
         };
         data.parts().iter().flat_map(|part| part.to_vec()).collect()
@@ -88,8 +88,8 @@ impl Inner {
 }
 
 impl Store for Held {
-    fn profile(&self) -> Profile {
-        self.0.borrow().ram.profile()
+    fn capabilities(&self) -> Capabilities {
+        self.0.borrow().ram.capabilities()
     }
 
     fn submit(&mut self, op: Op) {

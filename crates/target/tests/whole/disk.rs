@@ -201,9 +201,9 @@ fn commands_in_the_same_segment_as_a_logout_are_executed_and_answered_before_it(
 /// MEDIUM ERROR with the address of the block, over the wire; what is around it is served, and so are others.
 #[test]
 fn a_bad_block_is_told_with_its_address_and_nothing_beside_it_is_lost() {
-    use store::contract::Fault;
-    use store::faulty::{Faulty, Kind, Rule};
-    let (medium, faults) = Faulty::new(Ram::new(8 << 20), 1);
+    use store::api::Fault;
+    use store::fault_inject::{FaultInjector, OpKind, Rule};
+    let (medium, faults) = FaultInjector::new(Ram::new(8 << 20), 1);
     let mut world = World::new(config(&[(0, 0)], vec![]), vec![Box::new(medium)]);
     let mut alice = Initiator::login(&mut world, ALICE, 1);
     let mut bob = Initiator::login(&mut world, BOB, 2);
@@ -211,8 +211,8 @@ fn a_bad_block_is_told_with_its_address_and_nothing_beside_it_is_lost() {
     bob.clear_attentions(&mut world, 0);
     let data = pattern(64 * BLOCK, 7);
     assert_eq!(alice.write(&mut world, 0, 1000, &data, true).status, GOOD);
-    faults.add(Rule::always(Kind::Read, 1040 * 512, 512, Fault::Medium));
-    faults.add(Rule::always(Kind::Write, 1050 * 512, 512, Fault::Medium));
+    faults.add(Rule::always(OpKind::Read, 1040 * 512, 512, Fault::Medium));
+    faults.add(Rule::always(OpKind::Write, 1050 * 512, 512, Fault::Medium));
     let answer = alice.read(&mut world, 0, 1000, 64);
     // Fixed format, with a valid INFORMATION field (SPC-5 §4.4.3): MEDIUM ERROR, UNRECOVERED READ ERROR.
     assert_eq!((answer.status, answer.code()), (CHECK, (3, 0x1100)));

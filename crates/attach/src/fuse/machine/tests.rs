@@ -6,15 +6,15 @@ use super::*;
 
 const LEN: u64 = 1 << 20;
 
-fn profile() -> Profile {
-    Ram::new(LEN).profile()
+fn profile() -> Capabilities {
+    Ram::new(LEN).capabilities()
 }
 
 fn ask(opcode: Opcode, node: u64, body: impl IntoBytes + Immutable) -> Step {
     ask_of(&profile(), opcode, node, body.as_bytes())
 }
 
-fn ask_of(profile: &Profile, opcode: Opcode, node: u64, body: &[u8]) -> Step {
+fn ask_of(profile: &Capabilities, opcode: Opcode, node: u64, body: &[u8]) -> Step {
     let header = InHeader { opcode: opcode.0, node, ..InHeader::default() };
     Machine::new(1, 2, 3).request(&header, body, DataList::new(), profile)
 }
@@ -101,7 +101,7 @@ fn the_size_is_the_disks() {
 
 #[test]
 fn a_read_only_disk_is_opened_for_reading_only() {
-    let read_only = Profile { read_only: true, ..profile() };
+    let read_only = Capabilities { read_only: true, ..profile() };
     let open = |flags: i32| {
         let flags = flags.unsigned_abs();
         ask_of(&read_only, Opcode::OPEN, FILE, OpenIn { flags, open_flags: 0 }.as_bytes())
@@ -138,7 +138,7 @@ fn writes_stop_at_the_end_and_are_stable_when_asked_to_be() {
     let Step::Ask(action, question) = write(LEN - 4, 10, 10, libc::O_DSYNC) else { panic!() };
     assert_eq!(action.range(), (LEN - 4, 4));
     assert!(matches!(action, OpAction::Write { durability: Durability::Stable, .. }));
-    let told: WriteOut = body(answer(question, Ok(Outcome::Done(DataList::new()))));
+    let told: WriteOut = body(answer(question, Ok(OpOutput::Done(DataList::new()))));
     assert_eq!(told.len, 4);
     assert_eq!(errno(write(LEN, 1, 1, 0)), libc::ENOSPC);
     assert_eq!(errno(write(u64::MAX, 1, 1, 0)), libc::ENOSPC);
@@ -148,7 +148,7 @@ fn writes_stop_at_the_end_and_are_stable_when_asked_to_be() {
 #[test]
 fn holes_are_punched_and_ranges_zeroed() {
     let allocate = |thin, mode, at, len| {
-        let profile = Profile { thin, ..profile() };
+        let profile = Capabilities { thin, ..profile() };
         let asked = FallocateIn { mode, at, len, ..FallocateIn::default() };
         ask_of(&profile, Opcode::FALLOCATE, FILE, asked.as_bytes())
     };
@@ -174,12 +174,12 @@ fn data_and_holes_are_sought_through_many_extents() {
     };
     let extents = |list: &[(u64, u64, ExtentState)]| {
         let list = list.iter().map(|(at, len, state)| Extent { at: *at, len: *len, state: *state });
-        Ok(Outcome::Extents(list.collect()))
+        Ok(OpOutput::MapStatus(list.collect()))
     };
     use ExtentState::{Anchored, Hole, Mapped};
     let Step::Ask(_, question) = seek(libc::SEEK_DATA, 100) else { panic!() };
     let more = answer(question, extents(&[(100, 50, Hole), (150, 50, Anchored)]));
-    let Step::Ask(OpAction::Extents { at: 200, len, .. }, question) = more else { panic!("{more:?}") };
+    let Step::Ask(OpAction::MapStatus { at: 200, len, .. }, question) = more else { panic!("{more:?}") };
     assert_eq!(len, LEN - 200);
     assert_eq!(body::<u64>(answer(question, extents(&[(200, 9, Mapped)]))), 200);
     let Step::Ask(_, question) = seek(libc::SEEK_DATA, 100) else { panic!() };
@@ -204,5 +204,5 @@ fn failures_of_the_medium_are_told() {
         assert_eq!(errno(answer(Question::Plain, Err(failure))), number);
         assert_eq!(errno(answer(Question::Read, Err(failure))), number);
     }
-    assert_eq!(errno(answer(Question::Read, Ok(Outcome::Extents(Vec::new())))), libc::EIO);
+    assert_eq!(errno(answer(Question::Read, Ok(OpOutput::MapStatus(Vec::new())))), libc::EIO);
 }

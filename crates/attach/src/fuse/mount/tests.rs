@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use base::rng::Rng;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
-use store::contract::Fault;
+use store::api::Fault;
 
 use super::*;
 use crate::testing::{Medium, seed};

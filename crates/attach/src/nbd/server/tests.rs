@@ -2,7 +2,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use store::contract::Fault;
+use store::api::Fault;
 
 use super::*;
 use crate::testing::Medium;

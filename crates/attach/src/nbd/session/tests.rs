@@ -10,7 +10,7 @@ use crate::testing::{Medium, seed};
 const MIB: u64 = 1 << 20;
 const CHUNK_ERROR: u16 = 0x8001;
 
-type Results = Arc<Mutex<Vec<(Ticket, Result<Outcome, Failure>)>>>;
+type Results = Arc<Mutex<Vec<(Ticket, Result<OpOutput, Failure>)>>>;
 
 /// A client in memory: says what it is told, and keeps what it hears.
 struct Client {
@@ -36,7 +36,7 @@ impl Client {
     fn of(medium: Arc<Medium>) -> Self {
         let disk = Bytewise::new(Arc::clone(&medium) as Arc<dyn SharedStore>);
         let export = Export { name: "disk".to_owned(), description: "a disk".to_owned() };
-        let session = Session::new(export, disk.profile(), Pool::new(1 << 20));
+        let session = Session::new(export, disk.capabilities(), Pool::new(1 << 20));
         Self { session, medium, disk, results: Arc::default(), heard: Vec::new() }
     }
 
@@ -248,7 +248,7 @@ fn tells_what_the_disk_is() {
     let sizes = [512_u32, 4096, 32 << 20].map(u32::to_be_bytes).concat();
     assert_eq!(heard[52..66], [&[0, 3][..], &sizes].concat());
     client.medium.change_profile(|profile| profile.read_only = true);
-    client.session.medium_is(client.disk.profile());
+    client.session.medium_is(client.disk.capabilities());
     client.option(6, &info("", &[]));
     assert_eq!(client.hears()[30..32], (1_u16 | 2 | 1 << 2 | 1 << 3 | 1 << 8 | 1 << 10).to_be_bytes());
 }
@@ -419,7 +419,7 @@ fn a_grown_disk_is_seen_by_who_is_connected() {
     client.request(1, 0, 0, 4 * MIB, 512);
     assert_eq!(client.error(), 22);
     client.medium.change_profile(|profile| profile.len = 8 * MIB);
-    client.session.medium_is(client.disk.profile());
+    client.session.medium_is(client.disk.capabilities());
     client.request(1, 0, 0, 4 * MIB, 512);
     assert_eq!(client.reply(512).1, [0; 512]);
 }
@@ -494,7 +494,7 @@ fn takes_no_more_than_it_can_hold() {
     assert_eq!(client.replies(512).0.len(), 1000);
 
     client.medium.change_profile(|profile| profile.len = 64 << 20);
-    client.session.medium_is(client.disk.profile());
+    client.session.medium_is(client.disk.capabilities());
     client.medium.hold();
     let long: Vec<u8> = (0..10).flat_map(|cookie| request(cookie, 0, 0, 0, 20 << 20)).collect();
     client.says(&long);

@@ -1,6 +1,6 @@
 use base::buffer::{Bytes, DataList};
 use base::rng::Rng;
-use store::contract::{Extent, Fault};
+use store::api::{Extent, Fault};
 use store::ram::Ram;
 
 use super::*;
@@ -8,9 +8,9 @@ use crate::testing::seed;
 
 const TOLD: Told = Told { len: 1 << 20, block: 4096, io_len_max: 64 << 10, cache: true };
 
-fn disk() -> Profile {
-    use store::contract::Store;
-    Profile { volatile_cache: true, ..Ram::new(1 << 20).profile() }
+fn disk() -> Capabilities {
+    use store::api::Store;
+    Capabilities { volatile_cache: true, ..Ram::new(1 << 20).capabilities() }
 }
 
 /// A request as it would be shown in a log.
@@ -18,7 +18,7 @@ fn shown(op_flags: u32, start: u64, sectors: u32) -> String {
     understood(&Descriptor { op_flags, sectors, start, addr: 0 }, &TOLD, &disk())
 }
 
-fn understood(request: &Descriptor, told: &Told, profile: &Profile) -> String {
+fn understood(request: &Descriptor, told: &Told, profile: &Capabilities) -> String {
     match understand(request, told, profile) {
         Ok(Request::Read { at, len }) => format!("read {at}+{len}"),
         Ok(Request::Write { at, len, durability }) => format!("write {at}+{len} {durability:?}"),
@@ -79,7 +79,7 @@ fn a_cache_that_the_kernel_does_not_know_is_not_used() {
     let untold = Told { cache: false, ..TOLD };
     let write = Descriptor { op_flags: 1, sectors: 8, start: 0, addr: 0 };
     assert_eq!(understood(&write, &untold, &disk()), "write 0+4096 Stable");
-    let without = Profile { volatile_cache: false, ..disk() };
+    let without = Capabilities { volatile_cache: false, ..disk() };
     assert_eq!(understood(&write, &untold, &without), "write 0+4096 Cached", "it has none");
     assert_eq!(understood(&write, &TOLD, &disk()), "write 0+4096 Cached", "a flush follows");
 }
@@ -112,14 +112,14 @@ fn whatever_is_asked_stays_within_the_device() {
 
 #[test]
 fn answers_say_how_much_is_done_or_why_not() {
-    let data = |len| Ok(Outcome::Data(DataList::from(Bytes::copied_from(&vec![0; len]))));
-    let extent = Extent { at: 0, len: 1, state: store::contract::ExtentState::Hole };
+    let data = |len| Ok(OpOutput::Data(DataList::from(Bytes::copied_from(&vec![0; len]))));
+    let extent = Extent { at: 0, len: 1, state: store::api::ExtentState::Hole };
     for (len, outcome, answer) in [
         (4096, data(4096), 4096),
         (4096, data(4095), -libc::EIO),
-        (4096, Ok(Outcome::Done(DataList::new())), 4096),
-        (0, Ok(Outcome::Done(DataList::new())), 0),
-        (0, Ok(Outcome::Extents(vec![extent])), -libc::EIO),
+        (4096, Ok(OpOutput::Done(DataList::new())), 4096),
+        (0, Ok(OpOutput::Done(DataList::new())), 0),
+        (0, Ok(OpOutput::MapStatus(vec![extent])), -libc::EIO),
         (4096, Err(Fault::Medium.into()), -libc::EIO),
         (4096, Err(Fault::NoSpace.into()), -libc::ENOSPC),
         (0, Err(Fault::Unsupported.into()), -libc::EOPNOTSUPP),

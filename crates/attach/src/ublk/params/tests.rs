@@ -1,10 +1,10 @@
 use super::*;
 
-fn disk() -> Profile {
-    Profile {
+fn disk() -> Capabilities {
+    Capabilities {
         len: 1 << 30,
-        granule: 512,
-        preferred_granule: 4096,
+        logical_block_len: 512,
+        preferred_block_len: 4096,
         io_len_max: 64 << 20,
         atomic_len_max: 0,
         read_only: false,
@@ -12,7 +12,7 @@ fn disk() -> Profile {
         thin: true,
         deallocated_reads_zero: true,
         rotational: false,
-        forgets: false,
+        crypto_erase: false,
     }
 }
 
@@ -29,16 +29,16 @@ fn the_kernel_is_told_what_the_disk_says() {
 
 #[test]
 fn each_quality_of_the_disk_is_told() {
-    type Case = (fn(&mut Profile), fn(&Params) -> bool);
+    type Case = (fn(&mut Capabilities), fn(&Params) -> bool);
     let cases: [Case; 7] = [
         (|disk| disk.volatile_cache = false, |told| told.basic.attributes == 0),
         (|disk| disk.read_only = true, |told| told.basic.attributes & attributes::READ_ONLY != 0),
         (|disk| disk.rotational = true, |told| told.basic.attributes & attributes::ROTATIONAL != 0),
         (|disk| disk.thin = false, |told| told.discard.discard_sectors_max == 0),
-        (|disk| disk.granule = 4096, |told| told.basic.logical_shift == 12),
+        (|disk| disk.logical_block_len = 4096, |told| told.basic.logical_shift == 12),
         // A device of longer blocks than a page is none: they are patched.
         (
-            |disk| disk.granule = 8192,
+            |disk| disk.logical_block_len = 8192,
             |told| told.basic.logical_shift == 12 && told.basic.physical_shift == 13,
         ),
         (|disk| disk.len += 511, |told| told.basic.sectors == 1 << 21),
@@ -49,20 +49,20 @@ fn each_quality_of_the_disk_is_told() {
         let told = params(&disk).unwrap();
         assert!(holds(&told), "case {number}: {told:?}");
     }
-    assert_eq!(params(&Profile { len: 511, ..disk() }), Err(Unfit::Empty));
+    assert_eq!(params(&Capabilities { len: 511, ..disk() }), Err(Unfit::Empty));
 }
 
 #[test]
 fn a_device_is_served_by_a_disk_of_its_form_only() {
-    let of = |disk: &Profile| Told::of(&params(disk).unwrap());
+    let of = |disk: &Capabilities| Told::of(&params(disk).unwrap());
     let device = of(&disk());
     assert_eq!(device, Told { len: 1 << 30, block: 512, io_len_max: 256 << 10, cache: true });
     assert_eq!(device.fits(&device), Ok(()));
-    assert_eq!(device.fits(&of(&Profile { len: 2 << 30, ..disk() })), Ok(()), "it has grown");
+    assert_eq!(device.fits(&of(&Capabilities { len: 2 << 30, ..disk() })), Ok(()), "it has grown");
     // It may have got or lost its cache: what is asked of it then is up to the machine.
-    assert_eq!(device.fits(&of(&Profile { volatile_cache: false, ..disk() })), Ok(()));
-    assert!(device.fits(&of(&Profile { len: (1 << 30) - 512, ..disk() })).is_err());
-    assert!(device.fits(&of(&Profile { granule: 4096, ..disk() })).is_err());
+    assert_eq!(device.fits(&of(&Capabilities { volatile_cache: false, ..disk() })), Ok(()));
+    assert!(device.fits(&of(&Capabilities { len: (1 << 30) - 512, ..disk() })).is_err());
+    assert!(device.fits(&of(&Capabilities { logical_block_len: 4096, ..disk() })).is_err());
     assert!(Told { io_len_max: 1 << 20, ..device }.fits(&device).is_err(), "longer than our buffers");
 }
 

@@ -20,7 +20,7 @@ use scsi::copy::rod::BlockRange;
 use scsi::copy::segment::SegmentAction;
 use scsi::status::TaskAttribute;
 use store::Store;
-use store::contract::{Completion, Fault, Op, OpAction, Profile};
+use store::api::{Capabilities, Completion, Fault, Op, OpAction};
 use store::ram::Ram;
 
 use crate::contract::{
@@ -100,7 +100,7 @@ impl GateState {
         };
         match self.bad {
             Some((bad_writes, bad)) if bad_writes == writes && at + len > bad => {
-                let failure = store::contract::Failure { fault: Fault::Medium, at: Some(bad.max(at)) };
+                let failure = store::api::Failure { fault: Fault::Medium, at: Some(bad.max(at)) };
                 self.failed.push_back(Completion { id: op.id, result: Err(failure) });
             }
             _ => self.ram.submit(op),
@@ -109,8 +109,8 @@ impl GateState {
 }
 
 impl Store for Gate {
-    fn profile(&self) -> Profile {
-        self.0.borrow().ram.profile()
+    fn capabilities(&self) -> Capabilities {
+        self.0.borrow().ram.capabilities()
     }
 
     fn submit(&mut self, op: Op) {

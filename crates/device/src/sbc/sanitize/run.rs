@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use base::buffer::Bytes;
 use base::time::{Duration, Instant};
 use scsi::sense::{Asc, Sense, SenseKey, SenseKeySpecific};
-use store::contract::{Durability, Failure, OpAction, Outcome};
+use store::api::{Durability, Failure, OpAction, OpOutput};
 
 use super::record::Record;
 use super::{FAILED, FORMAT_FAILED};
@@ -330,7 +330,7 @@ impl Core {
     }
 
     /// An operation of ours ended.
-    pub(crate) fn sanitizer_ended(&mut self, result: Result<Outcome, Failure>) {
+    pub(crate) fn sanitizer_ended(&mut self, result: Result<OpOutput, Failure>) {
         let Some(run) = &mut self.sanitizer.run else { return };
         run.broken |= result.is_err();
         match &mut run.stage {
@@ -363,7 +363,7 @@ impl Core {
         }
         while *at < total && *under_way < PARTS_UNDER_WAY && *due <= now {
             let action = match part {
-                None if *pass == 0 && matches!(run.plan, Plan::ForgetKey { .. }) => OpAction::ForgetKey,
+                None if *pass == 0 && matches!(run.plan, Plan::ForgetKey { .. }) => OpAction::CryptoErase,
                 None => OpAction::Deallocate { at: 0, len: total },
                 Some(part) => {
                     let len = usize::try_from(total - *at).unwrap_or(usize::MAX).min(part.len());

@@ -7,13 +7,13 @@ use crate::testing::{A, B, BLOCKS, Rig, cdb_10, cdb_16, config, pattern};
 use base::rng::Rng;
 use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
-use store::contract::Fault;
-use store::faulty::{Faults, Faulty, Kind, Rule};
+use store::api::Fault;
+use store::fault_inject::{FaultInjector, FaultRules, OpKind, Rule};
 use store::powercut::Power;
 use store::ram::Ram;
 
-fn faulty() -> (Rig, Faults) {
-    let (medium, faults) = Faulty::new(Ram::new(BLOCKS * 512), 1);
+fn faulty() -> (Rig, FaultRules) {
+    let (medium, faults) = FaultInjector::new(Ram::new(BLOCKS * 512), 1);
     (Rig::with(config(), Box::new(medium)), faults)
 }
 
@@ -46,11 +46,12 @@ fn every_failure_has_its_sense_and_a_bad_block_its_address() {
         (Fault::Bug, SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE, Asc::INTERNAL_TARGET_FAILURE),
     ] {
         let (mut rig, faults) = faulty();
-        for (kind, codes, asc) in [(Kind::Read, &reads[..], reading), (Kind::Write, &writes[..], writing)] {
+        for (kind, codes, asc) in [(OpKind::Read, &reads[..], reading), (OpKind::Write, &writes[..], writing)]
+        {
             faults.clear();
             faults.add(Rule::always(kind, 11 * 512 + 3, 1, fault));
             for code in codes {
-                let out = if kind == Kind::Read { Vec::new() } else { pattern(8 * 512, 1) };
+                let out = if kind == OpKind::Read { Vec::new() } else { pattern(8 * 512, 1) };
                 let reply = rig.run(A, &cdb_16(*code, 0, 8, 8), 4096 - out.len(), &out);
                 reply.check(key, asc);
                 let named = matches!(fault, Fault::Medium | Fault::NoSpace);
@@ -65,8 +66,8 @@ fn every_failure_has_its_sense_and_a_bad_block_its_address() {
 #[test]
 fn a_bad_block_in_a_long_transfer_is_named_even_by_a_medium_that_cannot_tell() {
     let (mut rig, faults) = faulty();
-    faults.add(Rule { names_place: false, ..Rule::always(Kind::Read, (1 << 20) + 512, 1, Fault::Medium) });
-    faults.add(Rule { names_place: false, ..Rule::always(Kind::Write, (1 << 20) + 512, 1, Fault::Medium) });
+    faults.add(Rule { names_place: false, ..Rule::always(OpKind::Read, (1 << 20) + 512, 1, Fault::Medium) });
+    faults.add(Rule { names_place: false, ..Rule::always(OpKind::Write, (1 << 20) + 512, 1, Fault::Medium) });
     let len = (1 << 20) + 4096;
     let blocks = u32::try_from(len / 512).unwrap();
     let read = rig.run(A, &cdb_16(op::READ_16, 0, 0, blocks), len, &[]);
@@ -80,7 +81,7 @@ fn a_bad_block_in_a_long_transfer_is_named_even_by_a_medium_that_cannot_tell() {
 #[test]
 fn everyone_hears_once_that_space_ran_out_however_many_writes_fail() {
     let (mut rig, faults) = faulty();
-    faults.add(Rule::always(Kind::Write, 0, 512, Fault::NoSpace));
+    faults.add(Rule::always(OpKind::Write, 0, 512, Fault::NoSpace));
     let full = (SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT);
     let attention = (SenseKey::UNIT_ATTENTION, Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED);
     let fill = |rig: &mut Rig, nexus| {
@@ -105,10 +106,10 @@ fn everyone_hears_once_that_space_ran_out_however_many_writes_fail() {
 
 #[test]
 fn after_a_failed_flush_none_is_vouched_for_again() {
-    let (medium, faults) = Faulty::new(Power::new(1 << 20).store(), 1);
+    let (medium, faults) = FaultInjector::new(Power::new(1 << 20).store(), 1);
     let mut rig = Rig::with(config(), Box::new(medium));
     rig.write(0, &[1; 512]);
-    faults.add(Rule { times: Some(1), ..Rule::always(Kind::Flush, 0, 0, Fault::Medium) });
+    faults.add(Rule { times: Some(1), ..Rule::always(OpKind::Flush, 0, 0, Fault::Medium) });
     // Not MEDIUM ERROR with WRITE ERROR, for which dm-multipath would try every path and give up each.
     let lost = (SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
     for nexus in [A, B, A, B] {
@@ -123,7 +124,7 @@ fn after_a_failed_flush_none_is_vouched_for_again() {
 fn a_medium_that_cannot_zero_in_place_is_written_with_zeros() {
     let (mut rig, faults) = faulty();
     rig.write(0, &[1; 3000 * 512]);
-    faults.add(Rule::always(Kind::WriteZeroes, 0, u64::MAX, Fault::Unsupported));
+    faults.add(Rule::always(OpKind::WriteZeroes, 0, u64::MAX, Fault::Unsupported));
     rig.run(A, &cdb_16(op::WRITE_SAME_16, 1, 1, 2998), 0, &[]).good();
     let data = rig.read(0, 3000);
     assert!(data[512..2999 * 512].iter().all(|byte| *byte == 0));

@@ -13,9 +13,9 @@ use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
 use store::Store;
-use store::contract::{Durability, Fault, Op, OpAction, OpId};
-use store::encrypt::{DataUnit, Encrypted, KeyKeeper, MediaKey, Replaced};
-use store::faulty::{Faults, Faulty, Kind, Rule};
+use store::api::{Durability, Fault, Op, OpAction, OpId};
+use store::encrypt::{DataUnit, Encrypted, KeyStore, MediaKey, Replaced};
+use store::fault_inject::{FaultInjector, FaultRules, OpKind, Rule};
 use store::ram::Ram;
 
 fn sanitize(action: u8, flags: u8, len: usize) -> [u8; 10] {
@@ -43,8 +43,8 @@ fn wait(rig: &mut Rig) -> Duration {
     now.since(Instant::ORIGIN)
 }
 
-fn faulty() -> (Rig, Faults) {
-    let (medium, faults) = Faulty::new(Ram::new(BLOCKS * 512), 1);
+fn faulty() -> (Rig, FaultRules) {
+    let (medium, faults) = FaultInjector::new(Ram::new(BLOCKS * 512), 1);
     (Rig::with(config(), Box::new(medium)), faults)
 }
 
@@ -204,7 +204,7 @@ fn a_write_that_began_before_does_not_come_after() {
 fn a_failure_closes_the_unit_until_somebody_who_may_opens_it() {
     for flags in [0, AUSE] {
         let (mut rig, faults) = faulty();
-        faults.add(Rule::always(Kind::Deallocate, 5000, 1, Fault::Medium));
+        faults.add(Rule::always(OpKind::Deallocate, 5000, 1, Fault::Medium));
         let failed = (SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
         rig.run(A, &sanitize(BLOCK_ERASE, flags, 0), 0, &[]).check(failed.0, failed.1);
         rig.run(A, &cdb_16(op::READ_16, 0, 0, 1), 512, &[]).check(failed.0, failed.1);
@@ -257,7 +257,7 @@ fn formatting_zeroes_a_unit_of_either_kind() {
 /// Keeps no key; answers as told, one replacement after the other.
 struct Keeper(Vec<Replaced>, bool);
 
-impl KeyKeeper for Keeper {
+impl KeyStore for Keeper {
     fn replace(&mut self) {
         self.1 = true;
     }
@@ -403,7 +403,7 @@ fn a_failure_outlives_the_daemon() {
         (format(0), Asc::FORMAT_COMMAND_FAILED),
     ] {
         let (mut rig, faults) = faulty();
-        faults.add(Rule::always(Kind::Deallocate, 5000, 1, Fault::Medium));
+        faults.add(Rule::always(OpKind::Deallocate, 5000, 1, Fault::Medium));
         let key = rig.start(A, &cdb, 0, 0);
         assert!(rig.keep(true).is_some());
         let state = rig.keep(true).unwrap();
@@ -439,8 +439,8 @@ fn what_the_unit_cannot_do_any_more_has_failed() {
 #[test]
 fn a_failure_waits_for_what_is_still_under_way() {
     let (slow, gate) = Slow::new(BLOCKS * 512);
-    let (medium, faults) = Faulty::new(slow, 1);
-    faults.add(Rule::always(Kind::Write, BLOCKS * 512 - 512, 1, Fault::Medium));
+    let (medium, faults) = FaultInjector::new(slow, 1);
+    faults.add(Rule::always(OpKind::Write, BLOCKS * 512 - 512, 1, Fault::Medium));
     let mut rig = Rig::with(config(), Box::new(medium));
     let list = overwrite_list(1, &[0xaa]);
     let key = rig.start(A, &sanitize(OVERWRITE, AUSE, list.len()), 0, list.len());

@@ -101,7 +101,7 @@ fn a_read_only_nexus_is_refused_every_command_that_changes_what_others_meet() {
         }
         let mut rig = limited();
         rig.unit.seed(&[7; 32]);
-        rig.unit.core.facts.profile.forgets = true;
+        rig.unit.core.facts.profile.crypto_erase = true;
         rig.unit.core.facts.profile.atomic_len_max = 1 << 20;
         assert!(row.is_on(&rig.unit.core.facts), "{}", row.name);
         if !is_refused(&mut rig, B, &cdb) {

@@ -1,4 +1,4 @@
-use scsi::mode::{Form, Page, Parameters};
+use scsi::mode::{HeaderFormat, Page, Parameters};
 
 use super::*;
 use crate::contract::UnitConfig;
@@ -41,8 +41,8 @@ fn all_pages_come_with_six_and_ten() {
     assert_eq!(usize::from(six[0]), six.len() - 1);
     assert_eq!(usize::from(ten[1]), ten.len() - 2);
     assert_eq!(
-        Parameters::parse(Form::Six, &six).unwrap().pages,
-        Parameters::parse(Form::Ten, &ten).unwrap().pages
+        Parameters::parse(HeaderFormat::Six, &six).unwrap().pages,
+        Parameters::parse(HeaderFormat::Ten, &ten).unwrap().pages
     );
     let short = rig.run(A, &[op::MODE_SENSE_6, 0, 0x3f, 0, 4, 0], 4, &[]);
     assert_eq!((short.transferable, short.good()), (4, six[..4].to_vec()));

@@ -212,11 +212,11 @@ fn a_thin_unit_counts_its_storage_in_the_sets_that_it_names() {
 /// What `smartctl -x` asks for: errors that the medium did not correct, and how long the unit was idle.
 #[test]
 fn errors_and_idle_time_are_counted_and_put_back() {
-    let (medium, faults) = store::faulty::Faulty::new(Ram::new(BLOCKS * 512), 1);
+    let (medium, faults) = store::fault_inject::FaultInjector::new(Ram::new(BLOCKS * 512), 1);
     let mut rig = Rig::with(config(), Box::new(medium));
-    use store::faulty::{Kind, Rule};
-    for kind in [Kind::Read, Kind::Write] {
-        faults.add(Rule::always(kind, 512, 512, store::contract::Fault::Medium));
+    use store::fault_inject::{OpKind, Rule};
+    for kind in [OpKind::Read, OpKind::Write] {
+        faults.add(Rule::always(kind, 512, 512, store::api::Fault::Medium));
     }
     read(&mut rig, A);
     read(&mut rig, A);

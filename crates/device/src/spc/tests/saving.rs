@@ -2,7 +2,7 @@
 
 use scsi::pr::{BasicList, Keys, ReservationKey, service_action_in as pr_in, service_action_out as pr_out};
 use scsi::status::Status;
-use store::contract::Durability;
+use store::api::Durability;
 
 use super::*;
 use crate::contract::{ManageFunction, ManageOutcome, TaskKey};

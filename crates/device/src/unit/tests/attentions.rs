@@ -11,7 +11,7 @@ use base::time::Instant;
 use scsi::lun::Lun;
 use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
-use store::contract::{Completion, Op, Profile, Store};
+use store::api::{Capabilities, Completion, Op, Store};
 use store::ram::Ram;
 
 const NOW: Instant = Instant::ORIGIN;
@@ -98,8 +98,8 @@ fn another_lun_map_is_announced_to_its_nexus_alone_until_it_reads_it() {
 struct Growing(Rc<core::cell::RefCell<Ram>>);
 
 impl Store for Growing {
-    fn profile(&self) -> Profile {
-        self.0.borrow().profile()
+    fn capabilities(&self) -> Capabilities {
+        self.0.borrow().capabilities()
     }
 
     fn submit(&mut self, op: Op) {

@@ -3,7 +3,7 @@
 use base::units::Lba;
 use oracle::history::{Change, ChangeResult, OpId, Planned};
 use oracle::journal::JournalEvent;
-use store::contract::{Durability, Failure, Fault, OpAction, Outcome};
+use store::api::{Durability, Failure, Fault, OpAction, OpOutput};
 
 use super::{Doing, Pass, STABLE_EVERY, end_of};
 use crate::verify::plan::{Refused, Span, wide};
@@ -33,7 +33,7 @@ impl Pass<'_> {
     fn start_clear(&mut self, span: Span, how: Clear) -> Result<(), Refused> {
         let (at, len) = (self.at(span), wide(self.len_of(span)));
         let stable = how == Clear::Write && self.rng.chance(1, STABLE_EVERY);
-        let reads_zero = how == Clear::Write || self.disk.profile().deallocated_reads_zero;
+        let reads_zero = how == Clear::Write || self.disk.capabilities().deallocated_reads_zero;
         let change = Change {
             device: self.device,
             lba: Lba(span.first),
@@ -61,7 +61,7 @@ impl Pass<'_> {
         op: OpId,
         span: Span,
         how: Clear,
-        result: Result<Outcome, Failure>,
+        result: Result<OpOutput, Failure>,
     ) -> Result<(), Refused> {
         self.busy.remove(&span);
         let end = match (result, how) {

@@ -8,7 +8,7 @@ use base::units::Lba;
 use oracle::block_header::Sequence;
 use oracle::history::{Change, ChangeResult, OpId, Planned, ReadId};
 use oracle::journal::JournalEvent;
-use store::contract::{Failure, Fault, OpAction, Outcome};
+use store::api::{Failure, Fault, OpAction, OpOutput};
 use store::shared::Compared;
 
 use super::{Came, Doing, Pass, end_of};
@@ -39,7 +39,7 @@ impl Pass<'_> {
         read: ReadId,
         span: Span,
         differs: bool,
-        result: Result<Outcome, Failure>,
+        result: Result<OpOutput, Failure>,
     ) -> Result<(), Refused> {
         let seen = self.judge(read, span, Stage::Writing, result);
         let Some(mut seen) = seen.filter(|_| !self.stopped) else {

@@ -52,7 +52,7 @@ fn lid4() -> Format {
     Format::Lid4 { immediate: false, sense_on_good: true }
 }
 
-fn parse(format: Format, bytes: &[u8]) -> Result<CopyList, Refusal> {
+fn parse(format: Format, bytes: &[u8]) -> Result<CopyList, CopyError> {
     match format {
         Format::Lid1 => CopyList::parse_lid1(bytes, &LIMITS),
         Format::Lid4 { .. } => CopyList::parse_lid4(bytes, &LIMITS),
@@ -91,7 +91,7 @@ fn a_list_cut_anywhere_is_a_length_error() {
     for format in [Format::Lid1, lid4()] {
         let bytes = list(format, 2, 2).to_bytes();
         for cut in 0..bytes.len() {
-            assert_eq!(parse(format, &bytes[..cut]), Err(Refusal::LengthError), "{format:?} cut to {cut}");
+            assert_eq!(parse(format, &bytes[..cut]), Err(CopyError::LengthError), "{format:?} cut to {cut}");
         }
     }
 }
@@ -100,11 +100,11 @@ fn a_list_cut_anywhere_is_a_length_error() {
 fn too_many_descriptors_and_too_many_bytes_are_told_apart() {
     for (format, cscd_field, header) in [(Format::Lid1, 2, 16), (lid4(), 42, 48)] {
         let many = list(format, 5, 1).to_bytes();
-        assert_eq!(parse(format, &many), Err(Refusal::TooManyCscds { byte: cscd_field }));
+        assert_eq!(parse(format, &many), Err(CopyError::TooManyCscds { byte: cscd_field }));
         let many = list(format, 1, 9).to_bytes();
-        assert_eq!(parse(format, &many), Err(Refusal::TooManySegments { byte: header + 32 + 8 * 28 }));
+        assert_eq!(parse(format, &many), Err(CopyError::TooManySegments { byte: header + 32 + 8 * 28 }));
         let long = list(format, 5, 9).to_bytes();
-        assert_eq!(parse(format, &long), Err(Refusal::LengthError));
+        assert_eq!(parse(format, &long), Err(CopyError::LengthError));
         assert!(parse(format, &list(format, 4, 8).to_bytes()).is_ok());
     }
 }
@@ -113,23 +113,23 @@ fn too_many_descriptors_and_too_many_bytes_are_told_apart() {
 fn the_length_field_of_another_descriptor_type_is_never_reached() {
     let mut bytes = list(Format::Lid1, 2, 1).to_bytes();
     bytes[48] = 0xea;
-    assert_eq!(parse(Format::Lid1, &bytes), Err(Refusal::UnsupportedCscdType { byte: 48 }));
+    assert_eq!(parse(Format::Lid1, &bytes), Err(CopyError::UnsupportedCscdType { byte: 48 }));
     let mut bytes = list(Format::Lid1, 1, 1).to_bytes();
     bytes[3] = 31;
-    assert_eq!(parse(Format::Lid1, &bytes), Err(Refusal::field(2)));
+    assert_eq!(parse(Format::Lid1, &bytes), Err(CopyError::field(2)));
 }
 
 #[test]
 fn fields_that_may_not_be_are_pointed_at() {
-    let cases: [(Format, usize, u8, Refusal); 8] = [
-        (Format::Lid1, 1, 0x08, Refusal::bits(1, 4)),
-        (Format::Lid1, 1, 0x18, Refusal::field(0)),
-        (Format::Lid1, 15, 1, Refusal::InlineDataTooLong { byte: 12 }),
-        (lid4(), 0, 0, Refusal::field(0)),
-        (lid4(), 3, 0x40, Refusal::field(2)),
-        (lid4(), 16, 0, Refusal::field(16)),
-        (lid4(), 1, 0x18, Refusal::field(20)),
-        (lid4(), 47, 1, Refusal::InlineDataTooLong { byte: 46 }),
+    let cases: [(Format, usize, u8, CopyError); 8] = [
+        (Format::Lid1, 1, 0x08, CopyError::bits(1, 4)),
+        (Format::Lid1, 1, 0x18, CopyError::field(0)),
+        (Format::Lid1, 15, 1, CopyError::InlineDataTooLong { byte: 12 }),
+        (lid4(), 0, 0, CopyError::field(0)),
+        (lid4(), 3, 0x40, CopyError::field(2)),
+        (lid4(), 16, 0, CopyError::field(16)),
+        (lid4(), 1, 0x18, CopyError::field(20)),
+        (lid4(), 47, 1, CopyError::InlineDataTooLong { byte: 46 }),
     ];
     for (format, at, value, refusal) in cases {
         let mut bytes = list(format, 2, 2).to_bytes();
@@ -140,18 +140,18 @@ fn fields_that_may_not_be_are_pointed_at() {
 
 #[test]
 fn a_refusal_becomes_sense_with_a_pointer_into_the_list() {
-    let sense = Sense::from(Refusal::bits(1, 4));
+    let sense = Sense::from(CopyError::bits(1, 4));
     assert_eq!(sense.asc, Asc::INVALID_FIELD_IN_PARAMETER_LIST);
     let pointer = SenseKeySpecific::FieldPointer { in_cdb: false, bit: Some(4), byte: 1 };
     assert_eq!(sense.specific, Some(pointer));
-    assert_eq!(Sense::from(Refusal::LengthError), Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
+    assert_eq!(Sense::from(CopyError::LengthError), Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
 }
 
 #[test]
 fn lengths_near_the_largest_number_do_not_wrap() {
     let mut bytes = list(Format::Lid1, 1, 1).to_bytes();
     bytes[8..12].fill(0xff);
-    assert_eq!(parse(Format::Lid1, &bytes), Err(Refusal::LengthError));
+    assert_eq!(parse(Format::Lid1, &bytes), Err(CopyError::LengthError));
     bytes[12..16].fill(0xff);
-    assert_eq!(parse(Format::Lid1, &bytes), Err(Refusal::InlineDataTooLong { byte: 12 }));
+    assert_eq!(parse(Format::Lid1, &bytes), Err(CopyError::InlineDataTooLong { byte: 12 }));
 }

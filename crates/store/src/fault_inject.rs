@@ -7,11 +7,11 @@ use core::cell::RefCell;
 
 use base::rng::Rng;
 
-use crate::contract::{Completion, Failure, Fault, Op, OpAction, Profile, Space, Store};
+use crate::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, Space, Store};
 
 /// Which operations a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OpKind {
     /// Reads.
     Read,
     /// Writes.
@@ -23,19 +23,19 @@ pub enum Kind {
     /// Zeroing.
     WriteZeroes,
     /// Questions for extents.
-    Extents,
+    MapStatus,
 }
 
-impl Kind {
+impl OpKind {
     const fn of(action: &OpAction) -> Self {
         match action {
             OpAction::Read { .. } => Self::Read,
             OpAction::Write { .. } => Self::Write,
             // No medium with a key of its own is tortured by rules.
-            OpAction::Flush | OpAction::ForgetKey => Self::Flush,
+            OpAction::Flush | OpAction::CryptoErase => Self::Flush,
             OpAction::Deallocate { .. } => Self::Deallocate,
             OpAction::WriteZeroes { .. } => Self::WriteZeroes,
-            OpAction::Extents { .. } => Self::Extents,
+            OpAction::MapStatus { .. } => Self::MapStatus,
         }
     }
 }
@@ -44,7 +44,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// The kind of operation.
-    pub kind: Kind,
+    pub kind: OpKind,
     /// The first byte of the bad range. A flush meets every rule of its kind.
     pub at: u64,
     /// The length of the bad range.
@@ -61,19 +61,19 @@ pub struct Rule {
 
 impl Rule {
     /// A rule that always fails, and says where.
-    pub const fn always(kind: Kind, at: u64, len: u64, fault: Fault) -> Self {
+    pub const fn always(kind: OpKind, at: u64, len: u64, fault: Fault) -> Self {
         Self { kind, at, len, fault, names_place: true, chance: (1, 1), times: None }
     }
 
-    fn first_bad(&self, kind: Kind, at: u64, len: u64) -> Option<u64> {
+    fn first_bad(&self, kind: OpKind, at: u64, len: u64) -> Option<u64> {
         let overlaps = at < self.at.saturating_add(self.len) && self.at < at.saturating_add(len);
-        (kind == self.kind && (overlaps || kind == Kind::Flush)).then(|| at.max(self.at))
+        (kind == self.kind && (overlaps || kind == OpKind::Flush)).then(|| at.max(self.at))
     }
 }
 
-/// The rules of a [`Faulty`] medium, to be changed while it serves. Clones share them.
+/// The rules of a [`FaultInjector`] medium, to be changed while it serves. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Faults {
+pub struct FaultRules {
     rules: Rc<RefCell<Rules>>,
 }
 
@@ -83,7 +83,7 @@ struct Rules {
     rng: Rng,
 }
 
-impl Faults {
+impl FaultRules {
     /// Adds a rule.
     pub fn add(&self, rule: Rule) {
         self.rules.borrow_mut().rules.push(rule);
@@ -96,7 +96,7 @@ impl Faults {
 
     fn judge(&self, action: &OpAction) -> Option<Failure> {
         let Rules { rules, rng } = &mut *self.rules.borrow_mut();
-        let kind = Kind::of(action);
+        let kind = OpKind::of(action);
         let (at, len) = action.range();
         for rule in rules {
             let Some(bad) = rule.first_bad(kind, at, len) else { continue };
@@ -104,7 +104,7 @@ impl Faults {
                 continue;
             }
             rule.times = rule.times.map(|times| times - 1);
-            let place = rule.names_place && kind != Kind::Flush;
+            let place = rule.names_place && kind != OpKind::Flush;
             return Some(Failure { fault: rule.fault, at: place.then_some(bad) });
         }
         None
@@ -113,24 +113,24 @@ impl Faults {
 
 /// A medium that fails where its rules say. An operation that fails has not happened.
 #[derive(Debug)]
-pub struct Faulty<S> {
+pub struct FaultInjector<S> {
     inner: S,
-    faults: Faults,
+    faults: FaultRules,
     failed: VecDeque<Completion>,
 }
 
-impl<S: Store> Faulty<S> {
+impl<S: Store> FaultInjector<S> {
     /// Wraps `inner`, without rules yet; the dice start from `seed`.
-    pub fn new(inner: S, seed: u64) -> (Self, Faults) {
+    pub fn new(inner: S, seed: u64) -> (Self, FaultRules) {
         let rules = Rules { rules: Vec::new(), rng: Rng::from_seed(seed) };
-        let faults = Faults { rules: Rc::new(RefCell::new(rules)) };
+        let faults = FaultRules { rules: Rc::new(RefCell::new(rules)) };
         (Self { inner, faults: faults.clone(), failed: VecDeque::new() }, faults)
     }
 }
 
-impl<S: Store> Store for Faulty<S> {
-    fn profile(&self) -> Profile {
-        self.inner.profile()
+impl<S: Store> Store for FaultInjector<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn space(&self) -> Option<Space> {
@@ -152,18 +152,18 @@ impl<S: Store> Store for Faulty<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::OpId;
+    use crate::api::OpId;
     use crate::ram::Ram;
 
-    fn read(store: &mut Faulty<Ram>, at: u64, len: usize) -> Option<Failure> {
+    fn read(store: &mut FaultInjector<Ram>, at: u64, len: usize) -> Option<Failure> {
         store.submit(Op { id: OpId(1), action: OpAction::Read { at, len } });
         store.poll().unwrap().result.err()
     }
 
     #[test]
     fn fails_where_the_rule_says_and_nowhere_else() {
-        let (mut store, faults) = Faulty::new(Ram::new(1 << 20), 0);
-        faults.add(Rule::always(Kind::Read, 1000, 10, Fault::Medium));
+        let (mut store, faults) = FaultInjector::new(Ram::new(1 << 20), 0);
+        faults.add(Rule::always(OpKind::Read, 1000, 10, Fault::Medium));
         for (at, len, bad) in [
             (0, 1000, None),
             (0, 1001, Some(1000)),
@@ -184,13 +184,13 @@ mod tests {
 
     #[test]
     fn a_rule_wears_off_and_dice_repeat_with_their_seed() {
-        let (mut store, faults) = Faulty::new(Ram::new(1 << 20), 0);
-        faults.add(Rule { times: Some(2), ..Rule::always(Kind::Read, 0, 1, Fault::NoSpace) });
+        let (mut store, faults) = FaultInjector::new(Ram::new(1 << 20), 0);
+        faults.add(Rule { times: Some(2), ..Rule::always(OpKind::Read, 0, 1, Fault::NoSpace) });
         let failed: Vec<bool> = (0..4).map(|_| read(&mut store, 0, 1).is_some()).collect();
         assert_eq!(failed, [true, true, false, false]);
         let throws = |seed| -> Vec<bool> {
-            let (mut store, faults) = Faulty::new(Ram::new(1 << 20), seed);
-            faults.add(Rule { chance: (1, 2), ..Rule::always(Kind::Read, 0, 1, Fault::Medium) });
+            let (mut store, faults) = FaultInjector::new(Ram::new(1 << 20), seed);
+            faults.add(Rule { chance: (1, 2), ..Rule::always(OpKind::Read, 0, 1, Fault::Medium) });
             (0..64).map(|_| read(&mut store, 0, 1).is_some()).collect()
         };
         assert_eq!(throws(3), throws(3));

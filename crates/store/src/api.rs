@@ -13,7 +13,7 @@ use base::buffer::DataList;
 /// well or when it was submitted with [`Durability::Stable`].
 pub trait Store {
     /// Returns what the medium is and can do now. Cheap; a medium that grows answers with its new size.
-    fn profile(&self) -> Profile;
+    fn capabilities(&self) -> Capabilities;
 
     /// Returns how much storage the medium takes and could take now, if it can tell. Not for every operation: a medium may
     /// have to ask its system, though never its disk.
@@ -30,8 +30,8 @@ pub trait Store {
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
-    fn profile(&self) -> Profile {
-        (**self).profile()
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
     }
 
     fn space(&self) -> Option<Space> {
@@ -60,28 +60,28 @@ pub struct Op {
     pub action: OpAction,
 }
 
-/// What an operation does. Offsets and lengths are in bytes and multiples of [`Profile::granule`].
+/// What an operation does. Offsets and lengths are in bytes and multiples of [`Capabilities::logical_block_len`].
 #[derive(Debug)]
 pub enum OpAction {
     /// Reads `len` bytes at `at`. Never-written bytes read as zeros.
     Read {
         /// Where to start.
         at: u64,
-        /// How many bytes; at most [`Profile::io_len_max`].
+        /// How many bytes; at most [`Capabilities::io_len_max`].
         len: usize,
     },
     /// Writes `data` at `at`.
     Write {
         /// Where to start.
         at: u64,
-        /// The bytes; at most [`Profile::io_len_max`] of them.
+        /// The bytes; at most [`Capabilities::io_len_max`] of them.
         data: DataList,
         /// When the write may be acknowledged.
         durability: Durability,
     },
     /// Makes every write acknowledged before this operation was submitted durable.
     Flush,
-    /// Frees the storage of a range. Afterwards it reads as zeros if [`Profile::deallocated_reads_zero`], else as
+    /// Frees the storage of a range. Afterwards it reads as zeros if [`Capabilities::deallocated_reads_zero`], else as
     /// anything that once was there.
     Deallocate {
         /// Where to start.
@@ -101,7 +101,7 @@ pub enum OpAction {
         durability: Durability,
     },
     /// Lists which parts of a range have storage.
-    Extents {
+    MapStatus {
         /// Where to start.
         at: u64,
         /// How many bytes to look at.
@@ -113,7 +113,7 @@ pub enum OpAction {
     /// written can be read any more. Submitted while no read or write is under way, and none is until it completes.
     ///
     /// If it fails, either the old key is there still, or the medium answers [`Fault::Gone`] from then on.
-    ForgetKey,
+    CryptoErase,
 }
 
 impl OpAction {
@@ -121,7 +121,7 @@ impl OpAction {
     pub const fn is_change(&self) -> bool {
         matches!(
             self,
-            Self::Write { .. } | Self::Deallocate { .. } | Self::WriteZeroes { .. } | Self::ForgetKey
+            Self::Write { .. } | Self::Deallocate { .. } | Self::WriteZeroes { .. } | Self::CryptoErase
         )
     }
 
@@ -134,8 +134,8 @@ impl OpAction {
             Self::Write { at, data, .. } => (*at, wide(data.len())),
             Self::Deallocate { at, len }
             | Self::WriteZeroes { at, len, .. }
-            | Self::Extents { at, len, .. } => (*at, *len),
-            Self::Flush | Self::ForgetKey => (0, 0),
+            | Self::MapStatus { at, len, .. } => (*at, *len),
+            Self::Flush | Self::CryptoErase => (0, 0),
         }
     }
 }
@@ -155,18 +155,18 @@ pub struct Completion {
     /// The operation's name.
     pub id: OpId,
     /// The result.
-    pub result: Result<Outcome, Failure>,
+    pub result: Result<OpOutput, Failure>,
 }
 
 /// A success.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum OpOutput {
     /// The bytes of a `Read`: exactly as many as were asked for.
     Data(DataList),
-    /// A `Write`, `Flush`, `Deallocate`, `WriteZeroes` or `ForgetKey` is done. A write gives its data back for recycling.
+    /// A `Write`, `Flush`, `Deallocate`, `WriteZeroes` or `CryptoErase` is done. A write gives its data back for recycling.
     Done(DataList),
-    /// The extents of an `Extents`, in order, without gaps, starting at its `at`.
-    Extents(Vec<Extent>),
+    /// The extents of an `MapStatus`, in order, without gaps, starting at its `at`.
+    MapStatus(Vec<Extent>),
 }
 
 /// A run of bytes that has storage, or has none.
@@ -232,7 +232,7 @@ pub enum Fault {
     /// Somebody ended the operation before it was done.
     Aborted,
     /// The operation was kept from the medium, which knows nothing of it: a flush that is refused loses nothing.
-    Refused,
+    NotSubmitted,
     /// The operation broke the contract: our own error.
     Bug,
 }
@@ -251,7 +251,7 @@ impl fmt::Display for Fault {
             Self::Forbidden => "not authorized to use the medium like this",
             Self::Busy => "medium is busy or not ready",
             Self::Aborted => "operation was aborted",
-            Self::Refused => "operation was kept from the medium",
+            Self::NotSubmitted => "operation was kept from the medium",
             Self::Bug => "operation broke the contract",
         })
     }
@@ -270,13 +270,13 @@ pub struct Space {
 
 /// What a medium is and can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Profile {
+pub struct Capabilities {
     /// Its size in bytes.
     pub len: u64,
     /// Offsets and lengths must be multiples of this many bytes (512 or more for O_DIRECT, else 1).
-    pub granule: u32,
+    pub logical_block_len: u32,
     /// The size in bytes in which it prefers to be written; a power of two (a page, a physical sector).
-    pub preferred_granule: u32,
+    pub preferred_block_len: u32,
     /// The longest read or write it takes, in bytes; a multiple of 1 MiB.
     pub io_len_max: usize,
     /// The longest write that is never torn, not by an end of the process nor of the power, in bytes; zero if the
@@ -292,6 +292,6 @@ pub struct Profile {
     pub deallocated_reads_zero: bool,
     /// Whether it is a spinning disk.
     pub rotational: bool,
-    /// Whether it is encrypted under a key that it can forget ([`OpAction::ForgetKey`]).
-    pub forgets: bool,
+    /// Whether it is encrypted under a key that it can forget ([`OpAction::CryptoErase`]).
+    pub crypto_erase: bool,
 }

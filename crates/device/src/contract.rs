@@ -22,7 +22,7 @@ pub struct TaskKey(pub u64);
 
 /// A task management request, as its transport names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ManageKey(pub u64);
+pub struct TmfKey(pub u64);
 
 /// The relative port identifier of a target port (SPC-5 §6.8.3): 1 and up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +44,7 @@ pub struct Nexus {
     pub access: Access,
     /// Whether its transport carries QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS RESET for it, as
     /// iSCSI does from iSCSIProtocolLevel 2 on (RFC 7144).
-    pub newer_functions: bool,
+    pub rfc_7144_functions: bool,
     /// The units it may see, sorted by LUN: for REPORT LUNS and third-party copies. Replaced when the map changes.
     pub luns: Rc<[Lun]>,
 }
@@ -108,10 +108,10 @@ impl DataOutFault {
 
 /// What a logical unit wants done or reports.
 #[derive(Debug)]
-pub enum Event {
+pub enum UnitEvent {
     /// Fetch bytes `offset..offset + len` of the Data-Out buffer and hand them to `data_out` in one call. Several may
     /// be open for one task. Never beyond the command's `data_out_len`.
-    Fetch {
+    FetchDataOut {
         /// The task.
         key: TaskKey,
         /// Where in the Data-Out buffer.
@@ -129,7 +129,7 @@ pub enum Event {
         data: DataList,
     },
     /// The task ended (SAM-5 Send Command Complete); its key is free again.
-    Finish {
+    CommandComplete {
         /// The task.
         key: TaskKey,
         /// Its status.
@@ -141,11 +141,11 @@ pub enum Event {
         transferable: u64,
     },
     /// A task management function ended.
-    Managed {
+    TmfComplete {
         /// The request.
-        key: ManageKey,
+        key: TmfKey,
         /// Its outcome.
-        outcome: ManageOutcome,
+        outcome: TmfOutcome,
     },
     /// A task was aborted without a response (by its own nexus, or by another with TAS clear); its key is free.
     Aborted {
@@ -154,20 +154,20 @@ pub enum Event {
     },
     /// Store `state` so that it survives a crash and a loss of power, then call `saved(ticket, …)`: the command that
     /// changed it is answered only then (APTPL, SPC-5 §5.14.6).
-    Save {
+    SaveState {
         /// Names the request.
         ticket: u64,
         /// The whole state to find again at the next start; replaces what was stored before.
         state: Vec<u8>,
     },
-    /// A third-party copy needs another unit; see [`PeerRequest`].
-    Peer(PeerCall),
+    /// A third-party copy needs another unit; see [`ThirdPartyRequest`].
+    ThirdPartyCall(ThirdPartyCall),
     /// The answer to a call that another unit made.
-    PeerDone {
+    ThirdPartyReply {
         /// Who called.
-        caller: PeerCaller,
+        caller: ThirdPartyCaller,
         /// What came of it.
-        result: PeerResult,
+        result: ThirdPartyResult,
     },
 }
 
@@ -194,7 +194,7 @@ impl SenseBytes {
 
 /// Task management functions (SAM-5 §7, RFC 7144).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ManageFunction {
+pub enum Tmf {
     /// Abort one task of the requesting nexus.
     AbortTask(TaskKey),
     /// Abort all tasks of the requesting nexus on this unit.
@@ -219,7 +219,7 @@ pub enum ManageFunction {
 
 /// What came of a task management function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ManageOutcome {
+pub enum TmfOutcome {
     /// It is done (for queries: nothing there).
     Complete,
     /// It is done, and a query found something.
@@ -236,7 +236,7 @@ pub enum ManageOutcome {
 
 /// Identifies a call of one unit to another, on the caller's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PeerCaller {
+pub struct ThirdPartyCaller {
     /// The calling unit, as the target numbers units; the target fills it in.
     pub unit: u32,
     /// The call.
@@ -246,22 +246,22 @@ pub struct PeerCaller {
 /// A call of a copy manager to a unit (perhaps its own), made in the name of a nexus.
 ///
 /// The target routes it to a unit **that the nexus may see** and to no other; to the rest of the world it answers
-/// [`PeerFault::NotReachable`], so that a copy can never reach what its initiator cannot (CVE-2020-28374).
+/// [`ThirdPartyError::NotReachable`], so that a copy can never reach what its initiator cannot (CVE-2020-28374).
 #[derive(Debug)]
-pub struct PeerCall {
+pub struct ThirdPartyCall {
     /// Names the call; returned with the answer.
     pub call: u32,
     /// On whose behalf.
     pub nexus: NexusId,
     /// Which unit.
-    pub unit: PeerUnit,
+    pub unit: ThirdPartyUnit,
     /// What is asked.
-    pub request: PeerRequest,
+    pub request: ThirdPartyRequest,
 }
 
 /// How a third-party copy names a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PeerUnit {
+pub enum ThirdPartyUnit {
     /// By a designation descriptor of VPD page 83h: (code set, designator type, designator).
     Designator {
         /// Code set (SPC-5 table 555).
@@ -277,7 +277,7 @@ pub enum PeerUnit {
 
 /// What a copy manager asks of a unit.
 #[derive(Debug)]
-pub enum PeerRequest {
+pub enum ThirdPartyRequest {
     /// Capacity and block size.
     Describe,
     /// Read blocks, as a READ of the nexus would: reservations, access and range locks apply.
@@ -314,14 +314,14 @@ pub enum PeerRequest {
     Flush,
 }
 
-/// The answer to a [`PeerRequest`].
-pub type PeerResult = Result<PeerAnswer, PeerFault>;
+/// The answer to a [`ThirdPartyRequest`].
+pub type ThirdPartyResult = Result<ThirdPartyReply, ThirdPartyError>;
 
 /// A success.
 #[derive(Debug)]
-pub enum PeerAnswer {
+pub enum ThirdPartyReply {
     /// To `Describe`.
-    Facts {
+    Description {
         /// Number of blocks.
         blocks: Blocks,
         /// Their size.
@@ -337,7 +337,7 @@ pub enum PeerAnswer {
 
 /// A failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerFault {
+pub enum ThirdPartyError {
     /// No such unit for this nexus.
     NotReachable,
     /// The unit answered with this status and sense.
@@ -367,14 +367,14 @@ pub struct UnitConfig {
     /// Whether its write cache starts enabled (WCE).
     pub write_cache: bool,
     /// What it claims of what it can.
-    pub claims: Claims,
+    pub overrides: InquiryOverrides,
     /// How tasks of several nexuses stand to each other.
     pub tasks: TaskRules,
     /// How many tasks the unit holds before TASK SET FULL.
     pub task_set_max: u16,
     /// How long one operation of the medium may take before its command fails; `None` for as long as it wants.
     pub io_timeout: Option<Duration>,
-    /// The longest single transfer in blocks (VPD B0h MAXIMUM TRANSFER LENGTH). With less than [`PEER_TRANSFER_MAX`] bytes
+    /// The longest single transfer in blocks (VPD B0h MAXIMUM TRANSFER LENGTH). With less than [`THIRD_PARTY_TRANSFER_MAX`] bytes
     /// a unit cannot take part in every copy.
     pub transfer_blocks_max: u32,
     /// The target ports through which it is reached, sorted by relative port.
@@ -406,9 +406,9 @@ impl Default for TaskRules {
 
 /// What a unit claims of what it can, for initiators that want less of it. What is not claimed is not done either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claims {
+pub struct InquiryOverrides {
     /// The standards it is of.
-    pub level: Level,
+    pub level: SpcLevel,
     /// Whether unmapped blocks read as zeros (LBPRZ), where those of the medium do.
     pub unmapped_zeros: bool,
     /// Whether WRITE SAME of no blocks goes to the end of the medium (WSNZ clear).
@@ -420,11 +420,11 @@ pub struct Claims {
     pub compare_and_write_max: u8,
 }
 
-impl Default for Claims {
+impl Default for InquiryOverrides {
     /// Everything.
     fn default() -> Self {
         Self {
-            level: Level::Spc4,
+            level: SpcLevel::Spc4,
             unmapped_zeros: true,
             write_same_to_end: true,
             rotation_rate: None,
@@ -435,7 +435,7 @@ impl Default for Claims {
 
 /// The standards that a unit claims: the VERSION of its INQUIRY data, its version descriptors, and which commands it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
+pub enum SpcLevel {
     /// SPC-3, with SBC-3 as far as that goes: no copies with four-byte list identifiers, no ROD tokens, no VPD page 8Fh, no
     /// WRITE ATOMIC; CSCD descriptors have the LU ID TYPE and NUL fields that SPC-4 took away.
     Spc3,
@@ -447,7 +447,7 @@ pub enum Level {
 
 /// The longest read or write, in bytes, that a copy manager asks of another unit: a piece of a copy, and a block at either
 /// end where the blocks of both units differ.
-pub const PEER_TRANSFER_MAX: u32 = (512 << 10) + 2 * 4096;
+pub const THIRD_PARTY_TRANSFER_MAX: u32 = (512 << 10) + 2 * 4096;
 
 /// A target port, for VPD page 83h, REPORT TARGET PORT GROUPS and READ FULL STATUS.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,19 +1,19 @@
 //! The copy manager (SPC-4 §5.17): EXTENDED COPY, and copies by ROD tokens as Windows makes them (ODX).
 //!
-//! It reads and writes units, its own among them, by [`crate::contract::PeerCall`]s in the name of the nexus that asked,
+//! It reads and writes units, its own among them, by [`crate::contract::ThirdPartyCall`]s in the name of the nexus that asked,
 //! and by no other way: what that nexus may not do itself is not done for it. The target decides which unit a call
 //! reaches.
 //!
 //! What is bytes stands in `scsi::copy`; here is what copies do and what becomes of tokens.
 
+pub(crate) mod copy_limits;
+mod executor;
 mod extended;
 pub(crate) mod operations;
-pub(crate) mod page;
-mod program;
 mod results;
 mod rod;
-pub(crate) mod secret;
 mod table;
+pub(crate) mod token_secret;
 pub(crate) mod tokens;
 pub(crate) mod transfer;
 
@@ -28,19 +28,19 @@ use scsi::copy::rod::BlockRange;
 use scsi::sense::{Asc, Sense};
 use scsi::status::Status;
 
-use crate::contract::{NexusId, PeerUnit, UnitConfig};
-use crate::server::Core;
+use crate::contract::{NexusId, ThirdPartyUnit, UnitConfig};
+use crate::device_server::DeviceServer;
+use crate::outcome::{Job, Outcome};
 use crate::task::TaskInfo;
-use crate::verdict::{Job, Verdict};
-use operations::{NotNow, Operations, Running};
-use secret::Secrets;
+use operations::{BeginError, OperationHandle, Operations};
+use token_secret::Secrets;
 use tokens::Tokens;
 
 pub(crate) use table::ROWS;
 
 /// What the copy manager of a unit keeps.
 #[derive(Default)]
-pub(crate) struct Copies {
+pub(crate) struct CopyManager {
     /// What goes on and what ended.
     pub(crate) operations: Operations,
     /// The tokens given out.
@@ -51,7 +51,7 @@ pub(crate) struct Copies {
     spawned: VecDeque<(NexusId, Box<dyn Job>)>,
 }
 
-impl Copies {
+impl CopyManager {
     /// Takes the seed of the secrets.
     pub(crate) fn seed(&mut self, entropy: &[u8; 32]) {
         self.secrets = Some(Secrets::from_seed(entropy));
@@ -65,7 +65,7 @@ impl Copies {
 
 /// What a copy is known by, as its command says.
 #[derive(Clone, Copy, Debug)]
-struct Named {
+struct CopyIdentifier {
     list_id: ListId,
     usage: ListIdUsage,
     /// Whether the command is to be answered before the copy ends.
@@ -76,47 +76,52 @@ struct Named {
 ///
 /// # Errors
 /// What answers a command that cannot begin one now.
-fn register(core: &mut Core, task: &TaskInfo, named: Named) -> Result<Running, Verdict> {
+fn register(
+    core: &mut DeviceServer,
+    task: &TaskInfo,
+    named: CopyIdentifier,
+) -> Result<OperationHandle, Outcome> {
     let action = task.cdb.u8(1) & 0x1f;
-    let begun = core.copies.operations.begin(task.nexus, named.list_id, named.usage, action, named.immediate);
+    let begun =
+        core.copy_manager.operations.begin(task.nexus, named.list_id, named.usage, action, named.immediate);
     begun.map_err(|why| match why {
-        NotNow::InUse => Verdict::Check(Sense::illegal(Asc::OPERATION_IN_PROGRESS)),
-        NotNow::TooMany => Verdict::Status(Status::BUSY),
+        BeginError::InUse => Outcome::CheckCondition(Sense::illegal(Asc::OPERATION_IN_PROGRESS)),
+        BeginError::TooMany => Outcome::Status(Status::BUSY),
     })
 }
 
 /// Does a copy in the task of its command, or behind it.
-fn start(core: &mut Core, task: &TaskInfo, named: Named, job: Box<dyn Job>) -> Verdict {
+fn start(core: &mut DeviceServer, task: &TaskInfo, named: CopyIdentifier, job: Box<dyn Job>) -> Outcome {
     if named.immediate {
-        core.copies.spawned.push_back((task.nexus, job));
-        Verdict::Good
+        core.copy_manager.spawned.push_back((task.nexus, job));
+        Outcome::Good
     } else {
-        Verdict::Run(job)
+        Outcome::Run(job)
     }
 }
 
 /// How a unit names itself in calls that may come back to it.
-fn myself(config: &UnitConfig) -> PeerUnit {
+fn own_unit(config: &UnitConfig) -> ThirdPartyUnit {
     let designator = scsi::vpd::Designator::naa(&config.identity.naa);
-    PeerUnit::Designator {
+    ThirdPartyUnit::Designator {
         code_set: designator.code_set.0,
         kind: designator.kind.0,
         designator: designator.bytes,
     }
 }
 
-impl Core {
+impl DeviceServer {
     /// Finds the blocks that a token of this unit stands for.
     ///
     /// # Errors
     /// The sense that answers a token that cannot be used.
-    pub(crate) fn redeem(
+    pub(crate) fn resolve_token(
         &mut self,
         token: &Rc<[u8]>,
         offset: Blocks,
         blocks: Blocks,
     ) -> Result<BlockRange, Sense> {
-        self.copies.tokens.resolve(self.now, token, offset, blocks)
+        self.copy_manager.tokens.resolve(self.now, token, offset, blocks)
     }
 }
 

@@ -4,18 +4,18 @@ use base::fault_injection::{self, Bug};
 use scsi::sense::Sense;
 use store::api::{Failure, OpAction, OpOutput};
 
-use crate::server::{Core, LOST_WRITES};
+use crate::device_server::{DeviceServer, LOST_WRITES};
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// Makes everything that was acknowledged durable, then goes on.
 pub(crate) struct FlushThen {
     /// With what.
-    pub(crate) then: fn(&mut Core, &TaskInfo) -> Verdict,
+    pub(crate) then: fn(&mut DeviceServer, &TaskInfo) -> Outcome,
 }
 
 impl Job for FlushThen {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start if fault_injection::is_injected(Bug::FlushNothing) => {
                 JobStep::Done((self.then)(core, task))
@@ -24,16 +24,16 @@ impl Job for FlushThen {
                 core.submit(task, 0, OpAction::Flush);
                 JobStep::Wait
             }
-            JobInput::Store { result, .. } => JobStep::Done(match core.flushed(result) {
+            JobInput::OpCompleted { result, .. } => JobStep::Done(match core.flushed(result) {
                 Ok(()) => (self.then)(core, task),
-                Err(sense) => Verdict::Check(sense),
+                Err(sense) => Outcome::CheckCondition(sense),
             }),
             _ => JobStep::Wait,
         }
     }
 }
 
-impl Core {
+impl DeviceServer {
     /// Judges a flush that is to vouch for every write acknowledged before it. Once one has failed, the medium may
     /// have dropped what it held, and a later success says nothing about that.
     ///
@@ -41,7 +41,7 @@ impl Core {
     /// The sense data to answer with.
     pub(crate) fn flushed(&mut self, result: Result<OpOutput, Failure>) -> Result<(), Sense> {
         self.flushed_since(result)?;
-        if self.can_vouch() { Ok(()) } else { Err(LOST_WRITES) }
+        if self.is_flush_trusted() { Ok(()) } else { Err(LOST_WRITES) }
     }
 
     /// Judges a flush that is only to vouch for writes of the same task: an older failure does not concern them.

@@ -15,11 +15,11 @@ use scsi::vpd::{
     Page, page,
 };
 
-use crate::contract::{Identity, Level, RelativePort, TargetPort, UnitConfig};
+use crate::contract::{Identity, RelativePort, SpcLevel, TargetPort, UnitConfig};
 
 /// What INQUIRY has to tell of a unit, as one nexus sees it.
 #[derive(Debug)]
-pub(crate) struct Portrait<'a> {
+pub(crate) struct InquiryData<'a> {
     /// The configuration: names, ports, removability.
     pub(crate) config: &'a UnitConfig,
     /// What kind of device it is.
@@ -46,7 +46,7 @@ const TPGS_IMPLICIT: u8 = 1;
 /// How long an extended self-test takes, in minutes: it reads a few blocks.
 const EXTENDED_SELF_TEST_MINUTES: u16 = 1;
 
-impl Portrait<'_> {
+impl InquiryData<'_> {
     /// Standard INQUIRY data.
     pub(crate) fn standard(&self) -> [u8; StandardInquiry::LEN] {
         let config = self.config;
@@ -117,10 +117,10 @@ impl Portrait<'_> {
     }
 
     const fn version(&self) -> u8 {
-        match self.config.claims.level {
-            Level::Spc3 => VERSION_SPC_3,
-            Level::Spc4 => VERSION_SPC_4,
-            Level::Spc5 => VERSION_SPC_5,
+        match self.config.overrides.level {
+            SpcLevel::Spc3 => VERSION_SPC_3,
+            SpcLevel::Spc4 => VERSION_SPC_4,
+            SpcLevel::Spc5 => VERSION_SPC_5,
         }
     }
 
@@ -128,11 +128,11 @@ impl Portrait<'_> {
         let iscsi = self.config.ports.iter().any(|port| port.protocol == PROTOCOL_ISCSI);
         let mut versions = [0; 8];
         // A unit of SPC-3 claims SBC-3 nevertheless: that is what its block limits page and its UNMAP are of.
-        let (architecture, common): (u16, &[u16]) = match self.config.claims.level {
-            Level::Spc3 => {
+        let (architecture, common): (u16, &[u16]) = match self.config.overrides.level {
+            SpcLevel::Spc3 => {
                 (version_descriptor::SAM_3, &[version_descriptor::SPC_3, version_descriptor::SBC_3])
             }
-            Level::Spc4 | Level::Spc5 => (
+            SpcLevel::Spc4 | SpcLevel::Spc5 => (
                 version_descriptor::SAM_5,
                 &[
                     version_descriptor::SPC_4,

@@ -25,7 +25,7 @@ pub(crate) struct LogRequest {
 
 /// What there is to tell.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LogFacts<'a> {
+pub(crate) struct LogSource<'a> {
     /// How often and how much was read and written since the last reset of the counters.
     pub(crate) statistics: Statistics,
     /// The self-tests.
@@ -85,7 +85,7 @@ pub(crate) struct ErrorCounts {
 const CUMULATIVE: u8 = 0b01;
 
 /// The pages of a unit, ascending.
-fn pages(facts: LogFacts<'_>) -> Vec<u8> {
+fn pages(facts: LogSource<'_>) -> Vec<u8> {
     let storage = facts.storage.map(|_| page::LOGICAL_BLOCK_PROVISIONING);
     let errors = [page::WRITE_ERROR_COUNTERS, page::READ_ERROR_COUNTERS, page::VERIFY_ERROR_COUNTERS];
     let rest = [
@@ -101,7 +101,7 @@ fn pages(facts: LogFacts<'_>) -> Vec<u8> {
 ///
 /// # Errors
 /// INVALID FIELD IN CDB for a page, a kind of values or a parameter that there is none of.
-pub(crate) fn sense(request: LogRequest, facts: LogFacts<'_>) -> Result<Vec<u8>, Sense> {
+pub(crate) fn sense(request: LogRequest, facts: LogSource<'_>) -> Result<Vec<u8>, Sense> {
     let pages = pages(facts);
     if !pages.contains(&request.code) {
         return Err(Sense::invalid_cdb(2, Some(5)));
@@ -242,7 +242,7 @@ impl Exceptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::self_test::{Outcome, SelfTestCode};
+    use crate::self_test::{SelfTestCode, SelfTestResult};
 
     const STATISTICS: Statistics = Statistics {
         read_commands: 1,
@@ -255,13 +255,13 @@ mod tests {
         idle_ms: 0x0c0d,
     };
 
-    fn facts(self_tests: &SelfTestResults, storage: Option<Storage>) -> LogFacts<'_> {
-        LogFacts { statistics: STATISTICS, self_tests, storage, powered_on_minutes: 0x0102_0304 }
+    fn facts(self_tests: &SelfTestResults, storage: Option<Storage>) -> LogSource<'_> {
+        LogSource { statistics: STATISTICS, self_tests, storage, powered_on_minutes: 0x0102_0304 }
     }
 
     fn ask(code: u8, subpage: u8, pointer: u16) -> Result<Vec<u8>, Sense> {
         let mut self_tests = SelfTestResults::default();
-        self_tests.record(SelfTestCode::BackgroundShort, Outcome::Passed, 7);
+        self_tests.record(SelfTestCode::BackgroundShort, SelfTestResult::Passed, 7);
         let request = LogRequest { page_control: CUMULATIVE, code, subpage, pointer };
         let storage = Some(Storage { available: 0x0102_0304, used: 5, dedicated: false });
         sense(request, facts(&self_tests, storage))

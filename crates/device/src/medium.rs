@@ -1,6 +1,6 @@
 //! The medium as handlers use it: operations with an owner and a tag, held back where an exclusive range forbids them.
 
-mod under_way;
+mod in_flight;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -11,9 +11,9 @@ use base::time::{Duration, Instant};
 use store::Store;
 use store::api::{Capabilities, Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Space};
 
-use crate::range_lock::{ByteRange, RangeLocks, Touch, Waiter, Want};
+use crate::range_lock::{AccessKind, ByteRange, LockRequest, RangeLocks, Waiter};
 use crate::task::TaskId;
-use under_way::UnderWay;
+use in_flight::InFlight;
 
 /// How many abandoned operations, and how many bytes in buffers of theirs, a unit holds before it refuses commands that
 /// use the medium. An abandoned operation has left every budget of the sessions; a medium that hangs for ever must not
@@ -35,11 +35,11 @@ pub(crate) struct MediumAccess {
     /// Counts the calls of [`Self::drain_mark`].
     epoch: u32,
     /// Operations whose owners are told of a failure although the medium has not ended them.
-    expired: VecDeque<Ended>,
+    expired: VecDeque<EndedOp>,
     /// How many operations the medium has, abandoned ones included.
     busy: usize,
     /// Those of them that are not abandoned.
-    under_way: UnderWay,
+    in_flight: InFlight,
     /// Whether something has changed since [`Self::grant`] last let nobody through.
     may_grant: bool,
     abandoned: usize,
@@ -50,7 +50,7 @@ pub(crate) struct MediumAccess {
 }
 
 /// An operation that ended.
-pub(crate) struct Ended {
+pub(crate) struct EndedOp {
     pub(crate) owner: TaskId,
     pub(crate) tag: u32,
     /// Whether it was a flush.
@@ -76,18 +76,18 @@ struct Slot {
 enum State {
     Free,
     /// Waits for an exclusive range to go.
-    HeldBack(Owned),
-    UnderWay(Owned),
+    Queued(OwnedOp),
+    InFlight(OwnedOp),
     /// Under way, and nobody waits for it. It keeps its buffers, and its range if it changes the medium.
-    Abandoned(Owned),
+    Abandoned(OwnedOp),
 }
 
 #[derive(Clone, Copy)]
-struct Owned {
+struct OwnedOp {
     owner: TaskId,
     tag: u32,
     range: ByteRange,
-    touch: Touch,
+    access: AccessKind,
     changes: bool,
     /// Of a change that may be acknowledged before it is durable, when it was submitted.
     cached_since: Option<u32>,
@@ -98,7 +98,7 @@ struct Owned {
     since: Instant,
 }
 
-impl Owned {
+impl OwnedOp {
     /// Returns when it has taken too long.
     fn expires(&self, limit: Duration) -> Instant {
         let len = if self.held_bytes == 0 { self.range.end.saturating_sub(self.range.start) } else { 0 };
@@ -118,7 +118,7 @@ impl MediumAccess {
             pool,
             expired: VecDeque::new(),
             busy: 0,
-            under_way: UnderWay::new(),
+            in_flight: InFlight::new(),
             may_grant: false,
             abandoned: 0,
             abandoned_bytes: 0,
@@ -129,7 +129,7 @@ impl MediumAccess {
     }
 
     /// Returns what the medium is now.
-    pub(crate) fn profile(&self) -> Capabilities {
+    pub(crate) fn capabilities(&self) -> Capabilities {
         self.store.capabilities()
     }
 
@@ -141,44 +141,44 @@ impl MediumAccess {
     /// Starts an operation, or queues it behind the exclusive range that forbids it.
     pub(crate) fn submit(&mut self, now: Instant, owner: TaskId, tag: u32, action: OpAction) {
         let range = range_of(&action);
-        let owned = Owned {
+        let owned = OwnedOp {
             owner,
             tag,
             range,
-            touch: touch_of(&action),
+            access: touch_of(&action),
             changes: !matches!(action, OpAction::Read { .. }),
             cached_since: is_cached(&action).then_some(self.epoch),
             flushes: matches!(action, OpAction::Flush),
             held_bytes: held_bytes(&action),
             since: now,
         };
-        let touch = owned.touch;
+        let touch = owned.access;
         if self.locks.admits(owner, range, touch)
-            && (!self.under_way.clashes(range, touch) || self.locks.holds(owner))
+            && (!self.in_flight.clashes(range, touch) || self.locks.holds(owner))
         {
-            let id = self.register(State::UnderWay(owned));
+            let id = self.register(State::InFlight(owned));
             self.busy += 1;
-            self.under_way.begin(slot_of(id), range, touch);
+            self.in_flight.begin(slot_of(id), range, touch);
             self.store.submit(Op { id, action });
         } else {
-            let id = self.register(State::HeldBack(owned));
+            let id = self.register(State::Queued(owned));
             self.may_grant = true;
-            self.locks.wait(now, owner, range, Want::Plain(Op { id, action }, touch));
+            self.locks.wait(now, owner, range, LockRequest::Plain(Op { id, action }, touch));
         }
     }
 
     /// Returns whether the medium has ended everything that it was asked for.
-    pub(crate) const fn is_quiet(&self) -> bool {
+    pub(crate) const fn is_idle(&self) -> bool {
         self.busy == 0
     }
 
     /// Returns whether an owner waits for the medium.
-    pub(crate) fn is_awaited(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         self.busy > self.abandoned || self.locks.has_waiters()
     }
 
     /// Returns whether so much is abandoned that no more may be asked of the medium.
-    pub(crate) const fn is_clogged(&self) -> bool {
+    pub(crate) const fn has_too_many_abandoned(&self) -> bool {
         self.abandoned >= ABANDONED_MAX || self.abandoned_bytes >= ABANDONED_BYTES_MAX
     }
 
@@ -207,10 +207,10 @@ impl MediumAccess {
         };
         let late: Vec<_> = self.slots.iter().enumerate().filter_map(late).collect();
         for (at, generation, op) in late {
-            let Owned { owner, tag, flushes, .. } = op;
+            let OwnedOp { owner, tag, flushes, .. } = op;
             let Ok(index) = u32::try_from(at) else { continue };
             let id = OpId(u64::from(generation) << 32 | u64::from(index));
-            if matches!(self.slots.get(at).map(|slot| slot.state), Some(State::HeldBack(_))) {
+            if matches!(self.slots.get(at).map(|slot| slot.state), Some(State::Queued(_))) {
                 if let Some(op) = self.locks.take_plain(|waiting| waiting.id == id) {
                     self.drop_unstarted(op);
                 }
@@ -218,7 +218,7 @@ impl MediumAccess {
                 self.abandon_slot(index, op);
             }
             self.expired_ever = self.expired_ever.saturating_add(1);
-            self.expired.push_back(Ended { owner, tag, flushes, result: Err(Fault::Busy.into()) });
+            self.expired.push_back(EndedOp { owner, tag, flushes, result: Err(Fault::Busy.into()) });
         }
         let late = self.awaited_ranges().filter(|(_, since)| since.after(limit) <= now);
         late.map(|(owner, _)| owner).collect()
@@ -233,7 +233,7 @@ impl MediumAccess {
     /// until the medium has ended them, so that no later write is overtaken.
     pub(crate) fn abandon(&mut self, owner: TaskId) {
         for at in 0..self.slots.len() {
-            if let Some(State::UnderWay(op)) = self.slots.get(at).map(|slot| slot.state)
+            if let Some(State::InFlight(op)) = self.slots.get(at).map(|slot| slot.state)
                 && op.owner == owner
                 && let Ok(index) = u32::try_from(at)
             {
@@ -243,11 +243,11 @@ impl MediumAccess {
         self.expired.retain(|ended| ended.owner != owner);
     }
 
-    fn abandon_slot(&mut self, index: u32, op: Owned) {
+    fn abandon_slot(&mut self, index: u32, op: OwnedOp) {
         if op.changes {
-            self.locks.hold(TaskId::abandoned(index), op.range);
+            self.locks.lock_now(TaskId::abandoned(index), op.range);
         }
-        self.under_way.end(index);
+        self.in_flight.end(index);
         self.may_grant = true;
         self.abandoned += 1;
         self.abandoned_bytes = self.abandoned_bytes.saturating_add(op.held_bytes);
@@ -268,7 +268,7 @@ impl MediumAccess {
         self.slots.iter().all(|slot| match slot.state {
             // An abandoned operation was not acknowledged.
             State::Free | State::Abandoned(_) => true,
-            State::HeldBack(op) | State::UnderWay(op) => {
+            State::Queued(op) | State::InFlight(op) => {
                 op.cached_since.is_none_or(|since| mark.wrapping_sub(since).cast_signed() <= 0)
             }
         })
@@ -282,7 +282,7 @@ impl MediumAccess {
     /// Asks for an exclusive range. [`Self::grant`] tells when it is held.
     pub(crate) fn lock(&mut self, now: Instant, owner: TaskId, range: ByteRange) {
         self.may_grant = true;
-        self.locks.wait(now, owner, range, Want::Exclusive);
+        self.locks.wait(now, owner, range, LockRequest::Exclusive);
     }
 
     /// Releases every exclusive range of `owner`.
@@ -295,13 +295,13 @@ impl MediumAccess {
 
     /// Keeps everybody out of what `owner` is changing until [`Self::unlock`]. For owners that are given up: nobody waits
     /// for their operations, but no later write may be overtaken by them.
-    pub(crate) fn fence(&mut self, owner: TaskId) {
+    pub(crate) fn lock_unfinished_writes(&mut self, owner: TaskId) {
         for slot in &self.slots {
-            if let State::UnderWay(op) = slot.state
+            if let State::InFlight(op) = slot.state
                 && op.owner == owner
                 && op.changes
             {
-                self.locks.hold(owner, op.range);
+                self.locks.lock_now(owner, op.range);
             }
         }
     }
@@ -311,9 +311,9 @@ impl MediumAccess {
         if !self.may_grant || !self.locks.has_waiters() {
             return None;
         }
-        let under_way = &self.under_way;
+        let under_way = &self.in_flight;
         // What is abandoned and changes its range holds it.
-        let busy = |range: ByteRange, touch: Option<Touch>| {
+        let busy = |range: ByteRange, touch: Option<AccessKind>| {
             touch.map_or_else(|| under_way.touches(range), |touch| under_way.clashes(range, touch))
         };
         let Some(waiter) = self.locks.next(busy) else {
@@ -321,15 +321,15 @@ impl MediumAccess {
             return None;
         };
         match waiter {
-            Waiter { owner, want: Want::Exclusive, .. } => Some(Granted::Exclusive(owner)),
-            Waiter { want: Want::Plain(op, touch), range, .. } => {
+            Waiter { owner, request: LockRequest::Exclusive, .. } => Some(Granted::Exclusive(owner)),
+            Waiter { request: LockRequest::Plain(op, touch), range, .. } => {
                 if let Some(slot) = self.slot_mut(op.id)
-                    && let State::HeldBack(owned) = slot.state
+                    && let State::Queued(owned) = slot.state
                 {
-                    slot.state = State::UnderWay(owned);
+                    slot.state = State::InFlight(owned);
                 }
                 self.busy += 1;
-                self.under_way.begin(slot_of(op.id), range, touch);
+                self.in_flight.begin(slot_of(op.id), range, touch);
                 self.store.submit(op);
                 Some(Granted::Operation)
             }
@@ -337,7 +337,7 @@ impl MediumAccess {
     }
 
     /// Returns the next operation that ended.
-    pub(crate) fn poll(&mut self) -> Option<Ended> {
+    pub(crate) fn poll(&mut self) -> Option<EndedOp> {
         if let Some(ended) = self.expired.pop_front() {
             return Some(ended);
         }
@@ -345,25 +345,25 @@ impl MediumAccess {
             let completion = self.store.poll()?;
             let Some(slot) = self.slot_mut(completion.id) else { continue };
             match slot.state {
-                State::UnderWay(Owned { owner, tag, flushes, .. }) => {
+                State::InFlight(OwnedOp { owner, tag, flushes, .. }) => {
                     self.busy -= 1;
-                    self.under_way.end(slot_of(completion.id));
+                    self.in_flight.end(slot_of(completion.id));
                     self.may_grant = true;
                     self.release_slot(completion.id);
-                    return Some(Ended { owner, tag, flushes, result: completion.result });
+                    return Some(EndedOp { owner, tag, flushes, result: completion.result });
                 }
                 State::Abandoned(op) => {
                     self.busy -= 1;
                     self.release_slot(completion.id);
-                    self.late(completion.id, op, completion.result);
+                    self.finish_abandoned(completion.id, op, completion.result);
                 }
-                State::Free | State::HeldBack(_) => {}
+                State::Free | State::Queued(_) => {}
             }
         }
     }
 
     /// Takes the end of an operation for which nobody waits.
-    fn late(&mut self, id: OpId, op: Owned, result: Result<OpOutput, Failure>) {
+    fn finish_abandoned(&mut self, id: OpId, op: OwnedOp, result: Result<OpOutput, Failure>) {
         self.abandoned -= 1;
         self.abandoned_bytes = self.abandoned_bytes.saturating_sub(op.held_bytes);
         self.unlock(TaskId::abandoned(slot_of(id)));
@@ -429,9 +429,9 @@ impl MediumAccess {
 
 impl Slot {
     /// Returns the operation if a task waits for it. The unit's own work on the medium has no time limit.
-    fn awaited(&self) -> Option<Owned> {
+    fn awaited(&self) -> Option<OwnedOp> {
         match self.state {
-            State::HeldBack(op) | State::UnderWay(op) if op.owner != TaskId::BACKGROUND => Some(op),
+            State::Queued(op) | State::InFlight(op) if op.owner != TaskId::BACKGROUND => Some(op),
             _ => None,
         }
     }
@@ -479,11 +479,11 @@ const fn is_cached(action: &OpAction) -> bool {
 }
 
 /// Returns how an operation touches its bytes.
-const fn touch_of(action: &OpAction) -> Touch {
+const fn touch_of(action: &OpAction) -> AccessKind {
     match action {
-        OpAction::Read { .. } => Touch::Reads,
-        OpAction::Write { .. } => Touch::Writes,
-        _ => Touch::Other,
+        OpAction::Read { .. } => AccessKind::Reads,
+        OpAction::Write { .. } => AccessKind::Writes,
+        _ => AccessKind::Other,
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct SenseRequest {
 
 /// What the header and the block descriptor say of the medium.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MediumFacts {
+pub(crate) struct MediumParameters {
     /// Whether the nexus that asks cannot write, for whatever reason (WP).
     pub(crate) write_protected: bool,
     /// How large it is.
@@ -42,7 +42,7 @@ pub(crate) struct MediumFacts {
 
 /// The settings that MODE SENSE can ask for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lists<'a> {
+pub(crate) struct ModeValues<'a> {
     pub(crate) current: &'a Settings,
     pub(crate) defaults: &'a Settings,
     /// What was saved, or what stands for it as long as nothing was.
@@ -55,8 +55,8 @@ pub(crate) struct Lists<'a> {
 /// The sense for a page that there is none of.
 pub(crate) fn sense(
     request: SenseRequest,
-    Lists { current, defaults, saved }: Lists<'_>,
-    medium: MediumFacts,
+    ModeValues { current, defaults, saved }: ModeValues<'_>,
+    medium: MediumParameters,
 ) -> Result<Vec<u8>, Sense> {
     let mut pages = Vec::new();
     for row in PAGES.iter().filter(|row| row.is_asked(request.code, request.subpage)) {
@@ -90,7 +90,7 @@ pub(crate) fn select(
     form: HeaderFormat,
     bytes: &[u8],
     settings: &Settings,
-    medium: MediumFacts,
+    medium: MediumParameters,
 ) -> Result<Settings, Sense> {
     if bytes.is_empty() {
         return Ok(settings.clone());

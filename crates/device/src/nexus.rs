@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use scsi::sense::Asc;
 
-use crate::attention::UnitAttentions;
 use crate::contract::{Nexus, NexusId, RelativePort};
+use crate::unit_attention::UnitAttentions;
 
 /// How many lost nexuses are remembered, so that one that returns hears I_T NEXUS LOSS OCCURRED and what else it missed.
 /// The one lost longest ago is forgotten first and will hear of a power on or reset, which asks no less of it.
@@ -91,14 +91,14 @@ impl Nexuses {
     }
 
     /// Establishes a unit attention for one nexus.
-    pub(crate) fn attend(&mut self, id: NexusId, asc: Asc) {
+    pub(crate) fn establish_ua(&mut self, id: NexusId, asc: Asc) {
         if let Some(state) = self.find_mut(id) {
             state.attentions.establish(asc);
         }
     }
 
     /// Establishes a unit attention for every nexus, except one perhaps, and for those that may come back.
-    pub(crate) fn attend_all(&mut self, asc: Asc, except: Option<NexusId>) {
+    pub(crate) fn establish_ua_all(&mut self, asc: Asc, except: Option<NexusId>) {
         for state in self.present.iter_mut().filter(|state| Some(state.nexus.id) != except) {
             state.attentions.establish(asc);
         }
@@ -108,7 +108,12 @@ impl Nexuses {
     }
 
     /// Establishes a unit attention for a nexus known by its ports, here or away.
-    pub(crate) fn attend_ports(&mut self, initiator_port: &[u8], target_port: RelativePort, asc: Asc) {
+    pub(crate) fn establish_ua_at_ports(
+        &mut self,
+        initiator_port: &[u8],
+        target_port: RelativePort,
+        asc: Asc,
+    ) {
         let here = |state: &&mut NexusState| {
             *state.nexus.initiator_port == *initiator_port && state.nexus.target_port == target_port
         };

@@ -1,7 +1,7 @@
 //! Persistent reservations (SPC-5 §5.14) as a value: who is registered, who holds the logical unit, who may do what.
 //!
 //! Nothing here knows tasks, sessions or media. PERSISTENT RESERVE OUT goes in as an [`out::Request`]; what must happen
-//! elsewhere comes back as a [`Change`]: attentions to raise, tasks to abort, state to save. A request that is
+//! elsewhere comes back as a [`Effects`]: attentions to raise, tasks to abort, state to save. A request that is
 //! refused has changed nothing.
 
 pub(crate) mod conflict;
@@ -41,9 +41,9 @@ impl NexusName {
 
 /// What a nexus is to the persistent reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
+pub(crate) enum PrRole {
     /// Not registered.
-    Stranger,
+    Unregistered,
     /// Registered, and not the holder.
     Registrant,
     /// Holds the reservation. Every registrant does when it is of an all registrants type.
@@ -52,7 +52,7 @@ pub(crate) enum Standing {
 
 /// What a PERSISTENT RESERVE OUT that succeeded asks of the rest of the logical unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct Effects {
     /// The unit attentions to establish, never one for the nexus that sent the command.
     pub(crate) attentions: Vec<(NexusName, Asc)>,
     /// The nexuses whose tasks, except the command itself, are to be aborted and whose prevention of medium removal is
@@ -64,14 +64,14 @@ pub(crate) struct Change {
 
 /// Why a PERSISTENT RESERVE OUT was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum PrError {
     /// RESERVATION CONFLICT.
     Conflict,
     /// CHECK CONDITION with this sense.
     Check(Sense),
 }
 
-impl From<Sense> for Refusal {
+impl From<Sense> for PrError {
     fn from(sense: Sense) -> Self {
         Self::Check(sense)
     }
@@ -128,14 +128,14 @@ impl PersistentReservations {
     }
 
     /// Returns what `nexus` is to the reservation.
-    pub(crate) fn standing(&self, nexus: &NexusName) -> Standing {
+    pub(crate) fn role_of(&self, nexus: &NexusName) -> PrRole {
         if self.registrant(nexus).is_none() {
-            return Standing::Stranger;
+            return PrRole::Unregistered;
         }
         match &self.reservation {
-            Some(Held::ByAll(_)) => Standing::Holder,
-            Some(Held::ByOne(_, holder)) if holder == nexus => Standing::Holder,
-            _ => Standing::Registrant,
+            Some(Held::ByAll(_)) => PrRole::Holder,
+            Some(Held::ByOne(_, holder)) if holder == nexus => PrRole::Holder,
+            _ => PrRole::Registrant,
         }
     }
 

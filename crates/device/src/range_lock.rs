@@ -47,42 +47,42 @@ pub(crate) struct RangeLocks<P> {
 pub(crate) struct Waiter<P> {
     pub(crate) owner: TaskId,
     pub(crate) range: ByteRange,
-    pub(crate) want: Want<P>,
+    pub(crate) request: LockRequest<P>,
     /// Since when.
     since: Instant,
 }
 
 /// What a plain operation does with its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Touch {
+pub(crate) enum AccessKind {
     Reads,
     Writes,
     /// Something that neither reads nor writes data.
     Other,
 }
 
-impl Touch {
+impl AccessKind {
     /// Returns whether operations that do these must not be under way together on the same bytes: the page cache of Linux
     /// copies a block to a reader while it is being written, so that a reader could get a block of which a part is old.
-    pub(crate) const fn clashes(self, other: Self) -> bool {
+    pub(crate) const fn conflicts_with(self, other: Self) -> bool {
         matches!((self, other), (Self::Reads, Self::Writes) | (Self::Writes, Self::Reads))
     }
 }
 
 /// What somebody waits for.
 #[derive(Debug)]
-pub(crate) enum Want<P> {
+pub(crate) enum LockRequest<P> {
     /// An exclusive range.
     Exclusive,
     /// To start a plain operation.
-    Plain(P, Touch),
+    Plain(P, AccessKind),
 }
 
-impl<P> Want<P> {
+impl<P> LockRequest<P> {
     /// Returns whether somebody who wants this must not pass somebody who has wanted `earlier` of the same bytes.
     const fn waits_for(&self, earlier: &Self) -> bool {
         match (self, earlier) {
-            (Self::Plain(_, own), Self::Plain(_, earlier)) => own.clashes(*earlier),
+            (Self::Plain(_, own), Self::Plain(_, earlier)) => own.conflicts_with(*earlier),
             _ => true,
         }
     }
@@ -106,39 +106,39 @@ impl<P> RangeLocks<P> {
 
     /// Returns whether a plain operation of `owner` may start now. Who holds an exclusive range may always: it keeps
     /// to its range.
-    pub(crate) fn admits(&self, owner: TaskId, range: ByteRange, touch: Touch) -> bool {
+    pub(crate) fn admits(&self, owner: TaskId, range: ByteRange, touch: AccessKind) -> bool {
         self.is_idle()
             || self.holds(owner)
             || !self.blocked_by_held(range) && !self.blocked_by_asked(range, touch)
     }
 
     /// Puts somebody into the queue.
-    pub(crate) fn wait(&mut self, since: Instant, owner: TaskId, range: ByteRange, want: Want<P>) {
-        self.waiting.push_back(Waiter { owner, range, want, since });
+    pub(crate) fn wait(&mut self, since: Instant, owner: TaskId, range: ByteRange, want: LockRequest<P>) {
+        self.waiting.push_back(Waiter { owner, range, request: want, since });
     }
 
     /// Gives `owner` an exclusive range at once, whoever is at work in it.
-    pub(crate) fn hold(&mut self, owner: TaskId, range: ByteRange) {
+    pub(crate) fn lock_now(&mut self, owner: TaskId, range: ByteRange) {
         self.held.push((owner, range));
     }
 
     /// Takes the first out of the queue whose turn it is; an exclusive range is then held. `busy` tells whether
     /// operations under way touch a range, or clash there with what a plain operation does.
-    pub(crate) fn next(&mut self, busy: impl Fn(ByteRange, Option<Touch>) -> bool) -> Option<Waiter<P>> {
+    pub(crate) fn next(&mut self, busy: impl Fn(ByteRange, Option<AccessKind>) -> bool) -> Option<Waiter<P>> {
         let ready = |(at, waiter): (usize, &Waiter<P>)| {
-            let touch = match &waiter.want {
-                Want::Exclusive => None,
-                Want::Plain(_, touch) => Some(*touch),
+            let touch = match &waiter.request {
+                LockRequest::Exclusive => None,
+                LockRequest::Plain(_, touch) => Some(*touch),
             };
             !self.blocked_by_held(waiter.range)
                 && !busy(waiter.range, touch)
                 && !self.waiting.iter().take(at).any(|earlier| {
-                    waiter.want.waits_for(&earlier.want) && earlier.range.overlaps(waiter.range)
+                    waiter.request.waits_for(&earlier.request) && earlier.range.overlaps(waiter.range)
                 })
         };
         let at = self.waiting.iter().enumerate().position(ready)?;
         let waiter = self.waiting.remove(at)?;
-        if matches!(waiter.want, Want::Exclusive) {
+        if matches!(waiter.request, LockRequest::Exclusive) {
             self.held.push((waiter.owner, waiter.range));
         }
         Some(waiter)
@@ -146,25 +146,26 @@ impl<P> RangeLocks<P> {
 
     /// Returns the plain operations in the queue.
     pub(crate) fn waiting_plain(&self) -> impl Iterator<Item = &P> {
-        self.waiting.iter().filter_map(|waiter| match &waiter.want {
-            Want::Plain(plain, _) => Some(plain),
-            Want::Exclusive => None,
+        self.waiting.iter().filter_map(|waiter| match &waiter.request {
+            LockRequest::Plain(plain, _) => Some(plain),
+            LockRequest::Exclusive => None,
         })
     }
 
     /// Returns who waits for an exclusive range, and since when.
     pub(crate) fn waiting_exclusive(&self) -> impl Iterator<Item = (TaskId, Instant)> {
-        let exclusive = |waiter: &&Waiter<P>| matches!(waiter.want, Want::Exclusive);
+        let exclusive = |waiter: &&Waiter<P>| matches!(waiter.request, LockRequest::Exclusive);
         self.waiting.iter().filter(exclusive).map(|waiter| (waiter.owner, waiter.since))
     }
 
     /// Takes a plain operation out of the queue.
     pub(crate) fn take_plain(&mut self, chosen: impl Fn(&P) -> bool) -> Option<P> {
-        let is_it = |waiter: &Waiter<P>| matches!(&waiter.want, Want::Plain(plain, _) if chosen(plain));
+        let is_it =
+            |waiter: &Waiter<P>| matches!(&waiter.request, LockRequest::Plain(plain, _) if chosen(plain));
         let at = self.waiting.iter().position(is_it)?;
-        match self.waiting.remove(at)?.want {
-            Want::Plain(plain, _) => Some(plain),
-            Want::Exclusive => None,
+        match self.waiting.remove(at)?.request {
+            LockRequest::Plain(plain, _) => Some(plain),
+            LockRequest::Exclusive => None,
         }
     }
 
@@ -178,7 +179,7 @@ impl<P> RangeLocks<P> {
         for _ in 0..self.waiting.len() {
             match self.waiting.pop_front() {
                 Some(waiter) if waiter.owner != owner => self.waiting.push_back(waiter),
-                Some(Waiter { want: Want::Plain(plain, _), .. }) => dropped(plain),
+                Some(Waiter { request: LockRequest::Plain(plain, _), .. }) => dropped(plain),
                 _ => {}
             }
         }
@@ -193,10 +194,10 @@ impl<P> RangeLocks<P> {
         self.held.iter().any(|(_, held)| held.overlaps(range))
     }
 
-    fn blocked_by_asked(&self, range: ByteRange, touch: Touch) -> bool {
-        let goes_first = |waiter: &&Waiter<P>| match &waiter.want {
-            Want::Exclusive => true,
-            Want::Plain(_, earlier) => touch.clashes(*earlier),
+    fn blocked_by_asked(&self, range: ByteRange, touch: AccessKind) -> bool {
+        let goes_first = |waiter: &&Waiter<P>| match &waiter.request {
+            LockRequest::Exclusive => true,
+            LockRequest::Plain(_, earlier) => touch.conflicts_with(*earlier),
         };
         self.waiting.iter().filter(goes_first).any(|waiter| waiter.range.overlaps(range))
     }
@@ -215,7 +216,7 @@ mod tests {
     }
 
     fn lock(locks: &mut RangeLocks<u32>, owner: TaskId, at: ByteRange, busy: bool) -> bool {
-        locks.wait(Instant::ORIGIN, owner, at, Want::Exclusive);
+        locks.wait(Instant::ORIGIN, owner, at, LockRequest::Exclusive);
         locks.next(|_, _| busy).is_some_and(|waiter| waiter.owner == owner)
     }
 
@@ -223,9 +224,9 @@ mod tests {
     fn an_exclusive_range_stops_others_and_not_its_holder() {
         let mut locks = RangeLocks::new();
         assert!(lock(&mut locks, A, range(10, 20), false));
-        assert!(locks.admits(A, range(10, 20), Touch::Reads));
-        assert!(!locks.admits(B, range(19, 30), Touch::Reads));
-        assert!(locks.admits(B, range(20, 30), Touch::Reads));
+        assert!(locks.admits(A, range(10, 20), AccessKind::Reads));
+        assert!(!locks.admits(B, range(19, 30), AccessKind::Reads));
+        assert!(locks.admits(B, range(20, 30), AccessKind::Reads));
         locks.release(A);
         assert!(locks.is_idle());
     }
@@ -234,13 +235,16 @@ mod tests {
     fn an_exclusive_range_waits_for_operations_under_way_and_holds_back_later_ones() {
         let mut locks = RangeLocks::new();
         assert!(!lock(&mut locks, A, range(0, 10), true));
-        assert!(!locks.admits(B, range(5, 6), Touch::Reads));
-        locks.wait(Instant::ORIGIN, B, range(5, 6), Want::Plain(7, Touch::Reads));
+        assert!(!locks.admits(B, range(5, 6), AccessKind::Reads));
+        locks.wait(Instant::ORIGIN, B, range(5, 6), LockRequest::Plain(7, AccessKind::Reads));
         assert!(locks.next(|_, _| true).is_none());
         assert_eq!(locks.next(|_, _| false).unwrap().owner, A);
         assert!(locks.next(|_, _| false).is_none());
         locks.release(A);
-        assert!(matches!(locks.next(|_, _| false).unwrap().want, Want::Plain(7, Touch::Reads)));
+        assert!(matches!(
+            locks.next(|_, _| false).unwrap().request,
+            LockRequest::Plain(7, AccessKind::Reads)
+        ));
     }
 
     #[test]
@@ -259,9 +263,9 @@ mod tests {
     fn who_leaves_the_queue_lets_the_others_through() {
         let mut locks = RangeLocks::new();
         assert!(lock(&mut locks, A, range(0, 10), false));
-        locks.wait(Instant::ORIGIN, B, range(0, 10), Want::Exclusive);
-        locks.wait(Instant::ORIGIN, B, range(50, 60), Want::Plain(1, Touch::Reads));
-        locks.wait(Instant::ORIGIN, C, range(0, 1), Want::Plain(2, Touch::Reads));
+        locks.wait(Instant::ORIGIN, B, range(0, 10), LockRequest::Exclusive);
+        locks.wait(Instant::ORIGIN, B, range(50, 60), LockRequest::Plain(1, AccessKind::Reads));
+        locks.wait(Instant::ORIGIN, C, range(0, 1), LockRequest::Plain(2, AccessKind::Reads));
         let mut dropped = 0;
         locks.forget(B, |plain| dropped += plain);
         assert_eq!(dropped, 1);
@@ -274,15 +278,15 @@ mod tests {
     fn reads_and_writes_of_the_same_bytes_take_turns_in_order_of_arrival() {
         let mut locks = RangeLocks::new();
         for (owner, touch, at) in
-            [(A, Touch::Writes, (0, 8)), (B, Touch::Reads, (4, 5)), (C, Touch::Writes, (4, 8))]
+            [(A, AccessKind::Writes, (0, 8)), (B, AccessKind::Reads, (4, 5)), (C, AccessKind::Writes, (4, 8))]
         {
-            locks.wait(Instant::ORIGIN, owner, range(at.0, at.1), Want::Plain(0, touch));
+            locks.wait(Instant::ORIGIN, owner, range(at.0, at.1), LockRequest::Plain(0, touch));
         }
         // A read is under way there: it stops the write, and what clashes with the write waits behind it.
-        assert!(locks.next(|_, touch| touch == Some(Touch::Writes)).is_none());
-        assert!(!locks.admits(B, range(0, 1), Touch::Reads));
-        assert!(locks.admits(B, range(8, 9), Touch::Reads));
-        assert!(locks.admits(B, range(0, 1), Touch::Other));
+        assert!(locks.next(|_, touch| touch == Some(AccessKind::Writes)).is_none());
+        assert!(!locks.admits(B, range(0, 1), AccessKind::Reads));
+        assert!(locks.admits(B, range(8, 9), AccessKind::Reads));
+        assert!(locks.admits(B, range(0, 1), AccessKind::Other));
         assert_eq!(locks.next(|_, _| false).unwrap().owner, A);
         assert_eq!(locks.next(|_, _| false).unwrap().owner, B);
         assert_eq!(locks.next(|_, _| false).unwrap().owner, C);

@@ -1,18 +1,18 @@
 //! The commands of a direct access block device (SBC-4 §5).
 
 pub(crate) mod address;
+mod atomic;
+mod bulk_change;
 mod cache;
 mod capacity;
 mod compare;
+mod data_out_collector;
 mod defects;
-mod exclusive;
-mod intake;
 mod lba_status;
 pub(crate) mod limits;
 pub(crate) mod orw_generation;
 pub(crate) mod read;
 pub(crate) mod sanitize;
-mod spread;
 mod table;
 mod unmap;
 mod verify;
@@ -22,8 +22,8 @@ mod write_same;
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
 
-use crate::server::Core;
-use crate::verdict::{JobStep, Verdict};
+use crate::device_server::DeviceServer;
+use crate::outcome::{JobStep, Outcome};
 
 pub(crate) use table::ROWS;
 
@@ -36,8 +36,8 @@ const PART_LEN: usize = 1 << 20;
 const PARTS_UNDER_WAY: usize = 4;
 
 /// Returns how many bytes one operation may move; a whole number of blocks.
-fn part_len(core: &Core) -> usize {
-    PART_LEN.min(core.facts.profile.io_len_max).max(core.facts.block_len())
+fn part_len(core: &DeviceServer) -> usize {
+    PART_LEN.min(core.info.capabilities.io_len_max).max(core.info.block_len())
 }
 
 /// Returns whether a command that has FUA where all of them have it wants it. FUA_NV, obsolete since SBC-4, asks for
@@ -59,12 +59,12 @@ const fn wrong_data_out() -> Sense {
 }
 
 /// We are wrong.
-const fn bug() -> Verdict {
-    Verdict::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
+const fn bug() -> Outcome {
+    Outcome::CheckCondition(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
 }
 
 /// A job was told something it did not ask for: we are wrong.
-const fn confused() -> JobStep {
+const fn unexpected_input() -> JobStep {
     JobStep::Done(bug())
 }
 

@@ -51,7 +51,7 @@ impl SelfTestCode {
 
 /// How a self-test ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum SelfTestResult {
     /// Without an error.
     Passed,
     /// The medium failed to read at this block.
@@ -75,12 +75,12 @@ const FIRST_SEGMENT_FAILED: u8 = 5;
 
 impl SelfTestResults {
     /// Takes note of a test that ended `hours` after the unit was started.
-    pub(crate) fn record(&mut self, code: SelfTestCode, outcome: Outcome, hours: u64) {
+    pub(crate) fn record(&mut self, code: SelfTestCode, outcome: SelfTestResult, hours: u64) {
         let [hours_high, hours_low] = u16::try_from(hours).unwrap_or(u16::MAX).to_be_bytes();
         let (result, lba, sense) = match outcome {
-            Outcome::Passed => (COMPLETED, u64::MAX, [0, 0, 0]),
+            SelfTestResult::Passed => (COMPLETED, u64::MAX, [0, 0, 0]),
             // MEDIUM ERROR, UNRECOVERED READ ERROR.
-            Outcome::Failed { lba } => (FIRST_SEGMENT_FAILED, lba, [0x03, 0x11, 0x00]),
+            SelfTestResult::Failed { lba } => (FIRST_SEGMENT_FAILED, lba, [0x03, 0x11, 0x00]),
         };
         let head = [code.code() << 5 | result, 0, hours_high, hours_low];
         let mut bytes = [0; RESULT_LEN];
@@ -112,9 +112,9 @@ mod tests {
     fn the_youngest_result_comes_first_and_twenty_are_kept() {
         let mut results = SelfTestResults::default();
         for hours in 0..25 {
-            results.record(SelfTestCode::ForegroundExtended, Outcome::Passed, hours);
+            results.record(SelfTestCode::ForegroundExtended, SelfTestResult::Passed, hours);
         }
-        results.record(SelfTestCode::BackgroundShort, Outcome::Failed { lba: 0x1234 }, u64::MAX);
+        results.record(SelfTestCode::BackgroundShort, SelfTestResult::Failed { lba: 0x1234 }, u64::MAX);
         let parameters = results.parameters();
         assert_eq!(parameters.len(), 20);
         assert_eq!(parameters.iter().map(|one| one.code).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());

@@ -10,15 +10,15 @@ use scsi::opcode;
 use scsi::sense::{Asc, Sense};
 
 use crate::copy;
+use crate::device_server::{DeviceServer, UnitInfo};
+use crate::outcome::Outcome;
 use crate::pr::conflict::Conflict;
 use crate::sbc;
-use crate::server::{Core, Facts};
 use crate::spc;
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
 
 /// Does a command: checks it, and answers or says what work it takes.
-pub(crate) type Handler = fn(&mut Core, &TaskInfo) -> Verdict;
+pub(crate) type Handler = fn(&mut DeviceServer, &TaskInfo) -> Outcome;
 
 /// A command.
 pub(crate) struct Row {
@@ -38,9 +38,9 @@ pub(crate) struct Row {
     /// How reservations of others stop it.
     pub(crate) conflict: Conflict,
     /// What a pending unit attention does to it.
-    pub(crate) attention: Attention,
+    pub(crate) attention: AttentionRule,
     /// What it needs of the medium.
-    pub(crate) medium: Medium,
+    pub(crate) medium: MediumNeed,
     /// Whether a nexus with read-only access may send it.
     pub(crate) read_only: ReadOnlyNexus,
     /// Recommended command timeout in seconds, for RCTD.
@@ -48,12 +48,12 @@ pub(crate) struct Row {
     /// Who does it.
     pub(crate) handler: Handler,
     /// Whether this unit has it, the length of its CDB apart.
-    pub(crate) enabled: fn(&Facts) -> bool,
+    pub(crate) enabled: fn(&UnitInfo) -> bool,
 }
 
 impl Row {
     /// Returns whether this unit has the command.
-    pub(crate) fn is_on(&self, facts: &Facts) -> bool {
+    pub(crate) fn is_enabled(&self, facts: &UnitInfo) -> bool {
         let long = self.opcode == opcode::VARIABLE_LENGTH;
         (!long || facts.config.long_cdbs) && (self.enabled)(facts)
     }
@@ -61,22 +61,22 @@ impl Row {
 
 /// What a pending unit attention does to a command (SAM-5 §5.14.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attention {
+pub(crate) enum AttentionRule {
     /// It is reported instead of the command.
     Reported,
     /// Nothing: INQUIRY, REPORT LUNS, REQUEST SENSE.
-    Passed,
+    Exempt,
 }
 
 /// What a command needs of the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Medium {
+pub(crate) enum MediumNeed {
     /// Nothing: it is done whether or not the unit is ready.
-    Untouched,
+    NotNeeded,
     /// That the unit is ready.
     Ready,
     /// The same, and that the medium may be written.
-    Written,
+    Writable,
 }
 
 /// Whether a nexus whose access is read-only may send a command. Whatever changes something that another nexus meets is
@@ -107,7 +107,7 @@ impl ReadOnlyNexus {
 const ROWS: &[&[Row]] = &[spc::ROWS, sbc::ROWS, copy::ROWS];
 
 /// For commands that every unit has.
-pub(crate) const fn always(_: &Facts) -> bool {
+pub(crate) const fn always(_: &UnitInfo) -> bool {
     true
 }
 
@@ -156,7 +156,7 @@ impl Table {
     ///
     /// # Errors
     /// The sense that answers an unknown command or a bit that must be zero.
-    pub(crate) fn find(&self, facts: &Facts, cdb: &Cdb) -> Result<&'static Row, Sense> {
+    pub(crate) fn find(&self, facts: &UnitInfo, cdb: &Cdb) -> Result<&'static Row, Sense> {
         let entries = self.entries(cdb.opcode());
         let (entry, known) = match entries {
             [only] if only.row.service_action.is_none() => (Some(only), true),
@@ -164,11 +164,11 @@ impl Table {
             several => {
                 let action = service_action(cdb);
                 let found = several.iter().find(|entry| entry.row.service_action == Some(action));
-                (found, several.iter().any(|entry| entry.row.is_on(facts)))
+                (found, several.iter().any(|entry| entry.row.is_enabled(facts)))
             }
         };
         match entry {
-            Some(entry) if entry.row.is_on(facts) => {
+            Some(entry) if entry.row.is_enabled(facts) => {
                 check_reserved_bits(entry, cdb)?;
                 Ok(entry.row)
             }

@@ -8,7 +8,7 @@ use base::buffer::DataList;
 use scsi::cdb::Cdb;
 use scsi::status::TaskAttribute;
 
-use crate::contract::{NexusId, PeerCaller, TaskKey};
+use crate::contract::{NexusId, TaskKey, ThirdPartyCaller};
 
 /// Names a task inside the logical unit. The generation tells a slot's users apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,15 +48,15 @@ pub(crate) enum Origin {
     /// A transport.
     Transport(TaskKey),
     /// The copy manager of some unit, in the name of the nexus.
-    Peer(Box<PeerTask>),
+    ThirdParty(Box<ThirdPartyTask>),
     /// Our own copy manager, whose command has been answered. Nobody hears how the task ends.
     Background,
 }
 
 /// What a task has that serves a copy manager.
 #[derive(Debug)]
-pub(crate) struct PeerTask {
-    pub(crate) caller: PeerCaller,
+pub(crate) struct ThirdPartyTask {
+    pub(crate) caller: ThirdPartyCaller,
     /// The bytes to write.
     pub(crate) data_out: DataList,
     /// The bytes read so far.
@@ -113,7 +113,7 @@ impl TaskInfo {
     pub(crate) const fn key(&self) -> Option<TaskKey> {
         match &self.origin {
             Origin::Transport(key) => Some(*key),
-            Origin::Peer(_) | Origin::Background => None,
+            Origin::ThirdParty(_) | Origin::Background => None,
         }
     }
 }

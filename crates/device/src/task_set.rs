@@ -14,16 +14,16 @@ use base::fault_injection::{self, Bug};
 use scsi::status::TaskAttribute;
 
 use crate::contract::{NexusId, TaskKey};
+use crate::device_server::DeviceServer;
+use crate::outcome::{AfterSave, Job, Outcome};
 use crate::sbc::read::Read;
 use crate::sbc::write::Write;
-use crate::server::Core;
 use crate::task::{Origin, TaskId, TaskInfo};
-use crate::verdict::{AfterSave, Job, Verdict};
 use key_index::KeyIndex;
 
 /// How many tasks of copy managers are served beside the task set. A copy manager has a handful under way per copy, and
 /// its copies are themselves tasks of some task set.
-const MAX_PEER_TASKS: usize = 1024;
+const MAX_THIRD_PARTY_TASKS: usize = 1024;
 
 /// How many tasks a nexus may have although the others fill the set, so that none can shut another out. There are at
 /// most as many nexuses as sessions, which bounds what this adds.
@@ -81,9 +81,9 @@ struct Slot {
 /// A task.
 pub(crate) struct Task {
     pub(crate) info: TaskInfo,
-    pub(crate) work: Work,
+    pub(crate) state: TaskState,
     /// Set when the task is aborted and only waits for what is under way.
-    pub(crate) aborted: Option<Answer>,
+    pub(crate) aborted: Option<AbortReport>,
     /// What waits until it is gone.
     awaited_by: Vec<AbortWait>,
     sequence: u64,
@@ -91,42 +91,42 @@ pub(crate) struct Task {
 }
 
 /// Where a task is.
-pub(crate) enum Work {
+pub(crate) enum TaskState {
     /// Not started: the task set does not allow it yet, or it is just about to.
     Dormant,
     Read(Read),
     Write(Write),
     Job(Box<dyn Job>),
     /// A parameter list is on its way.
-    Parameters(fn(&mut Core, &TaskInfo, &[u8]) -> Verdict),
+    Parameters(fn(&mut DeviceServer, &TaskInfo, &[u8]) -> Outcome),
     /// Waits until no other change of what is stored is under way.
-    InTurn(Vec<u8>, fn(&mut Core, &TaskInfo, &[u8]) -> Verdict),
+    StateChangeQueued(Vec<u8>, fn(&mut DeviceServer, &TaskInfo, &[u8]) -> Outcome),
     /// State is being stored.
     Saving(AfterSave),
     /// Other tasks are being aborted; goes on when they are gone.
-    AbortingOthers(AbortWait, Box<Verdict>),
+    AbortingOthers(AbortWait, Box<Outcome>),
     /// Decided; waits for what is under way.
-    Ending(Box<Verdict>),
+    Ending(Box<Outcome>),
     /// Aborted; waits for what is under way.
     Draining,
 }
 
 /// How an aborted task is reported to its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum AbortReport {
     /// `Event::Aborted`.
     Aborted,
     /// Status TASK ABORTED.
     TaskAborted,
     /// LOGICAL UNIT NOT SUPPORTED: its nexus does not see the unit any more.
-    NoUnit,
+    LunNotSupported,
     /// Not at all: the transport has forgotten it.
-    Nothing,
+    Unreported,
 }
 
 /// Why a task was not taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum AdmitError {
     /// The set has no room.
     Full,
     /// The key is in use.
@@ -165,18 +165,18 @@ impl TaskSet {
     }
 
     /// Takes a task in, or gives its description back. It starts dormant.
-    pub(crate) fn add(&mut self, mut info: TaskInfo) -> Result<TaskId, (Refused, TaskInfo)> {
+    pub(crate) fn add(&mut self, mut info: TaskInfo) -> Result<TaskId, (AdmitError, TaskInfo)> {
         match &info.origin {
             Origin::Transport(_)
                 if self.transport_count >= self.capacity && !self.is_owed_room(info.nexus) =>
             {
-                return Err((Refused::Full, info));
+                return Err((AdmitError::Full, info));
             }
             Origin::Transport(key) if self.keys.find(*key).is_some() => {
-                return Err((Refused::Overlapped, info));
+                return Err((AdmitError::Overlapped, info));
             }
-            Origin::Peer(_) | Origin::Background if self.peer_count >= MAX_PEER_TASKS => {
-                return Err((Refused::Full, info));
+            Origin::ThirdParty(_) | Origin::Background if self.peer_count >= MAX_THIRD_PARTY_TASKS => {
+                return Err((AdmitError::Full, info));
             }
             _ => {}
         }
@@ -187,7 +187,7 @@ impl TaskSet {
         let sequence = self.sequence_next;
         self.sequence_next += 1;
         let Some(entry) = usize::try_from(slot).ok().and_then(|at| self.slots.get_mut(at)) else {
-            return Err((Refused::Full, info));
+            return Err((AdmitError::Full, info));
         };
         let id = TaskId { slot, generation: entry.generation };
         info.id = id;
@@ -200,10 +200,10 @@ impl TaskSet {
                     change_order(&mut self.orders, set, |order| order.restrictive += 1);
                 }
             }
-            Origin::Peer(_) | Origin::Background => self.peer_count += 1,
+            Origin::ThirdParty(_) | Origin::Background => self.peer_count += 1,
         }
         let awaited_by = Vec::new();
-        entry.task = Some(Task { info, work: Work::Dormant, aborted: None, awaited_by, sequence, set });
+        entry.task = Some(Task { info, state: TaskState::Dormant, aborted: None, awaited_by, sequence, set });
         Ok(id)
     }
 
@@ -218,7 +218,7 @@ impl TaskSet {
         self.free.push(id.slot);
         match &task.info.origin {
             Origin::Transport(key) => {
-                if task.aborted != Some(Answer::Nothing) {
+                if task.aborted != Some(AbortReport::Unreported) {
                     self.keys.remove(*key);
                 }
                 self.transport_count -= 1;
@@ -227,7 +227,7 @@ impl TaskSet {
                     order.left = true;
                 }
             }
-            Origin::Peer(_) | Origin::Background => self.peer_count -= 1,
+            Origin::ThirdParty(_) | Origin::Background => self.peer_count -= 1,
         }
         if task.aborted.is_some() {
             self.draining.retain(|other| *other != id);
@@ -261,7 +261,7 @@ impl TaskSet {
     }
 
     /// Returns the live tasks of transports that `chosen` admits, oldest first.
-    pub(crate) fn select(&self, chosen: impl Fn(&TaskInfo) -> bool) -> Vec<TaskId> {
+    pub(crate) fn select_live(&self, chosen: impl Fn(&TaskInfo) -> bool) -> Vec<TaskId> {
         let mut found: Vec<_> =
             self.live().filter(|task| chosen(&task.info)).map(|task| (task.sequence, task.info.id)).collect();
         found.sort_unstable();
@@ -269,7 +269,7 @@ impl TaskSet {
     }
 
     /// Returns every task that `chosen` admits, aborted ones included, oldest first.
-    pub(crate) fn every(&self, chosen: impl Fn(&TaskInfo) -> bool) -> Vec<TaskId> {
+    pub(crate) fn select_all(&self, chosen: impl Fn(&TaskInfo) -> bool) -> Vec<TaskId> {
         let tasks = self.slots.iter().filter_map(|slot| slot.task.as_ref());
         let mut found: Vec<_> =
             tasks.filter(|task| chosen(&task.info)).map(|task| (task.sequence, task.info.id)).collect();
@@ -283,12 +283,12 @@ impl TaskSet {
     }
 
     /// Returns whether a task may start at once; if not, it is queued.
-    pub(crate) fn may_start(&mut self, id: TaskId) -> bool {
+    pub(crate) fn enable_or_queue(&mut self, id: TaskId) -> bool {
         if self.orders.is_empty() {
             return true;
         }
         let Some(set) = self.find_mut(id).map(|task| task.set) else { return false };
-        if !self.orders.iter().any(|order| order.set == set) || self.allows(id) {
+        if !self.orders.iter().any(|order| order.set == set) || self.can_enable(id) {
             return true;
         }
         change_order(&mut self.orders, set, |order| order.dormant.push_back(id));
@@ -296,7 +296,7 @@ impl TaskSet {
     }
 
     /// Takes the next dormant task whose turn has come.
-    pub(crate) fn wake(&mut self) -> Option<TaskId> {
+    pub(crate) fn next_enabled(&mut self) -> Option<TaskId> {
         while let Some(at) = self.orders.iter().position(|order| order.left) {
             if let Some(id) = self.wake_in(at) {
                 return Some(id);
@@ -315,7 +315,7 @@ impl TaskSet {
         loop {
             let id = *self.orders.get(at)?.dormant.front()?;
             let lives = self.find_mut(id).is_some_and(|task| task.aborted.is_none());
-            if lives && !self.allows(id) {
+            if lives && !self.can_enable(id) {
                 return None;
             }
             self.orders.get_mut(at)?.dormant.pop_front();
@@ -326,13 +326,13 @@ impl TaskSet {
     }
 
     /// Marks a task aborted.
-    pub(crate) fn mark_aborted(&mut self, id: TaskId, answer: Answer) {
+    pub(crate) fn mark_aborted(&mut self, id: TaskId, answer: AbortReport) {
         let Some(task) = self.find_mut(id).filter(|task| task.aborted.is_none()) else { return };
         task.aborted = Some(answer);
-        if !matches!(task.work, Work::Saving(_)) {
-            task.work = Work::Draining;
+        if !matches!(task.state, TaskState::Saving(_)) {
+            task.state = TaskState::Draining;
         }
-        if answer == Answer::Nothing
+        if answer == AbortReport::Unreported
             && let Some(key) = task.info.key()
         {
             self.keys.remove(key);
@@ -354,10 +354,11 @@ impl TaskSet {
     /// Lets a transport forget the key of a task that is already aborted.
     pub(crate) fn forget_key(&mut self, id: TaskId) {
         // A key that is already forgotten may be somebody else's by now.
-        let Some(task) = self.find_mut(id).filter(|task| task.aborted != Some(Answer::Nothing)) else {
+        let Some(task) = self.find_mut(id).filter(|task| task.aborted != Some(AbortReport::Unreported))
+        else {
             return;
         };
-        task.aborted = Some(Answer::Nothing);
+        task.aborted = Some(AbortReport::Unreported);
         if let Some(key) = task.info.key() {
             self.keys.remove(key);
         }
@@ -398,7 +399,7 @@ impl TaskSet {
     }
 
     /// SAM-5 §8.6: a simple task waits for older ORDERED and HEAD OF QUEUE tasks, an ORDERED one for all older ones.
-    fn allows(&mut self, id: TaskId) -> bool {
+    fn can_enable(&mut self, id: TaskId) -> bool {
         let Some(task) = self.find_mut(id) else { return false };
         let (attribute, sequence, set) = (task.info.attribute, task.sequence, task.set);
         if attribute == TaskAttribute::HeadOfQueue || task.info.key().is_none() {

@@ -21,8 +21,8 @@ use store::api::{Capabilities, Completion, Fault, Op, OpAction, OpOutput};
 use store::ram::Ram;
 
 use crate::contract::{
-    Access, Claims, Command, Event, Identity, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId,
-    RelativePort, TargetPort, TaskKey, TaskRules, UnitConfig,
+    Access, Command, Identity, InquiryOverrides, Nexus, NexusId, RelativePort, TargetPort, TaskKey,
+    TaskRules, Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent,
 };
 use crate::unit::LogicalUnit;
 
@@ -38,7 +38,7 @@ pub(crate) struct Rig {
     pub(crate) unit: LogicalUnit,
     next_key: u64,
     /// Events that no `run` has claimed.
-    pub(crate) events: VecDeque<Event>,
+    pub(crate) events: VecDeque<UnitEvent>,
 }
 
 /// How a command ended.
@@ -98,7 +98,7 @@ pub(crate) fn config() -> UnitConfig {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
-        claims: Claims::default(),
+        overrides: InquiryOverrides::default(),
         tasks: TaskRules::SHARED,
         task_set_max: 64,
         io_timeout: None,
@@ -124,7 +124,7 @@ pub(crate) fn nexus(id: NexusId) -> Nexus {
         initiator_name: Rc::from("iqn.2026-11.org.initiator"),
         target_port: RelativePort(1),
         access: Access::ReadWrite,
-        newer_functions: true,
+        rfc_7144_functions: true,
         luns: Rc::from([Lun(0)].as_slice()),
     }
 }
@@ -224,12 +224,12 @@ impl Rig {
                 continue;
             };
             match event {
-                Event::Fetch { offset, len, .. } => self.send(key, out, offset, len),
-                Event::DataIn { offset, data: list, .. } => {
+                UnitEvent::FetchDataOut { offset, len, .. } => self.send(key, out, offset, len),
+                UnitEvent::DataIn { offset, data: list, .. } => {
                     assert_eq!(usize::try_from(offset).unwrap(), data.len(), "in order, without gaps");
                     list.parts().iter().for_each(|part| data.extend_from_slice(part));
                 }
-                Event::Finish { status, sense, transferable, .. } => {
+                UnitEvent::CommandComplete { status, sense, transferable, .. } => {
                     let sense_bytes = sense.map_or_else(Vec::new, |sense| sense.bytes().to_vec());
                     let sense = decode(&sense_bytes);
                     return Reply { status, sense, sense_bytes, data, transferable };
@@ -241,9 +241,9 @@ impl Rig {
 
     /// Answers the oldest wish to have state stored, if there is one, and returns the state.
     pub(crate) fn keep(&mut self, ok: bool) -> Option<Vec<u8>> {
-        let at = self.events.iter().position(|event| matches!(event, Event::Save { .. }))?;
-        let Some(Event::Save { ticket, state }) = self.events.remove(at) else { return None };
-        self.unit.saved(Instant::ORIGIN, ticket, ok);
+        let at = self.events.iter().position(|event| matches!(event, UnitEvent::SaveState { .. }))?;
+        let Some(UnitEvent::SaveState { ticket, state }) = self.events.remove(at) else { return None };
+        self.unit.state_saved(Instant::ORIGIN, ticket, ok);
         self.drain();
         Some(state)
     }
@@ -263,20 +263,21 @@ impl Rig {
     }
 
     /// Requests a task management function and returns its outcome, if it is answered at once.
-    pub(crate) fn manage(&mut self, nexus: NexusId, function: ManageFunction) -> Option<ManageOutcome> {
-        let key = ManageKey(self.next_key);
+    pub(crate) fn manage(&mut self, nexus: NexusId, function: Tmf) -> Option<TmfOutcome> {
+        let key = TmfKey(self.next_key);
         self.next_key += 1;
-        self.unit.manage(Instant::ORIGIN, nexus, key, function);
+        self.unit.execute_tmf(Instant::ORIGIN, nexus, key, function);
         self.drain();
         self.managed(key)
     }
 
     /// Returns the outcome of a task management function that has been answered meanwhile.
-    pub(crate) fn managed(&mut self, key: ManageKey) -> Option<ManageOutcome> {
-        let mine = |event: &Event| matches!(event, Event::Managed { key: found, .. } if *found == key);
+    pub(crate) fn managed(&mut self, key: TmfKey) -> Option<TmfOutcome> {
+        let mine =
+            |event: &UnitEvent| matches!(event, UnitEvent::TmfComplete { key: found, .. } if *found == key);
         let at = self.events.iter().position(mine)?;
         match self.events.remove(at)? {
-            Event::Managed { outcome, .. } => Some(outcome),
+            UnitEvent::TmfComplete { outcome, .. } => Some(outcome),
             _ => None,
         }
     }
@@ -309,18 +310,18 @@ impl Rig {
     }
 
     /// Takes the event of a task out, if there is one.
-    pub(crate) fn event_of(&mut self, key: TaskKey) -> Option<Event> {
+    pub(crate) fn event_of(&mut self, key: TaskKey) -> Option<UnitEvent> {
         let at = self.events.iter().position(|event| concerns(event, key))?;
         self.events.remove(at)
     }
 }
 
-fn concerns(event: &Event, key: TaskKey) -> bool {
+fn concerns(event: &UnitEvent, key: TaskKey) -> bool {
     match event {
-        Event::Fetch { key: found, .. }
-        | Event::DataIn { key: found, .. }
-        | Event::Finish { key: found, .. }
-        | Event::Aborted { key: found } => *found == key,
+        UnitEvent::FetchDataOut { key: found, .. }
+        | UnitEvent::DataIn { key: found, .. }
+        | UnitEvent::CommandComplete { key: found, .. }
+        | UnitEvent::Aborted { key: found } => *found == key,
         _ => false,
     }
 }

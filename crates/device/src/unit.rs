@@ -5,7 +5,7 @@
 //! After any call that takes `&mut self`, drain [`LogicalUnit::poll`] until it gives `None`. When the medium says that it
 //! has completions, call [`LogicalUnit::store_ready`].
 
-mod run;
+mod task_execution;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -19,23 +19,23 @@ use scsi::sense::Asc;
 use store::Store;
 
 use crate::contract::{
-    Access, Command, DataOutFault, Event, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId,
-    PeerCaller, PeerRequest, PeerResult, TaskKey, UnitConfig,
+    Access, Command, DataOutFault, Nexus, NexusId, TaskKey, ThirdPartyCaller, ThirdPartyRequest,
+    ThirdPartyResult, Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent,
 };
+use crate::device_server::DeviceServer;
 use crate::inquiry::unit_designators;
+use crate::persistent_state::{self, PersistentState, StateDecodeError};
 use crate::pr::PersistentReservations;
-use crate::saved::{self, Saved, StateFault};
-use crate::server::Core;
 use crate::spc;
 use crate::task::{Origin, TaskId, TaskInfo};
-use crate::task_set::{AbortWait, Answer, TaskSet};
+use crate::task_set::{AbortReport, AbortWait, TaskSet};
 
 /// A logical unit.
 pub struct LogicalUnit {
-    pub(crate) core: Core,
+    pub(crate) server: DeviceServer,
     pub(crate) tasks: TaskSet,
     /// Task management functions that wait for aborted tasks to be gone.
-    managing: VecDeque<Managing>,
+    pending_tmfs: VecDeque<PendingTmf>,
     /// Tasks that wait for others, which they aborted, to be gone.
     waiting_for_aborts: Vec<TaskId>,
     /// When to look for operations of the medium that take too long.
@@ -43,10 +43,10 @@ pub struct LogicalUnit {
 }
 
 /// A task management function whose outcome is known and not yet answered.
-struct Managing {
-    key: ManageKey,
+struct PendingTmf {
+    key: TmfKey,
     nexus: NexusId,
-    outcome: ManageOutcome,
+    outcome: TmfOutcome,
     /// Answered when the tasks that it aborted are gone. It waits for no others: a task of another nexus that hangs must not
     /// hold up the functions of this one.
     wait: AbortWait,
@@ -54,26 +54,26 @@ struct Managing {
 
 /// Why a logical unit cannot be made of a configuration and a medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unusable {
+pub enum UnitError {
     /// The medium holds less than one block.
     TooSmall,
     /// The medium wants to be read and written in larger pieces than a block.
-    GranuleBeyondBlock,
+    BlockTooSmall,
     /// What was saved of the unit cannot be read.
-    SavedState(StateFault),
+    SavedState(StateDecodeError),
 }
 
-impl core::fmt::Display for Unusable {
+impl core::fmt::Display for UnitError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::SavedState(fault) => return write!(f, "saved state: {fault}"),
             Self::TooSmall => "medium holds less than one logical block",
-            Self::GranuleBeyondBlock => "logical block is smaller than what the medium can write",
+            Self::BlockTooSmall => "logical block is smaller than what the medium can write",
         })
     }
 }
 
-impl core::error::Error for Unusable {}
+impl core::error::Error for UnitError {}
 
 /// Why a unit is reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,19 +114,19 @@ pub struct UnitStats {
 }
 
 impl LogicalUnit {
-    /// Makes a unit of a medium and of the state that the last [`Event::Save`] had stored, if any. Until a nexus is
+    /// Makes a unit of a medium and of the state that the last [`UnitEvent::Save`] had stored, if any. Until a nexus is
     /// established it serves nobody.
     ///
     /// # Errors
-    /// [`Unusable`] when configuration and medium do not fit, or the saved state cannot be read. In the latter case
+    /// [`UnitError`] when configuration and medium do not fit, or the saved state cannot be read. In the latter case
     /// [`Self::new_without_reservations`] makes a unit that waits for somebody to say what was reserved.
     pub fn new(
         config: UnitConfig,
         store: Box<dyn Store>,
         saved: Option<&[u8]>,
         pool: Pool,
-    ) -> Result<Self, Unusable> {
-        let saved = saved::decode(saved.unwrap_or_default()).map_err(Unusable::SavedState)?;
+    ) -> Result<Self, UnitError> {
+        let saved = persistent_state::decode(saved.unwrap_or_default()).map_err(UnitError::SavedState)?;
         Self::with_state(config, store, spc::State::new(saved), pool)
     }
 
@@ -135,13 +135,14 @@ impl LogicalUnit {
     /// knowing who was fenced would be worse.
     ///
     /// # Errors
-    /// [`Unusable`] when configuration and medium do not fit.
+    /// [`UnitError`] when configuration and medium do not fit.
     pub fn new_without_reservations(
         config: UnitConfig,
         store: Box<dyn Store>,
         pool: Pool,
-    ) -> Result<Self, Unusable> {
-        let saved = Saved { reservations: PersistentReservations::lost(), ..Saved::nothing() };
+    ) -> Result<Self, UnitError> {
+        let saved =
+            PersistentState { reservations: PersistentReservations::lost(), ..PersistentState::nothing() };
         Self::with_state(config, store, spc::State::new(saved), pool)
     }
 
@@ -150,24 +151,30 @@ impl LogicalUnit {
         store: Box<dyn Store>,
         state: spc::State,
         pool: Pool,
-    ) -> Result<Self, Unusable> {
+    ) -> Result<Self, UnitError> {
         let profile = store.capabilities();
         if profile.len < u64::from(config.block_size.bytes()) {
-            return Err(Unusable::TooSmall);
+            return Err(UnitError::TooSmall);
         }
         if !config.block_size.bytes().is_multiple_of(profile.logical_block_len.max(1)) {
-            return Err(Unusable::GranuleBeyondBlock);
+            return Err(UnitError::BlockTooSmall);
         }
         let tasks = TaskSet::new(config.task_set_max, config.tasks.nexus_task_sets);
-        let mut core = Core::new(config, store, state, pool);
-        core.settings = core.lasting_settings();
+        let mut core = DeviceServer::new(config, store, state, pool);
+        core.settings = core.power_on_settings();
         core.resume_sanitizing();
-        Ok(Self { core, tasks, managing: VecDeque::new(), waiting_for_aborts: Vec::new(), io_deadline: None })
+        Ok(Self {
+            server: core,
+            tasks,
+            pending_tmfs: VecDeque::new(),
+            waiting_for_aborts: Vec::new(),
+            io_deadline: None,
+        })
     }
 
     /// Returns whether a designator of VPD page 83h with these CODE SET and DESIGNATOR TYPE names this unit.
     pub fn is_designated_by(&self, code_set: u8, kind: u8, designator: &[u8]) -> bool {
-        unit_designators(&self.core.facts.config.identity)
+        unit_designators(&self.server.info.config.identity)
             .iter()
             .any(|own| (own.code_set.0, own.kind.0) == (code_set, kind) && own.bytes == designator)
     }
@@ -175,48 +182,48 @@ impl LogicalUnit {
     /// Hands over 32 bytes from the operating system's generator: the secrets of ROD tokens come from them. A unit that
     /// gets none makes no tokens, and knows no command about them.
     pub fn seed(&mut self, entropy: &[u8; 32]) {
-        self.core.copies.seed(entropy);
-        self.core.facts.makes_tokens = true;
+        self.server.copy_manager.seed(entropy);
+        self.server.info.makes_tokens = true;
     }
 
     /// Takes note of a new nexus: it will hear a unit attention first.
     pub fn nexus_established(&mut self, now: Instant, nexus: Nexus) {
-        self.core.now = now;
-        self.core.nexuses.establish(nexus);
-        self.core.refresh_standings();
+        self.server.now = now;
+        self.server.nexuses.establish(nexus);
+        self.server.refresh_pr_roles();
     }
 
     /// Replaces what is known of a nexus: other units or other access than before.
     pub fn nexus_changed(&mut self, now: Instant, nexus: Nexus) {
-        self.core.now = now;
+        self.server.now = now;
         let id = nexus.id;
-        let luns_changed = self.core.nexuses.find(id).is_some_and(|state| state.nexus.luns != nexus.luns);
+        let luns_changed = self.server.nexuses.find(id).is_some_and(|state| state.nexus.luns != nexus.luns);
         if nexus.access == Access::ReadOnly {
-            self.core.spc.give_up_holds(id);
+            self.server.spc.release_holds(id);
         }
-        self.core.nexuses.establish(nexus);
-        self.core.refresh_standings();
+        self.server.nexuses.establish(nexus);
+        self.server.refresh_pr_roles();
         if luns_changed {
-            self.core.nexuses.attend(id, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
+            self.server.nexuses.establish_ua(id, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
         }
     }
 
     /// Tells a nexus that what stands under its LUNs changed, although the numbers may be the same.
     pub fn luns_changed(&mut self, id: NexusId) {
-        self.core.nexuses.attend(id, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
+        self.server.nexuses.establish_ua(id, Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
     }
 
     /// Takes note that a nexus is gone. Its tasks are aborted, and no event names their keys any more.
     pub fn nexus_lost(&mut self, now: Instant, id: NexusId) {
-        self.core.now = now;
-        for task in self.tasks.select(|task| task.nexus == id) {
-            self.abort(task, Answer::Nothing);
+        self.server.now = now;
+        for task in self.tasks.select_live(|task| task.nexus == id) {
+            self.abort(task, AbortReport::Unreported);
         }
         self.tasks.forget_keys_of(id);
-        self.core.nexus_was_lost(id);
-        self.core.nexuses.lose(id);
-        self.core.refresh_standings();
-        self.settle();
+        self.server.nexus_was_lost(id);
+        self.server.nexuses.lose(id);
+        self.server.refresh_pr_roles();
+        self.process_pending();
     }
 
     /// Takes note that a nexus does not see this unit any more although it goes on. Its tasks are answered with LOGICAL UNIT
@@ -229,13 +236,13 @@ impl LogicalUnit {
         if fault_injection::is_injected(Bug::RemovalForgetsCommands) {
             return self.nexus_lost(now, id);
         }
-        self.core.now = now;
+        self.server.now = now;
         self.withdraw_tasks(|task| task.nexus == id);
         self.answer_functions(|managing| managing.nexus == id);
-        self.core.nexus_was_lost(id);
-        self.core.nexuses.lose(id);
-        self.core.refresh_standings();
-        self.settle();
+        self.server.nexus_was_lost(id);
+        self.server.nexuses.lose(id);
+        self.server.refresh_pr_roles();
+        self.process_pending();
     }
 
     /// Takes note that the unit is removed: nothing reaches it any more. Everything is answered, as by
@@ -243,30 +250,30 @@ impl LogicalUnit {
     ///
     /// Tasks whose calls to other units or whose state is under way are answered when that has ended.
     pub fn retire(&mut self, now: Instant) {
-        self.core.now = now;
-        self.core.retire();
+        self.server.now = now;
+        self.server.retire();
         self.withdraw_tasks(|_| true);
         self.answer_functions(|_| true);
-        self.settle();
+        self.process_pending();
     }
 
     /// Returns whether nothing is left of a unit that was told to retire, so that its medium can be closed.
     pub const fn is_retired(&self) -> bool {
-        self.core.is_retired() && self.tasks.len() == 0 && self.core.medium.is_quiet()
+        self.server.is_retired() && self.tasks.len() == 0 && self.server.medium.is_idle()
     }
 
     /// Executes a command.
     pub fn execute(&mut self, now: Instant, command: Command) {
-        self.core.now = now;
-        self.core.stats.commands += 1;
+        self.server.now = now;
+        self.server.stats.commands += 1;
         let info = TaskInfo::new(Origin::Transport(command.key), command.nexus, command.cdb)
             .with_attribute(command.attribute)
             .with_lengths(command.data_in_len, command.data_out_len);
-        self.enter(info);
-        self.settle();
+        self.admit(info);
+        self.process_pending();
     }
 
-    /// Hands over bytes that a [`Event::Fetch`] asked for, or says why they do not come. Bytes for a task that is
+    /// Hands over bytes that a [`UnitEvent::Fetch`] asked for, or says why they do not come. Bytes for a task that is
     /// gone are thrown away.
     pub fn data_out(
         &mut self,
@@ -275,134 +282,140 @@ impl LogicalUnit {
         offset: u32,
         data: Result<DataList, DataOutFault>,
     ) {
-        self.core.now = now;
+        self.server.now = now;
         match self.tasks.find_key(key) {
             Some(id) => self.data_arrived(id, offset, data),
-            None => data.into_iter().for_each(|data| self.core.recycle(data)),
+            None => data.into_iter().for_each(|data| self.server.recycle(data)),
         }
-        self.settle();
+        self.process_pending();
     }
 
-    /// Performs a task management function; [`Event::Managed`] answers when its effects are complete.
-    pub fn manage(&mut self, now: Instant, nexus: NexusId, key: ManageKey, function: ManageFunction) {
-        self.core.now = now;
-        let (outcome, aborted) = self.manage_function(nexus, function);
+    /// Performs a task management function; [`UnitEvent::Managed`] answers when its effects are complete.
+    pub fn execute_tmf(&mut self, now: Instant, nexus: NexusId, key: TmfKey, function: Tmf) {
+        self.server.now = now;
+        let (outcome, aborted) = self.run_tmf(nexus, function);
         let wait = self.tasks.wait_for(&aborted);
-        self.managing.push_back(Managing { key, nexus, outcome, wait });
-        self.settle();
+        self.pending_tmfs.push_back(PendingTmf { key, nexus, outcome, wait });
+        self.process_pending();
     }
 
     /// Takes note that the transport dropped a task: it is aborted, no event names its key any more, and the key may
     /// be used again at once.
     pub fn task_gone(&mut self, now: Instant, key: TaskKey) {
-        self.core.now = now;
+        self.server.now = now;
         if let Some(id) = self.tasks.find_key(key) {
-            self.abort(id, Answer::Nothing);
+            self.abort(id, AbortReport::Unreported);
             self.tasks.forget_key(id);
         }
-        self.settle();
+        self.process_pending();
     }
 
-    /// Executes a request of a copy manager as if `nexus` had sent it; [`Event::PeerDone`] answers.
-    pub fn serve_peer(&mut self, now: Instant, caller: PeerCaller, nexus: NexusId, request: PeerRequest) {
-        self.core.now = now;
-        self.serve(caller, nexus, request);
-        self.settle();
+    /// Executes a request of a copy manager as if `nexus` had sent it; [`UnitEvent::PeerDone`] answers.
+    pub fn execute_third_party(
+        &mut self,
+        now: Instant,
+        caller: ThirdPartyCaller,
+        nexus: NexusId,
+        request: ThirdPartyRequest,
+    ) {
+        self.server.now = now;
+        self.admit_third_party(caller, nexus, request);
+        self.process_pending();
     }
 
-    /// Takes the answer to an [`Event::Peer`].
-    pub fn peer_answer(&mut self, now: Instant, call: u32, result: PeerResult) {
-        self.core.now = now;
-        if let Some(id) = self.core.take_call(call) {
-            self.peer_answered(id, call, result);
+    /// Takes the answer to an [`UnitEvent::Peer`].
+    pub fn third_party_reply(&mut self, now: Instant, call: u32, result: ThirdPartyResult) {
+        self.server.now = now;
+        if let Some(id) = self.server.take_call(call) {
+            self.third_party_replied(id, call, result);
         }
-        self.settle();
+        self.process_pending();
     }
 
-    /// Takes note that the state of an [`Event::Save`] is stored durably, or could not be.
-    pub fn saved(&mut self, now: Instant, ticket: u64, ok: bool) {
-        self.core.now = now;
-        self.stored(ticket, ok);
-        self.settle();
+    /// Takes note that the state of an [`UnitEvent::Save`] is stored durably, or could not be.
+    pub fn state_saved(&mut self, now: Instant, ticket: u64, ok: bool) {
+        self.server.now = now;
+        self.finish_save(ticket, ok);
+        self.process_pending();
     }
 
     /// Collects completions of the medium.
     pub fn store_ready(&mut self, now: Instant) {
-        self.core.now = now;
-        self.settle();
+        self.server.now = now;
+        self.process_pending();
     }
 
     /// Resets the unit, as if every nexus saw it happen.
     pub fn reset(&mut self, now: Instant, why: Reset) {
-        self.core.now = now;
+        self.server.now = now;
         self.reset_for(None, why);
-        self.settle();
+        self.process_pending();
     }
 
     /// Takes a changed configuration into use; everyone hears what changed of INQUIRY data and mode parameters. The block size stays
     /// what it was.
     pub fn reconfigure(&mut self, now: Instant, config: UnitConfig) {
-        self.core.now = now;
+        self.server.now = now;
         self.tasks.reconfigure(config.task_set_max, config.tasks.nexus_task_sets);
-        self.core.reconfigure(config);
-        self.settle();
+        self.server.reconfigure(config);
+        self.process_pending();
     }
 
     /// Looks at the medium's size again, and tells everyone if it changed.
     pub fn capacity_changed(&mut self, now: Instant) {
-        self.core.now = now;
-        self.core.refresh_profile();
-        self.settle();
+        self.server.now = now;
+        self.server.refresh_capabilities();
+        self.process_pending();
     }
 
     /// Withholds the medium, because it is not what it was: commands that need it end with NOT READY, MANUAL INTERVENTION
     /// REQUIRED. Or gives it back, and everyone hears that the medium may have changed.
     pub fn withhold_medium(&mut self, now: Instant, withheld: bool) {
-        self.core.now = now;
-        self.core.withhold(withheld);
-        self.settle();
+        self.server.now = now;
+        self.server.withhold(withheld);
+        self.process_pending();
     }
 
     /// Returns the next event.
-    pub fn poll(&mut self) -> Option<Event> {
-        self.core.poll_event()
+    pub fn poll(&mut self) -> Option<UnitEvent> {
+        self.server.poll_event()
     }
 
     /// Returns when [`Self::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let sanitizer = self.core.sanitizer.poll_timeout(self.core.facts.profile.len);
+        let sanitizer = self.server.sanitizer.poll_timeout(self.server.info.capabilities.len);
         [sanitizer, self.io_deadline].into_iter().flatten().min()
     }
 
     /// Takes note that the deadline passed.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.core.now = now;
-        self.core.sanitize_on();
+        self.server.now = now;
+        self.server.continue_sanitizing();
         if self.io_deadline.is_some_and(|at| at <= now) {
             self.expire_operations();
         }
-        self.settle();
+        self.process_pending();
     }
 
     /// Returns what the unit did so far.
     pub fn stats(&self) -> UnitStats {
         let tasks = u64::try_from(self.tasks.len()).unwrap_or(u64::MAX);
-        UnitStats { tasks, ..self.core.stats }
+        UnitStats { tasks, ..self.server.stats }
     }
 
     /// Returns the configuration in use.
     pub const fn config(&self) -> &UnitConfig {
-        &self.core.facts.config
+        &self.server.info.config
     }
 
     /// Returns the capacity in logical blocks.
     pub const fn capacity(&self) -> Blocks {
-        self.core.facts.capacity()
+        self.server.info.capacity()
     }
 
     /// Returns the logical block size.
     pub const fn block_size(&self) -> BlockSize {
-        self.core.facts.block_size()
+        self.server.info.block_size()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use base::buffer::Pool;
-use device::contract::{Claims, Identity, RelativePort, TargetPort, UnitConfig};
+use device::contract::{Identity, InquiryOverrides, RelativePort, TargetPort, UnitConfig};
 use device::unit::LogicalUnit;
 
 use crate::media::Medium;
@@ -40,7 +40,7 @@ pub fn unit_config(unit: u16, scenario: &Scenario) -> UnitConfig {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
-        claims: Claims::default(),
+        overrides: InquiryOverrides::default(),
         tasks: device::contract::TaskRules::default(),
         task_set_max: scenario.task_set_max,
         io_timeout: None,

@@ -42,12 +42,12 @@ pub struct ShardConfig {
     /// Who may ask for targets.
     pub discovery: DiscoveryConfig,
     /// What is served by HyperSCSI.
-    pub frames: FramesConfig,
+    pub frames: HyperScsiConfig,
 }
 
 /// What a shard serves by HyperSCSI, and to whom.
 #[derive(Clone, Debug, Default)]
-pub struct FramesConfig {
+pub struct HyperScsiConfig {
     /// What the server is recognized by, from one of its addresses to the next and from one start to the next.
     pub instance: [u8; 16],
     /// The top byte of the names of its sessions.
@@ -64,7 +64,7 @@ pub struct GroupConfig {
     /// What its members must know besides.
     pub access: GroupAccess,
     /// The least protection of whatever they do.
-    pub least: Level,
+    pub min_level: Level,
     /// The ports on which it is heard; `None` for all.
     pub ports: Option<Vec<EtherPort>>,
 }
@@ -139,7 +139,7 @@ pub struct LunEntry {
     /// What may be done with it.
     pub access: Access,
     /// The least protection with which it is reached. iSCSI has none that counts, so what needs some is not seen there.
-    pub least: Level,
+    pub min_level: Level,
     /// The HyperSCSI groups that see it, of those that the target is exported to; `None` for all.
     pub groups: Option<Rc<[GroupName]>>,
 }
@@ -158,7 +158,7 @@ pub struct InitiatorEntry {
 impl LunEntry {
     /// Shows a unit to everyone who reaches the target.
     pub const fn new(number: u16, unit: UnitId, access: Access) -> Self {
-        Self { number, unit, access, least: Level::None, groups: None }
+        Self { number, unit, access, min_level: Level::None, groups: None }
     }
 }
 

@@ -11,14 +11,14 @@
 
 extern crate alloc;
 
+pub mod admin;
 mod bindings;
 pub mod config;
-pub mod control;
-mod directory;
-mod groups;
-mod manage;
+mod hyperscsi_directory;
+mod login_directory;
 mod nexus;
-mod peers;
 mod route;
 pub mod shard;
+mod third_party;
+mod tmf;
 mod transport;

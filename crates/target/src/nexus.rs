@@ -18,7 +18,7 @@ use scsi::transport_id::TransportId;
 
 use crate::bindings::{Bindings, NexusName};
 use crate::config::{DiskId, LunEntry, TargetConfig, UnitId};
-use crate::transport::{Session, place};
+use crate::transport::{SessionRef, nexus_slot};
 
 /// The iSCSIProtocolLevel from which on a session has the functions of RFC 7144. HyperSCSI has them always.
 const RFC_7144: u8 = 2;
@@ -26,13 +26,13 @@ const RFC_7144: u8 = 2;
 /// Every nexus of a shard. A nexus has the number of its session, which is dense among those of its transport.
 #[derive(Debug, Default)]
 pub(crate) struct Nexuses {
-    iscsi: Vec<Option<Entry>>,
-    hyperscsi: Vec<Option<Entry>>,
+    iscsi: Vec<Option<NexusEntry>>,
+    hyperscsi: Vec<Option<NexusEntry>>,
 }
 
 /// Which way in a nexus took.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Ingress {
     /// Through a portal.
     Portal(PortalId),
     /// As a member of a group, whose password it knew or not.
@@ -41,11 +41,11 @@ pub(crate) enum Way {
 
 /// A nexus and what it sees.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) session: Session,
+pub(crate) struct NexusEntry {
+    pub(crate) session: SessionRef,
     pub(crate) target: TargetId,
     pub(crate) initiator: IscsiName,
-    pub(crate) way: Way,
+    pub(crate) ingress: Ingress,
     /// Where it came from, for people: connections of the session may have gone since.
     pub(crate) peer: Option<SocketAddr>,
     /// What is known of it from one session to the next.
@@ -64,43 +64,43 @@ struct Row {
     entry: LunEntry,
     /// The disk that stands there; `None` while there is no such unit.
     disk: Option<DiskId>,
-    sight: Sight,
+    binding: LunBinding,
 }
 
 /// What a nexus sees of what the configuration shows it under a LUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
+enum LunBinding {
     /// The disk. No command has reached it yet.
-    Unopened,
+    Unbound,
     /// The disk that it has opened under this LUN.
-    Opened,
+    Bound,
     /// Nothing: it has opened another disk under this LUN.
-    Barred,
+    Withheld,
 }
 
 /// What a LUN leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum LunLookup {
     /// The disk that the nexus has opened.
-    Opened(UnitId),
+    Bound(UnitId),
     /// A disk that it opens with this command.
-    Unopened(UnitId),
+    Unbound(UnitId),
 }
 
 impl Nexuses {
-    pub(crate) fn get(&self, id: NexusId) -> Option<&Entry> {
-        let (frames, at) = place(id);
+    pub(crate) fn get(&self, id: NexusId) -> Option<&NexusEntry> {
+        let (frames, at) = nexus_slot(id);
         let slots = if frames { &self.hyperscsi } else { &self.iscsi };
         slots.get(at)?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, id: NexusId) -> Option<&mut Entry> {
+    pub(crate) fn get_mut(&mut self, id: NexusId) -> Option<&mut NexusEntry> {
         self.slot(id)?.as_mut()
     }
 
-    pub(crate) fn insert(&mut self, entry: Entry) -> NexusId {
+    pub(crate) fn insert(&mut self, entry: NexusEntry) -> NexusId {
         let id = entry.session.nexus();
-        let (frames, at) = place(id);
+        let (frames, at) = nexus_slot(id);
         let slots = if frames { &mut self.hyperscsi } else { &mut self.iscsi };
         while slots.len() <= at {
             slots.push(None);
@@ -111,31 +111,31 @@ impl Nexuses {
         id
     }
 
-    pub(crate) fn remove(&mut self, id: NexusId) -> Option<Entry> {
+    pub(crate) fn remove(&mut self, id: NexusId) -> Option<NexusEntry> {
         self.slot(id)?.take()
     }
 
     /// Returns every nexus, in the order of their numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (NexusId, &Entry)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (NexusId, &NexusEntry)> {
         let entries = self.iscsi.iter().chain(&self.hyperscsi).flatten();
         entries.map(|entry| (entry.session.nexus(), entry))
     }
 
-    fn slot(&mut self, id: NexusId) -> Option<&mut Option<Entry>> {
-        let (frames, at) = place(id);
+    fn slot(&mut self, id: NexusId) -> Option<&mut Option<NexusEntry>> {
+        let (frames, at) = nexus_slot(id);
         let slots = if frames { &mut self.hyperscsi } else { &mut self.iscsi };
         slots.get_mut(at)
     }
 }
 
-impl Entry {
+impl NexusEntry {
     /// Makes the nexus of a new iSCSI session; `None` when the target or its port is no more, or the names make no
     /// TransportID.
     /// It sees nothing until [`Self::remap`].
     pub(crate) fn of_iscsi(up: &SessionUp, target: &TargetConfig) -> Option<Self> {
-        let (session, port) = (Session::Iscsi(up.session), target.port_at(up.portal)?);
+        let (session, port) = (SessionRef::Iscsi(up.session), target.port_at(up.portal)?);
         let entry =
-            Self::new(session, target, (up.initiator.clone(), up.isid.0), Way::Portal(up.portal), port)?;
+            Self::new(session, target, (up.initiator.clone(), up.isid.0), Ingress::Portal(up.portal), port)?;
         Some(Self { newer_functions: up.parameters.protocol_level >= RFC_7144, ..entry })
     }
 
@@ -143,21 +143,21 @@ impl Entry {
     pub(crate) fn of_hyperscsi(up: &frames::SessionUp, target: &TargetConfig) -> Option<Self> {
         let port = target.port_of(&up.group)?;
         let initiator = up.initiator.parse().ok()?;
-        let way = Way::Group(up.group.clone(), up.authenticated);
-        Self::new(Session::HyperScsi(up.session), target, (initiator, up.isid), way, port)
+        let way = Ingress::Group(up.group.clone(), up.authenticated);
+        Self::new(SessionRef::HyperScsi(up.session), target, (initiator, up.isid), way, port)
     }
 
     fn new(
-        session: Session,
+        session: SessionRef,
         target: &TargetConfig,
         (initiator, isid): (IscsiName, [u8; 6]),
-        way: Way,
+        way: Ingress,
         target_port: RelativePort,
     ) -> Option<Self> {
         let initiator_port = TransportId::iscsi_port(initiator.as_str(), isid)?.encode().into();
         let group = match &way {
-            Way::Portal(_) => None,
-            Way::Group(group, _) => Some(group.clone()),
+            Ingress::Portal(_) => None,
+            Ingress::Group(group, _) => Some(group.clone()),
         };
         Some(Self {
             session,
@@ -166,7 +166,7 @@ impl Entry {
             map: Vec::new(),
             initiator_name: initiator.as_str().into(),
             initiator,
-            way,
+            ingress: way,
             peer: None,
             target_port,
             newer_functions: true,
@@ -181,19 +181,19 @@ impl Entry {
         bindings: &Bindings,
         disk_of: impl Fn(UnitId) -> Option<DiskId>,
     ) -> bool {
-        let rows = target.luns_of(self.initiator.as_str()).iter().filter(|row| self.way.shows(row));
+        let rows = target.luns_of(self.initiator.as_str()).iter().filter(|row| self.ingress.shows(row));
         let row = |entry: &LunEntry| {
             let disk = disk_of(entry.unit);
             let sight = match (bindings.disk_of(&self.name, entry.number), disk) {
                 (Some(opened), Some(disk))
                     if opened == disk || fault_injection::is_injected(Bug::RemapReachesOther) =>
                 {
-                    Sight::Opened
+                    LunBinding::Bound
                 }
-                (Some(_), Some(_)) => Sight::Barred,
-                (_, None) | (None, _) => Sight::Unopened,
+                (Some(_), Some(_)) => LunBinding::Withheld,
+                (_, None) | (None, _) => LunBinding::Unbound,
             };
-            Row { entry: entry.clone(), disk, sight }
+            Row { entry: entry.clone(), disk, binding: sight }
         };
         let mut map: Vec<Row> = rows.map(row).collect();
         map.sort_by_key(|row| row.entry.number);
@@ -205,12 +205,12 @@ impl Entry {
 
     /// Returns the rows that are more than words to it.
     fn rows(&self) -> impl Iterator<Item = &Row> {
-        self.map.iter().filter(|row| row.sight != Sight::Barred)
+        self.map.iter().filter(|row| row.binding != LunBinding::Withheld)
     }
 
     /// Returns the LUNs that mean another disk now than the one that it has opened.
-    pub(crate) fn barred(&self) -> impl Iterator<Item = u16> {
-        self.map.iter().filter(|row| row.sight == Sight::Barred).map(|row| row.entry.number)
+    pub(crate) fn withheld(&self) -> impl Iterator<Item = u16> {
+        self.map.iter().filter(|row| row.binding == LunBinding::Withheld).map(|row| row.entry.number)
     }
 
     /// Returns which disk stands under each LUN.
@@ -225,36 +225,36 @@ impl Entry {
     }
 
     /// Opens a LUN that was not: the disk that stands there now is what it means from now on.
-    pub(crate) fn open(&mut self, lun: Lun, bindings: &mut Bindings) {
+    pub(crate) fn bind_lun(&mut self, lun: Lun, bindings: &mut Bindings) {
         let Some(number) = lun.number() else { return };
         let Ok(at) = self.map.binary_search_by_key(&number, |row| row.entry.number) else { return };
         if let Some(row) = self.map.get_mut(at)
-            && row.sight == Sight::Unopened
+            && row.binding == LunBinding::Unbound
             && let Some(disk) = row.disk
         {
             bindings.bind(&self.name, number, disk);
-            row.sight = Sight::Opened;
+            row.binding = LunBinding::Bound;
         }
     }
 
     /// Returns the least protection that the unit under `lun` wants; `None` when there is none.
     pub(crate) fn least_at(&self, lun: Lun) -> Option<Level> {
-        self.row_at(lun).map(|row| row.entry.least)
+        self.row_at(lun).map(|row| row.entry.min_level)
     }
 
     /// Returns what `lun` leads to.
-    pub(crate) fn find(&self, lun: Lun) -> Option<Found> {
+    pub(crate) fn find(&self, lun: Lun) -> Option<LunLookup> {
         let row = self.row_at(lun)?;
-        match row.sight {
-            Sight::Opened => Some(Found::Opened(row.entry.unit)),
-            Sight::Unopened => Some(Found::Unopened(row.entry.unit)),
-            Sight::Barred => None,
+        match row.binding {
+            LunBinding::Bound => Some(LunLookup::Bound(row.entry.unit)),
+            LunBinding::Unbound => Some(LunLookup::Unbound(row.entry.unit)),
+            LunBinding::Withheld => None,
         }
     }
 
     /// Returns the unit under `lun`.
     pub(crate) fn unit_at(&self, lun: Lun) -> Option<UnitId> {
-        self.find(lun).map(|(Found::Opened(unit) | Found::Unopened(unit))| unit)
+        self.find(lun).map(|(LunLookup::Bound(unit) | LunLookup::Unbound(unit))| unit)
     }
 
     /// Returns how this nexus appears to `unit`; `None` when it does not see it.
@@ -266,7 +266,7 @@ impl Entry {
             initiator_name: Rc::clone(&self.initiator_name),
             target_port: self.target_port,
             access,
-            newer_functions: self.newer_functions,
+            rfc_7144_functions: self.newer_functions,
             luns: Rc::clone(&self.luns),
         })
     }
@@ -297,11 +297,11 @@ impl Entry {
     }
 }
 
-impl Way {
+impl Ingress {
     /// Returns whether those who took this way see what stands under a LUN.
     pub(crate) fn shows(&self, row: &LunEntry) -> bool {
         match self {
-            Self::Portal(_) => row.least == Level::None,
+            Self::Portal(_) => row.min_level == Level::None,
             Self::Group(group, _) => row.groups.as_ref().is_none_or(|groups| groups.contains(group)),
         }
     }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use base::buffer::{Bytes, DataList};
 use base::time::Instant;
-use device::contract::{Command, Event as UnitEvent, NexusId, SenseBytes};
+use device::contract::{Command, NexusId, SenseBytes, UnitEvent};
 use hyperscsi::target::contract as frames;
 use iscsi::pdu::scsi_command::TaskAttribute as WireAttribute;
 use iscsi::target::contract::{self as stream, Event, SessionUp};
@@ -14,46 +14,47 @@ use scsi::lun::Lun;
 use scsi::sense::{Asc, Sense};
 use scsi::status::{Status, TaskAttribute};
 
+use crate::admin::{SaveRequest, ShardEvent};
 use crate::config::UnitId;
-use crate::control::{Notice, SaveRequest};
-use crate::manage::Request;
-use crate::nexus::{Entry, Found};
+use crate::nexus::{LunLookup, NexusEntry};
 use crate::shard::Shard;
-use crate::transport::{Session, Task, Tmf};
+use crate::tmf::TmfRequest;
+use crate::transport::{SessionRef, TaskRef, TmfRef};
 
 impl Shard {
     /// Takes one event of the iSCSI engine to where it belongs.
-    pub(crate) fn route(&mut self, now: Instant, event: Event) {
+    pub(crate) fn route_iscsi(&mut self, now: Instant, event: Event) {
         match event {
             Event::SessionUp(up) => self.session_up(now, &up),
             Event::Command(command) => {
-                let (session, task) = (Session::Iscsi(command.session), Task::Iscsi(command.task));
+                let (session, task) = (SessionRef::Iscsi(command.session), TaskRef::Iscsi(command.task));
                 let attribute = attribute_of(command.attribute);
                 let lens = (command.data_in_len, command.data_out_len);
                 let order = (attribute, command.priority);
                 self.command(now, (session, command.lun), task, order, &command.cdb, lens);
             }
-            Event::DataOut { task, offset, data } => self.data_out(now, Task::Iscsi(task), offset, data),
-            Event::Manage(request) => self.manage(now, &Request::of_iscsi(&request)),
-            Event::TaskGone { task } => self.task_gone(now, Task::Iscsi(task)),
+            Event::DataOut { task, offset, data } => self.data_out(now, TaskRef::Iscsi(task), offset, data),
+            Event::Manage(request) => self.route_tmf(now, &TmfRequest::of_iscsi(&request)),
+            Event::TaskGone { task } => self.task_gone(now, TaskRef::Iscsi(task)),
             Event::SessionDown { session, why } => {
                 // While we shut down, initiators log out because they were asked to.
                 let deliberate = why == stream::Down::LoggedOut && !self.draining;
-                let session = Session::Iscsi(session);
+                let session = SessionRef::Iscsi(session);
                 let peer = self.nexuses.get(session.nexus()).and_then(|entry| entry.peer);
                 if let Some((initiator, target)) = self.session_down(now, session, deliberate) {
-                    self.notice(Notice::SessionDown { initiator, target, peer, why });
+                    self.push_event(ShardEvent::SessionDown { initiator, target, peer, why });
                 }
             }
         }
     }
 
     /// Takes one event of the HyperSCSI engine to where it belongs.
-    pub(crate) fn route_frames(&mut self, now: Instant, event: frames::Event) {
+    pub(crate) fn route_hyperscsi(&mut self, now: Instant, event: frames::Event) {
         match event {
-            frames::Event::SessionUp(up) => self.frames_session_up(now, &up),
+            frames::Event::SessionUp(up) => self.hyperscsi_session_up(now, &up),
             frames::Event::Command(command) => {
-                let (session, task) = (Session::HyperScsi(command.session), Task::HyperScsi(command.task));
+                let (session, task) =
+                    (SessionRef::HyperScsi(command.session), TaskRef::HyperScsi(command.task));
                 // The numbers are those of iSCSI.
                 let attribute = attribute_of(WireAttribute(command.attribute.0));
                 let lens = (command.data_in_len, command.data_out_len);
@@ -61,40 +62,40 @@ impl Shard {
                 self.command(now, (session, command.lun), task, order, &command.cdb, lens);
             }
             frames::Event::DataOut { task, offset, data } => {
-                self.data_out(now, Task::HyperScsi(task), offset, data);
+                self.data_out(now, TaskRef::HyperScsi(task), offset, data);
             }
-            frames::Event::Manage(request) => self.manage(now, &Request::of_hyperscsi(&request)),
-            frames::Event::TaskGone { task } => self.task_gone(now, Task::HyperScsi(task)),
+            frames::Event::Manage(request) => self.route_tmf(now, &TmfRequest::of_hyperscsi(&request)),
+            frames::Event::TaskGone { task } => self.task_gone(now, TaskRef::HyperScsi(task)),
             frames::Event::Path { session, port, peer, news } => {
-                let entry = self.nexuses.get(Session::HyperScsi(session).nexus());
+                let entry = self.nexuses.get(SessionRef::HyperScsi(session).nexus());
                 if let Some(initiator) = entry.map(|entry| entry.initiator.as_str().into()) {
-                    self.notice(Notice::Path { initiator, port, peer, news });
+                    self.push_event(ShardEvent::Path { initiator, port, peer, news });
                 }
             }
             frames::Event::SessionDown { session, why } => {
                 let deliberate = why == frames::Down::LoggedOut && !self.draining;
-                let session = Session::HyperScsi(session);
+                let session = SessionRef::HyperScsi(session);
                 if let Some((initiator, target)) = self.session_down(now, session, deliberate) {
-                    self.notice(Notice::FrameSessionDown { initiator, target, why });
+                    self.push_event(ShardEvent::HyperScsiSessionDown { initiator, target, why });
                 }
             }
         }
     }
 
-    fn data_out(&mut self, now: Instant, task: Task, offset: u32, data: DataList) {
-        if let Some(unit) = self.owner(task).and_then(|unit| self.units.stir(unit)) {
+    fn data_out(&mut self, now: Instant, task: TaskRef, offset: u32, data: DataList) {
+        if let Some(unit) = self.owner(task).and_then(|unit| self.units.mark_dirty(unit)) {
             unit.data_out(now, task.key(), offset, Ok(data));
         }
     }
 
-    fn task_gone(&mut self, now: Instant, task: Task) {
-        if let Some(unit) = self.disown(task).and_then(|unit| self.units.stir(unit)) {
+    fn task_gone(&mut self, now: Instant, task: TaskRef) {
+        if let Some(unit) = self.disown(task).and_then(|unit| self.units.mark_dirty(unit)) {
             unit.task_gone(now, task.key());
         }
     }
 
     fn session_up(&mut self, now: Instant, up: &SessionUp) {
-        let entry = self.config.target(up.target).and_then(|target| Entry::of_iscsi(up, target));
+        let entry = self.config.target(up.target).and_then(|target| NexusEntry::of_iscsi(up, target));
         let peer = self.engine.peer(up.session);
         let Some(mut entry) = entry.filter(|_| !self.draining) else {
             // The configuration changed between the login's first question and its end.
@@ -103,18 +104,18 @@ impl Shard {
         };
         entry.peer = peer;
         let id = self.nexuses.insert(entry);
-        self.notice(Notice::SessionUp {
+        self.push_event(ShardEvent::SessionUp {
             initiator: up.initiator.as_str().into(),
             target: up.target_name.as_str().into(),
             peer,
             user: up.user.clone(),
         });
-        self.introduce(now, id);
+        self.establish_nexus(now, id);
     }
 
-    fn frames_session_up(&mut self, now: Instant, up: &frames::SessionUp) {
+    fn hyperscsi_session_up(&mut self, now: Instant, up: &frames::SessionUp) {
         let target = self.config.target_called(&up.target);
-        let entry = target.and_then(|target| Entry::of_hyperscsi(up, target));
+        let entry = target.and_then(|target| NexusEntry::of_hyperscsi(up, target));
         if self.draining {
             return self.frames.shut_session(now, up.session);
         }
@@ -122,7 +123,7 @@ impl Shard {
             return self.frames.close_session(now, up.session);
         };
         let id = self.nexuses.insert(entry);
-        self.notice(Notice::FrameSessionUp {
+        self.push_event(ShardEvent::HyperScsiSessionUp {
             initiator: (*up.initiator).into(),
             target: (*up.target).into(),
             group: (*up.group).into(),
@@ -130,20 +131,20 @@ impl Shard {
             port: up.port,
             authenticated: up.authenticated,
         });
-        self.introduce(now, id);
+        self.establish_nexus(now, id);
     }
 
     /// Finds out what a new nexus sees, and tells every unit of that about it.
-    fn introduce(&mut self, now: Instant, id: NexusId) {
+    fn establish_nexus(&mut self, now: Instant, id: NexusId) {
         let Some(entry) = self.nexuses.get_mut(id) else { return };
         self.bindings.session_begins(&entry.name);
         if let Some(target) = self.config.targets.iter().find(|target| target.id == entry.target) {
             entry.remap(target, &self.bindings, |unit| self.units.disk_of(unit));
         }
-        self.tell_barred(id, &[]);
+        self.report_withheld(id, &[]);
         let Some(entry) = self.nexuses.get(id) else { return };
         for unit in entry.units() {
-            if let (Some(nexus), Some(unit)) = (entry.seen_by(id, unit), self.units.stir(unit)) {
+            if let (Some(nexus), Some(unit)) = (entry.seen_by(id, unit), self.units.mark_dirty(unit)) {
                 unit.nexus_established(now, nexus);
             }
         }
@@ -154,15 +155,15 @@ impl Shard {
     fn session_down(
         &mut self,
         now: Instant,
-        session: Session,
+        session: SessionRef,
         deliberately: bool,
     ) -> Option<(String, Option<String>)> {
         let id = session.nexus();
         let entry = self.nexuses.remove(id)?;
         self.bindings.session_ended(&entry.name, deliberately);
-        self.managing.forget(id);
+        self.pending_tmfs.forget(id);
         for unit in entry.units() {
-            if let Some(unit) = self.units.stir(unit) {
+            if let Some(unit) = self.units.mark_dirty(unit) {
                 unit.nexus_lost(now, id);
             }
         }
@@ -173,8 +174,8 @@ impl Shard {
     fn command(
         &mut self,
         now: Instant,
-        (session, lun): (Session, u64),
-        task: Task,
+        (session, lun): (SessionRef, u64),
+        task: TaskRef,
         (attribute, priority): (TaskAttribute, u8),
         cdb: &[u8],
         (data_in_len, data_out_len): (u32, u32),
@@ -184,15 +185,15 @@ impl Shard {
         let Some(cdb) = Cdb::from_bytes(cdb) else {
             return self.refuse(task, &Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE));
         };
-        if let Some(Found::Unopened(unit)) = found
+        if let Some(LunLookup::Unbound(unit)) = found
             && self.units.get(unit).is_some()
             && let Some(entry) = self.nexuses.get_mut(nexus)
         {
-            entry.open(Lun(lun), &mut self.bindings);
+            entry.bind_lun(Lun(lun), &mut self.bindings);
         }
-        let unit = found.map(|(Found::Opened(unit) | Found::Unopened(unit))| unit);
-        let Some((id, unit)) = unit.and_then(|id| Some((id, self.units.stir(id)?))) else {
-            return self.absent(nexus, task, &cdb, data_in_len);
+        let unit = found.map(|(LunLookup::Bound(unit) | LunLookup::Unbound(unit))| unit);
+        let Some((id, unit)) = unit.and_then(|id| Some((id, self.units.mark_dirty(id)?))) else {
+            return self.answer_no_lun(nexus, task, &cdb, data_in_len);
         };
         self.owners.own(task, id);
         let key = task.key();
@@ -200,90 +201,92 @@ impl Shard {
     }
 
     /// Answers a command to a LUN behind which there is nothing (SPC-5 §5.12, §6.6, §6.33).
-    fn absent(&mut self, nexus: NexusId, task: Task, cdb: &Cdb, data_in_len: u32) {
-        let luns = self.nexuses.get(nexus).map(Entry::luns).unwrap_or_default();
-        let answer = device::absent::answer(cdb, luns, data_in_len);
+    fn answer_no_lun(&mut self, nexus: NexusId, task: TaskRef, cdb: &Cdb, data_in_len: u32) {
+        let luns = self.nexuses.get(nexus).map(NexusEntry::luns).unwrap_or_default();
+        let answer = device::no_lun::respond(cdb, luns, data_in_len);
         if !answer.data.is_empty() {
             self.data_in(task, 0, Bytes::copied_from(&answer.data).into());
         }
         self.finish(task, answer.status, answer.sense.as_ref(), answer.transferable);
     }
 
-    fn refuse(&mut self, task: Task, sense: &Sense) {
+    fn refuse(&mut self, task: TaskRef, sense: &Sense) {
         self.finish(task, Status::CHECK_CONDITION, Some(&SenseBytes::new(sense, false)), 0);
     }
 
-    fn data_in(&mut self, task: Task, offset: u32, data: DataList) {
+    fn data_in(&mut self, task: TaskRef, offset: u32, data: DataList) {
         match task {
-            Task::Iscsi(task) => self.engine.data_in(task, offset, data),
-            Task::HyperScsi(task) => self.frames.data_in(task, offset, data),
+            TaskRef::Iscsi(task) => self.engine.data_in(task, offset, data),
+            TaskRef::HyperScsi(task) => self.frames.data_in(task, offset, data),
         }
     }
 
-    fn finish(&mut self, task: Task, status: Status, sense: Option<&SenseBytes>, transferable: u64) {
+    fn finish(&mut self, task: TaskRef, status: Status, sense: Option<&SenseBytes>, transferable: u64) {
         let (status, sense) = (status.0, sense.map(SenseBytes::bytes).unwrap_or_default());
         match task {
-            Task::Iscsi(task) => self.engine.finish(task, stream::Finish { status, sense, transferable }),
-            Task::HyperScsi(task) => self.frames.finish(task, frames::Finish { status, sense, transferable }),
+            TaskRef::Iscsi(task) => self.engine.finish(task, stream::Finish { status, sense, transferable }),
+            TaskRef::HyperScsi(task) => {
+                self.frames.finish(task, frames::Finish { status, sense, transferable })
+            }
         }
     }
 
     /// Ends a session.
-    pub(crate) fn close(&mut self, now: Instant, session: Session) {
+    pub(crate) fn close(&mut self, now: Instant, session: SessionRef) {
         match session {
-            Session::Iscsi(session) => self.engine.close_session(now, session),
-            Session::HyperScsi(session) => self.frames.close_session(now, session),
+            SessionRef::Iscsi(session) => self.engine.close_session(now, session),
+            SessionRef::HyperScsi(session) => self.frames.close_session(now, session),
         }
     }
 
     /// Takes every event of one unit to where it belongs.
-    pub(crate) fn collect(&mut self, now: Instant, id: UnitId) {
+    pub(crate) fn drain_unit_events(&mut self, now: Instant, id: UnitId) {
         while let Some(event) = self.units.poll(id) {
-            self.deliver(now, id, event);
+            self.route_unit_event(now, id, event);
         }
         self.units.note_deadline(id);
     }
 
-    fn deliver(&mut self, now: Instant, id: UnitId, event: UnitEvent) {
+    fn route_unit_event(&mut self, now: Instant, id: UnitId, event: UnitEvent) {
         match event {
-            UnitEvent::Fetch { key, offset, len } => match Task::of(key) {
-                Task::Iscsi(task) => self.engine.fetch(task, offset, len),
-                Task::HyperScsi(task) => self.frames.fetch(task, offset, len),
+            UnitEvent::FetchDataOut { key, offset, len } => match TaskRef::of(key) {
+                TaskRef::Iscsi(task) => self.engine.fetch(task, offset, len),
+                TaskRef::HyperScsi(task) => self.frames.fetch(task, offset, len),
             },
-            UnitEvent::DataIn { key, offset, data } => self.data_in(Task::of(key), offset, data),
-            UnitEvent::Finish { key, status, sense, transferable } => {
-                let task = Task::of(key);
+            UnitEvent::DataIn { key, offset, data } => self.data_in(TaskRef::of(key), offset, data),
+            UnitEvent::CommandComplete { key, status, sense, transferable } => {
+                let task = TaskRef::of(key);
                 self.disown(task);
                 self.finish(task, status, sense.as_ref(), transferable);
             }
             UnitEvent::Aborted { key } => {
-                let task = Task::of(key);
+                let task = TaskRef::of(key);
                 self.disown(task);
                 match task {
-                    Task::Iscsi(task) => self.engine.abort(task),
-                    Task::HyperScsi(task) => self.frames.abort(task),
+                    TaskRef::Iscsi(task) => self.engine.abort(task),
+                    TaskRef::HyperScsi(task) => self.frames.abort(task),
                 }
             }
-            UnitEvent::Managed { key, outcome } => self.managed(now, key, outcome),
-            UnitEvent::Save { ticket, state } => {
+            UnitEvent::TmfComplete { key, outcome } => self.tmf_complete(now, key, outcome),
+            UnitEvent::SaveState { ticket, state } => {
                 let Some(incarnation) = self.units.incarnation(id) else { return };
                 let ticket = u64::from(incarnation) << 32 | ticket & u64::from(u32::MAX);
                 self.saves.push_back(SaveRequest { unit: self.units.given(id), ticket, state });
             }
-            UnitEvent::Peer(call) => self.peer(now, id, call),
-            UnitEvent::PeerDone { caller, result } => {
-                if let Some(unit) = self.units.find(caller.unit).and_then(|id| self.units.stir(id)) {
-                    unit.peer_answer(now, caller.call, result);
+            UnitEvent::ThirdPartyCall(call) => self.route_third_party(now, id, call),
+            UnitEvent::ThirdPartyReply { caller, result } => {
+                if let Some(unit) = self.units.find(caller.unit).and_then(|id| self.units.mark_dirty(id)) {
+                    unit.third_party_reply(now, caller.call, result);
                 }
             }
         }
     }
 
-    pub(crate) fn owner(&self, task: Task) -> Option<UnitId> {
+    pub(crate) fn owner(&self, task: TaskRef) -> Option<UnitId> {
         self.owners.get(task)
     }
 
-    fn disown(&mut self, task: Task) -> Option<UnitId> {
+    fn disown(&mut self, task: TaskRef) -> Option<UnitId> {
         self.owners.take(task)
     }
 }
@@ -296,13 +299,13 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    fn get(&self, task: Task) -> Option<UnitId> {
-        let (frames, at) = task.place();
+    fn get(&self, task: TaskRef) -> Option<UnitId> {
+        let (frames, at) = task.slot();
         *(if frames { &self.hyperscsi } else { &self.iscsi }).get(at)?
     }
 
-    fn take(&mut self, task: Task) -> Option<UnitId> {
-        let (frames, at) = task.place();
+    fn take(&mut self, task: TaskRef) -> Option<UnitId> {
+        let (frames, at) = task.slot();
         (if frames { &mut self.hyperscsi } else { &mut self.iscsi }).get_mut(at)?.take()
     }
 
@@ -312,8 +315,8 @@ impl Owners {
         owners.filter(|owner| **owner == Some(old)).for_each(|owner| *owner = Some(new));
     }
 
-    fn own(&mut self, task: Task, unit: UnitId) {
-        let (frames, at) = task.place();
+    fn own(&mut self, task: TaskRef, unit: UnitId) {
+        let (frames, at) = task.slot();
         let owners = if frames { &mut self.hyperscsi } else { &mut self.iscsi };
         while owners.len() <= at {
             owners.push(None);
@@ -326,11 +329,11 @@ impl Owners {
 
 /// Answers task management.
 impl Shard {
-    pub(crate) fn answer(&mut self, tmf: Tmf, result: iscsi::pdu::tmf_response::TmfResult) {
+    pub(crate) fn answer_tmf(&mut self, tmf: TmfRef, result: iscsi::pdu::tmf_response::TmfResult) {
         match tmf {
-            Tmf::Iscsi(tmf) => self.engine.managed(tmf, result),
+            TmfRef::Iscsi(tmf) => self.engine.managed(tmf, result),
             // The numbers are those of iSCSI.
-            Tmf::HyperScsi(tmf) => self.frames.managed(tmf, hyperscsi::pdu::reply::ManageResult(result.0)),
+            TmfRef::HyperScsi(tmf) => self.frames.managed(tmf, hyperscsi::pdu::reply::ManageResult(result.0)),
         }
     }
 }

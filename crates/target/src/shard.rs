@@ -9,23 +9,23 @@ use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame}
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, MediumId, RxBuffer, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
-use device::contract::Event;
+use device::contract::UnitEvent;
 use device::unit::LogicalUnit;
 use hyperscsi::target::engine::{Engine as FrameEngine, Limits as FrameLimits};
 use iscsi::target::engine::{Engine, Limits, SessionLimits};
 
+use crate::admin::{SaveRequest, ShardEvent};
 use crate::bindings::Bindings;
 use crate::config::{DiskId, ShardConfig, UnitId};
-use crate::control::{Notice, SaveRequest};
-use crate::directory::Desk;
-use crate::groups::Register;
-use crate::manage::Managing;
+use crate::hyperscsi_directory::GroupDirectory;
+use crate::login_directory::LoginDirectory;
 use crate::nexus::Nexuses;
 use crate::route::Owners;
+use crate::tmf::PendingTmfs;
 
 /// A set of targets with their logical units, sessions and connections.
 ///
-/// A driver feeds it as a [`StreamMachine`]; the daemon talks to it through the methods in [`crate::control`].
+/// A driver feeds it as a [`StreamMachine`]; the daemon talks to it through the methods in [`crate::admin`].
 pub struct Shard {
     pub(crate) config: ShardConfig,
     /// Of sessions with targets that have none of their own.
@@ -39,11 +39,11 @@ pub struct Shard {
     pub(crate) nexuses: Nexuses,
     pub(crate) bindings: Bindings,
     pub(crate) owners: Owners,
-    pub(crate) managing: Managing,
+    pub(crate) pending_tmfs: PendingTmfs,
     pub(crate) saves: VecDeque<SaveRequest>,
     pub(crate) draining: bool,
     /// What the operator may want to know, and was not told.
-    pub(crate) notices: VecDeque<Notice>,
+    pub(crate) notices: VecDeque<ShardEvent>,
 }
 
 /// The logical units of a shard, by number, and which of them may have something to say.
@@ -76,7 +76,7 @@ pub const MAX_UNITS: u32 = 16384;
 
 impl Units {
     /// Returns a unit in order to tell it something; it will be asked for events afterwards.
-    pub(crate) fn stir(&mut self, id: UnitId) -> Option<&mut LogicalUnit> {
+    pub(crate) fn mark_dirty(&mut self, id: UnitId) -> Option<&mut LogicalUnit> {
         let retired = id.0.checked_sub(MAX_UNITS);
         let slots = if retired.is_some() { &mut self.retiring } else { &mut self.slots };
         let slot = slots.get_mut(usize::try_from(retired.unwrap_or(id.0)).ok()?)?.as_mut()?;
@@ -99,7 +99,7 @@ impl Units {
     }
 
     /// Returns a stirred unit's next event.
-    pub(crate) fn poll(&mut self, id: UnitId) -> Option<Event> {
+    pub(crate) fn poll(&mut self, id: UnitId) -> Option<UnitEvent> {
         self.slot_mut(id)?.unit.poll()
     }
 
@@ -239,7 +239,7 @@ impl Shard {
             nexuses: Nexuses::default(),
             bindings: Bindings::default(),
             owners: Owners::default(),
-            managing: Managing::default(),
+            pending_tmfs: PendingTmfs::default(),
             saves: VecDeque::new(),
             draining: false,
             notices: VecDeque::new(),
@@ -252,16 +252,16 @@ impl Shard {
     }
 
     /// Moves events between the engine and the units until neither has any.
-    pub(crate) fn settle(&mut self, now: Instant) {
+    pub(crate) fn process_pending(&mut self, now: Instant) {
         loop {
             while let Some(event) = self.engine.poll_event() {
-                self.route(now, event);
+                self.route_iscsi(now, event);
             }
             while let Some(event) = self.frames.poll_event() {
-                self.route_frames(now, event);
+                self.route_hyperscsi(now, event);
             }
             let Some(unit) = self.units.next_stirred() else { break };
-            self.collect(now, unit);
+            self.drain_unit_events(now, unit);
         }
     }
 }
@@ -270,26 +270,26 @@ impl FrameMachine for Shard {
     fn port_up(&mut self, now: Instant, port: EtherPort, state: &PortState, entropy: [u8; 32]) {
         self.ports.insert(port, *state);
         self.frames.port_up(now, port, state, entropy);
-        self.notice(Notice::PortUp { port, state: *state });
-        self.settle(now);
+        self.push_event(ShardEvent::PortUp { port, state: *state });
+        self.process_pending(now);
     }
 
     fn port_down(&mut self, now: Instant, port: EtherPort) {
         self.ports.remove(&port);
         self.frames.port_down(now, port);
-        self.notice(Notice::PortDown { port });
-        self.settle(now);
+        self.push_event(ShardEvent::PortDown { port });
+        self.process_pending(now);
     }
 
     fn frame_received(&mut self, now: Instant, frame: ReceivedFrame<'_>) {
-        let register = Register {
+        let register = GroupDirectory {
             config: &self.config,
             nexuses: &self.nexuses,
             ports: &self.ports,
             draining: self.draining,
         };
         self.frames.frame(now, frame, &register);
-        self.settle(now);
+        self.process_pending(now);
     }
 
     fn poll_port(&mut self) -> Option<EtherPort> {
@@ -298,17 +298,17 @@ impl FrameMachine for Shard {
 
     fn transmit_frames(&mut self, now: Instant, port: EtherPort, out: &mut FrameBatch) {
         self.frames.transmit_frames(now, port, out);
-        self.settle(now);
+        self.process_pending(now);
     }
 
     fn frames_too_long(&mut self, now: Instant, port: EtherPort, count: usize) {
         self.frames.frames_too_long(now, port, count);
-        self.settle(now);
+        self.process_pending(now);
     }
 
     fn frames_overrun(&mut self, now: Instant, port: EtherPort, count: u32) {
         self.frames.frames_overrun(now, port, count);
-        self.settle(now);
+        self.process_pending(now);
     }
 
     fn is_frame_idle(&self) -> bool {
@@ -330,14 +330,14 @@ impl StreamMachine for Shard {
     }
 
     fn received(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        let desk = Desk { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
+        let desk = LoginDirectory { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
         self.engine.received(now, conn, bytes, &desk);
-        self.settle(now);
+        self.process_pending(now);
     }
 
     fn received_eof(&mut self, now: Instant, conn: ConnId) -> bool {
         let stays = self.engine.ended(now, conn);
-        self.settle(now);
+        self.process_pending(now);
         stays
     }
 
@@ -346,30 +346,30 @@ impl StreamMachine for Shard {
     }
 
     fn return_rx_buffer(&mut self, now: Instant, conn: ConnId, loan: RxBuffer) {
-        let desk = Desk { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
+        let desk = LoginDirectory { config: &self.config, nexuses: &self.nexuses, draining: self.draining };
         self.engine.return_rx_buffer(now, conn, loan, &desk);
-        self.settle(now);
+        self.process_pending(now);
     }
 
     fn transmit(&mut self, now: Instant, conn: ConnId, out: &mut Transmit) {
         self.engine.transmit(now, conn, out);
         // Room in the queue of answers can let waiting commands through.
-        self.settle(now);
+        self.process_pending(now);
     }
 
     fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
         self.engine.disconnected(now, conn, why);
-        self.settle(now);
+        self.process_pending(now);
     }
 
     fn medium_ready(&mut self, now: Instant, medium: MediumId) {
-        if let Some(unit) = self.units.stir(UnitId(medium.0)) {
+        if let Some(unit) = self.units.mark_dirty(UnitId(medium.0)) {
             unit.store_ready(now);
         }
         if self.units.has_retiring() {
             self.retiring_ready(now, UnitId(medium.0));
         }
-        self.settle(now);
+        self.process_pending(now);
     }
 
     fn poll_action(&mut self) -> Option<Action> {
@@ -389,10 +389,10 @@ impl StreamMachine for Shard {
             self.frames.handle_timeout(now);
         }
         for id in self.units.due(now) {
-            if let Some(unit) = self.units.stir(id) {
+            if let Some(unit) = self.units.mark_dirty(id) {
                 unit.handle_timeout(now);
             }
         }
-        self.settle(now);
+        self.process_pending(now);
     }
 }

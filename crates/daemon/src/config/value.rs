@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::units::{BlockSize, ByteLen};
-use device::contract::{Claims, TaskRules};
+use device::contract::{InquiryOverrides, TaskRules};
 
 use hyperscsi::pdu::name::GroupName;
 use hyperscsi::seal::Level;
@@ -224,7 +224,7 @@ pub struct Unit {
     /// How tasks of several initiators stand to each other.
     pub tasks: TaskRules,
     /// What it claims of what it can.
-    pub claims: Claims,
+    pub claims: InquiryOverrides,
     /// Who it says it is.
     pub identity: Identity,
 }

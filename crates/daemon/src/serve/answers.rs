@@ -12,7 +12,7 @@ use iscsi::negotiate::Digest;
 use iscsi::target::contract::{self, ConnectionView};
 use serde::Serialize;
 use serde_json::Value;
-use target::control::{FrameSessionReport, SessionReport};
+use target::admin::{HyperScsiSessionReport, SessionReport};
 
 use super::blueprint::Blueprint;
 use super::member::{FrameReport, Member, UnitView};
@@ -198,7 +198,7 @@ impl Shared {
         Ok(self.gather(|member| member.sessions())?.into_iter().flatten().collect())
     }
 
-    fn frame_sessions(&self) -> Result<Vec<(FrameSessionReport, Vec<String>)>, Failure> {
+    fn frame_sessions(&self) -> Result<Vec<(HyperScsiSessionReport, Vec<String>)>, Failure> {
         Ok(self.gather(|member| member.frame_sessions())?.into_iter().flatten().collect())
     }
 
@@ -243,7 +243,7 @@ fn reactor((handle, facts): &(Handle<Member>, Facts)) -> Reactor {
 }
 
 /// Tells of every HyperSCSI group.
-fn groups(config: &Config, known: &Frames, sessions: &[(FrameSessionReport, Vec<String>)]) -> Vec<Group> {
+fn groups(config: &Config, known: &Frames, sessions: &[(HyperScsiSessionReport, Vec<String>)]) -> Vec<Group> {
     let interfaces = |places: &Option<Vec<usize>>| match places {
         None => known.interfaces.clone(),
         Some(places) => places.iter().filter_map(|at| known.interfaces.get(*at)).cloned().collect(),
@@ -260,7 +260,7 @@ fn groups(config: &Config, known: &Frames, sessions: &[(FrameSessionReport, Vec<
 }
 
 fn frame_session(
-    (report, interfaces): (FrameSessionReport, Vec<String>),
+    (report, interfaces): (HyperScsiSessionReport, Vec<String>),
     least: &impl Fn(&str) -> Level,
 ) -> FrameSession {
     let path = |(view, interface): (&PathView, String)| Path {
@@ -284,7 +284,7 @@ fn frame_session(
         data_in_bytes: report.traffic.data_in_bytes,
         data_out_bytes: report.traffic.data_out_bytes,
         paths: report.paths.iter().zip(interfaces).map(path).collect(),
-        other_disk_luns: report.barred,
+        other_disk_luns: report.withheld_luns,
         repairs: frame_repairs(
             (report.traffic.duplicates, report.traffic.strays),
             &report.drops,
@@ -312,7 +312,7 @@ fn session(report: SessionReport) -> Session {
         members: report.members.iter().map(connection).collect(),
         lost_connections: u64::try_from(report.lost).unwrap_or(u64::MAX),
         repairs: Repairs::NONE.with(&report.repairs),
-        other_disk_luns: report.barred,
+        other_disk_luns: report.withheld_luns,
     }
 }
 

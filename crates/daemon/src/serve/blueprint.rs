@@ -21,8 +21,8 @@ use iscsi::login::directory::{AuthPolicy, TargetAddress, TargetId};
 use iscsi::name::{IscsiName, PortalGroupTag};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use target::config::{
-    DiscoveryConfig, FramesConfig, GroupConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig,
-    UnitId,
+    DiscoveryConfig, GroupConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig,
+    TargetConfig, UnitId,
 };
 
 use super::spread::{Homes, Owners};
@@ -42,7 +42,7 @@ const PORT_GROUP: u16 = 1;
 /// more commands for nothing.
 const TRANSFER_BYTES_MAX: u32 = 8 << 20;
 // Copies between LUNs need that much.
-const _: () = assert!(TRANSFER_BYTES_MAX >= device::contract::PEER_TRANSFER_MAX);
+const _: () = assert!(TRANSFER_BYTES_MAX >= device::contract::THIRD_PARTY_TRANSFER_MAX);
 // The longest read is accounted for whole before it begins.
 const _: () = assert!(TRANSFER_BYTES_MAX as usize <= iscsi::target::engine::Limits::UNSENT_BYTES_MAX);
 const _: () = assert!(TRANSFER_BYTES_MAX as usize <= hyperscsi::target::engine::Limits::UNSENT_BYTES_MAX);
@@ -270,20 +270,20 @@ impl Blueprint {
         first..=last.max(first)
     }
 
-    fn frames_config(&self, reactor: usize) -> FramesConfig {
-        let Some(frames) = &self.config.frames else { return FramesConfig::default() };
+    fn frames_config(&self, reactor: usize) -> HyperScsiConfig {
+        let Some(frames) = &self.config.frames else { return HyperScsiConfig::default() };
         let group = |(at, group): (usize, &Group)| GroupConfig {
             name: group.name.clone(),
             access: self
                 .records
                 .get(&at)
                 .map_or(GroupAccess::Open, |known| GroupAccess::Password(Arc::clone(known))),
-            least: group.least,
+            min_level: group.least,
             ports: group.interfaces.as_ref().map(|places| {
                 places.iter().filter_map(|place| self.interfaces.get(*place)).map(|(port, _)| *port).collect()
             }),
         };
-        FramesConfig {
+        HyperScsiConfig {
             instance: crate::config::instance(&self.config.state_dir),
             steering: *self.steering(reactor).start(),
             groups: frames.groups.iter().enumerate().map(group).collect(),
@@ -356,7 +356,7 @@ impl Blueprint {
                 number: lun.lun,
                 unit: *self.units.get(lun.unit.0)?,
                 access,
-                least: lun.protection,
+                min_level: lun.protection,
                 groups: (lun.groups != GroupSet::ALL).then(|| self.groups(lun.groups).into()),
             })
         };
@@ -400,7 +400,7 @@ impl Blueprint {
             atomic_blocks: unit.atomic_block_size.map_or(1, |size| size.bytes() / unit.block_size.bytes()),
             thin: unit.thin,
             write_cache: unit.write_cache,
-            claims: unit.claims,
+            overrides: unit.claims,
             tasks: unit.tasks,
             task_set_max: TASK_SET_MAX,
             io_timeout: unit.io_timeout,

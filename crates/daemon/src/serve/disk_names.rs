@@ -62,7 +62,7 @@ impl DiskNames {
 #[cfg(test)]
 mod tests {
     use base::units::{BlockSize, ByteLen};
-    use device::contract::Claims;
+    use device::contract::InquiryOverrides;
 
     use super::*;
     use crate::config::Identity;
@@ -83,7 +83,7 @@ mod tests {
             atomic_block_size: None,
             removable: false,
             long_cdbs: false,
-            claims: Claims::default(),
+            claims: InquiryOverrides::default(),
             identity: Identity {
                 serial: String::new(),
                 naa: Naa::Short([0x3a, 0, 0, 0, 0, 0, 0, 1]),

@@ -8,7 +8,7 @@ use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame}
 use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, MediumId, RxBuffer, StreamMachine};
 use base::time::Instant;
 use base::transmit::Transmit;
-use device::unit::{LogicalUnit, Unusable};
+use device::unit::{LogicalUnit, UnitError};
 use drivers::files::Files;
 use drivers::message_queue::Handle;
 use hyperscsi::association::PathTotals;
@@ -16,8 +16,8 @@ use hyperscsi::login::target::Refusal as Refused;
 use iscsi::name::IscsiName;
 use iscsi::target::contract::{Down, Refusal, Repairs};
 use iscsi::target::notes::{Matter, Note};
+use target::admin::{HyperScsiSessionReport, SaveRequest, SessionReport, ShardEvent, UnitReport};
 use target::config::{DiskId, UnitId};
-use target::control::{FrameSessionReport, Notice, SaveRequest, SessionReport, UnitReport};
 use target::shard::Shard;
 
 use super::blueprint::Blueprint;
@@ -126,7 +126,7 @@ impl Member {
         };
         let store = || placed.store(&self.pool, wake.clone());
         let made = match LogicalUnit::new(config.clone(), store(), saved, self.pool.clone()) {
-            Err(why @ Unusable::SavedState(_)) => {
+            Err(why @ UnitError::SavedState(_)) => {
                 let path = state.map_or(String::new(), |(_, path)| path);
                 crate::error!(
                     "{label}: {path}: {why}; who had reserved it is not known, so it refuses nearly every command \
@@ -183,7 +183,7 @@ impl Member {
             }
         }
         // How memory is shared, the part that depends on their number, does not change while they run.
-        self.shard.limit(&reactors::limits(&self.blueprint.config, self.index, 1));
+        self.shard.set_limits(&reactors::limits(&self.blueprint.config, self.index, 1));
         self.shard.apply(now, self.blueprint.shard_config(self.index));
         let ours: Vec<(UnitId, UnitIndex)> =
             self.blueprint.units(self.index).map(|(id, index, _)| (id, index)).collect();
@@ -267,7 +267,7 @@ impl Member {
 
     /// Tells whether state is durable now.
     pub(super) fn saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
-        self.shard.saved(now, unit, ticket, ok);
+        self.shard.state_saved(now, unit, ticket, ok);
     }
 
     /// Asks every session to log out, and takes no new ones.
@@ -337,14 +337,14 @@ impl Member {
     }
 
     fn pass_notices_on(&mut self) {
-        while let Some(notice) = self.shard.poll_notice() {
+        while let Some(notice) = self.shard.poll_event() {
             match notice {
-                Notice::SessionUp { initiator, target, peer, user } => {
+                ShardEvent::SessionUp { initiator, target, peer, user } => {
                     let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
                     let user = user.map_or(String::new(), |user| format!(" as {user:?}"));
                     crate::info!("session of {initiator}{user}{from} with {target} is up");
                 }
-                Notice::SessionDown { initiator, target, peer, why } => {
+                ShardEvent::SessionDown { initiator, target, peer, why } => {
                     let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
                     let with = target.map_or(String::new(), |target| format!(" with {target}"));
                     if matches!(why, Down::LoggedOut | Down::Reinstated | Down::Closed) {
@@ -353,14 +353,14 @@ impl Member {
                         crate::warning!("session of {initiator}{from}{with} is over: {why}");
                     }
                 }
-                Notice::LunBarred { initiator, target, lun } => {
+                ShardEvent::LunWithheld { initiator, target, lun } => {
                     let of = target.map_or(String::new(), |target| format!(" of {target}"));
                     crate::warning!(
                         "LUN {lun}{of} is another disk now than the one that {initiator} opened: it finds no disk there \
                          until it has logged out and in again, or the LUN is that disk again"
                     );
                 }
-                Notice::LoginRefused(Refusal { peer, claims, why }) => {
+                ShardEvent::LoginRefused(Refusal { peer, claims, why }) => {
                     let of = claims.initiator.map_or(String::new(), |name| format!(" of {}", name.as_str()));
                     // What a peer wrote may be anything: it is quoted.
                     let user = claims.user.map_or(String::new(), |user| format!(" as {user:?}"));
@@ -371,15 +371,15 @@ impl Member {
                         });
                     crate::warning!("login{of}{user} from {peer}{to} is refused: {why}");
                 }
-                Notice::Initiator(note) => tell_of_initiator(&note),
+                ShardEvent::Initiator(note) => tell_of_initiator(&note),
                 notice => self.pass_frame_notice_on(notice),
             }
         }
     }
 
-    fn pass_frame_notice_on(&self, notice: Notice) {
+    fn pass_frame_notice_on(&self, notice: ShardEvent) {
         match notice {
-            Notice::FrameSessionUp { initiator, target, group, peer, port, authenticated } => {
+            ShardEvent::HyperScsiSessionUp { initiator, target, group, peer, port, authenticated } => {
                 let on = self.interface(port);
                 let least = self.blueprint.config.frames.as_ref().map(|frames| frames.least(&group));
                 let protection = match (authenticated, least.unwrap_or_default()) {
@@ -390,7 +390,7 @@ impl Member {
                     "session of {initiator} from {peer} on {on} in group {group:?} ({protection}) with {target} is up"
                 );
             }
-            Notice::FrameSessionDown { initiator, target, why } => {
+            ShardEvent::HyperScsiSessionDown { initiator, target, why } => {
                 use hyperscsi::target::contract::Down;
                 let with = target.map_or(String::new(), |target| format!(" with {target}"));
                 if matches!(
@@ -402,14 +402,14 @@ impl Member {
                     crate::warning!("session of {initiator}{with} is over: {why}");
                 }
             }
-            Notice::HandshakeRefused(Refused { port, peer, initiator, group, why }) => {
+            ShardEvent::HandshakeRefused(Refused { port, peer, initiator, group, why }) => {
                 let on = self.interface(port);
                 let (initiator, group): (&str, &str) = (&initiator, &group);
                 crate::warning!(
                     "login of {initiator} from {peer} on {on} in group {group:?} is refused: {why}"
                 );
             }
-            Notice::Path { initiator, port, peer, news } => {
+            ShardEvent::Path { initiator, port, peer, news } => {
                 let on = self.interface(port);
                 if news.is_good() {
                     crate::info!("session of {initiator} from {peer} on {on}: {news}");
@@ -418,7 +418,7 @@ impl Member {
                 }
             }
             // Every reactor has every interface; one of them tells.
-            Notice::PortUp { port, state } if self.index == 0 => {
+            ShardEvent::PortUp { port, state } if self.index == 0 => {
                 let PortState { mac, mtu, receive_slots } = state;
                 let on = self.interface(port);
                 crate::info!("interface {on} is up: {mac}, MTU {mtu}, room for {receive_slots} frames");
@@ -429,7 +429,7 @@ impl Member {
                     );
                 }
             }
-            Notice::PortDown { port } if self.index == 0 => {
+            ShardEvent::PortDown { port } if self.index == 0 => {
                 crate::warning!("interface {} is down", self.interface(port));
             }
             _ => {}
@@ -443,8 +443,8 @@ impl Member {
     }
 
     /// Returns every HyperSCSI session, with the names of the interfaces that its paths are on.
-    pub(super) fn frame_sessions(&self) -> Vec<(FrameSessionReport, Vec<String>)> {
-        let named = |report: FrameSessionReport| {
+    pub(super) fn frame_sessions(&self) -> Vec<(HyperScsiSessionReport, Vec<String>)> {
+        let named = |report: HyperScsiSessionReport| {
             let names =
                 report.paths.iter().map(|path| self.interface(path.address.port).to_owned()).collect();
             (report, names)

@@ -14,7 +14,7 @@ use crate::config::{Config, Naa};
 use crate::os_error;
 
 /// The longest state that is read: one byte more than any that is written, so that the device finds it too long.
-const STATE_LEN_MAX: usize = device::saved::MAX_LEN + 1;
+const STATE_LEN_MAX: usize = device::persistent_state::MAX_LEN + 1;
 
 /// The state directory of a running daemon.
 #[derive(Clone, Debug)]

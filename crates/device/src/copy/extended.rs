@@ -6,54 +6,54 @@ use scsi::copy::list::{CopyList, CscdFields, Format, Limits, ListIdUsage};
 use scsi::copy::{CopyError, ListId};
 use scsi::sense::{Asc, Sense};
 
-use super::page::LIMITS;
-use super::program::Program;
-use super::{Named, register, start};
-use crate::contract::Level;
-use crate::server::Core;
+use super::copy_limits::LIMITS;
+use super::executor::Executor;
+use super::{CopyIdentifier, register, start};
+use crate::contract::SpcLevel;
+use crate::device_server::DeviceServer;
+use crate::outcome::Outcome;
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
 
-pub(super) fn extended_copy_lid1(_: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn extended_copy_lid1(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     parameters(task, |core, task, list| {
-        let cscd_fields = match core.facts.config.claims.level {
-            Level::Spc3 => CscdFields::Spc3,
-            Level::Spc4 | Level::Spc5 => CscdFields::Spc4,
+        let cscd_fields = match core.info.config.overrides.level {
+            SpcLevel::Spc3 => CscdFields::Spc3,
+            SpcLevel::Spc4 | SpcLevel::Spc5 => CscdFields::Spc4,
         };
         let list = CopyList::parse_lid1(list, &Limits { cscd_fields, ..LIMITS });
         begin(core, task, list)
     })
 }
 
-pub(super) fn extended_copy_lid4(_: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn extended_copy_lid4(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     parameters(task, |core, task, list| begin(core, task, CopyList::parse_lid4(list, &LIMITS)))
 }
 
 /// Fetches the parameter list. Not to send one is no error.
-fn parameters(task: &TaskInfo, then: fn(&mut Core, &TaskInfo, &[u8]) -> Verdict) -> Verdict {
+fn parameters(task: &TaskInfo, then: fn(&mut DeviceServer, &TaskInfo, &[u8]) -> Outcome) -> Outcome {
     match task.cdb.u32(10) {
-        0 => Verdict::Good,
+        0 => Outcome::Good,
         len if len > LIMITS.list_len_max() => {
-            Verdict::Check(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))
+            Outcome::CheckCondition(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))
         }
-        len => Verdict::Parameters { len, then },
+        len => Outcome::FetchParameterList { len, then },
     }
 }
 
-fn begin(core: &mut Core, task: &TaskInfo, list: Result<CopyList, CopyError>) -> Verdict {
+fn begin(core: &mut DeviceServer, task: &TaskInfo, list: Result<CopyList, CopyError>) -> Outcome {
     let list = match list {
         Ok(list) => list,
-        Err(refusal) => return Verdict::Check(refusal.into()),
+        Err(refusal) => return Outcome::CheckCondition(refusal.into()),
     };
     let immediate = matches!(list.format, Format::Lid4 { immediate: true, .. });
     if immediate && list.usage == ListIdUsage::Unnamed {
         // Nobody could ever ask how it went. IMMED stands in byte 15.
-        return Verdict::Check(Sense::invalid_parameter(15, Some(0)));
+        return Outcome::CheckCondition(Sense::invalid_parameter(15, Some(0)));
     }
-    let named = Named { list_id: list.list_id, usage: list.usage, immediate };
+    let named = CopyIdentifier { list_id: list.list_id, usage: list.usage, immediate };
     match register(core, task, named) {
         Ok(running) => {
-            let program = Program::new(running, list, &core.facts.config);
+            let program = Executor::new(running, list, &core.info.config);
             start(core, task, named, Box::new(program))
         }
         Err(verdict) => verdict,
@@ -61,12 +61,12 @@ fn begin(core: &mut Core, task: &TaskInfo, list: Result<CopyList, CopyError>) ->
 }
 
 /// COPY OPERATION ABORT: answered when nothing more of the copy can happen.
-pub(super) fn copy_operation_abort(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let Some(operation) = core.copies.operations.find(task.nexus, ListId(task.cdb.u32(2))) else {
-        return Verdict::Check(Sense::invalid_cdb(2, None));
+pub(super) fn copy_operation_abort(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let Some(operation) = core.copy_manager.operations.find(task.nexus, ListId(task.cdb.u32(2))) else {
+        return Outcome::CheckCondition(Sense::invalid_cdb(2, None));
     };
-    match operation.task().filter(|_| operation.goes_on()) {
-        Some(other) => Verdict::AbortTask { task: other, then: Box::new(Verdict::Good) },
-        None => Verdict::Good,
+    match operation.task().filter(|_| operation.is_running()) {
+        Some(other) => Outcome::AbortTask { task: other, then: Box::new(Outcome::Good) },
+        None => Outcome::Good,
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Operation {
     held: bool,
     task: Cell<Option<TaskId>>,
     progress: Cell<Progress>,
-    end: RefCell<Option<End>>,
+    end: RefCell<Option<OperationResult>>,
 }
 
 /// How far an operation is.
@@ -59,7 +59,7 @@ pub(crate) struct Progress {
 
 /// How an operation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct OperationResult {
     /// The status of the command.
     pub(crate) status: Status,
     /// Its sense data.
@@ -72,11 +72,11 @@ pub(crate) struct End {
 
 /// What a task holds of its operation. Dropping it before the end says that the operation was aborted.
 #[derive(Debug)]
-pub(crate) struct Running(Rc<Operation>);
+pub(crate) struct OperationHandle(Rc<Operation>);
 
 /// Why an operation cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotNow {
+pub(crate) enum BeginError {
     /// An operation of this name goes on.
     InUse,
     /// Too many go on.
@@ -92,17 +92,17 @@ impl Operations {
         usage: ListIdUsage,
         service_action: u8,
         background: bool,
-    ) -> Result<Running, NotNow> {
+    ) -> Result<OperationHandle, BeginError> {
         self.sweep();
         let list_id = (usage != ListIdUsage::Unnamed).then_some(list_id);
         let is_named = |operation: &Operation| {
             operation.nexus == nexus && operation.list_id.is_some() && operation.list_id == list_id
         };
-        if self.list.iter().any(|operation| is_named(operation) && operation.goes_on()) {
-            return Err(NotNow::InUse);
+        if self.list.iter().any(|operation| is_named(operation) && operation.is_running()) {
+            return Err(BeginError::InUse);
         }
         if self.running() >= usize::from(MAX_RUNNING) {
-            return Err(NotNow::TooMany);
+            return Err(BeginError::TooMany);
         }
         self.list.retain(|operation| !is_named(operation));
         let operation = Rc::new(Operation {
@@ -116,7 +116,7 @@ impl Operations {
             end: RefCell::default(),
         });
         self.list.push(Rc::clone(&operation));
-        Ok(Running(operation))
+        Ok(OperationHandle(operation))
     }
 
     /// Finds an operation by its name.
@@ -130,31 +130,31 @@ impl Operations {
     /// Forgets an operation that ended.
     pub(crate) fn forget(&mut self, nexus: NexusId, list_id: ListId) {
         self.list.retain(|operation| {
-            operation.goes_on() || operation.nexus != nexus || operation.list_id != Some(list_id)
+            operation.is_running() || operation.nexus != nexus || operation.list_id != Some(list_id)
         });
     }
 
     /// Forgets what ended of a nexus that is gone.
     pub(crate) fn nexus_lost(&mut self, nexus: NexusId) {
-        self.list.retain(|operation| operation.goes_on() || operation.nexus != nexus);
+        self.list.retain(|operation| operation.is_running() || operation.nexus != nexus);
     }
 
     /// Forgets everything that ended.
     pub(crate) fn reset(&mut self) {
-        self.list.retain(|operation| operation.goes_on());
+        self.list.retain(|operation| operation.is_running());
     }
 
     /// Returns how many operations go on.
     pub(crate) fn running(&self) -> usize {
-        self.list.iter().filter(|operation| operation.goes_on()).count()
+        self.list.iter().filter(|operation| operation.is_running()).count()
     }
 
     fn sweep(&mut self) {
-        self.list.retain(|operation| operation.is_known() || operation.goes_on());
+        self.list.retain(|operation| operation.is_known() || operation.is_running());
         let ended = self.list.len() - self.running();
         let mut surplus = (ended + 1).saturating_sub(MAX_HELD);
         self.list.retain(|operation| {
-            let goes = surplus > 0 && !operation.goes_on();
+            let goes = surplus > 0 && !operation.is_running();
             surplus -= usize::from(goes);
             !goes
         });
@@ -163,7 +163,7 @@ impl Operations {
 
 impl Operation {
     /// Returns whether it has not ended.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.end.borrow().is_none()
     }
 
@@ -178,16 +178,16 @@ impl Operation {
     }
 
     /// Returns how it ended, if it did.
-    pub(crate) fn end(&self) -> Option<End> {
+    pub(crate) fn end(&self) -> Option<OperationResult> {
         self.end.borrow().clone()
     }
 
     fn is_known(&self) -> bool {
-        self.goes_on() || self.held
+        self.is_running() || self.held
     }
 }
 
-impl Running {
+impl OperationHandle {
     /// Takes note of the task that does it.
     pub(crate) fn is_done_by(&self, task: TaskId) {
         self.0.task.set(Some(task));
@@ -200,14 +200,14 @@ impl Running {
     }
 
     /// Ends it.
-    pub(crate) fn finish(&self, end: End) {
+    pub(crate) fn finish(&self, end: OperationResult) {
         self.0.end.borrow_mut().get_or_insert(end);
     }
 }
 
-impl Drop for Running {
+impl Drop for OperationHandle {
     fn drop(&mut self) {
-        self.finish(End {
+        self.finish(OperationResult {
             status: Status::TASK_ABORTED,
             sense: None,
             operation: OperationStatus::TERMINATED,
@@ -223,19 +223,29 @@ mod tests {
     const A: NexusId = NexusId(1);
     const B: NexusId = NexusId(2);
 
-    fn begin(list: &mut Operations, nexus: NexusId, id: u32, usage: ListIdUsage) -> Result<Running, NotNow> {
+    fn begin(
+        list: &mut Operations,
+        nexus: NexusId,
+        id: u32,
+        usage: ListIdUsage,
+    ) -> Result<OperationHandle, BeginError> {
         list.begin(nexus, ListId(id), usage, 0, false)
     }
 
-    fn done() -> End {
-        End { status: Status::GOOD, sense: None, operation: OperationStatus::COMPLETED, token: None }
+    fn done() -> OperationResult {
+        OperationResult {
+            status: Status::GOOD,
+            sense: None,
+            operation: OperationStatus::COMPLETED,
+            token: None,
+        }
     }
 
     #[test]
     fn a_name_in_use_is_refused_to_its_nexus_only() {
         let mut list = Operations::default();
         let running = begin(&mut list, A, 7, ListIdUsage::Hold).unwrap();
-        assert_eq!(begin(&mut list, A, 7, ListIdUsage::Discard).unwrap_err(), NotNow::InUse);
+        assert_eq!(begin(&mut list, A, 7, ListIdUsage::Discard).unwrap_err(), BeginError::InUse);
         assert!(begin(&mut list, B, 7, ListIdUsage::Hold).is_ok());
         running.finish(done());
         assert!(begin(&mut list, A, 7, ListIdUsage::Hold).is_ok());
@@ -278,7 +288,7 @@ mod tests {
         for id in 0..u32::from(MAX_RUNNING) {
             running.push(begin(&mut list, A, id, ListIdUsage::Unnamed).unwrap());
         }
-        assert_eq!(begin(&mut list, B, 0, ListIdUsage::Hold).unwrap_err(), NotNow::TooMany);
+        assert_eq!(begin(&mut list, B, 0, ListIdUsage::Hold).unwrap_err(), BeginError::TooMany);
         running.clear();
         for id in 0..1000 {
             begin(&mut list, A, id, ListIdUsage::Hold).unwrap().finish(done());

@@ -15,18 +15,18 @@ use scsi::sense::{Asc, ForwardedFrom, Sense, SenseKey};
 use scsi::status::Status;
 use scsi::vpd::{Association, Designator};
 
-use super::operations::{End, Running};
-use super::program::forwarded;
+use super::executor::forwarded;
+use super::operations::{OperationHandle, OperationResult};
 use super::tokens::{DEFAULT_INACTIVITY_S, MAX_INACTIVITY_S, MAX_RANGES, NewToken};
-use super::transfer::{Source, Standing, Transfer, TransferFault, blocks_of, cut_to};
-use super::{Named, myself, page, register, start};
-use crate::contract::{PeerFault, PeerUnit};
+use super::transfer::{Source, Transfer, TransferFault, TransferState, blocks_of, cut_to};
+use super::{CopyIdentifier, copy_limits, own_unit, register, start};
+use crate::contract::{ThirdPartyError, ThirdPartyUnit};
+use crate::device_server::DeviceServer;
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::range_lock::ByteRange;
 use crate::sbc::address::Span;
 use crate::sbc::limits;
-use crate::server::Core;
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// The longest parameter list: the larger header, and every range.
 const LIST_LEN_MAX: u32 = 536 + 16 * MAX_RANGES as u32;
@@ -38,48 +38,50 @@ const OFFSET_FIELD: u16 = 8;
 const POPULATE_LENGTH_FIELD: u16 = 14;
 const WRITE_LENGTH_FIELD: u16 = 534;
 
-pub(super) fn populate_token(_: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn populate_token(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     parameters(task, |core, task, list| {
         populate(core, task, PopulateToken::parse(list, MAX_RANGES)).unwrap_or_else(|verdict| verdict)
     })
 }
 
-pub(super) fn write_using_token(_: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn write_using_token(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     parameters(task, |core, task, list| {
         write(core, task, WriteUsingToken::parse(list, MAX_RANGES)).unwrap_or_else(|verdict| verdict)
     })
 }
 
 /// Fetches the parameter list. Not to send one is no error.
-fn parameters(task: &TaskInfo, then: fn(&mut Core, &TaskInfo, &[u8]) -> Verdict) -> Verdict {
+fn parameters(task: &TaskInfo, then: fn(&mut DeviceServer, &TaskInfo, &[u8]) -> Outcome) -> Outcome {
     match task.cdb.u32(10) {
-        0 => Verdict::Good,
-        len if len > LIST_LEN_MAX => Verdict::Check(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR)),
-        len => Verdict::Parameters { len, then },
+        0 => Outcome::Good,
+        len if len > LIST_LEN_MAX => {
+            Outcome::CheckCondition(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR))
+        }
+        len => Outcome::FetchParameterList { len, then },
     }
 }
 
 /// Checks that ranges lie on the medium and are not too many blocks together. `field` is where the list says how many.
-fn check_ranges(core: &Core, ranges: &[BlockRange], field: u16) -> Result<Blocks, Verdict> {
+fn check_ranges(core: &DeviceServer, ranges: &[BlockRange], field: u16) -> Result<Blocks, Outcome> {
     for range in ranges {
-        Span::new(&core.facts, range.lba, range.blocks).map_err(Verdict::Check)?;
+        Span::new(&core.info, range.lba, range.blocks).map_err(Outcome::CheckCondition)?;
     }
     blocks_of(ranges)
-        .filter(|total| *total <= page::token_blocks_max(&core.facts))
-        .ok_or_else(|| Verdict::Check(Sense::invalid_parameter(field, None)))
+        .filter(|total| *total <= copy_limits::token_blocks_max(&core.info))
+        .ok_or_else(|| Outcome::CheckCondition(Sense::invalid_parameter(field, None)))
 }
 
-fn named(task: &TaskInfo, immediate: bool) -> Named {
-    Named { list_id: ListId(task.cdb.u32(6)), usage: ListIdUsage::Hold, immediate }
+fn named(task: &TaskInfo, immediate: bool) -> CopyIdentifier {
+    CopyIdentifier { list_id: ListId(task.cdb.u32(6)), usage: ListIdUsage::Hold, immediate }
 }
 
 fn populate(
-    core: &mut Core,
+    core: &mut DeviceServer,
     task: &TaskInfo,
     list: Result<PopulateToken, CopyError>,
-) -> Result<Verdict, Verdict> {
-    let list = list.map_err(|refusal| Verdict::Check(refusal.into()))?;
-    let refuse = |field| Err(Verdict::Check(Sense::invalid_parameter(field, None)));
+) -> Result<Outcome, Outcome> {
+    let list = list.map_err(|refusal| Outcome::CheckCondition(refusal.into()))?;
+    let refuse = |field| Err(Outcome::CheckCondition(Sense::invalid_parameter(field, None)));
     if list.inactivity_timeout_s > MAX_INACTIVITY_S {
         return refuse(INACTIVITY_FIELD);
     }
@@ -103,26 +105,26 @@ fn populate(
 /// A token in the making: it waits until no write to its blocks is under way, so that all who read by it read the
 /// same.
 struct Populate {
-    running: Running,
+    running: OperationHandle,
     list: PopulateToken,
     blocks: Blocks,
 }
 
 impl Populate {
     /// The shortest run of bytes that covers every range.
-    fn hull(&self, core: &Core) -> ByteRange {
+    fn hull(&self, core: &DeviceServer) -> ByteRange {
         let ranges = || self.list.ranges.iter().filter(|range| range.blocks.0 > 0);
         let start = ranges().map(|range| range.lba.0).min().unwrap_or(0);
         let end = ranges().map(|range| range.lba.0.saturating_add(range.blocks.0)).max().unwrap_or(0);
-        let shift = core.facts.block_size().shift();
+        let shift = core.info.block_size().shift();
         ByteRange { start: start << shift, end: end << shift }
     }
 
-    fn make(&mut self, core: &mut Core, task: &TaskInfo) -> Option<RodToken> {
+    fn make(&mut self, core: &mut DeviceServer, task: &TaskInfo) -> Option<RodToken> {
         let state = core.nexuses.find(task.nexus)?;
         let owner = Rc::clone(&state.nexus.initiator_port);
         let port = state.nexus.target_port;
-        let facts = &core.facts;
+        let facts = &core.info;
         let mut target = Vec::new();
         if let Some(port) = facts.config.ports.iter().find(|other| other.relative == port) {
             let association = Association::TARGET_DEVICE;
@@ -132,14 +134,14 @@ impl Populate {
         let zeros = limits::unmapped_zeros(facts);
         let token = RodToken::new(&TokenFields {
             rod_type: RodType::POINT_IN_TIME_CHANGE_VULNERABLE,
-            id: core.copies.tokens.next_id(),
+            id: core.copy_manager.tokens.next_id(),
             creator: creator(&facts.config.identity.naa, block.bytes()),
             len: self.blocks.0 << block.shift(),
             block_len: block.bytes(),
             physical_exponent: facts.config.physical_exponent,
             provisioning: (facts.is_thin(), zeros),
             target: &target,
-            secret: core.copies.secrets.as_mut()?.next_secret(),
+            secret: core.copy_manager.secrets.as_mut()?.next_secret(),
         });
         let inactivity_s = match self.list.inactivity_timeout_s {
             0 => DEFAULT_INACTIVITY_S,
@@ -147,17 +149,17 @@ impl Populate {
         };
         let ranges = core::mem::take(&mut self.list.ranges);
         let waiting = core.medium.writes_held_back();
-        core.copies.tokens.add(core.now, token.clone(), NewToken { owner, ranges, inactivity_s });
+        core.copy_manager.tokens.add(core.now, token.clone(), NewToken { owner, ranges, inactivity_s });
         for range in waiting {
             // It was asked for before the token was there, and will be done when it is.
-            core.copies.tokens.touched_bytes(block, range);
+            core.copy_manager.tokens.revoke_overlapping_bytes(block, range);
         }
         Some(token)
     }
 }
 
 impl Job for Populate {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
                 self.running.is_done_by(task.id);
@@ -166,19 +168,19 @@ impl Job for Populate {
             }
             JobInput::Locked => {
                 let Some(token) = self.make(core, task) else {
-                    return JobStep::Done(Verdict::Check(Sense::new(
+                    return JobStep::Done(Outcome::CheckCondition(Sense::new(
                         SenseKey::HARDWARE_ERROR,
                         Asc::INTERNAL_TARGET_FAILURE,
                     )));
                 };
-                self.running.advance(0, self.blocks.0 << core.facts.block_size().shift());
-                self.running.finish(End {
+                self.running.advance(0, self.blocks.0 << core.info.block_size().shift());
+                self.running.finish(OperationResult {
                     status: Status::GOOD,
                     sense: None,
                     operation: OperationStatus::COMPLETED,
                     token: Some(token),
                 });
-                JobStep::Done(Verdict::Good)
+                JobStep::Done(Outcome::Good)
             }
             _ => JobStep::Wait,
         }
@@ -202,25 +204,25 @@ fn creator(naa: &[u8], block_len: u32) -> [u8; scsi::copy::cscd::CSCD_LEN] {
 }
 
 fn write(
-    core: &mut Core,
+    core: &mut DeviceServer,
     task: &TaskInfo,
     list: Result<WriteUsingToken, CopyError>,
-) -> Result<Verdict, Verdict> {
-    let list = list.map_err(|refusal| Verdict::Check(refusal.into()))?;
+) -> Result<Outcome, Outcome> {
+    let list = list.map_err(|refusal| Outcome::CheckCondition(refusal.into()))?;
     let wanted = check_ranges(core, &list.ranges, WRITE_LENGTH_FIELD)?;
-    let (source, available) = source_of(core, &list).map_err(Verdict::Check)?;
+    let (source, available) = source_of(core, &list).map_err(Outcome::CheckCondition)?;
     let named = named(task, list.immediate);
     let running = register(core, task, named)?;
-    let block = core.facts.block_size();
+    let block = core.info.block_size();
     let ranges = cut_to(&list.ranges, available);
-    let transfer = Transfer::new(source, myself(&core.facts.config), block, &ranges);
+    let transfer = Transfer::new(source, own_unit(&core.info.config), block, &ranges);
     let delete = list.delete_token.then(|| list.token.clone());
     let job = Write { running, transfer, partial: available < wanted, delete };
     Ok(start(core, task, named, Box::new(job)))
 }
 
 /// Where the data of a token comes from, and how many blocks of it there are from the offset on.
-fn source_of(core: &Core, list: &WriteUsingToken) -> Result<(Source, Blocks), Sense> {
+fn source_of(core: &DeviceServer, list: &WriteUsingToken) -> Result<(Source, Blocks), Sense> {
     let token = &list.token;
     if !token.is_well_formed() {
         return Err(Sense::illegal(Asc::INVALID_TOKEN_LENGTH));
@@ -232,7 +234,7 @@ fn source_of(core: &Core, list: &WriteUsingToken) -> Result<(Source, Blocks), Se
     }
     let creator =
         Cscd::parse(&token.creator(), 0, CscdFields::Spc4).map_err(|_| Sense::illegal(Asc::TOKEN_CORRUPT))?;
-    let block = core.facts.block_size();
+    let block = core.info.block_size();
     if creator.block_len != block.bytes() {
         return Err(Sense::illegal(Asc::UNSUPPORTED_TOKEN_TYPE));
     }
@@ -240,7 +242,7 @@ fn source_of(core: &Core, list: &WriteUsingToken) -> Result<(Source, Blocks), Se
     let available = represented.checked_sub(list.offset.0).filter(|blocks| *blocks > 0);
     let available = available.ok_or_else(|| Sense::invalid_parameter(OFFSET_FIELD, None))?;
     let source = Source::Token {
-        unit: PeerUnit::Designator {
+        unit: ThirdPartyUnit::Designator {
             code_set: creator.code_set,
             kind: creator.kind,
             designator: creator.designator,
@@ -254,7 +256,7 @@ fn source_of(core: &Core, list: &WriteUsingToken) -> Result<(Source, Blocks), Se
 
 /// A WRITE USING TOKEN at work.
 struct Write {
-    running: Running,
+    running: OperationHandle,
     transfer: Transfer,
     /// Whether the token has fewer blocks than were asked for.
     partial: bool,
@@ -263,65 +265,65 @@ struct Write {
 }
 
 impl Job for Write {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => self.running.is_done_by(task.id),
-            JobInput::Peer { call, result } => self.transfer.answered(call, result),
+            JobInput::ThirdPartyReply { call, result } => self.transfer.answered(call, result),
             _ => {}
         }
-        let standing = self.transfer.go(&mut |unit, request| core.call_peer(task, unit, request));
+        let standing = self.transfer.advance(&mut |unit, request| core.call_third_party(task, unit, request));
         // Initiators go on from the transfer count, so it counts what is there without a gap.
         self.running.advance(0, self.transfer.prefix());
         let (verdict, operation) = match standing {
-            Standing::Going => return JobStep::Wait,
-            Standing::Finished => {
+            TransferState::Going => return JobStep::Wait,
+            TransferState::Finished => {
                 if let Some(token) = &self.delete {
-                    core.copies.tokens.delete(token.bytes());
+                    core.copy_manager.tokens.delete(token.bytes());
                 }
                 // 03h is what Windows knows as "completed with residual data".
                 let status = match self.partial {
                     true => OperationStatus::COMPLETED_PARTIAL_TOKEN,
                     false => OperationStatus::COMPLETED,
                 };
-                (Verdict::Good, status)
+                (Outcome::Good, status)
             }
-            Standing::Failed(fault) => (failed(fault), OperationStatus::FAILED),
+            TransferState::Failed(fault) => (failed(fault), OperationStatus::FAILED),
         };
         let (status, sense) = match &verdict {
-            Verdict::Check(sense) => (Status::CHECK_CONDITION, Some(*sense)),
-            Verdict::Status(status) => (*status, None),
+            Outcome::CheckCondition(sense) => (Status::CHECK_CONDITION, Some(*sense)),
+            Outcome::Status(status) => (*status, None),
             _ => (Status::GOOD, None),
         };
-        self.running.finish(End { status, sense, operation, token: None });
+        self.running.finish(OperationResult { status, sense, operation, token: None });
         JobStep::Done(verdict)
     }
 }
 
 /// What a WRITE USING TOKEN answers when a unit would not do its part.
-fn failed(TransferFault { side, fault }: TransferFault) -> Verdict {
+fn failed(TransferFault { side, fault }: TransferFault) -> Outcome {
     match (side, fault) {
         // Whether there is no such unit or it may not be seen is nobody's business.
-        (ForwardedFrom::Source, PeerFault::NotReachable) => {
-            Verdict::Check(Sense::illegal(Asc::TOKEN_UNKNOWN))
+        (ForwardedFrom::Source, ThirdPartyError::NotReachable) => {
+            Outcome::CheckCondition(Sense::illegal(Asc::TOKEN_UNKNOWN))
         }
-        (ForwardedFrom::Source, PeerFault::Status(_, Some(sense))) if is_about_the_token(sense) => {
-            Verdict::Check(sense)
+        (ForwardedFrom::Source, ThirdPartyError::Status(_, Some(sense))) if is_about_the_token(sense) => {
+            Outcome::CheckCondition(sense)
         }
         // The unit that is written is this one: what it says of the write, it says of the command.
-        (ForwardedFrom::Destination, PeerFault::Status(Status::CHECK_CONDITION, Some(sense))) => {
-            Verdict::Check(sense)
+        (ForwardedFrom::Destination, ThirdPartyError::Status(Status::CHECK_CONDITION, Some(sense))) => {
+            Outcome::CheckCondition(sense)
         }
-        (ForwardedFrom::Destination, PeerFault::Status(status, None))
+        (ForwardedFrom::Destination, ThirdPartyError::Status(status, None))
             if status != Status::CHECK_CONDITION =>
         {
-            Verdict::Status(status)
+            Outcome::Status(status)
         }
-        (side, PeerFault::Status(status, sense)) => Verdict::Check(
+        (side, ThirdPartyError::Status(status, sense)) => Outcome::CheckCondition(
             Sense::new(SenseKey::COPY_ABORTED, Asc::THIRD_PARTY_DEVICE_FAILURE)
                 .with_forwarded(forwarded(side, status, sense)),
         ),
-        (ForwardedFrom::Destination, PeerFault::NotReachable) => {
-            Verdict::Check(Sense::new(SenseKey::COPY_ABORTED, Asc::COPY_TARGET_DEVICE_NOT_REACHABLE))
+        (ForwardedFrom::Destination, ThirdPartyError::NotReachable) => {
+            Outcome::CheckCondition(Sense::new(SenseKey::COPY_ABORTED, Asc::COPY_TARGET_DEVICE_NOT_REACHABLE))
         }
     }
 }

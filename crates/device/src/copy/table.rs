@@ -7,10 +7,10 @@ use scsi::copy::{copy_in, copy_out};
 use scsi::opcode as op;
 
 use super::{extended, results, rod};
-use crate::contract::Level;
+use crate::contract::SpcLevel;
+use crate::device_server::UnitInfo;
 use crate::pr::conflict::Conflict;
-use crate::server::Facts;
-use crate::table::{Attention, Medium, ReadOnlyNexus, Row, always};
+use crate::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 
 /// A row with what most of these commands have in common. What they leave behind belongs to the nexus that sent them; blocks
 /// that they change are written through the unit that has them, with the access that the nexus has there.
@@ -20,8 +20,8 @@ const ROW: Row = Row {
     name: "",
     usage: &[],
     conflict: Conflict::Never,
-    attention: Attention::Reported,
-    medium: Medium::Untouched,
+    attention: AttentionRule::Reported,
+    medium: MediumNeed::NotNeeded,
     read_only: ReadOnlyNexus::Admitted,
     timeout_s: 30,
     handler: results::operating_parameters,
@@ -31,13 +31,13 @@ const ROW: Row = Row {
 /// A copy: 64 segments of 256 MiB take a slow disk this long.
 const COPY_TIMEOUT_S: u32 = 600;
 
-fn makes_tokens(facts: &Facts) -> bool {
+fn makes_tokens(facts: &UnitInfo) -> bool {
     facts.makes_tokens && is_of_spc_4(facts)
 }
 
 /// What SPC-4 brought.
-fn is_of_spc_4(facts: &Facts) -> bool {
-    facts.config.claims.level > Level::Spc3
+fn is_of_spc_4(facts: &UnitInfo) -> bool {
+    facts.config.overrides.level > SpcLevel::Spc3
 }
 
 /// A THIRD-PARTY COPY IN command.
@@ -51,7 +51,7 @@ pub(crate) const ROWS: &[Row] = &[
         service_action: Some(copy_out::EXTENDED_COPY_LID1),
         name: "EXTENDED COPY(LID1)",
         usage: &[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
-        conflict: Conflict::Changes,
+        conflict: Conflict::Writes,
         timeout_s: COPY_TIMEOUT_S,
         handler: extended::extended_copy_lid1,
         ..ROW
@@ -60,7 +60,7 @@ pub(crate) const ROWS: &[Row] = &[
         service_action: Some(copy_out::EXTENDED_COPY_LID4),
         name: "EXTENDED COPY(LID4)",
         usage: &[0x83, 0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
-        conflict: Conflict::Changes,
+        conflict: Conflict::Writes,
         timeout_s: COPY_TIMEOUT_S,
         handler: extended::extended_copy_lid4,
         enabled: is_of_spc_4,
@@ -70,8 +70,8 @@ pub(crate) const ROWS: &[Row] = &[
         service_action: Some(copy_out::POPULATE_TOKEN),
         name: "POPULATE TOKEN",
         usage: &[0x83, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0],
-        conflict: Conflict::Looks,
-        medium: Medium::Ready,
+        conflict: Conflict::Reads,
+        medium: MediumNeed::Ready,
         handler: rod::populate_token,
         ..TOKEN
     },
@@ -79,8 +79,8 @@ pub(crate) const ROWS: &[Row] = &[
         service_action: Some(copy_out::WRITE_USING_TOKEN),
         name: "WRITE USING TOKEN",
         usage: &[0x83, 0x11, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 0],
-        conflict: Conflict::Changes,
-        medium: Medium::Written,
+        conflict: Conflict::Writes,
+        medium: MediumNeed::Writable,
         read_only: ReadOnlyNexus::Refused,
         timeout_s: COPY_TIMEOUT_S,
         handler: rod::write_using_token,
@@ -90,7 +90,7 @@ pub(crate) const ROWS: &[Row] = &[
         service_action: Some(copy_out::COPY_OPERATION_ABORT),
         name: "COPY OPERATION ABORT",
         usage: &[0x83, 0x1c, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        conflict: Conflict::Changes,
+        conflict: Conflict::Writes,
         handler: extended::copy_operation_abort,
         enabled: is_of_spc_4,
         ..ROW

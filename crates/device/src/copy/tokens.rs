@@ -152,7 +152,7 @@ impl Tokens {
 
     /// Takes note that blocks are about to change: tokens that stand for any of them are revoked. Cheap when there are
     /// no tokens.
-    pub(crate) fn touched(&mut self, lba: Lba, blocks: Blocks) {
+    pub(crate) fn revoke_overlapping(&mut self, lba: Lba, blocks: Blocks) {
         let written = BlockRange { lba, blocks };
         for entry in self.tokens.iter_mut().filter(|entry| entry.state == State::Alive) {
             if entry.ranges.iter().any(|range| overlap(range, &written)) {
@@ -162,20 +162,20 @@ impl Tokens {
     }
 
     /// The same for bytes of the medium.
-    pub(crate) fn touched_bytes(&mut self, block: BlockSize, range: ByteRange) {
+    pub(crate) fn revoke_overlapping_bytes(&mut self, block: BlockSize, range: ByteRange) {
         if self.tokens.is_empty() {
             return;
         }
         let first = range.start >> block.shift();
         let end = range.end.div_ceil(u64::from(block.bytes()));
-        self.touched(Lba(first), Blocks(end.saturating_sub(first)));
+        self.revoke_overlapping(Lba(first), Blocks(end.saturating_sub(first)));
     }
 
     /// Returns why what was read by a token does not count: one of its blocks was written meanwhile.
     ///
     /// # Errors
     /// TOKEN REVOKED and the like.
-    pub(crate) fn still_good(&self, token: &[u8]) -> Result<(), Sense> {
+    pub(crate) fn check_valid(&self, token: &[u8]) -> Result<(), Sense> {
         let found = self.tokens.iter().find(|entry| entry.token.same(token));
         match found.map(|entry| entry.state) {
             Some(State::Alive) => Ok(()),

@@ -16,12 +16,15 @@ use scsi::copy::rod::BlockRange;
 use scsi::sense::{Asc, ForwardedFrom, Sense, SenseKey};
 use scsi::status::Status;
 
-use crate::contract::{PEER_TRANSFER_MAX, PeerAnswer, PeerFault, PeerRequest, PeerResult, PeerUnit};
+use crate::contract::{
+    THIRD_PARTY_TRANSFER_MAX, ThirdPartyError, ThirdPartyReply, ThirdPartyRequest, ThirdPartyResult,
+    ThirdPartyUnit,
+};
 
 /// The longest piece: a multiple of every block size, and a buffer that the pool keeps.
 pub(crate) const PIECE_LEN: u64 = 512 << 10;
 
-const _: () = assert!(PIECE_LEN + 2 * 4096 <= PEER_TRANSFER_MAX as u64);
+const _: () = assert!(PIECE_LEN + 2 * 4096 <= THIRD_PARTY_TRANSFER_MAX as u64);
 
 /// How many pieces are under way: one being written and one being read, twice, to hide the latency between. A copy
 /// holds at most this many pieces in memory: 2 MiB.
@@ -33,7 +36,7 @@ pub(crate) enum Source {
     /// A unit, from a byte on.
     Unit {
         /// Which.
-        unit: PeerUnit,
+        unit: ThirdPartyUnit,
         /// Its block size.
         block: BlockSize,
         /// The first byte.
@@ -42,7 +45,7 @@ pub(crate) enum Source {
     /// What a ROD token represents, from a block on.
     Token {
         /// The unit that made it.
-        unit: PeerUnit,
+        unit: ThirdPartyUnit,
         /// The token.
         token: Rc<[u8]>,
         /// Its block size.
@@ -60,12 +63,12 @@ pub(crate) struct TransferFault {
     /// Whether the unit was being read or written.
     pub(crate) side: ForwardedFrom,
     /// What it said.
-    pub(crate) fault: PeerFault,
+    pub(crate) fault: ThirdPartyError,
 }
 
 /// How a transfer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum TransferState {
     /// Calls are under way.
     Going,
     /// Everything was written.
@@ -78,10 +81,10 @@ pub(crate) enum Standing {
 #[derive(Debug)]
 pub(crate) struct Transfer {
     source: Source,
-    destination: PeerUnit,
+    destination: ThirdPartyUnit,
     block: BlockSize,
     /// The pieces not begun, in the order in which they are to go.
-    pending: VecDeque<Plan>,
+    pending: VecDeque<PendingRun>,
     /// The pieces begun, in that order.
     pieces: VecDeque<Piece>,
     /// How many bytes were written.
@@ -93,7 +96,7 @@ pub(crate) struct Transfer {
 
 /// A run of the transfer that is written to consecutive blocks; cut into pieces when its turn comes.
 #[derive(Clone, Copy, Debug)]
-struct Plan {
+struct PendingRun {
     /// Where in the bytes of the transfer it starts.
     start: u64,
     len: u64,
@@ -123,13 +126,13 @@ enum State {
 }
 
 /// Places a call and returns its number.
-pub(crate) type Place<'a> = &'a mut dyn FnMut(PeerUnit, PeerRequest) -> u32;
+pub(crate) type Place<'a> = &'a mut dyn FnMut(ThirdPartyUnit, ThirdPartyRequest) -> u32;
 
 impl Transfer {
     /// Plans a transfer to blocks of `destination`, whose block size is `block`.
     pub(crate) fn new(
         source: Source,
-        destination: PeerUnit,
+        destination: ThirdPartyUnit,
         block: BlockSize,
         ranges: &[BlockRange],
     ) -> Self {
@@ -137,7 +140,7 @@ impl Transfer {
         let mut pending = VecDeque::new();
         for range in ranges.iter().filter(|range| range.blocks.0 > 0) {
             let len = range.blocks.0 << block.shift();
-            pending.push_back(Plan { start, len, lba: range.lba, backward: false });
+            pending.push_back(PendingRun { start, len, lba: range.lba, backward: false });
             start += len;
         }
         if let (Source::Unit { at, .. }, Some(only)) = (&source, pending.front_mut())
@@ -170,10 +173,10 @@ impl Transfer {
     }
 
     /// Places every call that can be placed now, and tells how things stand.
-    pub(crate) fn go(&mut self, place: Place<'_>) -> Standing {
+    pub(crate) fn advance(&mut self, place: Place<'_>) -> TransferState {
         if let Some(fault) = self.fault {
             let under_way = self.pieces.iter().any(Piece::is_under_way);
-            return if under_way { Standing::Going } else { Standing::Failed(fault) };
+            return if under_way { TransferState::Going } else { TransferState::Failed(fault) };
         }
         self.retire();
         while self.pieces.len() < PIECES_UNDER_WAY
@@ -185,22 +188,22 @@ impl Transfer {
             self.read(at, place);
         }
         self.write_in_order(place);
-        if self.pieces.is_empty() { Standing::Finished } else { Standing::Going }
+        if self.pieces.is_empty() { TransferState::Finished } else { TransferState::Going }
     }
 
     /// Takes the answer to a call.
-    pub(crate) fn answered(&mut self, call: u32, result: PeerResult) {
+    pub(crate) fn answered(&mut self, call: u32, result: ThirdPartyResult) {
         let Some(piece) = self.pieces.iter_mut().find(|piece| piece.waits_for(call)) else { return };
         let side = match piece.state {
             State::Writing(_) => ForwardedFrom::Destination,
             _ => ForwardedFrom::Source,
         };
         match (piece.state, result) {
-            (State::Writing(_), Ok(PeerAnswer::Done)) => {
+            (State::Writing(_), Ok(ThirdPartyReply::Done)) => {
                 piece.state = State::Written;
                 self.written += piece.len;
             }
-            (State::Reading(_), Ok(PeerAnswer::Data(data))) => {
+            (State::Reading(_), Ok(ThirdPartyReply::Data(data))) => {
                 if !piece.take(&self.source, &data) {
                     self.fail(call, side, BROKEN_ANSWER);
                 }
@@ -210,7 +213,7 @@ impl Transfer {
         }
     }
 
-    fn fail(&mut self, call: u32, side: ForwardedFrom, fault: PeerFault) {
+    fn fail(&mut self, call: u32, side: ForwardedFrom, fault: ThirdPartyError) {
         if let Some(piece) = self.pieces.iter_mut().find(|piece| piece.waits_for(call)) {
             piece.state = State::Unread;
         }
@@ -258,10 +261,10 @@ impl Transfer {
         let call = match &self.source {
             Source::Unit { unit, block, at } => {
                 let (lba, blocks, _) = covering(*block, at + start, len);
-                place(unit.clone(), PeerRequest::Read { lba, blocks })
+                place(unit.clone(), ThirdPartyRequest::Read { lba, blocks })
             }
             Source::Token { unit, token, block, offset } => {
-                let request = PeerRequest::ReadToken {
+                let request = ThirdPartyRequest::ReadToken {
                     token: Rc::clone(token),
                     offset: Blocks(offset.0.saturating_add(start >> block.shift())),
                     blocks: Blocks(len >> block.shift()),
@@ -281,9 +284,9 @@ impl Transfer {
                     let lba = piece.lba;
                     let request = match self.source {
                         Source::Zeros => {
-                            PeerRequest::Zero { lba, blocks: Blocks(piece.len >> self.block.shift()) }
+                            ThirdPartyRequest::Zero { lba, blocks: Blocks(piece.len >> self.block.shift()) }
                         }
-                        _ => PeerRequest::Write { lba, data: core::mem::take(&mut piece.data) },
+                        _ => ThirdPartyRequest::Write { lba, data: core::mem::take(&mut piece.data) },
                     };
                     piece.state = State::Writing(place(self.destination.clone(), request));
                 }
@@ -341,7 +344,7 @@ fn covering(block: BlockSize, at: u64, len: u64) -> (Lba, Blocks, u64) {
 }
 
 /// A unit answered what it was not asked: an error of ours.
-const BROKEN_ANSWER: PeerFault = PeerFault::Status(
+const BROKEN_ANSWER: ThirdPartyError = ThirdPartyError::Status(
     Status::CHECK_CONDITION,
     Some(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE)),
 );

@@ -6,7 +6,7 @@ use base::units::BlockSize;
 use scsi::vpd::{CodeSet, DesignatorType, ProvisioningType};
 
 use super::*;
-use crate::contract::{Claims, Identity};
+use crate::contract::{Identity, InquiryOverrides};
 
 const IQN: &str = "iqn.2026-01.org.example:disk0";
 
@@ -34,7 +34,7 @@ fn config() -> UnitConfig {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
-        claims: Claims::default(),
+        overrides: InquiryOverrides::default(),
         tasks: crate::contract::TaskRules::default(),
         task_set_max: 128,
         io_timeout: None,
@@ -43,8 +43,8 @@ fn config() -> UnitConfig {
     }
 }
 
-fn portrait(config: &UnitConfig) -> Portrait<'_> {
-    Portrait {
+fn portrait(config: &UnitConfig) -> InquiryData<'_> {
+    InquiryData {
         config,
         device_type: DeviceType::DIRECT_ACCESS_BLOCK,
         port: RelativePort(2),
@@ -76,7 +76,7 @@ fn standard_data_follows_the_configuration() {
     let mut config = config();
     config.removable = true;
     config.ports = Rc::from([TargetPort { protocol: 0xf, ..config.ports[0].clone() }]);
-    let portrait = Portrait { third_party_copy: true, ..portrait(&config) };
+    let portrait = InquiryData { third_party_copy: true, ..portrait(&config) };
     let data = StandardInquiry::parse(&portrait.standard()).unwrap();
     assert!(data.removable && data.third_party_copy && !data.multi_port);
     assert!(!data.versions.contains(&version_descriptor::ISCSI));
@@ -87,8 +87,8 @@ fn every_page_that_is_listed_exists_and_no_other() {
     let config = config();
     for portrait in [
         portrait(&config),
-        Portrait { provisioning: None, ..portrait(&config) },
-        Portrait { third_party_copy_page: Some(vec![1]), ..portrait(&config) },
+        InquiryData { provisioning: None, ..portrait(&config) },
+        InquiryData { third_party_copy_page: Some(vec![1]), ..portrait(&config) },
     ] {
         let list = portrait.page(0).unwrap();
         let listed = &list[4..];
@@ -142,7 +142,7 @@ fn device_identification_names_unit_port_and_device() {
 #[test]
 fn an_unknown_port_is_not_named() {
     let config = config();
-    let page = Portrait { port: RelativePort(9), ..portrait(&config) }.page(0x83).unwrap();
+    let page = InquiryData { port: RelativePort(9), ..portrait(&config) }.page(0x83).unwrap();
     assert_eq!(Designator::list(&page[4..]).len(), 3);
 }
 

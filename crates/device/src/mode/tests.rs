@@ -2,8 +2,10 @@ use super::*;
 use crate::contract::TaskRules;
 use crate::settings::QueueError;
 
-const MEDIUM: MediumFacts =
-    MediumFacts { write_protected: false, descriptor: BlockDescriptor { blocks: 0x20_0000, block_len: 512 } };
+const MEDIUM: MediumParameters = MediumParameters {
+    write_protected: false,
+    descriptor: BlockDescriptor { blocks: 0x20_0000, block_len: 512 },
+};
 
 fn ask(code: u8, subpage: u8) -> SenseRequest {
     SenseRequest {
@@ -25,9 +27,9 @@ fn answer(request: SenseRequest, settings: &Settings) -> Vec<u8> {
 }
 
 /// These current settings and these saved ones.
-fn lists<'a>(current: &'a Settings, saved: &'a Settings) -> Lists<'a> {
+fn lists<'a>(current: &'a Settings, saved: &'a Settings) -> ModeValues<'a> {
     const DEFAULTS: &Settings = &Settings::new(true, TaskRules::SHARED);
-    Lists { current, defaults: DEFAULTS, saved }
+    ModeValues { current, defaults: DEFAULTS, saved }
 }
 
 /// The pages that a request returns, as (code, subpage).
@@ -130,7 +132,7 @@ fn default_values_do_not_follow_the_settings() {
 #[test]
 fn the_header_tells_of_write_protection_and_blocks() {
     let request = SenseRequest { descriptor: true, ..ask(0x08, 0) };
-    let medium = MediumFacts { write_protected: true, ..MEDIUM };
+    let medium = MediumParameters { write_protected: true, ..MEDIUM };
     let bytes = sense(request, lists(&fresh(), &fresh()), medium).unwrap();
     assert_eq!(bytes[..12], [31, 0, 0x90, 8, 0, 0x20, 0, 0, 0, 0, 2, 0]);
     let request = SenseRequest { form: HeaderFormat::Ten, long: true, ..request };

@@ -5,7 +5,7 @@ use scsi::cdb::Cdb;
 use scsi::opcode;
 use scsi::pr::{ReservationType, service_action_out};
 
-use super::{PersistentReservations, Standing};
+use super::{PersistentReservations, PrRole};
 
 /// How a command stands to reservations of others.
 #[derive(Clone, Copy, Debug)]
@@ -15,9 +15,9 @@ pub(crate) enum Conflict {
     /// A RESERVE stops it, a persistent reservation does not (TEST UNIT READY).
     Reserve,
     /// It looks: exclusive access stops it (READ, MODE SENSE, …).
-    Looks,
+    Reads,
     /// It changes: every reservation stops it (WRITE, MODE SELECT, …).
-    Changes,
+    Writes,
     /// PERSISTENT RESERVE IN and OUT: any RESERVE stops them, even the sender's own (SPC-2 §5.5.1). What persistent
     /// reservations say to OUT is decided where it is done.
     Persistent,
@@ -32,7 +32,7 @@ impl Conflict {
     pub(crate) fn of(self, cdb: &Cdb) -> Self {
         match self {
             Self::ByCdb(class) => match class(cdb) {
-                Self::ByCdb(_) => Self::Changes,
+                Self::ByCdb(_) => Self::Writes,
                 class => class,
             },
             class => class,
@@ -41,36 +41,36 @@ impl Conflict {
 
     /// Returns whether a persistent reservation of type `kind` stops a command of this class from a nexus that is
     /// `standing` to it.
-    pub(crate) const fn with(self, kind: ReservationType, standing: Standing) -> bool {
+    pub(crate) const fn conflicts_with(self, kind: ReservationType, standing: PrRole) -> bool {
         let admitted = match standing {
-            Standing::Holder => true,
-            Standing::Registrant => kind.admits_registrants(),
-            Standing::Stranger => false,
+            PrRole::Holder => true,
+            PrRole::Registrant => kind.admits_registrants(),
+            PrRole::Unregistered => false,
         };
         match self {
             Self::Never | Self::Reserve | Self::Persistent | Self::Own => false,
-            Self::Looks => !admitted && !kind.admits_readers(),
-            Self::Changes | Self::ByCdb(_) => !admitted,
+            Self::Reads => !admitted && !kind.admits_readers(),
+            Self::Writes | Self::ByCdb(_) => !admitted,
         }
     }
 
     /// Returns whether a RESERVE stops a command of this class, from its holder or from another nexus.
-    pub(crate) const fn with_reserve(self, from_holder: bool) -> bool {
+    pub(crate) const fn conflicts_with_reserve(self, from_holder: bool) -> bool {
         match self {
             Self::Never | Self::Own => false,
             Self::Persistent => true,
-            Self::Reserve | Self::Looks | Self::Changes | Self::ByCdb(_) => !from_holder,
+            Self::Reserve | Self::Reads | Self::Writes | Self::ByCdb(_) => !from_holder,
         }
     }
 }
 
 impl PersistentReservations {
     /// Returns whether the reservation stops a command of `class` from a nexus that is `standing` to it.
-    pub(crate) fn stops(&self, class: Conflict, standing: Standing) -> bool {
-        if standing == Standing::Stranger && fault_injection::is_injected(Bug::ReserveAdmitsStranger) {
+    pub(crate) fn conflicts(&self, class: Conflict, standing: PrRole) -> bool {
+        if standing == PrRole::Unregistered && fault_injection::is_injected(Bug::ReserveAdmitsStranger) {
             return false;
         }
-        self.kind().is_some_and(|kind| class.with(kind, standing))
+        self.kind().is_some_and(|kind| class.conflicts_with(kind, standing))
     }
 
     /// Returns whether `cdb` is one of the few commands that are still processed while saved state is lost

@@ -8,9 +8,7 @@ use scsi::pr::{BasicList, MoveList, ReservationKey, ReservationType};
 use scsi::sense::{Asc, Sense, SenseKeySpecific};
 use scsi::transport_id::TransportId;
 
-use super::{
-    Change, Held, MAX_REGISTRANTS, NexusName, PersistentReservations, Refusal, Registrant, Standing,
-};
+use super::{Effects, Held, MAX_REGISTRANTS, NexusName, PersistentReservations, PrError, PrRole, Registrant};
 use crate::contract::RelativePort;
 
 /// What is asked, parsed and so far legal.
@@ -45,7 +43,7 @@ pub(crate) enum Request {
 
 /// What a request needs to know of the world around the logical unit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct World<'a> {
+pub(crate) struct KnownPorts<'a> {
     /// The target ports, for ALL_TG_PT and REGISTER AND MOVE.
     pub(crate) target_ports: &'a [RelativePort],
     /// The encoded TransportIDs of initiator ports that have a session now: a TransportID that names only the device
@@ -72,8 +70,8 @@ impl PersistentReservations {
         &mut self,
         from: &NexusName,
         request: Request,
-        world: World<'_>,
-    ) -> Result<Change, Refusal> {
+        world: KnownPorts<'_>,
+    ) -> Result<Effects, PrError> {
         let before = self.clone();
         let mut change = match request {
             Request::Register(list) => self.register(from, &list, world),
@@ -90,11 +88,16 @@ impl PersistentReservations {
         Ok(change)
     }
 
-    fn register(&mut self, from: &NexusName, list: &BasicList, world: World<'_>) -> Result<Change, Refusal> {
+    fn register(
+        &mut self,
+        from: &NexusName,
+        list: &BasicList,
+        world: KnownPorts<'_>,
+    ) -> Result<Effects, PrError> {
         let new_key = list.service_action_key;
         match self.registrant(from).map(|registrant| registrant.key) {
-            None if list.key != ReservationKey::NONE => Err(Refusal::Conflict),
-            None if new_key == ReservationKey::NONE => Ok(Change::default()),
+            None if list.key != ReservationKey::NONE => Err(PrError::Conflict),
+            None if new_key == ReservationKey::NONE => Ok(Effects::default()),
             None => {
                 let mut nexuses = Vec::new();
                 let others = self.listed_ports(from, list, world)?;
@@ -106,15 +109,15 @@ impl PersistentReservations {
                     .iter()
                     .any(|nexus| nexus.initiator_port == from.initiator_port && self.is_registered(nexus))
                 {
-                    return Err(Refusal::Conflict);
+                    return Err(PrError::Conflict);
                 }
                 if nexuses.iter().any(|nexus| self.is_registered(nexus)) {
                     return Err(Sense::invalid_parameter(at::TRANSPORT_IDS, None).into());
                 }
-                self.admit(nexuses, new_key)?;
+                self.add_registrants(nexuses, new_key)?;
                 Ok(self.registered(list.persist))
             }
-            Some(key) if key != list.key => Err(Refusal::Conflict),
+            Some(key) if key != list.key => Err(PrError::Conflict),
             Some(_) if list.initiator_ports.is_some() => Err(spec_i_pt_invalid()),
             Some(key) => {
                 let mut nexuses = through(&from.initiator_port, from, list.all_target_ports, world);
@@ -128,8 +131,8 @@ impl PersistentReservations {
         &mut self,
         from: &NexusName,
         list: &BasicList,
-        world: World<'_>,
-    ) -> Result<Change, Refusal> {
+        world: KnownPorts<'_>,
+    ) -> Result<Effects, PrError> {
         if list.initiator_ports.is_some() {
             return Err(spec_i_pt_invalid());
         }
@@ -137,7 +140,7 @@ impl PersistentReservations {
         if list.service_action_key == ReservationKey::NONE
             && !nexuses.iter().any(|nexus| self.is_registered(nexus))
         {
-            return Ok(Change::default());
+            return Ok(Effects::default());
         }
         self.change_key(from, &nexuses, list.service_action_key, list.persist)
     }
@@ -148,7 +151,7 @@ impl PersistentReservations {
         nexuses: &[NexusName],
         key: ReservationKey,
         persist: bool,
-    ) -> Result<Change, Refusal> {
+    ) -> Result<Effects, PrError> {
         if key == ReservationKey::NONE {
             let released = self.remove(|registrant| nexuses.contains(&registrant.nexus)).1;
             let mut change = self.registered(persist);
@@ -158,7 +161,7 @@ impl PersistentReservations {
             return Ok(change);
         }
         let new = nexuses.iter().filter(|nexus| !self.is_registered(nexus)).cloned().collect();
-        self.admit(new, key)?;
+        self.add_registrants(new, key)?;
         for registrant in &mut self.registrants {
             if nexuses.contains(&registrant.nexus) {
                 registrant.key = key;
@@ -172,17 +175,17 @@ impl PersistentReservations {
         from: &NexusName,
         key: ReservationKey,
         kind: ReservationType,
-    ) -> Result<Change, Refusal> {
+    ) -> Result<Effects, PrError> {
         self.authenticate(from, key)?;
         match &self.reservation {
             None => {
                 self.reservation = Some(Held::new(kind, from));
-                Ok(Change::default())
+                Ok(Effects::default())
             }
-            Some(held) if held.kind() == kind && self.standing(from) == Standing::Holder => {
-                Ok(Change::default())
+            Some(held) if held.kind() == kind && self.role_of(from) == PrRole::Holder => {
+                Ok(Effects::default())
             }
-            Some(_) => Err(Refusal::Conflict),
+            Some(_) => Err(PrError::Conflict),
         }
     }
 
@@ -191,10 +194,10 @@ impl PersistentReservations {
         from: &NexusName,
         key: ReservationKey,
         scope_and_type: u8,
-    ) -> Result<Change, Refusal> {
+    ) -> Result<Effects, PrError> {
         self.authenticate(from, key)?;
-        let Some(kind) = self.kind().filter(|_| self.standing(from) == Standing::Holder) else {
-            return Ok(Change::default());
+        let Some(kind) = self.kind().filter(|_| self.role_of(from) == PrRole::Holder) else {
+            return Ok(Effects::default());
         };
         if kind.code() != scope_and_type {
             return Err(Sense::illegal(Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION).into());
@@ -205,16 +208,16 @@ impl PersistentReservations {
         } else {
             Vec::new()
         };
-        Ok(Change { attentions, ..Change::default() })
+        Ok(Effects { attentions, ..Effects::default() })
     }
 
-    fn clear(&mut self, from: &NexusName, key: ReservationKey) -> Result<Change, Refusal> {
+    fn clear(&mut self, from: &NexusName, key: ReservationKey) -> Result<Effects, PrError> {
         self.authenticate(from, key)?;
         let attentions = self.others(from, Asc::RESERVATIONS_PREEMPTED);
         self.reservation = None;
         self.registrants.clear();
         self.generation = self.generation.wrapping_add(1);
-        Ok(Change { attentions, ..Change::default() })
+        Ok(Effects { attentions, ..Effects::default() })
     }
 
     fn preempt(
@@ -224,7 +227,7 @@ impl PersistentReservations {
         victims: ReservationKey,
         new: Result<ReservationType, Sense>,
         abort: bool,
-    ) -> Result<Change, Refusal> {
+    ) -> Result<Effects, PrError> {
         self.authenticate(from, key)?;
         let all = matches!(self.reservation, Some(Held::ByAll(_)));
         if victims == ReservationKey::NONE && !all {
@@ -237,7 +240,7 @@ impl PersistentReservations {
         let mut hit: Vec<NexusName> = Vec::new();
         hit.extend(self.registrants.iter().filter(|one| is_victim(one)).map(|one| one.nexus.clone()));
         if hit.is_empty() {
-            return Err(Refusal::Conflict);
+            return Err(PrError::Conflict);
         }
         let mut attentions = Vec::new();
         if takes_over {
@@ -258,20 +261,20 @@ impl PersistentReservations {
             attentions.extend(others.map(|nexus| (nexus, Asc::REGISTRATIONS_PREEMPTED)));
         }
         self.generation = self.generation.wrapping_add(1);
-        Ok(Change { attentions, abort: if abort { hit } else { Vec::new() }, ..Change::default() })
+        Ok(Effects { attentions, abort: if abort { hit } else { Vec::new() }, ..Effects::default() })
     }
 
     fn register_and_move(
         &mut self,
         from: &NexusName,
         list: MoveList,
-        world: World<'_>,
-    ) -> Result<Change, Refusal> {
+        world: KnownPorts<'_>,
+    ) -> Result<Effects, PrError> {
         self.authenticate(from, list.key)?;
         let kind = match &self.reservation {
             None => return Err(no_reservation_to_move().into()),
             Some(Held::ByOne(kind, holder)) if holder == from => *kind,
-            Some(_) => return Err(Refusal::Conflict),
+            Some(_) => return Err(PrError::Conflict),
         };
         if list.service_action_key == ReservationKey::NONE {
             return Err(Sense::invalid_parameter(at::SERVICE_ACTION_KEY, None).into());
@@ -288,7 +291,7 @@ impl PersistentReservations {
         }
         let to = NexusName { initiator_port, target_port };
         if !self.is_registered(&to) {
-            self.admit(Vec::from([to.clone()]), list.service_action_key)?;
+            self.add_registrants(Vec::from([to.clone()]), list.service_action_key)?;
         }
         for registrant in &mut self.registrants {
             if registrant.nexus == to {
@@ -307,7 +310,7 @@ impl PersistentReservations {
         from: &NexusName,
         list: &BasicList,
         kind: ReservationType,
-    ) -> Result<Change, Refusal> {
+    ) -> Result<Effects, PrError> {
         if !self.lost {
             return Err(Sense::illegal(Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION).into());
         }
@@ -321,14 +324,14 @@ impl PersistentReservations {
         self.registrants.push(Registrant { nexus: from.clone(), key: list.service_action_key });
         self.reservation = Some(Held::new(kind, from));
         self.persist = list.persist;
-        Ok(Change::default())
+        Ok(Effects::default())
     }
 
     /// Only who is registered, and knows its key, may do anything but register.
-    fn authenticate(&self, from: &NexusName, key: ReservationKey) -> Result<(), Refusal> {
+    fn authenticate(&self, from: &NexusName, key: ReservationKey) -> Result<(), PrError> {
         match self.registrant(from) {
             Some(registrant) if registrant.key == key => Ok(()),
-            _ => Err(Refusal::Conflict),
+            _ => Err(PrError::Conflict),
         }
     }
 
@@ -337,7 +340,7 @@ impl PersistentReservations {
     }
 
     /// Registers `nexuses`, none of which is registered; all of them or none.
-    fn admit(&mut self, mut nexuses: Vec<NexusName>, key: ReservationKey) -> Result<(), Refusal> {
+    fn add_registrants(&mut self, mut nexuses: Vec<NexusName>, key: ReservationKey) -> Result<(), PrError> {
         nexuses.sort();
         nexuses.dedup();
         if self.registrants.len().saturating_add(nexuses.len()) > MAX_REGISTRANTS {
@@ -363,10 +366,10 @@ impl PersistentReservations {
         (gone, released.map(|held| held.kind()))
     }
 
-    fn registered(&mut self, persist: bool) -> Change {
+    fn registered(&mut self, persist: bool) -> Effects {
         self.persist = persist;
         self.generation = self.generation.wrapping_add(1);
-        Change::default()
+        Effects::default()
     }
 
     /// An attention for every registrant but `from`.
@@ -380,8 +383,8 @@ impl PersistentReservations {
         &self,
         from: &NexusName,
         list: &BasicList,
-        world: World<'_>,
-    ) -> Result<Vec<Rc<[u8]>>, Refusal> {
+        world: KnownPorts<'_>,
+    ) -> Result<Vec<Rc<[u8]>>, PrError> {
         let mut ports = Vec::new();
         for id in list.initiator_ports.iter().flatten() {
             if id.protocol() != protocol_of(&from.initiator_port) {
@@ -407,7 +410,7 @@ impl PersistentReservations {
 }
 
 /// The nexuses of `port` through the target port of `from`, or through all of them.
-fn through(port: &Rc<[u8]>, from: &NexusName, all: bool, world: World<'_>) -> Vec<NexusName> {
+fn through(port: &Rc<[u8]>, from: &NexusName, all: bool, world: KnownPorts<'_>) -> Vec<NexusName> {
     let nexus = |target_port| NexusName { initiator_port: Rc::clone(port), target_port };
     if all {
         let others = world.target_ports.iter().filter(|other| **other != from.target_port);
@@ -421,7 +424,7 @@ fn protocol_of(initiator_port: &[u8]) -> u8 {
     initiator_port.first().map_or(0, |first| first & 0x0f)
 }
 
-fn spec_i_pt_invalid() -> Refusal {
+fn spec_i_pt_invalid() -> PrError {
     Sense::invalid_parameter(at::FLAGS, Some(at::SPEC_I_PT_BIT)).into()
 }
 

@@ -5,7 +5,7 @@ use scsi::pr::{
     ReservationType,
 };
 
-use super::{PersistentReservations, Standing};
+use super::{PersistentReservations, PrRole};
 
 impl PersistentReservations {
     /// READ KEYS.
@@ -26,7 +26,7 @@ impl PersistentReservations {
     /// READ FULL STATUS. Each nexus is told by itself, also those that one ALL_TG_PT registered.
     pub(crate) fn full_status(&self) -> FullStatusList {
         let told = self.registrants.iter().map(|registrant| {
-            let holds = self.standing(&registrant.nexus) == Standing::Holder;
+            let holds = self.role_of(&registrant.nexus) == PrRole::Holder;
             FullStatus {
                 key: registrant.key,
                 holds: self.kind().filter(|_| holds),

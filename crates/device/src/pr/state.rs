@@ -8,7 +8,7 @@ use scsi::transport_id::{self, TransportId};
 
 use super::{Held, MAX_REGISTRANTS, NexusName, PersistentReservations, Registrant};
 use crate::contract::RelativePort;
-use crate::saved::StateFault;
+use crate::persistent_state::StateDecodeError;
 
 /// The longest that [`PersistentReservations::encode`] appends: every registrant with the longest TransportID.
 pub(crate) const MAX_LEN: usize = HEADER_LEN + MAX_REGISTRANTS * (12 + transport_id::MAX_LEN);
@@ -46,17 +46,17 @@ impl PersistentReservations {
     ///
     /// # Errors
     /// Why the bytes cannot be used.
-    pub(crate) fn take(reader: &mut Reader<'_>) -> Result<Self, StateFault> {
+    pub(crate) fn take(reader: &mut Reader<'_>) -> Result<Self, StateDecodeError> {
         let [persist, code] = reader.array()?;
         let (holder, count) = (reader.u16()?, usize::from(reader.u16()?));
         if count > MAX_REGISTRANTS || persist > 1 || (persist == 0 && (count, code) != (0, 0)) {
-            return Err(StateFault::Inconsistent);
+            return Err(StateDecodeError::Inconsistent);
         }
         let mut state = Self { persist: persist == 1, ..Self::default() };
         for _ in 0..count {
             let registrant = registrant(reader)?;
             if registrant.key == ReservationKey::NONE || state.registrant(&registrant.nexus).is_some() {
-                return Err(StateFault::Inconsistent);
+                return Err(StateDecodeError::Inconsistent);
             }
             state.registrants.push(registrant);
         }
@@ -66,21 +66,22 @@ impl PersistentReservations {
                 Some(Held::ByAll(kind))
             }
             (_, Some(kind)) if !kind.is_all_registrants() => {
-                let holder = state.registrants.get(usize::from(holder)).ok_or(StateFault::Inconsistent)?;
+                let holder =
+                    state.registrants.get(usize::from(holder)).ok_or(StateDecodeError::Inconsistent)?;
                 Some(Held::ByOne(kind, holder.nexus.clone()))
             }
-            _ => return Err(StateFault::Inconsistent),
+            _ => return Err(StateDecodeError::Inconsistent),
         };
         Ok(state)
     }
 }
 
-fn registrant(reader: &mut Reader<'_>) -> Result<Registrant, StateFault> {
+fn registrant(reader: &mut Reader<'_>) -> Result<Registrant, StateDecodeError> {
     let key = ReservationKey(reader.u64()?);
     let target_port = RelativePort(reader.u16()?);
     let len = usize::from(reader.u16()?);
     let initiator_port = reader.take(len)?;
-    TransportId::from_bytes(initiator_port).map_err(|_| StateFault::Inconsistent)?;
+    TransportId::from_bytes(initiator_port).map_err(|_| StateDecodeError::Inconsistent)?;
     Ok(Registrant { nexus: NexusName { initiator_port: initiator_port.into(), target_port }, key })
 }
 

@@ -8,7 +8,7 @@ use scsi::pr::{BasicList, MoveList};
 use scsi::transport_id::TransportId;
 
 use super::conflict::Conflict;
-use super::out::{Request, World};
+use super::out::{KnownPorts, Request};
 use super::*;
 
 const K1: ReservationKey = ReservationKey(0x1111);
@@ -66,17 +66,17 @@ impl Unit {
         unit
     }
 
-    fn send(&mut self, from: &NexusName, request: Request) -> Result<Change, Refusal> {
+    fn send(&mut self, from: &NexusName, request: Request) -> Result<Effects, PrError> {
         let live = [&self.a, &self.b, &self.c].map(|nexus| Rc::clone(&nexus.initiator_port));
-        self.pr.out(from, request, World { target_ports: &PORTS, initiator_ports: &live })
+        self.pr.out(from, request, KnownPorts { target_ports: &PORTS, initiator_ports: &live })
     }
 
-    fn good(&mut self, from: &NexusName, request: Request) -> Change {
+    fn good(&mut self, from: &NexusName, request: Request) -> Effects {
         self.send(from, request).unwrap()
     }
 
     fn register(&mut self, from: &NexusName, key: ReservationKey) {
-        assert_eq!(self.good(from, Request::Register(list(NONE, key))), Change::default());
+        assert_eq!(self.good(from, Request::Register(list(NONE, key))), Effects::default());
     }
 
     fn keys(&self) -> Vec<u64> {
@@ -103,8 +103,8 @@ fn move_to(key: ReservationKey, new: ReservationKey, to: &str, port: u16) -> Mov
     }
 }
 
-fn parameter(byte: u16, bit: Option<u8>) -> Result<Change, Refusal> {
-    Err(Refusal::Check(Sense::invalid_parameter(byte, bit)))
+fn parameter(byte: u16, bit: Option<u8>) -> Result<Effects, PrError> {
+    Err(PrError::Check(Sense::invalid_parameter(byte, bit)))
 }
 
 #[test]
@@ -113,10 +113,10 @@ fn register_follows_the_table() {
     for (before, key, new, after) in [
         (NONE, NONE, NONE, Ok(NONE)),
         (NONE, NONE, K2, Ok(K2)),
-        (NONE, K1, K2, Err(Refusal::Conflict)),
-        (NONE, K1, NONE, Err(Refusal::Conflict)),
-        (K1, K2, K3, Err(Refusal::Conflict)),
-        (K1, NONE, K3, Err(Refusal::Conflict)),
+        (NONE, K1, K2, Err(PrError::Conflict)),
+        (NONE, K1, NONE, Err(PrError::Conflict)),
+        (K1, K2, K3, Err(PrError::Conflict)),
+        (K1, NONE, K3, Err(PrError::Conflict)),
         (K1, K1, NONE, Ok(NONE)),
         (K1, K1, K2, Ok(K2)),
         (K1, K1, K1, Ok(K1)),
@@ -128,7 +128,7 @@ fn register_follows_the_table() {
         }
         let case = format!("{before:?} {key:?} {new:?}");
         let answer = unit.send(&a, Request::Register(list(key, new)));
-        assert_eq!(answer, after.map(|_| Change::default()), "{case}");
+        assert_eq!(answer, after.map(|_| Effects::default()), "{case}");
         let expected = after.unwrap_or(before);
         assert_eq!(unit.keys(), if expected == NONE { vec![] } else { vec![expected.0] }, "{case}");
     }
@@ -162,8 +162,8 @@ fn everything_but_registering_needs_the_right_key() {
     let (b, stranger) = (unit.b.clone(), nexus("iqn.d", 1));
     let before = unit.pr.clone();
     for request in requests(K1).into_iter().chain(requests(NONE)) {
-        assert_eq!(unit.send(&b, request.clone()), Err(Refusal::Conflict), "{request:?}");
-        assert_eq!(unit.send(&stranger, request.clone()), Err(Refusal::Conflict), "{request:?}");
+        assert_eq!(unit.send(&b, request.clone()), Err(PrError::Conflict), "{request:?}");
+        assert_eq!(unit.send(&stranger, request.clone()), Err(PrError::Conflict), "{request:?}");
     }
     assert_eq!(unit.pr, before);
 }
@@ -193,11 +193,12 @@ fn a_second_reservation_conflicts_unless_it_is_the_same() {
     for kind in ReservationType::ALL {
         let mut unit = Unit::held(kind);
         let (a, b) = (unit.a.clone(), unit.b.clone());
-        assert_eq!(unit.send(&a, Request::Reserve(K1, kind)), Ok(Change::default()));
+        assert_eq!(unit.send(&a, Request::Reserve(K1, kind)), Ok(Effects::default()));
         let other = if kind == WE { EA } else { WE };
-        assert_eq!(unit.send(&a, Request::Reserve(K1, other)), Err(Refusal::Conflict));
+        assert_eq!(unit.send(&a, Request::Reserve(K1, other)), Err(PrError::Conflict));
         let from_registrant = unit.send(&b, Request::Reserve(K2, kind));
-        let expected = if kind.is_all_registrants() { Ok(Change::default()) } else { Err(Refusal::Conflict) };
+        let expected =
+            if kind.is_all_registrants() { Ok(Effects::default()) } else { Err(PrError::Conflict) };
         assert_eq!(from_registrant, expected, "{kind:?}");
     }
 }
@@ -209,10 +210,10 @@ fn release_tells_the_other_registrants_where_they_are_concerned() {
         let (a, b, c) = (unit.a.clone(), unit.b.clone(), unit.c.clone());
         let wrong = if kind == WE { 3 } else { 1 };
         let invalid = Sense::illegal(Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION);
-        assert_eq!(unit.send(&a, Request::Release(K1, wrong)), Err(Refusal::Check(invalid)));
-        assert_eq!(unit.send(&a, Request::Release(K1, 0x10 | kind.code())), Err(Refusal::Check(invalid)));
+        assert_eq!(unit.send(&a, Request::Release(K1, wrong)), Err(PrError::Check(invalid)));
+        assert_eq!(unit.send(&a, Request::Release(K1, 0x10 | kind.code())), Err(PrError::Check(invalid)));
         if !kind.is_all_registrants() {
-            assert_eq!(unit.send(&b, Request::Release(K2, kind.code())), Ok(Change::default()));
+            assert_eq!(unit.send(&b, Request::Release(K2, kind.code())), Ok(Effects::default()));
         }
         assert_eq!(unit.pr.kind(), Some(kind));
         let change = unit.good(&a, Request::Release(K1, kind.code()));
@@ -223,7 +224,7 @@ fn release_tells_the_other_registrants_where_they_are_concerned() {
         };
         assert_eq!(change.attentions, told, "{kind:?}");
         assert_eq!((unit.pr.kind(), unit.keys().len()), (None, 3));
-        assert_eq!(unit.send(&a, Request::Release(K1, kind.code())), Ok(Change::default()));
+        assert_eq!(unit.send(&a, Request::Release(K1, kind.code())), Ok(Effects::default()));
     }
 }
 
@@ -271,7 +272,7 @@ fn preempting_the_holder_takes_the_reservation_over() {
     );
     assert_eq!(change.abort, [a]);
     assert_eq!(unit.keys(), [K2.0, K3.0]);
-    assert_eq!((unit.pr.kind(), unit.pr.standing(&b)), (Some(EA), Standing::Holder));
+    assert_eq!((unit.pr.kind(), unit.pr.role_of(&b)), (Some(EA), PrRole::Holder));
 }
 
 #[test]
@@ -291,7 +292,7 @@ fn preempting_a_registrant_removes_only_its_registration() {
     let change = unit.good(&b, Request::Preempt { key: K2, victims: K3, new: Err(bad_type), abort: true });
     assert_eq!(change.attentions, [(c.clone(), Asc::REGISTRATIONS_PREEMPTED)]);
     assert_eq!(change.abort, [c]);
-    assert_eq!((unit.pr.kind(), unit.pr.standing(&a)), (Some(EA), Standing::Holder));
+    assert_eq!((unit.pr.kind(), unit.pr.role_of(&a)), (Some(EA), PrRole::Holder));
 }
 
 #[test]
@@ -301,7 +302,7 @@ fn a_bad_type_is_refused_only_where_it_counts() {
     let sense = Sense::invalid_cdb(2, Some(3));
     let before = unit.pr.clone();
     let taking_over = Request::Preempt { key: K2, victims: K1, new: Err(sense), abort: false };
-    assert_eq!(unit.send(&b, taking_over), Err(Refusal::Check(sense)));
+    assert_eq!(unit.send(&b, taking_over), Err(PrError::Check(sense)));
     assert_eq!(unit.pr, before);
 }
 
@@ -311,7 +312,7 @@ fn the_holder_may_preempt_itself_and_stays_registered() {
     let a = unit.a.clone();
     let change = unit.good(&a, preempt(K1, K1, WE));
     assert_eq!(unit.keys().len(), 3);
-    assert_eq!((unit.pr.kind(), unit.pr.standing(&a)), (Some(WE), Standing::Holder));
+    assert_eq!((unit.pr.kind(), unit.pr.role_of(&a)), (Some(WE), PrRole::Holder));
     assert!(!change.attentions.iter().any(|(nexus, _)| *nexus == a));
 }
 
@@ -319,7 +320,7 @@ fn the_holder_may_preempt_itself_and_stays_registered() {
 fn a_registrant_may_preempt_itself_away() {
     let mut unit = Unit::held(EA);
     let b = unit.b.clone();
-    assert_eq!(unit.good(&b, preempt(K2, K2, WE)), Change::default());
+    assert_eq!(unit.good(&b, preempt(K2, K2, WE)), Effects::default());
     assert_eq!((unit.keys(), unit.pr.kind()), (vec![K1.0, K3.0], Some(EA)));
 }
 
@@ -327,7 +328,7 @@ fn a_registrant_may_preempt_itself_away() {
 fn preempt_with_an_unknown_key_conflicts_and_with_none_is_illegal() {
     let mut unit = Unit::held(EA);
     let b = unit.b.clone();
-    assert_eq!(unit.send(&b, preempt(K2, ReservationKey(9), WE)), Err(Refusal::Conflict));
+    assert_eq!(unit.send(&b, preempt(K2, ReservationKey(9), WE)), Err(PrError::Conflict));
     assert_eq!(unit.send(&b, preempt(K2, NONE, WE)), parameter(8, None));
     let mut unit = Unit::of_two();
     let b = unit.b.clone();
@@ -345,7 +346,7 @@ fn preempting_all_registrants_needs_the_key_zero() {
     assert_eq!(change.attentions, [(c.clone(), Asc::REGISTRATIONS_PREEMPTED)]);
     assert_eq!(change.abort, [b.clone(), c]);
     assert_eq!((unit.keys(), unit.pr.kind()), (vec![K2.0], Some(EA)));
-    assert_eq!(unit.pr.standing(&a), Standing::Stranger);
+    assert_eq!(unit.pr.role_of(&a), PrRole::Unregistered);
 }
 
 #[test]
@@ -366,7 +367,7 @@ fn nexuses_that_share_a_key_fall_together() {
         unit.register(nexus, key);
     }
     unit.good(&a, Request::Reserve(K1, EA));
-    assert_eq!(unit.pr.standing(&a2), Standing::Registrant);
+    assert_eq!(unit.pr.role_of(&a2), PrRole::Registrant);
     let change = unit.good(&b, preempt(K2, K1, EA));
     assert_eq!(change.attentions, [(a, Asc::REGISTRATIONS_PREEMPTED), (a2, Asc::REGISTRATIONS_PREEMPTED)]);
 }
@@ -377,13 +378,13 @@ fn all_tg_pt_registers_through_every_port() {
     let (a, a2) = (unit.a.clone(), unit.a2.clone());
     let all = |key, new| BasicList { all_target_ports: true, ..list(key, new) };
     unit.good(&a, Request::Register(all(NONE, K1)));
-    assert_eq!(unit.pr.standing(&a2), Standing::Registrant);
+    assert_eq!(unit.pr.role_of(&a2), PrRole::Registrant);
     unit.good(&a2, Request::Register(all(K1, K2)));
     assert_eq!(unit.keys(), [K2.0, K2.0]);
     unit.good(&a, Request::Register(list(K2, K3)));
     unit.good(&a2, Request::Register(all(K2, NONE)));
     assert_eq!(unit.keys(), [K3.0], "another key is another registration");
-    assert_eq!(unit.send(&a2, Request::Register(all(NONE, K1))), Err(Refusal::Conflict));
+    assert_eq!(unit.send(&a2, Request::Register(all(NONE, K1))), Err(PrError::Conflict));
     unit.good(&a2, Request::RegisterAndIgnore(all(NONE, K1)));
     assert_eq!(unit.keys(), [K1.0, K1.0]);
     unit.good(&a2, Request::RegisterAndIgnore(all(NONE, NONE)));
@@ -414,7 +415,7 @@ fn spec_i_pt_registers_others_all_or_none() {
     ];
     unit.good(&a, with(listed, true));
     assert_eq!(unit.keys(), [K2.0, K1.0, K1.0, K1.0, K1.0, K1.0, K1.0]);
-    assert_eq!(unit.pr.standing(&nexus("iqn.d", 2)), Standing::Registrant);
+    assert_eq!(unit.pr.role_of(&nexus("iqn.d", 2)), PrRole::Registrant);
 }
 
 #[test]
@@ -432,7 +433,7 @@ fn registrants_are_bounded() {
     for number in 0..MAX_REGISTRANTS {
         unit.register(&nexus(&format!("iqn.{number}"), 1), K1);
     }
-    let full = Err(Refusal::Check(Sense::illegal(Asc::INSUFFICIENT_REGISTRATION_RESOURCES)));
+    let full = Err(PrError::Check(Sense::illegal(Asc::INSUFFICIENT_REGISTRATION_RESOURCES)));
     let (a, first) = (unit.a.clone(), nexus("iqn.0", 1));
     assert_eq!(unit.send(&a, Request::Register(list(NONE, K1))), full);
     assert_eq!(unit.send(&a, Request::RegisterAndIgnore(list(NONE, K1))), full);
@@ -447,19 +448,19 @@ fn register_and_move_hands_the_reservation_on() {
     let mut unit = Unit::held(EARO);
     let (a, c) = (unit.a.clone(), unit.c.clone());
     let change = unit.good(&a, Request::Move(move_to(K1, ReservationKey(7), "iqn.c", 1)));
-    assert_eq!(change, Change::default());
-    assert_eq!((unit.pr.standing(&a), unit.pr.standing(&c)), (Standing::Registrant, Standing::Holder));
+    assert_eq!(change, Effects::default());
+    assert_eq!((unit.pr.role_of(&a), unit.pr.role_of(&c)), (PrRole::Registrant, PrRole::Holder));
     assert_eq!(unit.keys(), [K1.0, K2.0, 7]);
     let away = MoveList { unregister: true, ..move_to(ReservationKey(7), K3, "iqn.new", 2) };
     unit.good(&c, Request::Move(away));
-    assert_eq!(unit.pr.standing(&c), Standing::Stranger);
-    assert_eq!(unit.pr.standing(&nexus("iqn.new", 2)), Standing::Holder);
+    assert_eq!(unit.pr.role_of(&c), PrRole::Unregistered);
+    assert_eq!(unit.pr.role_of(&nexus("iqn.new", 2)), PrRole::Holder);
     assert_eq!(unit.pr.kind(), Some(EARO));
 }
 
 #[test]
 fn register_and_move_refuses_what_spc_forbids() {
-    let no_reservation = Err(Refusal::Check(Sense::invalid_cdb(1, Some(4))));
+    let no_reservation = Err(PrError::Check(Sense::invalid_cdb(1, Some(4))));
     let mut unit = Unit::of_two();
     let (a, b) = (unit.a.clone(), unit.b.clone());
     let good = move_to(K1, K3, "iqn.c", 2);
@@ -474,10 +475,10 @@ fn register_and_move_refuses_what_spc_forbids() {
     ] {
         let mut unit = Unit::held(EA);
         assert_eq!(unit.send(&a, Request::Move(what.clone())), answer, "{what:?}");
-        assert_eq!(unit.send(&b, Request::Move(MoveList { key: K2, ..what })), Err(Refusal::Conflict));
+        assert_eq!(unit.send(&b, Request::Move(MoveList { key: K2, ..what })), Err(PrError::Conflict));
     }
     let mut unit = Unit::held(WEAR);
-    assert_eq!(unit.send(&a, Request::Move(good)), Err(Refusal::Conflict));
+    assert_eq!(unit.send(&a, Request::Move(good)), Err(PrError::Conflict));
 }
 
 #[test]
@@ -486,14 +487,14 @@ fn a_lost_reservation_is_replaced_and_only_then() {
     let mut unit = Unit::of_two();
     let a = unit.a.clone();
     let not_lost = Sense::illegal(Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION);
-    assert_eq!(unit.send(&a, replace(NONE, K1)), Err(Refusal::Check(not_lost)));
+    assert_eq!(unit.send(&a, replace(NONE, K1)), Err(PrError::Check(not_lost)));
     unit.pr = PersistentReservations::lost();
     assert_eq!(unit.send(&a, replace(K1, K1)), parameter(0, None));
     assert_eq!(unit.send(&a, replace(NONE, NONE)), parameter(8, None));
     assert!(unit.pr.is_lost());
     let change = unit.good(&a, replace(NONE, K1));
     assert!(!unit.pr.is_lost());
-    assert_eq!((unit.pr.standing(&a), unit.pr.keys().generation), (Standing::Holder, 0));
+    assert_eq!((unit.pr.role_of(&a), unit.pr.keys().generation), (PrRole::Holder, 0));
     assert!(change.save && unit.pr.persists());
     unit.pr = PersistentReservations::lost();
     let forget = Request::ReplaceLost(list(NONE, K1), EA);
@@ -539,18 +540,19 @@ fn the_conflict_table_is_the_one_in_the_snapshot() {
     for (name, class) in [
         ("Never", Conflict::Never),
         ("Reserve", Conflict::Reserve),
-        ("Looks", Conflict::Looks),
-        ("Changes", Conflict::Changes),
+        ("Reads", Conflict::Reads),
+        ("Writes", Conflict::Writes),
         ("Persistent", Conflict::Persistent),
         ("Own", Conflict::Own),
     ] {
         for kind in ReservationType::ALL {
-            let [holder, registrant, stranger] = [Standing::Holder, Standing::Registrant, Standing::Stranger]
-                .map(|standing| verdict(class.with(kind, standing)));
+            let [holder, registrant, stranger] = [PrRole::Holder, PrRole::Registrant, PrRole::Unregistered]
+                .map(|standing| verdict(class.conflicts_with(kind, standing)));
             let kind = format!("{kind:?}");
             table += &format!("{name:<11} {kind:<32} {holder:<7} {registrant:<11} {stranger}\n");
         }
-        let (own, others) = (verdict(class.with_reserve(true)), verdict(class.with_reserve(false)));
+        let (own, others) =
+            (verdict(class.conflicts_with_reserve(true)), verdict(class.conflicts_with_reserve(false)));
         table += &format!("{name:<11} {:<32} {own:<7} {:<11} {others}\n", "RESERVE(6), RESERVE(10)", "");
     }
     let table: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
@@ -618,7 +620,7 @@ fn check_state(pr: &PersistentReservations, case: &str) {
     names.dedup();
     assert_eq!(names.len(), pr.registrants.len(), "{case}: registered twice");
     assert!(pr.registrants.iter().all(|one| one.key != NONE), "{case}: registered without a key");
-    let holders = pr.registrants.iter().filter(|one| pr.standing(&one.nexus) == Standing::Holder).count();
+    let holders = pr.registrants.iter().filter(|one| pr.role_of(&one.nexus) == PrRole::Holder).count();
     match pr.kind() {
         None => assert_eq!(holders, 0, "{case}"),
         Some(kind) if kind.is_all_registrants() => {
@@ -638,7 +640,7 @@ fn check_change(
     after: &PersistentReservations,
     from: &NexusName,
     request: &Request,
-    change: &Change,
+    change: &Effects,
     case: &str,
 ) {
     let mut told: Vec<_> = change.attentions.iter().map(|(nexus, _)| nexus.clone()).collect();
@@ -670,6 +672,6 @@ fn check_change(
 
 impl PersistentReservations {
     fn is_known(&self, nexus: &NexusName) -> bool {
-        self.standing(nexus) != Standing::Stranger
+        self.role_of(nexus) != PrRole::Unregistered
     }
 }

@@ -4,7 +4,7 @@ use base::units::{Blocks, Lba};
 use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense};
 
-use crate::server::Facts;
+use crate::device_server::UnitInfo;
 
 /// A run of logical blocks that lies on the medium, in blocks and in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Span {
     ///
     /// # Errors
     /// LOGICAL BLOCK ADDRESS OUT OF RANGE when it leaves the medium; also with a length of zero behind the end.
-    pub(crate) fn of(facts: &Facts, cdb: &Cdb) -> Result<Self, Sense> {
+    pub(crate) fn of(facts: &UnitInfo, cdb: &Cdb) -> Result<Self, Sense> {
         let (lba, blocks) = fields(cdb);
         Self::new(facts, lba, blocks)
     }
@@ -60,7 +60,7 @@ impl Span {
     ///
     /// # Errors
     /// LOGICAL BLOCK ADDRESS OUT OF RANGE.
-    pub(crate) fn new(facts: &Facts, lba: Lba, blocks: Blocks) -> Result<Self, Sense> {
+    pub(crate) fn new(facts: &UnitInfo, lba: Lba, blocks: Blocks) -> Result<Self, Sense> {
         let size = facts.block_size();
         let fits = lba.after(blocks).is_some_and(|end| end.0 <= facts.capacity().0);
         match (fits, size.offset_of(lba), size.len_of(blocks)) {
@@ -73,7 +73,7 @@ impl Span {
     ///
     /// # Errors
     /// Also INVALID FIELD IN CDB when it is longer than MAXIMUM TRANSFER LENGTH allows.
-    pub(crate) fn of_transfer(facts: &Facts, cdb: &Cdb) -> Result<Self, Sense> {
+    pub(crate) fn of_transfer(facts: &UnitInfo, cdb: &Cdb) -> Result<Self, Sense> {
         let span = Self::of(facts, cdb)?;
         span.check_length(cdb, u64::from(facts.config.transfer_blocks_max))?;
         Ok(span)

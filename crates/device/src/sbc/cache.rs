@@ -3,28 +3,28 @@
 use alloc::boxed::Box;
 
 use super::address::Span;
+use crate::device_server::DeviceServer;
 use crate::flush::FlushThen;
-use crate::server::Core;
+use crate::outcome::Outcome;
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
 
 /// SYNCHRONIZE CACHE 10 and 16. The whole cache is written, whatever the range; and IMMED makes no difference, for an
 /// answer that comes before the blocks are safe would have to be taken back when they turn out not to be.
-pub(super) fn synchronize(core: &mut Core, task: &TaskInfo) -> Verdict {
-    match Span::of(&core.facts, &task.cdb) {
-        Err(sense) => Verdict::Check(sense),
-        Ok(_) if core.facts.profile.volatile_cache => {
-            Verdict::Run(Box::new(FlushThen { then: |_, _| Verdict::Good }))
+pub(super) fn synchronize(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match Span::of(&core.info, &task.cdb) {
+        Err(sense) => Outcome::CheckCondition(sense),
+        Ok(_) if core.info.capabilities.volatile_cache => {
+            Outcome::Run(Box::new(FlushThen { then: |_, _| Outcome::Good }))
         }
-        Ok(_) => Verdict::Good,
+        Ok(_) => Outcome::Good,
     }
 }
 
 /// PRE-FETCH 10 and 16. There is no cache of ours to fetch into, so the answer is GOOD and never CONDITION MET, which
 /// would promise that all of the blocks fitted.
-pub(super) fn pre_fetch(core: &mut Core, task: &TaskInfo) -> Verdict {
-    match Span::of(&core.facts, &task.cdb) {
-        Err(sense) => Verdict::Check(sense),
-        Ok(_) => Verdict::Good,
+pub(super) fn pre_fetch(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match Span::of(&core.info, &task.cdb) {
+        Err(sense) => Outcome::CheckCondition(sense),
+        Ok(_) => Outcome::Good,
     }
 }

@@ -6,36 +6,36 @@ use alloc::vec::Vec;
 use base::bytes::{UnexpectedEof, Writer};
 
 use super::limits;
-use crate::server::{Core, Facts};
+use crate::device_server::{DeviceServer, UnitInfo};
+use crate::outcome::Outcome;
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
 
 /// TEST UNIT READY: whether the unit is ready was checked on the way here.
-pub(super) fn test_unit_ready(_: &mut Core, _: &TaskInfo) -> Verdict {
-    Verdict::Good
+pub(super) fn test_unit_ready(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
+    Outcome::Good
 }
 
 /// READ CAPACITY(10): an address that does not fit says "ask READ CAPACITY(16)".
-pub(super) fn read_capacity_10(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn read_capacity_10(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     // The LOGICAL BLOCK ADDRESS and PMI fields are obsolete since SBC-3, where they must be zero.
     if task.cdb.u8(8) & 1 == 0 && task.cdb.u32(2) != 0 {
-        return Verdict::Check(scsi::sense::Sense::invalid_cdb(2, None));
+        return Outcome::CheckCondition(scsi::sense::Sense::invalid_cdb(2, None));
     }
-    let last = u32::try_from(last_lba(&core.facts)).unwrap_or(u32::MAX);
+    let last = u32::try_from(last_lba(&core.info)).unwrap_or(u32::MAX);
     let mut bytes = last.to_be_bytes().to_vec();
-    bytes.extend(core.facts.block_size().bytes().to_be_bytes());
-    Verdict::Data { bytes, allocation: 8 }
+    bytes.extend(core.info.block_size().bytes().to_be_bytes());
+    Outcome::ParameterData { bytes, allocation: 8 }
 }
 
 /// READ CAPACITY(16).
-pub(super) fn read_capacity_16(core: &mut Core, task: &TaskInfo) -> Verdict {
-    match parameters_16(&core.facts) {
-        Ok(bytes) => Verdict::Data { bytes, allocation: u64::from(task.cdb.u32(10)) },
+pub(super) fn read_capacity_16(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match parameters_16(&core.info) {
+        Ok(bytes) => Outcome::ParameterData { bytes, allocation: u64::from(task.cdb.u32(10)) },
         Err(UnexpectedEof) => super::bug(),
     }
 }
 
-fn parameters_16(facts: &Facts) -> Result<Vec<u8>, UnexpectedEof> {
+fn parameters_16(facts: &UnitInfo) -> Result<Vec<u8>, UnexpectedEof> {
     let mut bytes = vec![0; 32];
     let mut writer = Writer::new(&mut bytes);
     writer.u64(last_lba(facts))?;
@@ -51,6 +51,6 @@ fn parameters_16(facts: &Facts) -> Result<Vec<u8>, UnexpectedEof> {
     Ok(bytes)
 }
 
-const fn last_lba(facts: &Facts) -> u64 {
+const fn last_lba(facts: &UnitInfo) -> u64 {
     facts.capacity().0.saturating_sub(1)
 }

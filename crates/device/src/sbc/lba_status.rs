@@ -7,10 +7,10 @@ use base::units::{Blocks, Lba};
 use store::api::{Extent, ExtentState, OpAction, OpOutput};
 
 use super::address::Span;
-use crate::fault::Doing;
-use crate::server::{Core, Facts};
+use crate::device_server::{DeviceServer, UnitInfo};
+use crate::medium_error::IoKind;
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// How many descriptors one answer has: 4 KiB of them. Whoever wants more asks again where they end.
 const MAX_DESCRIPTORS: usize = 256;
@@ -19,33 +19,33 @@ const HEADER_LEN: usize = 8;
 const DESCRIPTOR_LEN: usize = 16;
 
 /// GET LBA STATUS(16).
-pub(super) fn get_16(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn get_16(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     get(core, Lba(task.cdb.u64(2)), Blocks(0), u64::from(task.cdb.u32(10)))
 }
 
 /// GET LBA STATUS(32).
-pub(super) fn get_32(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn get_32(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let scanned = Blocks(u64::from(task.cdb.u32(20)));
     get(core, Lba(task.cdb.u64(12)), scanned, u64::from(task.cdb.u32(28)))
 }
 
 /// Looks from `start` over `scanned` blocks; zero means to the end.
-fn get(core: &Core, start: Lba, scanned: Blocks, allocation: u64) -> Verdict {
-    if let Err(sense) = Span::new(&core.facts, start, Blocks(1)) {
-        return Verdict::Check(sense);
+fn get(core: &DeviceServer, start: Lba, scanned: Blocks, allocation: u64) -> Outcome {
+    if let Err(sense) = Span::new(&core.info, start, Blocks(1)) {
+        return Outcome::CheckCondition(sense);
     }
-    let rest = core.facts.capacity().0 - start.0;
+    let rest = core.info.capacity().0 - start.0;
     let scanned = if scanned.0 == 0 { rest } else { scanned.0.min(rest) };
-    let span = match Span::new(&core.facts, start, Blocks(scanned)) {
+    let span = match Span::new(&core.info, start, Blocks(scanned)) {
         Ok(span) => span,
-        Err(sense) => return Verdict::Check(sense),
+        Err(sense) => return Outcome::CheckCondition(sense),
     };
-    if !core.facts.is_thin() {
+    if !core.info.is_thin() {
         let all = [Run { start: start.0, end: start.0 + scanned, status: MAPPED }];
-        return Verdict::Data { bytes: encode(&all, MAX_DESCRIPTORS), allocation };
+        return Outcome::ParameterData { bytes: encode(&all, MAX_DESCRIPTORS), allocation };
     }
     let room = usize::try_from(allocation).unwrap_or(usize::MAX).saturating_sub(HEADER_LEN) / DESCRIPTOR_LEN;
-    Verdict::Run(Box::new(Look { span, allocation, count: room.clamp(1, MAX_DESCRIPTORS) }))
+    Outcome::Run(Box::new(Look { span, allocation, count: room.clamp(1, MAX_DESCRIPTORS) }))
 }
 
 /// PROVISIONING STATUS (SBC-4 table 65).
@@ -68,7 +68,7 @@ struct Look {
 }
 
 impl Job for Look {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         let Span { at, len, .. } = self.span;
         match input {
             JobInput::Start => {
@@ -76,21 +76,21 @@ impl Job for Look {
                 core.submit(task, 0, OpAction::MapStatus { at, len, count_max: self.count + 1 });
                 JobStep::Wait
             }
-            JobInput::Store { result: Ok(OpOutput::MapStatus(extents)), .. } => {
-                let runs = runs(&core.facts, self.span, &extents);
+            JobInput::OpCompleted { result: Ok(OpOutput::MapStatus(extents)), .. } => {
+                let runs = runs(&core.info, self.span, &extents);
                 let bytes = encode(&runs, self.count);
-                JobStep::Done(Verdict::Data { bytes, allocation: self.allocation })
+                JobStep::Done(Outcome::ParameterData { bytes, allocation: self.allocation })
             }
-            JobInput::Store { result: Err(failure), .. } => {
-                JobStep::Done(Verdict::Check(core.failed(failure, Doing::Reading, Some(at))))
-            }
-            _ => super::confused(),
+            JobInput::OpCompleted { result: Err(failure), .. } => JobStep::Done(Outcome::CheckCondition(
+                core.medium_failure(failure, IoKind::Reading, Some(at)),
+            )),
+            _ => super::unexpected_input(),
         }
     }
 }
 
 /// Turns extents of bytes into runs of blocks: a block with any storage is mapped. Starts at the span's first block.
-fn runs(facts: &Facts, span: Span, extents: &[Extent]) -> Vec<Run> {
+fn runs(facts: &UnitInfo, span: Span, extents: &[Extent]) -> Vec<Run> {
     let shift = facts.block_size().shift();
     let round = u64::from(facts.block_size().bytes()) - 1;
     let mut runs: Vec<Run> = Vec::new();

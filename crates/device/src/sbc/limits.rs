@@ -2,8 +2,8 @@
 
 use scsi::vpd::{BlockCharacteristics, BlockLimits, LogicalBlockProvisioning, ProvisioningType};
 
-use crate::contract::Level;
-use crate::server::Facts;
+use crate::contract::SpcLevel;
+use crate::device_server::UnitInfo;
 
 /// The longest compare buffer, and write buffer, of a COMPARE AND WRITE, and the longest WRITE ATOMIC: both are held
 /// whole in memory before others are kept out.
@@ -26,15 +26,16 @@ const NON_ROTATING: u16 = 1;
 const READS_SUCCEED: u8 = 1;
 
 /// Returns the limits of a unit's block commands.
-pub(crate) fn limits(facts: &Facts) -> BlockLimits {
+pub(crate) fn limits(facts: &UnitInfo) -> BlockLimits {
     let block = facts.block_size().bytes();
     let transfer_max = facts.config.transfer_blocks_max;
-    let granularity = facts.profile.preferred_block_len.max(block) / block;
+    let granularity = facts.capabilities.preferred_block_len.max(block) / block;
     let exclusive_max = (EXCLUSIVE_LEN_MAX / block).max(1).min(transfer_max);
     let thin = facts.is_thin();
-    let atomic_blocks = u64::try_from(facts.profile.atomic_len_max).unwrap_or(u64::MAX) / u64::from(block);
+    let atomic_blocks =
+        u64::try_from(facts.capabilities.atomic_len_max).unwrap_or(u64::MAX) / u64::from(block);
     let atomic_step = facts.config.atomic_blocks.max(1);
-    let atomic_max = if facts.config.claims.level > Level::Spc3 {
+    let atomic_max = if facts.config.overrides.level > SpcLevel::Spc3 {
         u32::try_from(atomic_blocks).unwrap_or(u32::MAX).min(exclusive_max)
     } else {
         // WRITE ATOMIC came with SBC-4.
@@ -43,10 +44,10 @@ pub(crate) fn limits(facts: &Facts) -> BlockLimits {
     let atomic_max = atomic_max - atomic_max % atomic_step;
     let atomic_step = if atomic_max > 0 && atomic_step > 1 { atomic_step } else { 0 };
     BlockLimits {
-        write_same_non_zero: !facts.config.claims.write_same_to_end,
+        write_same_non_zero: !facts.config.overrides.write_same_to_end,
         compare_and_write_max: u8::try_from(exclusive_max)
             .unwrap_or(u8::MAX)
-            .min(facts.config.claims.compare_and_write_max.max(1)),
+            .min(facts.config.overrides.compare_and_write_max.max(1)),
         transfer_granularity: u16::try_from(granularity).unwrap_or(u16::MAX),
         transfer_max,
         transfer_optimal: exclusive_max,
@@ -65,15 +66,15 @@ pub(crate) fn limits(facts: &Facts) -> BlockLimits {
 }
 
 /// Returns what the medium is made of.
-pub(crate) fn characteristics(facts: &Facts) -> BlockCharacteristics {
+pub(crate) fn characteristics(facts: &UnitInfo) -> BlockCharacteristics {
     BlockCharacteristics {
-        rotation_rate: facts.config.claims.rotation_rate.unwrap_or(if facts.profile.rotational {
+        rotation_rate: facts.config.overrides.rotation_rate.unwrap_or(if facts.capabilities.rotational {
             NOT_REPORTED
         } else {
             NON_ROTATING
         }),
-        read_after_block_erase: if erases(facts) { READS_SUCCEED } else { 0 },
-        read_after_crypto_erase: if forgets(facts) { READS_SUCCEED } else { 0 },
+        read_after_block_erase: if supports_block_erase(facts) { READS_SUCCEED } else { 0 },
+        read_after_crypto_erase: if supports_crypto_erase(facts) { READS_SUCCEED } else { 0 },
         force_unit_access: true,
         verify_unmapped: true,
     }
@@ -81,7 +82,7 @@ pub(crate) fn characteristics(facts: &Facts) -> BlockCharacteristics {
 
 /// Returns how blocks are provisioned, if the unit is thin. Anchored blocks are not offered (ANC_SUP): a file system tells a
 /// block that is allocated and unwritten as a hole, so GET LBA STATUS could not tell it from a deallocated one.
-pub(crate) fn provisioning(facts: &Facts) -> Option<LogicalBlockProvisioning> {
+pub(crate) fn provisioning(facts: &UnitInfo) -> Option<LogicalBlockProvisioning> {
     let zeros = unmapped_zeros(facts);
     facts.is_thin().then_some(LogicalBlockProvisioning {
         threshold_exponent: threshold_exponent(facts).unwrap_or(0),
@@ -96,7 +97,7 @@ pub(crate) fn provisioning(facts: &Facts) -> Option<LogicalBlockProvisioning> {
 
 /// Returns the base-2 logarithm of the blocks in which storage is counted, if it is (SBC-4 §4.7.3.7.2): those of a mebibyte,
 /// or as many more as bring the capacity below 2^32 of them.
-pub(crate) fn threshold_exponent(facts: &Facts) -> Option<u8> {
+pub(crate) fn threshold_exponent(facts: &UnitInfo) -> Option<u8> {
     const MEBIBYTE_SHIFT: u32 = 20;
     let usual = MEBIBYTE_SHIFT.saturating_sub(facts.block_size().shift()).max(1);
     let needed = (u64::BITS - facts.capacity().0.leading_zeros()).saturating_sub(32);
@@ -105,21 +106,21 @@ pub(crate) fn threshold_exponent(facts: &Facts) -> Option<u8> {
 }
 
 /// Returns whether unmapped blocks are promised to read as zeros.
-pub(crate) const fn unmapped_zeros(facts: &Facts) -> bool {
-    facts.is_thin() && facts.profile.deallocated_reads_zero && facts.config.claims.unmapped_zeros
+pub(crate) const fn unmapped_zeros(facts: &UnitInfo) -> bool {
+    facts.is_thin() && facts.capabilities.deallocated_reads_zero && facts.config.overrides.unmapped_zeros
 }
 
 /// Returns whether blocks can be erased by giving their storage back: only where nothing of them can be read then.
-pub(crate) fn erases(facts: &Facts) -> bool {
-    facts.is_thin() && facts.profile.deallocated_reads_zero
+pub(crate) fn supports_block_erase(facts: &UnitInfo) -> bool {
+    facts.is_thin() && facts.capabilities.deallocated_reads_zero
 }
 
 /// Returns whether the medium has a key that it can forget.
-pub(crate) fn forgets(facts: &Facts) -> bool {
-    facts.profile.crypto_erase
+pub(crate) fn supports_crypto_erase(facts: &UnitInfo) -> bool {
+    facts.capabilities.crypto_erase
 }
 
 /// Returns whether there is anything that is written whole or not at all.
-pub(crate) fn writes_atomically(facts: &Facts) -> bool {
+pub(crate) fn writes_atomically(facts: &UnitInfo) -> bool {
     limits(facts).atomic_max > 0
 }

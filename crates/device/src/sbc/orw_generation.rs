@@ -13,13 +13,13 @@ pub(crate) struct OrwGenerations {
 /// expects any other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
-    previous: Fate,
-    other: Fate,
+    previous: Disposition,
+    other: Disposition,
 }
 
 /// What becomes of a set operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Disposition {
     /// It is done.
     Done,
     /// Its data is thrown away, and that is GOOD.
@@ -31,7 +31,7 @@ pub(super) enum Fate {
 impl Policy {
     /// Takes PREVIOUS GENERATION PROCESSING (SBC-4 table 29); `None` for a reserved code.
     pub(super) const fn from_code(code: u8) -> Option<Self> {
-        use Fate::{Discarded, Done, Refused};
+        use Disposition::{Discarded, Done, Refused};
         let (previous, other) = match code {
             0 => (Done, Refused),
             2 => (Discarded, Refused),
@@ -46,9 +46,9 @@ impl Policy {
 
 impl OrwGenerations {
     /// Returns what becomes of a set operation that expects this generation.
-    pub(super) const fn judge(&self, expected: u32) -> Fate {
+    pub(super) const fn disposition_of(&self, expected: u32) -> Disposition {
         if expected == self.current {
-            Fate::Done
+            Disposition::Done
         } else if expected == self.previous {
             self.policy.previous
         } else {
@@ -70,7 +70,7 @@ impl OrwGenerations {
 impl Default for OrwGenerations {
     /// As after a power on: everything zero, policy 7h.
     fn default() -> Self {
-        let policy = Policy { previous: Fate::Refused, other: Fate::Refused };
+        let policy = Policy { previous: Disposition::Refused, other: Disposition::Refused };
         Self { current: 0, previous: 0, policy }
     }
 }

@@ -9,28 +9,28 @@ use store::api::{Failure, OpAction, OpOutput};
 
 use super::address::Span;
 use super::{PARTS_UNDER_WAY, part_len};
-use crate::fault::Doing;
+use crate::device_server::DeviceServer;
 use crate::flush::FlushThen;
-use crate::server::Core;
+use crate::medium_error::IoKind;
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// READ 6, 10, 12, 16 and 32. With FUA, what is read is durable (SBC-4 §4.15.2).
-pub(crate) fn read(core: &mut Core, task: &TaskInfo) -> Verdict {
-    if super::force_unit_access(&task.cdb) && core.facts.profile.volatile_cache {
-        return match Span::of_transfer(&core.facts, &task.cdb) {
-            Ok(_) => Verdict::Run(Box::new(FlushThen { then: deliver_blocks })),
-            Err(sense) => Verdict::Check(sense),
+pub(crate) fn read(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    if super::force_unit_access(&task.cdb) && core.info.capabilities.volatile_cache {
+        return match Span::of_transfer(&core.info, &task.cdb) {
+            Ok(_) => Outcome::Run(Box::new(FlushThen { then: deliver_blocks })),
+            Err(sense) => Outcome::CheckCondition(sense),
         };
     }
     deliver_blocks(core, task)
 }
 
 /// Reads what the initiator has room for, and delivers it.
-fn deliver_blocks(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let span = match Span::of_transfer(&core.facts, &task.cdb) {
+fn deliver_blocks(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let span = match Span::of_transfer(&core.info, &task.cdb) {
         Ok(span) => span,
-        Err(sense) => return Verdict::Check(sense),
+        Err(sense) => return Outcome::CheckCondition(sense),
     };
     // An initiator that is set up to send instead has no room, and gets nothing.
     task.transferable.set(if task.data_out_len > 0 { 0 } else { span.len });
@@ -39,9 +39,9 @@ fn deliver_blocks(core: &mut Core, task: &TaskInfo) -> Verdict {
     core.stats.read_bytes += wanted;
     let part = part_len(core);
     match usize::try_from(wanted).unwrap_or(usize::MAX) {
-        0 => Verdict::Good,
-        wanted if wanted <= part => Verdict::Read(Read { at: span.at, wanted }),
-        wanted => Verdict::Run(Box::new(LongRead { at: span.at, wanted, part, ..LongRead::default() })),
+        0 => Outcome::Good,
+        wanted if wanted <= part => Outcome::Read(Read { at: span.at, wanted }),
+        wanted => Outcome::Run(Box::new(LongRead { at: span.at, wanted, part, ..LongRead::default() })),
     }
 }
 
@@ -54,20 +54,20 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    pub(crate) fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    pub(crate) fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
-                let len = self.wanted.next_multiple_of(core.facts.block_len());
+                let len = self.wanted.next_multiple_of(core.info.block_len());
                 core.submit(task, 0, OpAction::Read { at: self.at, len });
                 JobStep::Wait
             }
-            JobInput::Store { result: Ok(OpOutput::Data(data)), .. } => {
+            JobInput::OpCompleted { result: Ok(OpOutput::Data(data)), .. } => {
                 let data = if data.len() > self.wanted { data.slice(0, self.wanted) } else { data };
-                core.deliver(task, 0, data);
-                JobStep::Done(Verdict::Good)
+                core.send_data_in(task, 0, data);
+                JobStep::Done(Outcome::Good)
             }
-            JobInput::Store { result: Err(failure), .. } => failed(core, failure, self.at),
-            _ => super::confused(),
+            JobInput::OpCompleted { result: Err(failure), .. } => failed(core, failure, self.at),
+            _ => super::unexpected_input(),
         }
     }
 }
@@ -89,9 +89,9 @@ struct LongRead {
 }
 
 impl LongRead {
-    fn ask(&mut self, core: &mut Core, task: &TaskInfo) {
+    fn ask(&mut self, core: &mut DeviceServer, task: &TaskInfo) {
         while self.parts.len() < PARTS_UNDER_WAY && self.asked < self.wanted {
-            let len = self.part.min((self.wanted - self.asked).next_multiple_of(core.facts.block_len()));
+            let len = self.part.min((self.wanted - self.asked).next_multiple_of(core.info.block_len()));
             let tag = self.first.wrapping_add(u32::try_from(self.parts.len()).unwrap_or(0));
             let at = self.at.saturating_add(u64::try_from(self.asked).unwrap_or(u64::MAX));
             core.submit(task, tag, OpAction::Read { at, len });
@@ -100,7 +100,7 @@ impl LongRead {
         }
     }
 
-    fn deliver_ready(&mut self, core: &mut Core, task: &TaskInfo) {
+    fn deliver_ready(&mut self, core: &mut DeviceServer, task: &TaskInfo) {
         while let Some(Some(_)) = self.parts.front() {
             let Some(Some(data)) = self.parts.pop_front() else { return };
             self.first = self.first.wrapping_add(1);
@@ -108,36 +108,36 @@ impl LongRead {
             let data = if data.len() > room { data.slice(0, room) } else { data };
             let offset = u32::try_from(self.delivered).unwrap_or(u32::MAX);
             self.delivered += data.len();
-            core.deliver(task, offset, data);
+            core.send_data_in(task, offset, data);
         }
     }
 }
 
 impl Job for LongRead {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {}
-            JobInput::Store { tag, result: Ok(OpOutput::Data(data)) } => {
+            JobInput::OpCompleted { tag, result: Ok(OpOutput::Data(data)) } => {
                 let at = usize::try_from(tag.wrapping_sub(self.first)).unwrap_or(usize::MAX);
-                let Some(part) = self.parts.get_mut(at) else { return super::confused() };
+                let Some(part) = self.parts.get_mut(at) else { return super::unexpected_input() };
                 *part = Some(data);
                 self.deliver_ready(core, task);
             }
-            JobInput::Store { tag, result: Err(failure) } => {
+            JobInput::OpCompleted { tag, result: Err(failure) } => {
                 let ahead = u64::from(tag.wrapping_sub(self.first));
                 let (part, delivered) = (self.part, self.delivered);
                 let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
                 let start = self.at.saturating_add(wide(delivered));
                 return failed(core, failure, start.saturating_add(ahead.saturating_mul(wide(part))));
             }
-            _ => return super::confused(),
+            _ => return super::unexpected_input(),
         }
         self.ask(core, task);
-        if self.parts.is_empty() { JobStep::Done(Verdict::Good) } else { JobStep::Wait }
+        if self.parts.is_empty() { JobStep::Done(Outcome::Good) } else { JobStep::Wait }
     }
 }
 
-fn failed(core: &mut Core, failure: Failure, at: u64) -> JobStep {
-    let sense: Sense = core.failed(failure, Doing::Reading, Some(at));
-    JobStep::Done(Verdict::Check(sense))
+fn failed(core: &mut DeviceServer, failure: Failure, at: u64) -> JobStep {
+    let sense: Sense = core.medium_failure(failure, IoKind::Reading, Some(at));
+    JobStep::Done(Outcome::CheckCondition(sense))
 }

@@ -7,8 +7,8 @@
 //! While it runs, the unit answers little but questions. It goes at a measured pace, so that the other units of its
 //! thread are served meanwhile.
 
-mod record;
-mod run;
+mod journal;
+mod worker;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,14 +16,14 @@ use alloc::vec::Vec;
 use scsi::opcode as op;
 use scsi::sense::{Asc, Sense, SenseKey};
 
-use super::limits::erases;
-use crate::server::{Core, Facts};
+use super::limits::supports_block_erase;
+use crate::device_server::{DeviceServer, UnitInfo};
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
-pub(crate) use record::Record;
-pub(crate) use run::Sanitizer;
-use run::{Kind, Plan};
+pub(crate) use journal::SanitizeJournal;
+pub(crate) use worker::Sanitizer;
+use worker::{Kind, Method};
 
 /// Bits of byte 1.
 const IMMED: u8 = 0x80;
@@ -33,98 +33,98 @@ const AUSE: u8 = 0x20;
 const OVERWRITE_HEADER_LEN: usize = 4;
 
 /// SANITIZE with BLOCK ERASE: the medium gives all storage back and reads as zeros.
-pub(super) fn block_erase(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn block_erase(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match without_parameters(core, task) {
-        Ok(()) => start(core, task, Kind::Sanitize, Plan::Erase),
-        Err(sense) => Verdict::Check(sense),
+        Ok(()) => start(core, task, Kind::Sanitize, Method::Erase),
+        Err(sense) => Outcome::CheckCondition(sense),
     }
 }
 
 /// SANITIZE with CRYPTOGRAPHIC ERASE: the medium forgets its key, and gives all storage back if it is thin.
-pub(super) fn crypto_erase(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let deallocates = core.facts.is_thin();
+pub(super) fn crypto_erase(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let deallocates = core.info.is_thin();
     match without_parameters(core, task) {
-        Ok(()) => start(core, task, Kind::Sanitize, Plan::ForgetKey { deallocates }),
-        Err(sense) => Verdict::Check(sense),
+        Ok(()) => start(core, task, Kind::Sanitize, Method::CryptoErase { deallocates }),
+        Err(sense) => Outcome::CheckCondition(sense),
     }
 }
 
 /// SANITIZE with OVERWRITE.
-pub(super) fn overwrite(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn overwrite(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let len = task.cdb.u16(7);
-    let longest = core.facts.block_len() + OVERWRITE_HEADER_LEN;
+    let longest = core.info.block_len() + OVERWRITE_HEADER_LEN;
     if usize::from(len) <= OVERWRITE_HEADER_LEN || usize::from(len) > longest {
-        return Verdict::Check(Sense::invalid_cdb(7, None));
+        return Outcome::CheckCondition(Sense::invalid_cdb(7, None));
     }
     match core.write_protection(task.nexus) {
-        Some(sense) => Verdict::Check(sense),
-        None => Verdict::Parameters { len: u32::from(len), then: overwrite_with },
+        Some(sense) => Outcome::CheckCondition(sense),
+        None => Outcome::FetchParameterList { len: u32::from(len), then: overwrite_with },
     }
 }
 
-fn overwrite_with(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+fn overwrite_with(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     let [first, _, high, low, pattern @ ..] = list else {
-        return Verdict::Check(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
+        return Outcome::CheckCondition(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
     };
     // TEST asks for vendor-specific behaviour, which there is none of.
     if first & 0x60 != 0 {
-        return Verdict::Check(Sense::invalid_parameter(0, Some(6)));
+        return Outcome::CheckCondition(Sense::invalid_parameter(0, Some(6)));
     }
     let passes = first & 0x1f;
     if passes == 0 {
-        return Verdict::Check(Sense::invalid_parameter(0, Some(4)));
+        return Outcome::CheckCondition(Sense::invalid_parameter(0, Some(4)));
     }
     let len = usize::from(u16::from_be_bytes([*high, *low]));
     match pattern.get(..len) {
-        Some(pattern) if (1..=core.facts.block_len()).contains(&len) => {
-            let block = pattern.iter().copied().cycle().take(core.facts.block_len()).collect();
-            let plan = Plan::Overwrite { block, passes, invert: first & 0x80 != 0 };
+        Some(pattern) if (1..=core.info.block_len()).contains(&len) => {
+            let block = pattern.iter().copied().cycle().take(core.info.block_len()).collect();
+            let plan = Method::Overwrite { block, passes, invert: first & 0x80 != 0 };
             start(core, task, Kind::Sanitize, plan)
         }
-        _ => Verdict::Check(Sense::invalid_parameter(2, None)),
+        _ => Outcome::CheckCondition(Sense::invalid_parameter(2, None)),
     }
 }
 
 /// SANITIZE with EXIT FAILURE MODE.
-pub(super) fn exit_failure_mode(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn exit_failure_mode(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if let Err(sense) = without_parameters(core, task) {
-        return Verdict::Check(sense);
+        return Outcome::CheckCondition(sense);
     }
     if !core.sanitizer.may_leave_failure() {
-        return Verdict::Check(Sense::invalid_cdb(1, Some(4)));
+        return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(4)));
     }
-    Verdict::InTurn { list: Vec::new(), then: exit_in_turn }
+    Outcome::QueueStateChange { list: Vec::new(), then: exit_in_turn }
 }
 
 /// The failure is left only when it is written down that it is over: the next start would close the unit again.
-fn exit_in_turn(core: &mut Core, _: &TaskInfo, _: &[u8]) -> Verdict {
-    if core.spc.medium_work.is_none() || core.sanitizer.is_running() {
+fn exit_in_turn(core: &mut DeviceServer, _: &TaskInfo, _: &[u8]) -> Outcome {
+    if core.spc.sanitize_journal.is_none() || core.sanitizer.is_running() {
         core.sanitizer.leave_failure();
-        return Verdict::Good;
+        return Outcome::Good;
     }
-    let then = |core: &mut Core, _: &TaskInfo, saved| {
+    let then = |core: &mut DeviceServer, _: &TaskInfo, saved| {
         if saved {
-            core.spc.medium_work = None;
+            core.spc.sanitize_journal = None;
             core.sanitizer.leave_failure();
-            Verdict::Good
+            Outcome::Good
         } else {
-            Verdict::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
+            Outcome::CheckCondition(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
         }
     };
-    Verdict::Save { state: core.spc.to_save_without_work(), then: Box::new(then) }
+    Outcome::SaveState { state: core.spc.to_save_without_work(), then: Box::new(then) }
 }
 
 /// FORMAT UNIT: no protection information, no defect lists; all blocks become zeros.
-pub(super) fn format(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn format(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if let Some(sense) = core.write_protection(task.nexus) {
-        return Verdict::Check(sense);
+        return Outcome::CheckCondition(sense);
     }
     if task.cdb.u8(1) & FMTDATA == 0 {
         return start_formatting(core, task, false);
     }
     // The header alone, short or long (LONGLIST).
     let len = if task.cdb.u8(1) & LONGLIST == 0 { 4 } else { 8 };
-    Verdict::Parameters { len, then: format_with }
+    Outcome::FetchParameterList { len, then: format_with }
 }
 
 const FMTDATA: u8 = 0x10;
@@ -133,72 +133,73 @@ const LONGLIST: u8 = 0x20;
 const FORMAT_OPTIONS_IGNORED: u8 = 0xf0;
 const FORMAT_IMMED: u8 = 0x02;
 
-fn format_with(core: &mut Core, task: &TaskInfo, header: &[u8]) -> Verdict {
+fn format_with(core: &mut DeviceServer, task: &TaskInfo, header: &[u8]) -> Outcome {
     let (protection, options, rest) = match header {
         [protection, options, rest @ ..] if header.len() == 4 || header.len() == 8 => {
             (protection, options, rest)
         }
-        _ => return Verdict::Check(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR)),
+        _ => return Outcome::CheckCondition(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR)),
     };
     if *protection != 0 {
-        return Verdict::Check(Sense::invalid_parameter(0, None));
+        return Outcome::CheckCondition(Sense::invalid_parameter(0, None));
     }
     if options & !(FORMAT_OPTIONS_IGNORED | FORMAT_IMMED) != 0 {
-        return Verdict::Check(Sense::invalid_parameter(1, None));
+        return Outcome::CheckCondition(Sense::invalid_parameter(1, None));
     }
     if rest.iter().any(|byte| *byte != 0) {
-        return Verdict::Check(Sense::invalid_parameter(2, None));
+        return Outcome::CheckCondition(Sense::invalid_parameter(2, None));
     }
     start_formatting(core, task, options & FORMAT_IMMED != 0)
 }
 
-fn start_formatting(core: &mut Core, task: &TaskInfo, immediate: bool) -> Verdict {
-    let plan = if erases(&core.facts) { Plan::Erase } else { Plan::zeros(core.facts.block_len()) };
+fn start_formatting(core: &mut DeviceServer, task: &TaskInfo, immediate: bool) -> Outcome {
+    let plan =
+        if supports_block_erase(&core.info) { Method::Erase } else { Method::zeros(core.info.block_len()) };
     begin(core, task, Kind::Format, plan, immediate, true)
 }
 
 /// Whether the unit has BLOCK ERASE.
-pub(super) fn erases_blocks(facts: &Facts) -> bool {
-    erases(facts)
+pub(super) fn erases_blocks(facts: &UnitInfo) -> bool {
+    supports_block_erase(facts)
 }
 
-fn without_parameters(core: &Core, task: &TaskInfo) -> Result<(), Sense> {
+fn without_parameters(core: &DeviceServer, task: &TaskInfo) -> Result<(), Sense> {
     if task.cdb.u16(7) != 0 {
         return Err(Sense::invalid_cdb(7, None));
     }
     core.write_protection(task.nexus).map_or(Ok(()), Err)
 }
 
-fn start(core: &mut Core, task: &TaskInfo, kind: Kind, plan: Plan) -> Verdict {
+fn start(core: &mut DeviceServer, task: &TaskInfo, kind: Kind, plan: Method) -> Outcome {
     let flags = task.cdb.u8(1);
     begin(core, task, kind, plan, flags & IMMED != 0, flags & AUSE != 0)
 }
 
 fn begin(
-    core: &mut Core,
+    core: &mut DeviceServer,
     task: &TaskInfo,
     kind: Kind,
-    plan: Plan,
+    plan: Method,
     immediate: bool,
     may_leave_failure: bool,
-) -> Verdict {
+) -> Outcome {
     // Another may have begun while the parameter list of this one was on its way.
-    if let Some(sense) = core.sanitizer.progress(core.facts.profile.len) {
-        return Verdict::Check(sense);
+    if let Some(sense) = core.sanitizer.progress(core.info.capabilities.len) {
+        return Outcome::CheckCondition(sense);
     }
     core.start_sanitizing(kind, plan, may_leave_failure, (task.id, immediate));
-    Verdict::Run(Box::new(Waiting))
+    Outcome::Run(Box::new(Waiting))
 }
 
 /// A command that waits for the work it has started, or for that to be written down. Aborting it does not abort the work.
 struct Waiting;
 
 impl Job for Waiting {
-    fn step(&mut self, core: &mut Core, _: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, core: &mut DeviceServer, _: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Woken => JobStep::Done(match core.sanitizer.take_answer() {
-                Some(sense) => Verdict::Check(sense),
-                None => Verdict::Good,
+                Some(sense) => Outcome::CheckCondition(sense),
+                None => Outcome::Good,
             }),
             _ => JobStep::Wait,
         }

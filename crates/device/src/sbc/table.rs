@@ -8,11 +8,11 @@ use scsi::opcode as op;
 use scsi::opcode::{sanitize as erase, service_action_in_16 as in_16, variable_length as long};
 
 use super::{
-    cache, capacity, defects, exclusive, lba_status, limits, read, sanitize, unmap, verify, write, write_same,
+    atomic, cache, capacity, defects, lba_status, limits, read, sanitize, unmap, verify, write, write_same,
 };
+use crate::device_server::UnitInfo;
 use crate::pr::conflict::Conflict;
-use crate::server::Facts;
-use crate::table::{Attention, Handler, Medium, ReadOnlyNexus, Row, always};
+use crate::table::{AttentionRule, Handler, MediumNeed, ReadOnlyNexus, Row, always};
 
 /// A row with what most commands have in common.
 const ROW: Row = Row {
@@ -21,8 +21,8 @@ const ROW: Row = Row {
     name: "",
     usage: &[],
     conflict: Conflict::Never,
-    attention: Attention::Reported,
-    medium: Medium::Ready,
+    attention: AttentionRule::Reported,
+    medium: MediumNeed::Ready,
     read_only: ReadOnlyNexus::Refused,
     timeout_s: 30,
     handler: capacity::test_unit_ready,
@@ -30,15 +30,16 @@ const ROW: Row = Row {
 };
 
 /// A command that changes nothing and that reservations let pass.
-const TELLS: Row = Row { read_only: ReadOnlyNexus::Admitted, ..ROW };
+const REPORTS: Row = Row { read_only: ReadOnlyNexus::Admitted, ..ROW };
 /// A command that reads.
-const READS: Row = Row { conflict: Conflict::Looks, ..TELLS };
+const READS: Row = Row { conflict: Conflict::Reads, ..REPORTS };
 /// A command that writes caches: reservations stop it as they stop a write, and no nexus meets anything new.
-const FLUSHES: Row = Row { conflict: Conflict::Changes, timeout_s: 120, ..TELLS };
+const FLUSHES: Row = Row { conflict: Conflict::Writes, timeout_s: 120, ..REPORTS };
 /// A command that writes.
-const WRITES: Row = Row { conflict: Conflict::Changes, medium: Medium::Written, ..ROW };
+const WRITES: Row = Row { conflict: Conflict::Writes, medium: MediumNeed::Writable, ..ROW };
 /// A command that works on the whole medium and checks for itself whether it may.
-const RUINS: Row = Row { conflict: Conflict::Changes, medium: Medium::Untouched, timeout_s: 86_400, ..ROW };
+const ERASES: Row =
+    Row { conflict: Conflict::Writes, medium: MediumNeed::NotNeeded, timeout_s: 86_400, ..ROW };
 
 /// Ten bytes with an address of four and a length of two.
 const fn usage_10(opcode: u8, flags: u8) -> [u8; 10] {
@@ -85,7 +86,7 @@ const CACHING: u8 = 0x1a;
 /// DPO and BYTCHK.
 const CHECKING: u8 = 0x16;
 
-const fn is_thin(facts: &Facts) -> bool {
+const fn is_thin(facts: &UnitInfo) -> bool {
     facts.is_thin()
 }
 
@@ -93,12 +94,12 @@ const fn is_thin(facts: &Facts) -> bool {
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
     Row { opcode: op::TEST_UNIT_READY, name: "TEST UNIT READY", usage: &[0x00, 0, 0, 0, 0, 0],
-        conflict: Conflict::Reserve, handler: capacity::test_unit_ready, ..TELLS },
+        conflict: Conflict::Reserve, handler: capacity::test_unit_ready, ..REPORTS },
     Row { opcode: op::READ_CAPACITY_10, name: "READ CAPACITY(10)", usage: &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0],
-        handler: capacity::read_capacity_10, ..TELLS },
+        handler: capacity::read_capacity_10, ..REPORTS },
     Row { opcode: op::SERVICE_ACTION_IN_16, service_action: Some(in_16::READ_CAPACITY_16), name: "READ CAPACITY(16)",
         usage: &[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
-        handler: capacity::read_capacity_16, ..TELLS },
+        handler: capacity::read_capacity_16, ..REPORTS },
     Row { opcode: op::SERVICE_ACTION_IN_16, service_action: Some(in_16::GET_LBA_STATUS), name: "GET LBA STATUS(16)",
         usage: &[0x9e, 0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: lba_status::get_16, ..READS },
@@ -135,15 +136,15 @@ pub(crate) const ROWS: &[Row] = &[
 
     Row { opcode: op::COMPARE_AND_WRITE, name: "COMPARE AND WRITE",
         usage: &[0x89, CACHING, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0xff, 0x3f, 0],
-        handler: exclusive::compare_and_write, ..WRITES },
+        handler: atomic::compare_and_write, ..WRITES },
     Row { opcode: op::ORWRITE_16, name: "ORWRITE(16)", usage: &usage_16(op::ORWRITE_16, CACHING),
-        handler: exclusive::or_write_16, ..WRITES },
-    long(WRITES, long::ORWRITE_32, "ORWRITE(32)", &usage_orwrite_32(), exclusive::or_write_32),
+        handler: atomic::or_write_16, ..WRITES },
+    long(WRITES, long::ORWRITE_32, "ORWRITE(32)", &usage_orwrite_32(), atomic::or_write_32),
     Row { opcode: op::WRITE_ATOMIC_16, name: "WRITE ATOMIC(16)",
         usage: &[0x9c, 0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff, 0x3f, 0],
-        handler: exclusive::write_atomic, enabled: limits::writes_atomically, ..WRITES },
+        handler: atomic::write_atomic, enabled: limits::writes_atomically, ..WRITES },
     Row { enabled: limits::writes_atomically,
-        ..long(WRITES, long::WRITE_ATOMIC_32, "WRITE ATOMIC(32)", &usage_32(long::WRITE_ATOMIC_32, 0x18), exclusive::write_atomic) },
+        ..long(WRITES, long::WRITE_ATOMIC_32, "WRITE ATOMIC(32)", &usage_32(long::WRITE_ATOMIC_32, 0x18), atomic::write_atomic) },
 
     Row { opcode: op::WRITE_SAME_10, name: "WRITE SAME(10)", usage: &usage_10(op::WRITE_SAME_10, 0x08),
         handler: write_same::write_same, timeout_s: 120, ..WRITES },
@@ -169,14 +170,14 @@ pub(crate) const ROWS: &[Row] = &[
         usage: &[0xb7, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0], handler: defects::read_12, ..READS },
 
     Row { opcode: op::SANITIZE, service_action: Some(erase::OVERWRITE), name: "SANITIZE OVERWRITE",
-        usage: &[0x48, 0xa1, 0, 0, 0, 0, 0, 0xff, 0xff, 0], handler: sanitize::overwrite, ..RUINS },
+        usage: &[0x48, 0xa1, 0, 0, 0, 0, 0, 0xff, 0xff, 0], handler: sanitize::overwrite, ..ERASES },
     Row { opcode: op::SANITIZE, service_action: Some(erase::BLOCK_ERASE), name: "SANITIZE BLOCK ERASE",
         usage: &[0x48, 0xa2, 0, 0, 0, 0, 0, 0xff, 0xff, 0], handler: sanitize::block_erase,
-        enabled: sanitize::erases_blocks, ..RUINS },
+        enabled: sanitize::erases_blocks, ..ERASES },
     Row { opcode: op::SANITIZE, service_action: Some(erase::CRYPTOGRAPHIC_ERASE), name: "SANITIZE CRYPTOGRAPHIC ERASE",
         usage: &[0x48, 0xa3, 0, 0, 0, 0, 0, 0xff, 0xff, 0], handler: sanitize::crypto_erase,
-        enabled: limits::forgets, ..RUINS },
+        enabled: limits::supports_crypto_erase, ..ERASES },
     Row { opcode: op::SANITIZE, service_action: Some(erase::EXIT_FAILURE_MODE), name: "SANITIZE EXIT FAILURE MODE",
-        usage: &[0x48, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, 0], handler: sanitize::exit_failure_mode, ..RUINS },
-    Row { opcode: op::FORMAT_UNIT, name: "FORMAT UNIT", usage: &[0x04, 0x38, 0, 0, 0, 0], handler: sanitize::format, ..RUINS },
+        usage: &[0x48, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, 0], handler: sanitize::exit_failure_mode, ..ERASES },
+    Row { opcode: op::FORMAT_UNIT, name: "FORMAT UNIT", usage: &[0x04, 0x38, 0, 0, 0, 0], handler: sanitize::format, ..ERASES },
 ];

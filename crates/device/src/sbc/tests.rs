@@ -1,4 +1,4 @@
-mod exclusive;
+mod atomic;
 mod faults;
 mod model;
 mod provisioning;

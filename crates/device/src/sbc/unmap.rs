@@ -8,32 +8,32 @@ use base::units::{Blocks, Lba};
 use scsi::sense::{Asc, Sense};
 
 use super::address::Span;
+use super::bulk_change::{BulkChange, Change};
 use super::limits;
-use super::spread::{Change, Spread};
+use crate::device_server::{DeviceServer, UnitInfo};
+use crate::outcome::Outcome;
 use crate::range_lock::ByteRange;
-use crate::server::{Core, Facts};
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
 
 /// The bytes before the descriptors, and of each descriptor.
 const HEADER_LEN: usize = 8;
 const DESCRIPTOR_LEN: usize = 16;
 
 /// UNMAP.
-pub(super) fn unmap(_: &mut Core, task: &TaskInfo) -> Verdict {
-    Verdict::Parameters { len: u32::from(task.cdb.u16(7)), then: free }
+pub(super) fn unmap(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    Outcome::FetchParameterList { len: u32::from(task.cdb.u16(7)), then: free }
 }
 
-fn free(core: &mut Core, _: &TaskInfo, list: &[u8]) -> Verdict {
-    let ranges = match ranges(&core.facts, list) {
+fn free(core: &mut DeviceServer, _: &TaskInfo, list: &[u8]) -> Outcome {
+    let ranges = match ranges(&core.info, list) {
         Ok(ranges) => ranges,
-        Err(sense) => return Verdict::Check(sense),
+        Err(sense) => return Outcome::CheckCondition(sense),
     };
-    Verdict::Run(Box::new(Spread::new(Change::Free, ranges)))
+    Outcome::Run(Box::new(BulkChange::new(Change::Free, ranges)))
 }
 
 /// Reads the list, and checks all of it before anything is done.
-fn ranges(facts: &Facts, list: &[u8]) -> Result<VecDeque<ByteRange>, Sense> {
+fn ranges(facts: &UnitInfo, list: &[u8]) -> Result<VecDeque<ByteRange>, Sense> {
     if list.is_empty() {
         return Ok(VecDeque::new());
     }

@@ -11,11 +11,11 @@ use store::api::{Durability, OpAction, OpOutput};
 use super::address::Span;
 use super::compare::{first_difference, miscompare};
 use super::part_len;
-use super::write::take_blocks;
-use crate::fault::Doing;
-use crate::server::Core;
+use super::write::check_data_out;
+use crate::device_server::DeviceServer;
+use crate::medium_error::IoKind;
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// BYTCHK (SBC-4 table 148).
 mod byte_check {
@@ -28,42 +28,42 @@ mod byte_check {
 }
 
 /// VERIFY 10, 12, 16 and 32.
-pub(super) fn verify(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let span = match Span::of_transfer(&core.facts, &task.cdb) {
+pub(super) fn verify(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let span = match Span::of_transfer(&core.info, &task.cdb) {
         Ok(span) => span,
-        Err(sense) => return Verdict::Check(sense),
+        Err(sense) => return Outcome::CheckCondition(sense),
     };
     let (len, compare) = match byte_check(&task.cdb) {
         byte_check::NONE => (span.len, Compare::Nothing),
-        byte_check::EACH => match take_blocks(core, task, span) {
+        byte_check::EACH => match check_data_out(core, task, span) {
             Ok(len) => (u64::try_from(len).unwrap_or(u64::MAX), Compare::Each),
             Err(verdict) => return verdict,
         },
         byte_check::SAME => {
-            let block = u64::from(core.facts.block_size().bytes());
+            let block = u64::from(core.info.block_size().bytes());
             task.transferable.set(if span.len == 0 { 0 } else { block });
             if span.len > 0 && u64::from(task.data_out_len) != block {
-                return Verdict::Check(super::wrong_data_out());
+                return Outcome::CheckCondition(super::wrong_data_out());
             }
             (span.len, Compare::Same(DataList::new()))
         }
-        _ => return Verdict::Check(invalid_byte_check(&task.cdb)),
+        _ => return Outcome::CheckCondition(invalid_byte_check(&task.cdb)),
     };
     run(core, span, len, compare, None)
 }
 
 /// WRITE AND VERIFY 10, 12, 16 and 32: part by part, what was written is made durable and read back.
-pub(super) fn write_and_verify(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn write_and_verify(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let compare = match byte_check(&task.cdb) {
         byte_check::NONE => Compare::Nothing,
         byte_check::EACH => Compare::Each,
-        _ => return Verdict::Check(invalid_byte_check(&task.cdb)),
+        _ => return Outcome::CheckCondition(invalid_byte_check(&task.cdb)),
     };
-    let span = match Span::of_transfer(&core.facts, &task.cdb) {
+    let span = match Span::of_transfer(&core.info, &task.cdb) {
         Ok(span) => span,
-        Err(sense) => return Verdict::Check(sense),
+        Err(sense) => return Outcome::CheckCondition(sense),
     };
-    match take_blocks(core, task, span) {
+    match check_data_out(core, task, span) {
         Ok(len) => {
             let durability = core.durability(true);
             run(core, span, u64::try_from(len).unwrap_or(u64::MAX), compare, Some(durability))
@@ -72,13 +72,19 @@ pub(super) fn write_and_verify(core: &mut Core, task: &TaskInfo) -> Verdict {
     }
 }
 
-fn run(core: &mut Core, span: Span, len: u64, compare: Compare, write: Option<Durability>) -> Verdict {
+fn run(
+    core: &mut DeviceServer,
+    span: Span,
+    len: u64,
+    compare: Compare,
+    write: Option<Durability>,
+) -> Outcome {
     if len == 0 {
-        return Verdict::Good;
+        return Outcome::Good;
     }
     core.errors.verified_bytes = core.errors.verified_bytes.saturating_add(len);
     let len = usize::try_from(len).unwrap_or(usize::MAX);
-    Verdict::Run(Box::new(Verify {
+    Outcome::Run(Box::new(Verify {
         at: span.at,
         len,
         part: part_len(core),
@@ -132,22 +138,22 @@ impl Verify {
     }
 
     /// Begins the next part.
-    fn begin(&self, core: &mut Core, task: &TaskInfo) {
+    fn begin(&self, core: &mut DeviceServer, task: &TaskInfo) {
         let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         match &self.compare {
             Compare::Same(block) if block.is_empty() => {
-                core.fetch(task, 0, core.facts.block_size().bytes());
+                core.fetch_data_out(task, 0, core.info.block_size().bytes());
             }
             Compare::Nothing | Compare::Same(_) if self.write.is_none() => self.read(core, task),
-            _ => core.fetch(task, narrow(self.done), narrow(self.step_len())),
+            _ => core.fetch_data_out(task, narrow(self.done), narrow(self.step_len())),
         }
     }
 
-    fn read(&self, core: &mut Core, task: &TaskInfo) {
+    fn read(&self, core: &mut DeviceServer, task: &TaskInfo) {
         core.submit(task, tag::READ, OpAction::Read { at: self.here(), len: self.step_len() });
     }
 
-    fn arrived(&mut self, core: &mut Core, task: &TaskInfo, data: DataList) {
+    fn arrived(&mut self, core: &mut DeviceServer, task: &TaskInfo, data: DataList) {
         if let Compare::Same(block) = &mut self.compare {
             *block = data;
             return self.read(core, task);
@@ -165,8 +171,8 @@ impl Verify {
     }
 
     /// Judges what the medium holds.
-    fn found(&mut self, core: &Core, held: DataList) -> Result<(), Verdict> {
-        let block_len = core.facts.block_len();
+    fn found(&mut self, core: &DeviceServer, held: DataList) -> Result<(), Outcome> {
+        let block_len = core.info.block_len();
         let difference = match (&self.compare, &self.sent) {
             (Compare::Each, Some(_))
                 if self.write.is_some() && fault_injection::is_injected(Bug::VerifyNothing) =>
@@ -181,7 +187,7 @@ impl Verify {
             _ => None,
         };
         if let Some(at) = difference {
-            return Err(Verdict::Check(miscompare(self.done + at)));
+            return Err(Outcome::CheckCondition(miscompare(self.done + at)));
         }
         self.done += held.len();
         core.recycle(held);
@@ -193,25 +199,29 @@ impl Verify {
 }
 
 impl Job for Verify {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => self.begin(core, task),
             JobInput::DataOut { data, .. } => self.arrived(core, task, data),
-            JobInput::Store { result: Ok(OpOutput::Done(_)), .. } => self.read(core, task),
-            JobInput::Store { result: Ok(OpOutput::Data(held)), .. } => {
+            JobInput::OpCompleted { result: Ok(OpOutput::Done(_)), .. } => self.read(core, task),
+            JobInput::OpCompleted { result: Ok(OpOutput::Data(held)), .. } => {
                 if let Err(verdict) = self.found(core, held) {
                     return JobStep::Done(verdict);
                 }
                 if self.done >= self.len {
-                    return JobStep::Done(Verdict::Good);
+                    return JobStep::Done(Outcome::Good);
                 }
                 self.begin(core, task);
             }
-            JobInput::Store { tag, result: Err(failure) } => {
-                let doing = if tag == tag::READ { Doing::Verifying } else { Doing::Writing };
-                return JobStep::Done(Verdict::Check(core.failed(failure, doing, Some(self.here()))));
+            JobInput::OpCompleted { tag, result: Err(failure) } => {
+                let doing = if tag == tag::READ { IoKind::Verifying } else { IoKind::Writing };
+                return JobStep::Done(Outcome::CheckCondition(core.medium_failure(
+                    failure,
+                    doing,
+                    Some(self.here()),
+                )));
             }
-            _ => return super::confused(),
+            _ => return super::unexpected_input(),
         }
         JobStep::Wait
     }

@@ -9,27 +9,27 @@ use store::api::{Durability, Failure, OpAction, OpOutput};
 
 use super::address::Span;
 use super::{PARTS_UNDER_WAY, part_len};
-use crate::fault::Doing;
-use crate::server::Core;
+use crate::device_server::DeviceServer;
+use crate::medium_error::IoKind;
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// WRITE 6, 10, 12, 16 and 32.
-pub(crate) fn write(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(crate) fn write(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let force_unit_access = super::force_unit_access(&task.cdb);
-    let span = match Span::of_transfer(&core.facts, &task.cdb) {
+    let span = match Span::of_transfer(&core.info, &task.cdb) {
         Ok(span) => span,
-        Err(sense) => return Verdict::Check(sense),
+        Err(sense) => return Outcome::CheckCondition(sense),
     };
-    let len = match take_blocks(core, task, span) {
+    let len = match check_data_out(core, task, span) {
         Ok(len) => len,
         Err(verdict) => return verdict,
     };
     let part = part_len(core);
     if len <= part {
-        Verdict::Write(Write { at: span.at, len, force_unit_access })
+        Outcome::Write(Write { at: span.at, len, force_unit_access })
     } else {
-        Verdict::Run(Box::new(LongWrite { at: span.at, len, part, force_unit_access, ..LongWrite::new() }))
+        Outcome::Run(Box::new(LongWrite { at: span.at, len, part, force_unit_access, ..LongWrite::new() }))
     }
 }
 
@@ -37,20 +37,20 @@ pub(crate) fn write(core: &mut Core, task: &TaskInfo) -> Verdict {
 ///
 /// # Errors
 /// What to answer when it sends nothing, or part of a block (FCP-4 §9.4.2 calls for that sense; RFC 7143 is silent).
-pub(super) fn take_blocks(core: &mut Core, task: &TaskInfo, span: Span) -> Result<usize, Verdict> {
+pub(super) fn check_data_out(core: &mut DeviceServer, task: &TaskInfo, span: Span) -> Result<usize, Outcome> {
     if task.data_in_len > 0 {
-        return Err(Verdict::Check(super::wrong_data_out()));
+        return Err(Outcome::CheckCondition(super::wrong_data_out()));
     }
     task.transferable.set(span.len);
     let sent = span.len.min(u64::from(task.data_out_len));
     let len = usize::try_from(sent).unwrap_or(usize::MAX);
-    if len % core.facts.block_len() != 0 {
+    if len % core.info.block_len() != 0 {
         let sense = Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
-        return Err(Verdict::Check(sense));
+        return Err(Outcome::CheckCondition(sense));
     }
     core.stats.writes += 1;
     core.stats.write_bytes += sent;
-    if len == 0 { Err(Verdict::Good) } else { Ok(len) }
+    if len == 0 { Err(Outcome::Good) } else { Ok(len) }
 }
 
 /// A write of one operation.
@@ -62,10 +62,10 @@ pub(crate) struct Write {
 }
 
 impl Write {
-    pub(crate) fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    pub(crate) fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
-                core.fetch(task, 0, u32::try_from(self.len).unwrap_or(u32::MAX));
+                core.fetch_data_out(task, 0, u32::try_from(self.len).unwrap_or(u32::MAX));
                 JobStep::Wait
             }
             JobInput::DataOut { data, .. } if data.len() == self.len => {
@@ -73,16 +73,16 @@ impl Write {
                 let durability = core.durability(self.force_unit_access);
                 core.submit(task, 0, OpAction::Write { at: self.at, data, durability });
                 if fault_injection::is_injected(Bug::AckBeforeWrite) {
-                    return JobStep::Done(Verdict::Good);
+                    return JobStep::Done(Outcome::Good);
                 }
                 JobStep::Wait
             }
-            JobInput::Store { result: Ok(OpOutput::Done(data)), .. } => {
+            JobInput::OpCompleted { result: Ok(OpOutput::Done(data)), .. } => {
                 core.recycle(data);
-                JobStep::Done(Verdict::Good)
+                JobStep::Done(Outcome::Good)
             }
-            JobInput::Store { result: Err(failure), .. } => failed(core, failure, self.at),
-            _ => super::confused(),
+            JobInput::OpCompleted { result: Err(failure), .. } => failed(core, failure, self.at),
+            _ => super::unexpected_input(),
         }
     }
 }
@@ -106,11 +106,11 @@ impl LongWrite {
         Self { at: 0, len: 0, part: 0, force_unit_access: false, asked: 0, under_way: 0, flushing: false }
     }
 
-    fn ask(&mut self, core: &mut Core, task: &TaskInfo) {
+    fn ask(&mut self, core: &mut DeviceServer, task: &TaskInfo) {
         while self.under_way < PARTS_UNDER_WAY && self.asked < self.len {
             let len = self.part.min(self.len - self.asked);
             let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
-            core.fetch(task, narrow(self.asked), narrow(len));
+            core.fetch_data_out(task, narrow(self.asked), narrow(len));
             self.asked += len;
             self.under_way += 1;
         }
@@ -118,18 +118,18 @@ impl LongWrite {
 
     /// Writes a part that has arrived. Its tag is its offset, so that a failure knows where. One flush at the end is
     /// worth as much as a durable write of every part.
-    fn put(&self, core: &mut Core, task: &TaskInfo, offset: u32, data: DataList) {
+    fn put(&self, core: &mut DeviceServer, task: &TaskInfo, offset: u32, data: DataList) {
         let at = self.at.saturating_add(u64::from(offset));
         core.submit(task, offset, OpAction::Write { at, data, durability: Durability::Cached });
     }
 
-    fn written(&mut self, core: &mut Core, task: &TaskInfo) -> JobStep {
+    fn written(&mut self, core: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         self.ask(core, task);
         if self.under_way > 0 {
             return JobStep::Wait;
         }
         if core.durability(self.force_unit_access) == Durability::Cached {
-            return JobStep::Done(Verdict::Good);
+            return JobStep::Done(Outcome::Good);
         }
         self.flushing = true;
         core.submit(task, 0, OpAction::Flush);
@@ -138,7 +138,7 @@ impl LongWrite {
 }
 
 impl Job for LongWrite {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
                 self.ask(core, task);
@@ -148,22 +148,22 @@ impl Job for LongWrite {
                 self.put(core, task, offset, data);
                 JobStep::Wait
             }
-            JobInput::Store { result, .. } if self.flushing => {
-                JobStep::Done(core.flushed_since(result).map_or_else(Verdict::Check, |()| Verdict::Good))
-            }
-            JobInput::Store { result: Ok(OpOutput::Done(data)), .. } => {
+            JobInput::OpCompleted { result, .. } if self.flushing => JobStep::Done(
+                core.flushed_since(result).map_or_else(Outcome::CheckCondition, |()| Outcome::Good),
+            ),
+            JobInput::OpCompleted { result: Ok(OpOutput::Done(data)), .. } => {
                 self.under_way -= 1;
                 core.recycle(data);
                 self.written(core, task)
             }
-            JobInput::Store { tag, result: Err(failure) } => {
+            JobInput::OpCompleted { tag, result: Err(failure) } => {
                 failed(core, failure, self.at.saturating_add(u64::from(tag)))
             }
-            _ => super::confused(),
+            _ => super::unexpected_input(),
         }
     }
 }
 
-fn failed(core: &mut Core, failure: Failure, at: u64) -> JobStep {
-    JobStep::Done(Verdict::Check(core.failed(failure, Doing::Writing, Some(at))))
+fn failed(core: &mut DeviceServer, failure: Failure, at: u64) -> JobStep {
+    JobStep::Done(Outcome::CheckCondition(core.medium_failure(failure, IoKind::Writing, Some(at))))
 }

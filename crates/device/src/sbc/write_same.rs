@@ -8,13 +8,13 @@ use scsi::cdb::Cdb;
 use scsi::sense::Sense;
 
 use super::address::{Span, fields, length_field};
-use super::intake::Intake;
+use super::bulk_change::{BulkChange, Change};
+use super::data_out_collector::DataOutCollector;
 use super::limits;
-use super::spread::{Change, Spread};
+use crate::device_server::{DeviceServer, UnitInfo};
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::range_lock::ByteRange;
-use crate::server::{Core, Facts};
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// The bits that say what to do.
 #[derive(Clone, Copy)]
@@ -25,15 +25,15 @@ struct Flags {
 }
 
 /// WRITE SAME 10, 16 and 32.
-pub(super) fn write_same(core: &mut Core, task: &TaskInfo) -> Verdict {
-    match prepare(&core.facts, &task.cdb) {
-        Ok((_, span)) if span.len == 0 => Verdict::Good,
+pub(super) fn write_same(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match prepare(&core.info, &task.cdb) {
+        Ok((_, span)) if span.len == 0 => Outcome::Good,
         Ok((flags, span)) => begin(core, task, flags, span),
-        Err(sense) => Verdict::Check(sense),
+        Err(sense) => Outcome::CheckCondition(sense),
     }
 }
 
-fn prepare(facts: &Facts, cdb: &Cdb) -> Result<(Flags, Span), Sense> {
+fn prepare(facts: &UnitInfo, cdb: &Cdb) -> Result<(Flags, Span), Sense> {
     let at = flags_byte(cdb);
     let byte = cdb.u8(usize::from(at));
     let no_data = byte & 0x01 != 0;
@@ -57,55 +57,55 @@ fn flags_byte(cdb: &Cdb) -> u16 {
     if cdb.len_by_opcode() == Some(32) { 10 } else { 1 }
 }
 
-fn begin(core: &mut Core, task: &TaskInfo, flags: Flags, span: Span) -> Verdict {
+fn begin(core: &mut DeviceServer, task: &TaskInfo, flags: Flags, span: Span) -> Outcome {
     core.stats.writes += 1;
     core.stats.write_bytes += span.len;
     if flags.no_data {
         return spread(core, flags, span, &[]);
     }
-    let block = core.facts.block_size().bytes();
+    let block = core.info.block_size().bytes();
     task.transferable.set(u64::from(block));
     if task.data_out_len != block {
-        return Verdict::Check(super::wrong_data_out());
+        return Outcome::CheckCondition(super::wrong_data_out());
     }
-    Verdict::Run(Box::new(OneBlock { flags, span, intake: Intake::new(core.facts.block_len()) }))
+    Outcome::Run(Box::new(OneBlock { flags, span, data_out: DataOutCollector::new(core.info.block_len()) }))
 }
 
 /// Spreads `block`, or zeros if it is empty.
-fn spread(core: &Core, flags: Flags, span: Span, block: &[u8]) -> Verdict {
+fn spread(core: &DeviceServer, flags: Flags, span: Span, block: &[u8]) -> Outcome {
     let change = if block.iter().all(|byte| *byte == 0) {
         Change::Zero { may_deallocate: flags.unmap }
     } else {
-        Spread::fill_of(core, block, span.len)
+        BulkChange::fill_of(core, block, span.len)
     };
     let ranges = VecDeque::from([ByteRange::new(span.at, span.len)]);
-    Verdict::Run(Box::new(Spread::new(change, ranges)))
+    Outcome::Run(Box::new(BulkChange::new(change, ranges)))
 }
 
 /// Waits for the block.
 struct OneBlock {
     flags: Flags,
     span: Span,
-    intake: Intake,
+    data_out: DataOutCollector,
 }
 
 impl Job for OneBlock {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
-                self.intake.ask(core, task);
+                self.data_out.ask(core, task);
                 JobStep::Wait
             }
             JobInput::DataOut { data, .. } => {
-                if !self.intake.take(core, task, data) {
+                if !self.data_out.take(core, task, data) {
                     return JobStep::Wait;
                 }
-                let data = self.intake.take_all();
-                let block = Core::gather(&data);
+                let data = self.data_out.take_all();
+                let block = DeviceServer::gather(&data);
                 core.recycle(data);
                 JobStep::Done(spread(core, self.flags, self.span, &block))
             }
-            _ => super::confused(),
+            _ => super::unexpected_input(),
         }
     }
 }

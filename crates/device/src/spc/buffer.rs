@@ -6,10 +6,10 @@ use scsi::opcode;
 use scsi::sense::Sense;
 
 use super::{data, data_or, good_or, whole};
-use crate::scratch::{self, DATA_LEN, ECHO_LEN};
-use crate::server::Core;
+use crate::data_buffer::{self, DATA_LEN, ECHO_LEN};
+use crate::device_server::DeviceServer;
+use crate::outcome::Outcome;
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
 
 /// MODE (SPC-5 tables 236 and 318). Those that bring new microcode are not among them.
 mod mode {
@@ -28,7 +28,7 @@ struct Request {
     allocation: u32,
 }
 
-pub(super) fn read(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn read(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     let request = match cdb.opcode() {
         opcode::READ_BUFFER_16 => Request {
@@ -50,43 +50,43 @@ pub(super) fn read(core: &mut Core, task: &TaskInfo) -> Verdict {
     match cdb.u8(1) & 0x1f {
         mode::DATA => data_or(read_data(core, &request), allocation),
         mode::DESCRIPTOR => data(descriptor(request.buffer), allocation),
-        mode::ECHO => data_or(core.spc.scratch.read_echo(task.nexus), allocation),
+        mode::ECHO => data_or(core.spc.data_buffers.read_echo(task.nexus), allocation),
         mode::ECHO_DESCRIPTOR => data(echo_descriptor(), allocation),
-        _ => Verdict::Check(Sense::invalid_cdb(1, Some(4))),
+        _ => Outcome::CheckCondition(Sense::invalid_cdb(1, Some(4))),
     }
 }
 
-pub(super) fn write(_: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn write(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let (len, offset) = (task.cdb.u24(6), u64::from(task.cdb.u24(3)));
     let checked = match task.cdb.u8(1) & 0x1f {
         mode::DATA if task.cdb.u8(2) != 0 => Err(Sense::invalid_cdb(2, None)),
-        mode::DATA => scratch::check_data_range(offset, u64::from(len)),
+        mode::DATA => data_buffer::check_data_range(offset, u64::from(len)),
         mode::ECHO if usize::try_from(len).is_ok_and(|len| len <= ECHO_LEN) => Ok(()),
         mode::ECHO => Err(Sense::invalid_cdb(6, None)),
         _ => Err(Sense::invalid_cdb(1, Some(4))),
     };
     match checked {
-        Ok(()) => Verdict::Parameters { len, then: write_list },
-        Err(sense) => Verdict::Check(sense),
+        Ok(()) => Outcome::FetchParameterList { len, then: write_list },
+        Err(sense) => Outcome::CheckCondition(sense),
     }
 }
 
-fn write_list(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+fn write_list(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     let list = match whole(list, task.cdb.u24(6)) {
         Ok(list) => list,
         Err(verdict) => return verdict,
     };
     good_or(match task.cdb.u8(1) & 0x1f {
-        mode::DATA => core.spc.scratch.write_data(u64::from(task.cdb.u24(3)), list),
-        _ => core.spc.scratch.write_echo(task.nexus, list),
+        mode::DATA => core.spc.data_buffers.write_data(u64::from(task.cdb.u24(3)), list),
+        _ => core.spc.data_buffers.write_echo(task.nexus, list),
     })
 }
 
-fn read_data(core: &Core, request: &Request) -> Result<Vec<u8>, Sense> {
+fn read_data(core: &DeviceServer, request: &Request) -> Result<Vec<u8>, Sense> {
     if request.buffer != 0 {
         return Err(Sense::invalid_cdb(request.buffer_at, None));
     }
-    core.spc.scratch.read_data(request.offset, u64::from(request.allocation), request.offset_at)
+    core.spc.data_buffers.read_data(request.offset, u64::from(request.allocation), request.offset_at)
 }
 
 /// There is one data buffer, number 0, that can be written at any byte; any other has no capacity.

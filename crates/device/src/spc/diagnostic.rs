@@ -8,10 +8,10 @@ use scsi::sense::{Asc, Sense, SenseKey};
 use store::api::{OpAction, OpOutput};
 
 use super::{data, length_error, whole};
+use crate::device_server::DeviceServer;
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::self_test::{self, SelfTestCode};
-use crate::server::Core;
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// The only diagnostic page: the list of diagnostic pages.
 const SUPPORTED_PAGES: u8 = 0x00;
@@ -23,57 +23,57 @@ const EXTENDED_SAMPLES: u64 = 64;
 /// SELF-TEST CODE 100b: abort the test that runs in the background. None ever does when a command arrives.
 const ABORT_BACKGROUND: u8 = 0b100;
 
-pub(super) fn send(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn send(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let flags = task.cdb.u8(1);
     let (code, self_test, len) = (flags >> 5, flags & 0x04 != 0, u32::from(task.cdb.u16(3)));
     if self_test && code != 0 {
-        return Verdict::Check(Sense::invalid_cdb(1, Some(7)));
+        return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(7)));
     }
     if self_test || code != 0 {
         if len != 0 {
-            return Verdict::Check(Sense::invalid_cdb(3, None));
+            return Outcome::CheckCondition(Sense::invalid_cdb(3, None));
         }
         return start(core, code);
     }
     match len {
-        0 => Verdict::Good,
+        0 => Outcome::Good,
         // A list is of pages, and PF says so.
-        _ if flags & 0x10 == 0 => Verdict::Check(Sense::invalid_cdb(1, Some(4))),
-        len => Verdict::Parameters { len, then: send_list },
+        _ if flags & 0x10 == 0 => Outcome::CheckCondition(Sense::invalid_cdb(1, Some(4))),
+        len => Outcome::FetchParameterList { len, then: send_list },
     }
 }
 
-pub(super) fn receive(_: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn receive(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if task.cdb.u8(1) & 1 == 1 && task.cdb.u8(2) != SUPPORTED_PAGES {
-        return Verdict::Check(Sense::invalid_cdb(2, None));
+        return Outcome::CheckCondition(Sense::invalid_cdb(2, None));
     }
     data([SUPPORTED_PAGES, 0, 0, 1, SUPPORTED_PAGES].into(), u32::from(task.cdb.u16(3)))
 }
 
 /// The only page that can be sent asks for the list of pages, which RECEIVE DIAGNOSTIC RESULTS returns anyway.
-fn send_list(_: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+fn send_list(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     match whole(list, u32::from(task.cdb.u16(3))) {
-        Ok([SUPPORTED_PAGES, _, 0, 0]) => Verdict::Good,
+        Ok([SUPPORTED_PAGES, _, 0, 0]) => Outcome::Good,
         Ok([SUPPORTED_PAGES, _, _, _, ..]) => length_error(),
-        Ok([_, _, _, _, ..]) => Verdict::Check(Sense::invalid_parameter(0, None)),
+        Ok([_, _, _, _, ..]) => Outcome::CheckCondition(Sense::invalid_parameter(0, None)),
         Ok(_) => length_error(),
         Err(verdict) => verdict,
     }
 }
 
-fn start(core: &Core, code: u8) -> Verdict {
+fn start(core: &DeviceServer, code: u8) -> Outcome {
     if let Some(sense) = core.not_ready() {
-        return Verdict::Check(sense);
+        return Outcome::CheckCondition(sense);
     }
     let known = SelfTestCode::from_code(code);
     if known.is_none() && code != 0 {
         let byte = if code == ABORT_BACKGROUND { Some(7) } else { Some(6) };
-        return Verdict::Check(Sense::invalid_cdb(1, byte));
+        return Outcome::CheckCondition(Sense::invalid_cdb(1, byte));
     }
     let extended = matches!(known, Some(SelfTestCode::BackgroundExtended | SelfTestCode::ForegroundExtended));
     let samples = if extended { EXTENDED_SAMPLES } else { SHORT_SAMPLES };
-    let blocks = core.facts.capacity().0;
-    Verdict::Run(Box::new(SelfTest { code: known, samples: samples.min(blocks), done: 0 }))
+    let blocks = core.info.capacity().0;
+    Outcome::Run(Box::new(SelfTest { code: known, samples: samples.min(blocks), done: 0 }))
 }
 
 /// Reads samples of the medium, one after the other.
@@ -85,17 +85,17 @@ struct SelfTest {
 }
 
 impl Job for SelfTest {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => self.read_next(core, task),
-            JobInput::Store { result: Ok(OpOutput::Data(bytes)), .. } => {
+            JobInput::OpCompleted { result: Ok(OpOutput::Data(bytes)), .. } => {
                 core.recycle(bytes);
                 self.done += 1;
                 self.read_next(core, task)
             }
-            JobInput::Store { .. } => {
+            JobInput::OpCompleted { .. } => {
                 let lba = self.lba(core);
-                self.end(core, self_test::Outcome::Failed { lba })
+                self.end(core, self_test::SelfTestResult::Failed { lba })
             }
             _ => JobStep::Wait,
         }
@@ -103,33 +103,33 @@ impl Job for SelfTest {
 }
 
 impl SelfTest {
-    fn read_next(&self, core: &mut Core, task: &TaskInfo) -> JobStep {
+    fn read_next(&self, core: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         if self.done >= self.samples {
-            return self.end(core, self_test::Outcome::Passed);
+            return self.end(core, self_test::SelfTestResult::Passed);
         }
-        let (block, lba) = (core.facts.block_size(), self.lba(core));
+        let (block, lba) = (core.info.block_size(), self.lba(core));
         let len = usize::try_from(block.bytes()).unwrap_or(0);
         core.submit(task, 0, OpAction::Read { at: lba << block.shift(), len });
         JobStep::Wait
     }
 
     /// The first sample is the first block, the last one the last.
-    fn lba(&self, core: &Core) -> u64 {
-        let last = core.facts.capacity().0.saturating_sub(1);
+    fn lba(&self, core: &DeviceServer) -> u64 {
+        let last = core.info.capacity().0.saturating_sub(1);
         let step = last / self.samples.saturating_sub(1).max(1);
         if self.done + 1 >= self.samples { last } else { self.done.saturating_mul(step) }
     }
 
-    fn end(&self, core: &mut Core, outcome: self_test::Outcome) -> JobStep {
+    fn end(&self, core: &mut DeviceServer, outcome: self_test::SelfTestResult) -> JobStep {
         if let Some(code) = self.code {
             let hours = core.now.since(core.spc.started).as_secs() / 3600;
             core.spc.self_tests.record(code, outcome, hours);
         }
         let in_background = self.code.is_some_and(SelfTestCode::is_background);
-        JobStep::Done(if outcome == self_test::Outcome::Passed || in_background {
-            Verdict::Good
+        JobStep::Done(if outcome == self_test::SelfTestResult::Passed || in_background {
+            Outcome::Good
         } else {
-            Verdict::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::LOGICAL_UNIT_FAILED_SELF_TEST))
+            Outcome::CheckCondition(Sense::new(SenseKey::HARDWARE_ERROR, Asc::LOGICAL_UNIT_FAILED_SELF_TEST))
         })
     }
 }

@@ -5,15 +5,15 @@ use scsi::opcode;
 use scsi::sense::Sense;
 
 use super::data;
-use crate::contract::{Level, RelativePort};
-use crate::copy::page;
-use crate::inquiry::Portrait;
+use crate::contract::{RelativePort, SpcLevel};
+use crate::copy::copy_limits;
+use crate::device_server::DeviceServer;
+use crate::inquiry::InquiryData;
+use crate::outcome::Outcome;
 use crate::sbc::limits;
-use crate::server::Core;
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
 
-pub(super) fn inquiry(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn inquiry(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let (vital, code, allocation) = (task.cdb.u8(1) & 1 == 1, task.cdb.u8(2), u32::from(task.cdb.u16(3)));
     let port = core.nexuses.find(task.nexus).map_or(RelativePort(0), |state| state.nexus.target_port);
     let portrait = portrait(core, port);
@@ -22,20 +22,22 @@ pub(super) fn inquiry(core: &mut Core, task: &TaskInfo) -> Verdict {
         (false, 0) => Some(portrait.standard().to_vec()),
         (false, _) => None,
     };
-    bytes.map_or_else(|| Verdict::Check(Sense::invalid_cdb(2, None)), |bytes| data(bytes, allocation))
+    bytes
+        .map_or_else(|| Outcome::CheckCondition(Sense::invalid_cdb(2, None)), |bytes| data(bytes, allocation))
 }
 
-fn portrait(core: &Core, port: RelativePort) -> Portrait<'_> {
-    let facts = &core.facts;
-    let copies = core.table.rows_of(opcode::THIRD_PARTY_COPY_OUT).any(|row| row.is_on(facts));
-    Portrait {
+fn portrait(core: &DeviceServer, port: RelativePort) -> InquiryData<'_> {
+    let facts = &core.info;
+    let copies = core.table.rows_of(opcode::THIRD_PARTY_COPY_OUT).any(|row| row.is_enabled(facts));
+    InquiryData {
         config: &facts.config,
         device_type: DeviceType::DIRECT_ACCESS_BLOCK,
         port,
         third_party_copy: copies,
         // The page came with SPC-4.
-        third_party_copy_page: (copies && facts.config.claims.level > Level::Spc3).then(|| page::body(core)),
-        volatile_cache: facts.profile.volatile_cache,
+        third_party_copy_page: (copies && facts.config.overrides.level > SpcLevel::Spc3)
+            .then(|| copy_limits::body(core)),
+        volatile_cache: facts.capabilities.volatile_cache,
         limits: limits::limits(facts),
         characteristics: limits::characteristics(facts),
         provisioning: limits::provisioning(facts),

@@ -7,67 +7,67 @@ use scsi::sense::Asc;
 
 use super::reservation::not_saved;
 use super::{data, data_or, length_error, whole};
-use crate::identifying::IdentifyingInformation;
-use crate::server::Core;
+use crate::device_server::DeviceServer;
+use crate::identifying_info::IdentifyingInformation;
+use crate::outcome::Outcome;
 use crate::task::TaskInfo;
 use crate::timestamp::Timestamp;
-use crate::verdict::Verdict;
 
-pub(super) fn report(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn report(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     data_or(core.spc.identifying.report(task.cdb.u8(10) >> 1), task.cdb.u32(6))
 }
 
-pub(super) fn set(_: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn set(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let len = task.cdb.u32(6);
     match IdentifyingInformation::check(task.cdb.u8(10) >> 1, len) {
-        Ok(()) => Verdict::Parameters { len, then: set_list },
-        Err(sense) => Verdict::Check(sense),
+        Ok(()) => Outcome::FetchParameterList { len, then: set_list },
+        Err(sense) => Outcome::CheckCondition(sense),
     }
 }
 
-fn set_list(_: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+fn set_list(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     match whole(list, task.cdb.u32(6)) {
-        Ok(list) => Verdict::InTurn { list: Vec::from(list), then: set_in_turn },
+        Ok(list) => Outcome::QueueStateChange { list: Vec::from(list), then: set_in_turn },
         Err(verdict) => verdict,
     }
 }
 
-fn set_in_turn(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+fn set_in_turn(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     let mut new = core.spc.identifying.clone();
     match new.set(task.cdb.u8(10) >> 1, list) {
-        Ok(false) => return Verdict::Good,
+        Ok(false) => return Outcome::Good,
         Ok(true) => {}
-        Err(sense) => return Verdict::Check(sense),
+        Err(sense) => return Outcome::CheckCondition(sense),
     }
     let state = core.spc.to_save_with_information(&new);
-    let then = move |core: &mut Core, task: &TaskInfo, saved: bool| {
+    let then = move |core: &mut DeviceServer, task: &TaskInfo, saved: bool| {
         if !saved {
             return not_saved();
         }
         core.spc.identifying = new;
-        core.nexuses.attend_all(Asc::DEVICE_IDENTIFIER_CHANGED, Some(task.nexus));
-        Verdict::Good
+        core.nexuses.establish_ua_all(Asc::DEVICE_IDENTIFIER_CHANGED, Some(task.nexus));
+        Outcome::Good
     };
-    Verdict::Save { state, then: Box::new(then) }
+    Outcome::SaveState { state, then: Box::new(then) }
 }
 
-pub(super) fn report_timestamp(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn report_timestamp(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     data(core.spc.timestamp.report(core.now).to_vec(), task.cdb.u32(6))
 }
 
-pub(super) fn set_timestamp(_: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn set_timestamp(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match task.cdb.u32(6) {
-        0 => Verdict::Good,
+        0 => Outcome::Good,
         len if usize::try_from(len) == Ok(Timestamp::LEN) => {
-            Verdict::Parameters { len, then: set_timestamp_list }
+            Outcome::FetchParameterList { len, then: set_timestamp_list }
         }
         _ => length_error(),
     }
 }
 
-fn set_timestamp_list(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+fn set_timestamp_list(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     let Some(timestamp) = Timestamp::set(core.now, list) else { return length_error() };
     core.spc.timestamp = timestamp;
-    core.nexuses.attend_all(Asc::TIMESTAMP_CHANGED, Some(task.nexus));
-    Verdict::Good
+    core.nexuses.establish_ua_all(Asc::TIMESTAMP_CHANGED, Some(task.nexus));
+    Outcome::Good
 }

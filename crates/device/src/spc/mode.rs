@@ -11,13 +11,13 @@ use store::api::OpAction;
 
 use super::reservation::not_saved;
 use super::{data_or, whole};
-use crate::mode::{self, Lists, MediumFacts, SenseRequest};
-use crate::server::Core;
+use crate::device_server::DeviceServer;
+use crate::mode::{self, MediumParameters, ModeValues, SenseRequest};
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::settings::Settings;
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
-pub(super) fn sense(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn sense(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     let form = form(task);
     let request = SenseRequest {
@@ -33,85 +33,87 @@ pub(super) fn sense(core: &mut Core, task: &TaskInfo) -> Verdict {
         HeaderFormat::Ten => u32::from(cdb.u16(7)),
     };
     let medium = medium_facts(core, task);
-    let (defaults, saved) = (core.default_settings(), core.lasting_settings());
-    let lists = Lists { current: &core.settings, defaults: &defaults, saved: &saved };
+    let (defaults, saved) = (core.default_settings(), core.power_on_settings());
+    let lists = ModeValues { current: &core.settings, defaults: &defaults, saved: &saved };
     data_or(mode::sense(request, lists, medium), allocation)
 }
 
-pub(super) fn select(_: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn select(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let len = list_len(task);
     // Pages of a vendor's own format are all that is left without PF.
     if len > 0 && task.cdb.u8(1) & 0x10 == 0 {
-        return Verdict::Check(Sense::invalid_cdb(1, Some(4)));
+        return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(4)));
     }
-    Verdict::Parameters { len, then: selected }
+    Outcome::FetchParameterList { len, then: selected }
 }
 
-fn selected(_: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+fn selected(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     match whole(list, list_len(task)) {
-        Ok(list) => Verdict::InTurn { list: Vec::from(list), then: select_in_turn },
+        Ok(list) => Outcome::QueueStateChange { list: Vec::from(list), then: select_in_turn },
         Err(verdict) => verdict,
     }
 }
 
 /// Judges the list by the settings in force. Those that it asks for replace them when they are saved, if they are to be, and
 /// when nothing that was acknowledged can be lost any more, if the write cache goes.
-fn select_in_turn(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+fn select_in_turn(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     let new = match mode::select(form(task), list, &core.settings, medium_facts(core, task)) {
         Ok(new) => new,
-        Err(sense) => return Verdict::Check(sense),
+        Err(sense) => return Outcome::CheckCondition(sense),
     };
-    if core.settings.write_cache && !new.write_cache && !core.is_closing_cache(task.id) {
-        return Verdict::Run(Box::new(CloseCache { list: Vec::from(list) }));
+    if core.settings.write_cache && !new.write_cache && !core.is_disabling_cache(task.id) {
+        return Outcome::Run(Box::new(DisableCache { list: Vec::from(list) }));
     }
     if task.cdb.u8(1) & 0x01 == 0 || list.is_empty() {
         set(core, task, new);
-        return Verdict::Good;
+        return Outcome::Good;
     }
     let state = core.spc.to_save_with_settings(&new);
     if fault_injection::is_injected(Bug::SettingsUnsaved) {
         core.settings = new.clone();
     }
-    let then = move |core: &mut Core, task: &TaskInfo, saved| {
+    let then = move |core: &mut DeviceServer, task: &TaskInfo, saved| {
         if saved {
             core.spc.saved_settings = Some(new.clone());
             set(core, task, new);
-            Verdict::Good
+            Outcome::Good
         } else {
             not_saved()
         }
     };
-    Verdict::Save { state, then: Box::new(then) }
+    Outcome::SaveState { state, then: Box::new(then) }
 }
 
-fn set(core: &mut Core, task: &TaskInfo, new: Settings) {
+fn set(core: &mut DeviceServer, task: &TaskInfo, new: Settings) {
     if new != core.settings {
         core.settings = new;
-        core.nexuses.attend_all(Asc::MODE_PARAMETERS_CHANGED, Some(task.nexus));
+        core.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, Some(task.nexus));
     }
 }
 
 /// Makes everything durable that was acknowledged under the write cache, before the setting changes. Writes that are
 /// submitted from its start on are durable when they are acknowledged; those that were under way end first, then comes a
 /// flush. If that fails, the write cache stays.
-struct CloseCache {
+struct DisableCache {
     list: Vec<u8>,
 }
 
-impl Job for CloseCache {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+impl Job for DisableCache {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
-                core.close_cache(task.id);
+                core.disable_cache(task.id);
                 JobStep::Wait
             }
             JobInput::Woken => {
                 core.submit(task, 0, OpAction::Flush);
                 JobStep::Wait
             }
-            JobInput::Store { result, .. } => JobStep::Done(match core.flushed(result) {
-                Ok(()) => Verdict::InTurn { list: core::mem::take(&mut self.list), then: select_in_turn },
-                Err(sense) => Verdict::Check(sense),
+            JobInput::OpCompleted { result, .. } => JobStep::Done(match core.flushed(result) {
+                Ok(()) => {
+                    Outcome::QueueStateChange { list: core::mem::take(&mut self.list), then: select_in_turn }
+                }
+                Err(sense) => Outcome::CheckCondition(sense),
             }),
             _ => JobStep::Wait,
         }
@@ -132,10 +134,10 @@ fn list_len(task: &TaskInfo) -> u32 {
     }
 }
 
-fn medium_facts(core: &Core, task: &TaskInfo) -> MediumFacts {
-    let blocks = if core.spc.removal.is_present() { core.facts.capacity().0 } else { 0 };
-    MediumFacts {
+fn medium_facts(core: &DeviceServer, task: &TaskInfo) -> MediumParameters {
+    let blocks = if core.spc.removal.is_present() { core.info.capacity().0 } else { 0 };
+    MediumParameters {
         write_protected: core.write_protection(task.nexus).is_some(),
-        descriptor: BlockDescriptor { blocks, block_len: core.facts.block_size().bytes() },
+        descriptor: BlockDescriptor { blocks, block_len: core.info.block_size().bytes() },
     }
 }

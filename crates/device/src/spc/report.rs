@@ -9,29 +9,29 @@ use scsi::target_port_groups::Format;
 use super::{data, data_or};
 use crate::alua;
 use crate::contract::SenseBytes;
-use crate::log::{self, LogFacts, LogRequest, Statistics, Storage};
+use crate::device_server::DeviceServer;
+use crate::log::{self, LogRequest, LogSource, Statistics, Storage};
+use crate::outcome::Outcome;
 use crate::report_luns;
 use crate::sbc::limits;
 use crate::self_test::SelfTestResults;
-use crate::server::Core;
 use crate::table::Row;
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
 
-pub(super) fn luns(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let Some(state) = core.nexuses.find_mut(task.nexus) else { return Verdict::Good };
+pub(super) fn luns(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let Some(state) = core.nexuses.find_mut(task.nexus) else { return Outcome::Good };
     match report_luns::answer(&task.cdb, &state.nexus.luns) {
         Ok((bytes, allocation)) => {
             // Whoever reads the list has seen what changed in it (SPC-5 §6.33).
             state.attentions.clear(Asc::REPORTED_LUNS_DATA_HAS_CHANGED);
-            Verdict::Data { bytes, allocation }
+            Outcome::ParameterData { bytes, allocation }
         }
-        Err(sense) => Verdict::Check(sense),
+        Err(sense) => Outcome::CheckCondition(sense),
     }
 }
 
 /// REQUEST SENSE: the unit attention that waits, or why the unit is not ready, or that all is well.
-pub(super) fn request_sense(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn request_sense(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let waiting = core.nexuses.find_mut(task.nexus).and_then(|state| state.attentions.take());
     let nothing = Sense::new(SenseKey::NO_SENSE, Asc::NONE);
     let sense = waiting.or_else(|| core.not_ready()).unwrap_or(nothing);
@@ -39,17 +39,17 @@ pub(super) fn request_sense(core: &mut Core, task: &TaskInfo) -> Verdict {
     data(Vec::from(bytes.bytes()), u32::from(task.cdb.u8(4)))
 }
 
-pub(super) fn target_port_groups(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn target_port_groups(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match Format::from_code(task.cdb.u8(1) >> 5) {
-        Some(format) => data(alua::groups(&core.facts.config.ports, format).encode(), task.cdb.u32(6)),
-        None => Verdict::Check(Sense::invalid_cdb(1, Some(7))),
+        Some(format) => data(alua::groups(&core.info.config.ports, format).encode(), task.cdb.u32(6)),
+        None => Outcome::CheckCondition(Sense::invalid_cdb(1, Some(7))),
     }
 }
 
 /// What the nexus that asks can request. There is never an auto contingent allegiance to clear (NACA is refused), so CLEAR
 /// ACA is not offered.
-pub(super) fn supported_task_management(core: &mut Core, task: &TaskInfo) -> Verdict {
-    let newer = core.nexuses.find(task.nexus).is_some_and(|state| state.nexus.newer_functions);
+pub(super) fn supported_task_management(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let newer = core.nexuses.find(task.nexus).is_some_and(|state| state.nexus.rfc_7144_functions);
     let functions = TaskManagement {
         abort_task: true,
         abort_task_set: true,
@@ -65,7 +65,7 @@ pub(super) fn supported_task_management(core: &mut Core, task: &TaskInfo) -> Ver
     data(functions.encode(task.cdb.u8(2) & 0x80 != 0), task.cdb.u32(6))
 }
 
-pub(super) fn supported_operation_codes(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn supported_operation_codes(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     let timeouts = cdb.u8(2) & 0x80 != 0;
     data_or(operation_codes(core, cdb.u8(2) & 7, cdb.u8(3), cdb.u16(4), timeouts), cdb.u32(6))
@@ -81,13 +81,13 @@ mod options {
 
 /// The opcode and service action come from the initiator and are only ever compared (CVE-2024-42416 was an index).
 fn operation_codes(
-    core: &Core,
+    core: &DeviceServer,
     option: u8,
     opcode: u8,
     action: u16,
     timeouts: bool,
 ) -> Result<Vec<u8>, Sense> {
-    let enabled = |row: &&'static Row| row.is_on(&core.facts);
+    let enabled = |row: &&'static Row| row.is_enabled(&core.info);
     if option == options::ALL {
         let rows = core.table.rows().filter(enabled);
         return Ok(SupportedCommand::encode_all(rows.map(|row| command(row, timeouts))));
@@ -126,7 +126,7 @@ const fn timeouts_of(row: &Row) -> Timeouts {
     Timeouts { nominal_s: 0, recommended_s: row.timeout_s }
 }
 
-pub(super) fn log_sense(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn log_sense(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     let request = LogRequest {
         page_control: cdb.u8(2) >> 6,
@@ -136,7 +136,7 @@ pub(super) fn log_sense(core: &mut Core, task: &TaskInfo) -> Verdict {
     };
     let statistics = counted(core).since(core.spc.counted_before);
     let minutes = core.now.since(core.spc.started).as_secs() / 60;
-    let facts = LogFacts {
+    let facts = LogSource {
         statistics,
         self_tests: &core.spc.self_tests,
         storage: storage(core),
@@ -146,26 +146,26 @@ pub(super) fn log_sense(core: &mut Core, task: &TaskInfo) -> Verdict {
 }
 
 /// LOG SELECT: parameters cannot be set, only put back to what they were at the start (PCR).
-pub(super) fn log_select(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn log_select(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     if cdb.u16(7) != 0 {
-        return Verdict::Check(Sense::invalid_cdb(7, None));
+        return Outcome::CheckCondition(Sense::invalid_cdb(7, None));
     }
     if cdb.u8(1) & 0x02 == 0 {
-        return Verdict::Good;
+        return Outcome::Good;
     }
     if cdb.u8(2) & 0x3f != 0 || cdb.u8(3) != 0 {
-        return Verdict::Check(Sense::invalid_cdb(2, Some(5)));
+        return Outcome::CheckCondition(Sense::invalid_cdb(2, Some(5)));
     }
     core.spc.counted_before = counted(core);
     core.spc.self_tests = SelfTestResults::default();
-    core.nexuses.attend_all(Asc::LOG_PARAMETERS_CHANGED, Some(task.nexus));
-    Verdict::Good
+    core.nexuses.establish_ua_all(Asc::LOG_PARAMETERS_CHANGED, Some(task.nexus));
+    Outcome::Good
 }
 
 /// Returns how much storage a thin unit takes: what is begun counts as used, what is not whole not as available.
-fn storage(core: &Core) -> Option<Storage> {
-    let shift = core.facts.block_size().shift() + u32::from(limits::threshold_exponent(&core.facts)?);
+fn storage(core: &DeviceServer) -> Option<Storage> {
+    let shift = core.info.block_size().shift() + u32::from(limits::threshold_exponent(&core.info)?);
     let space = core.medium.space()?;
     let round = (1 << shift) - 1;
     let count = |bytes: u64| u32::try_from(bytes >> shift).unwrap_or(u32::MAX);
@@ -176,8 +176,8 @@ fn storage(core: &Core) -> Option<Storage> {
     })
 }
 
-fn counted(core: &Core) -> Statistics {
-    let shift = core.facts.block_size().shift();
+fn counted(core: &DeviceServer) -> Statistics {
+    let shift = core.info.block_size().shift();
     Statistics {
         read_commands: core.stats.reads,
         write_commands: core.stats.writes,

@@ -11,54 +11,57 @@ use scsi::status::Status;
 
 use super::{data, length_error, whole};
 use crate::contract::{NexusId, RelativePort};
-use crate::pr::out::{Request, World};
-use crate::pr::{Change, NexusName, PersistentReservations, Refusal};
-use crate::server::Core;
+use crate::device_server::DeviceServer;
+use crate::outcome::Outcome;
+use crate::pr::out::{KnownPorts, Request};
+use crate::pr::{Effects, NexusName, PersistentReservations, PrError};
 use crate::table::Row;
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
 
 /// The longest parameter list of PERSISTENT RESERVE OUT: room for 64 of the longest TransportIDs (CVE-2024-39281 was a
 /// length that was believed).
 const MAX_LIST: u32 = 16 << 10;
 
-impl Core {
+impl DeviceServer {
     /// Returns the verdict with which a reservation stops a command.
-    pub(crate) fn reservation_stops(&self, task: &TaskInfo, row: &Row) -> Option<Verdict> {
+    pub(crate) fn reservation_conflict(&self, task: &TaskInfo, row: &Row) -> Option<Outcome> {
         let spc = &self.spc;
         if spc.pr.is_lost() && !PersistentReservations::passes_while_lost(&task.cdb) {
-            return Some(Verdict::Check(LOST));
+            return Some(Outcome::CheckCondition(LOST));
         }
-        if spc.reserve.holder().is_none() && spc.pr.kind().is_none() {
+        if spc.spc2_reservation.holder().is_none() && spc.pr.kind().is_none() {
             return None;
         }
         let class = row.conflict.of(&task.cdb);
-        let reserved = spc.reserve.holder().is_some_and(|holder| class.with_reserve(holder == task.nexus));
-        let stopped = reserved || spc.pr.stops(class, spc.standing(task.nexus));
-        stopped.then_some(Verdict::Status(Status::RESERVATION_CONFLICT))
+        let reserved = spc
+            .spc2_reservation
+            .holder()
+            .is_some_and(|holder| class.conflicts_with_reserve(holder == task.nexus));
+        let stopped = reserved || spc.pr.conflicts(class, spc.pr_role(task.nexus));
+        stopped.then_some(Outcome::Status(Status::RESERVATION_CONFLICT))
     }
 }
 
 /// What is answered while saved reservations could not be read (SPC-5 §5.14.5.4).
 const LOST: Sense = Sense::new(SenseKey::DATA_PROTECT, Asc::PERSISTENT_RESERVATION_INFORMATION_LOST);
 
-pub(super) fn reserve(_: &mut Core, _: &TaskInfo) -> Verdict {
-    let then = |core: &mut Core, task: &TaskInfo, _: &[u8]| {
-        let standing = core.spc.standing(task.nexus);
-        Verdict::Status(core.spc.reserve.reserve(task.nexus, standing, &core.spc.pr))
+pub(super) fn reserve(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
+    let then = |core: &mut DeviceServer, task: &TaskInfo, _: &[u8]| {
+        let standing = core.spc.pr_role(task.nexus);
+        Outcome::Status(core.spc.spc2_reservation.reserve(task.nexus, standing, &core.spc.pr))
     };
-    Verdict::InTurn { list: Vec::new(), then }
+    Outcome::QueueStateChange { list: Vec::new(), then }
 }
 
-pub(super) fn release(_: &mut Core, _: &TaskInfo) -> Verdict {
-    let then = |core: &mut Core, task: &TaskInfo, _: &[u8]| {
-        let standing = core.spc.standing(task.nexus);
-        Verdict::Status(core.spc.reserve.release(task.nexus, standing, &core.spc.pr))
+pub(super) fn release(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
+    let then = |core: &mut DeviceServer, task: &TaskInfo, _: &[u8]| {
+        let standing = core.spc.pr_role(task.nexus);
+        Outcome::Status(core.spc.spc2_reservation.release(task.nexus, standing, &core.spc.pr))
     };
-    Verdict::InTurn { list: Vec::new(), then }
+    Outcome::QueueStateChange { list: Vec::new(), then }
 }
 
-pub(super) fn persistent_reserve_in(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn persistent_reserve_in(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let pr = &core.spc.pr;
     let bytes = match action(task) {
         service_action_in::READ_KEYS => pr.keys().encode(),
@@ -69,7 +72,7 @@ pub(super) fn persistent_reserve_in(core: &mut Core, task: &TaskInfo) -> Verdict
     data(bytes, u32::from(task.cdb.u16(7)))
 }
 
-pub(super) fn persistent_reserve_out(_: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn persistent_reserve_out(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let len = task.cdb.u32(5);
     let basic = u32::try_from(BasicList::LEN).unwrap_or(0);
     let fits = match action(task) {
@@ -78,38 +81,38 @@ pub(super) fn persistent_reserve_out(_: &mut Core, task: &TaskInfo) -> Verdict {
         }
         _ => len == basic,
     };
-    if fits { Verdict::Parameters { len, then: persistent_reserve_out_list } } else { length_error() }
+    if fits { Outcome::FetchParameterList { len, then: persistent_reserve_out_list } } else { length_error() }
 }
 
-fn persistent_reserve_out_list(_: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
+fn persistent_reserve_out_list(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     match whole(list, task.cdb.u32(5)) {
-        Ok(list) => Verdict::InTurn { list: Vec::from(list), then: persistent_reserve_out_in_turn },
+        Ok(list) => Outcome::QueueStateChange { list: Vec::from(list), then: persistent_reserve_out_in_turn },
         Err(verdict) => verdict,
     }
 }
 
 /// Decides on a copy of the registrations, which takes the place of those in force when it is stored.
-fn persistent_reserve_out_in_turn(core: &mut Core, task: &TaskInfo, list: &[u8]) -> Verdict {
-    if core.spc.reserve.holder().is_some() {
+fn persistent_reserve_out_in_turn(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
+    if core.spc.spc2_reservation.holder().is_some() {
         // A RESERVE came while the list was on its way.
-        return Verdict::Status(Status::RESERVATION_CONFLICT);
+        return Outcome::Status(Status::RESERVATION_CONFLICT);
     }
     let request = match request(task, list) {
         Ok(request) => request,
-        Err(sense) => return Verdict::Check(sense),
+        Err(sense) => return Outcome::CheckCondition(sense),
     };
     let Some(from) = core.nexuses.find(task.nexus).map(|state| NexusName::of(&state.nexus)) else {
-        return Verdict::Status(Status::RESERVATION_CONFLICT);
+        return Outcome::Status(Status::RESERVATION_CONFLICT);
     };
-    let target_ports: Vec<RelativePort> = core.facts.config.ports.iter().map(|port| port.relative).collect();
+    let target_ports: Vec<RelativePort> = core.info.config.ports.iter().map(|port| port.relative).collect();
     let initiator_ports: Vec<Rc<[u8]>> =
         core.nexuses.iter().map(|state| Rc::clone(&state.nexus.initiator_port)).collect();
-    let world = World { target_ports: &target_ports, initiator_ports: &initiator_ports };
+    let world = KnownPorts { target_ports: &target_ports, initiator_ports: &initiator_ports };
     let mut new = core.spc.pr.clone();
     let change = match new.out(&from, request, world) {
         Ok(change) => change,
-        Err(Refusal::Conflict) => return Verdict::Status(Status::RESERVATION_CONFLICT),
-        Err(Refusal::Check(sense)) => return Verdict::Check(sense),
+        Err(PrError::Conflict) => return Outcome::Status(Status::RESERVATION_CONFLICT),
+        Err(PrError::Check(sense)) => return Outcome::CheckCondition(sense),
     };
     if !change.save {
         return changed(core, new, &change);
@@ -117,28 +120,28 @@ fn persistent_reserve_out_in_turn(core: &mut Core, task: &TaskInfo, list: &[u8])
     let state = core.spc.to_save_with(&new);
     if fault_injection::is_injected(Bug::ReserveUnsaved) {
         core.spc.pr = new.clone();
-        core.refresh_standings();
+        core.refresh_pr_roles();
     }
-    let then = move |core: &mut Core, _: &TaskInfo, saved| {
+    let then = move |core: &mut DeviceServer, _: &TaskInfo, saved| {
         if saved { changed(core, new, &change) } else { not_saved() }
     };
-    Verdict::Save { state, then: Box::new(then) }
+    Outcome::SaveState { state, then: Box::new(then) }
 }
 
 /// Puts changed registrations in force and carries out what the change asks of the rest of the unit.
-fn changed(core: &mut Core, new: PersistentReservations, change: &Change) -> Verdict {
+fn changed(core: &mut DeviceServer, new: PersistentReservations, change: &Effects) -> Outcome {
     core.spc.pr = new;
-    core.refresh_standings();
+    core.refresh_pr_roles();
     for (nexus, asc) in &change.attentions {
-        core.nexuses.attend_ports(&nexus.initiator_port, nexus.target_port, *asc);
+        core.nexuses.establish_ua_at_ports(&nexus.initiator_port, nexus.target_port, *asc);
     }
     abort_tasks(core, &change.abort)
 }
 
 /// Aborts the tasks of preempted nexuses, lifts their prevention of medium removal, and then answers.
-fn abort_tasks(core: &mut Core, victims: &[NexusName]) -> Verdict {
+fn abort_tasks(core: &mut DeviceServer, victims: &[NexusName]) -> Outcome {
     if victims.is_empty() {
-        return Verdict::Good;
+        return Outcome::Good;
     }
     let is_hit = |name: &NexusName| victims.contains(name);
     let hit = core.nexuses.iter().filter(|state| is_hit(&NexusName::of(&state.nexus)));
@@ -146,12 +149,12 @@ fn abort_tasks(core: &mut Core, victims: &[NexusName]) -> Verdict {
     for nexus in &nexuses {
         core.spc.removal.allow(*nexus);
     }
-    Verdict::AbortOthers { nexuses, then: Box::new(Verdict::Good) }
+    Outcome::AbortOthers { nexuses, then: Box::new(Outcome::Good) }
 }
 
 /// Answers a command whose change could not be saved: nothing has changed.
-pub(super) const fn not_saved() -> Verdict {
-    Verdict::Check(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
+pub(super) const fn not_saved() -> Outcome {
+    Outcome::CheckCondition(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
 }
 
 fn action(task: &TaskInfo) -> u16 {

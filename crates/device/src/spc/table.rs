@@ -4,10 +4,12 @@ use scsi::opcode as op;
 use scsi::opcode::{maintenance_in as report, maintenance_out as set};
 use scsi::pr::{service_action_in as pr_in, service_action_out as pr_out};
 
-use super::{buffer, diagnostic, identity, information, mode, removal, report as reports, reservation};
+use super::{
+    buffer, diagnostic, identity, information, medium_removal, mode, report as reports, reservation,
+};
+use crate::device_server::UnitInfo;
 use crate::pr::conflict::Conflict;
-use crate::server::Facts;
-use crate::table::{Attention, Medium, ReadOnlyNexus, Row, always};
+use crate::table::{AttentionRule, MediumNeed, ReadOnlyNexus, Row, always};
 
 /// A row with what most of these commands have in common: they need no medium.
 const ROW: Row = Row {
@@ -16,8 +18,8 @@ const ROW: Row = Row {
     name: "",
     usage: &[],
     conflict: Conflict::Never,
-    attention: Attention::Reported,
-    medium: Medium::Untouched,
+    attention: AttentionRule::Reported,
+    medium: MediumNeed::NotNeeded,
     read_only: ReadOnlyNexus::Refused,
     timeout_s: 10,
     handler: identity::inquiry,
@@ -25,15 +27,15 @@ const ROW: Row = Row {
 };
 
 /// A command that reservations and attentions let pass.
-const PASSED: Row = Row { attention: Attention::Passed, ..REPORTS };
+const UA_EXEMPT: Row = Row { attention: AttentionRule::Exempt, ..REPORTS };
 /// A command that reservations let pass and that changes nothing.
 const REPORTS: Row = Row { read_only: ReadOnlyNexus::Admitted, ..ROW };
 /// A command that looks.
-const LOOKS: Row = Row { conflict: Conflict::Looks, ..REPORTS };
+const READS: Row = Row { conflict: Conflict::Reads, ..REPORTS };
 /// A command that changes.
-const CHANGES: Row = Row { conflict: Conflict::Changes, ..ROW };
+const WRITES: Row = Row { conflict: Conflict::Writes, ..ROW };
 
-const fn is_removable(facts: &Facts) -> bool {
+const fn is_removable(facts: &UnitInfo) -> bool {
     facts.config.removable
 }
 
@@ -71,35 +73,35 @@ pub(crate) const ROWS: &[Row] = &[
         name: "INQUIRY",
         usage: &[0x12, 0x01, 0xff, 0xff, 0xff, 0],
         handler: identity::inquiry,
-        ..PASSED
+        ..UA_EXEMPT
     },
     Row {
         opcode: op::REPORT_LUNS,
         name: "REPORT LUNS",
         usage: &[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: reports::luns,
-        ..PASSED
+        ..UA_EXEMPT
     },
     Row {
         opcode: op::REQUEST_SENSE,
         name: "REQUEST SENSE",
         usage: &[0x03, 0x01, 0, 0, 0xff, 0],
         handler: reports::request_sense,
-        ..PASSED
+        ..UA_EXEMPT
     },
     Row {
         opcode: op::MODE_SENSE_6,
         name: "MODE SENSE(6)",
         usage: &[0x1a, 0x08, 0xff, 0xff, 0xff, 0],
         handler: mode::sense,
-        ..LOOKS
+        ..READS
     },
     Row {
         opcode: op::MODE_SENSE_10,
         name: "MODE SENSE(10)",
         usage: &[0x5a, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0],
         handler: mode::sense,
-        ..LOOKS
+        ..READS
     },
     Row {
         opcode: op::MODE_SELECT_6,
@@ -107,7 +109,7 @@ pub(crate) const ROWS: &[Row] = &[
         usage: &[0x15, 0x11, 0, 0, 0xff, 0],
         timeout_s: 60,
         handler: mode::select,
-        ..CHANGES
+        ..WRITES
     },
     Row {
         opcode: op::MODE_SELECT_10,
@@ -115,7 +117,7 @@ pub(crate) const ROWS: &[Row] = &[
         usage: &[0x55, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0],
         timeout_s: 60,
         handler: mode::select,
-        ..CHANGES
+        ..WRITES
     },
     Row {
         opcode: op::LOG_SENSE,
@@ -129,7 +131,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "LOG SELECT",
         usage: &[0x4c, 0x02, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0],
         handler: reports::log_select,
-        ..CHANGES
+        ..WRITES
     },
     Row {
         opcode: op::SEND_DIAGNOSTIC,
@@ -137,53 +139,53 @@ pub(crate) const ROWS: &[Row] = &[
         usage: &[0x1d, 0xf7, 0, 0xff, 0xff, 0],
         timeout_s: 60,
         handler: diagnostic::send,
-        ..CHANGES
+        ..WRITES
     },
     Row {
         opcode: op::RECEIVE_DIAGNOSTIC_RESULTS,
         name: "RECEIVE DIAGNOSTIC RESULTS",
         usage: &[0x1c, 0x01, 0xff, 0xff, 0xff, 0],
         handler: diagnostic::receive,
-        ..LOOKS
+        ..READS
     },
     Row {
         opcode: op::READ_BUFFER_10,
         name: "READ BUFFER(10)",
         usage: &[0x3c, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0],
         handler: buffer::read,
-        ..LOOKS
+        ..READS
     },
     Row {
         opcode: op::READ_BUFFER_16,
         name: "READ BUFFER(16)",
         usage: &[0x9b, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0],
         handler: buffer::read,
-        ..LOOKS
+        ..READS
     },
     Row {
         opcode: op::WRITE_BUFFER,
         name: "WRITE BUFFER",
         usage: &[0x3b, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0],
         handler: buffer::write,
-        ..CHANGES
+        ..WRITES
     },
     Row {
         opcode: op::START_STOP_UNIT,
         name: "START STOP UNIT",
         usage: &[0x1b, 0x01, 0, 0x0f, 0xf7, 0],
-        conflict: Conflict::ByCdb(removal::start_stop_conflict),
-        read_only: ReadOnlyNexus::ByCdb(removal::only_starts),
+        conflict: Conflict::ByCdb(medium_removal::start_stop_conflict),
+        read_only: ReadOnlyNexus::ByCdb(medium_removal::only_starts),
         timeout_s: 60,
-        handler: removal::start_stop,
+        handler: medium_removal::start_stop,
         ..ROW
     },
     Row {
         opcode: op::PREVENT_ALLOW_MEDIUM_REMOVAL,
         name: "PREVENT ALLOW MEDIUM REMOVAL",
         usage: &[0x1e, 0, 0, 0, 0x03, 0],
-        conflict: Conflict::ByCdb(removal::prevent_allow_conflict),
-        read_only: ReadOnlyNexus::ByCdb(removal::only_allows),
-        handler: removal::prevent_allow,
+        conflict: Conflict::ByCdb(medium_removal::prevent_allow_conflict),
+        read_only: ReadOnlyNexus::ByCdb(medium_removal::only_allows),
+        handler: medium_removal::prevent_allow,
         enabled: is_removable,
         ..ROW
     },
@@ -264,7 +266,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "REPORT SUPPORTED OPERATION CODES",
         usage: &[0xa3, 0x0c, 0x87, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: reports::supported_operation_codes,
-        ..LOOKS
+        ..READS
     },
     Row {
         opcode: op::MAINTENANCE_IN,
@@ -272,7 +274,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS",
         usage: &[0xa3, 0x0d, 0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: reports::supported_task_management,
-        ..LOOKS
+        ..READS
     },
     Row {
         opcode: op::MAINTENANCE_IN,
@@ -288,7 +290,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "SET IDENTIFYING INFORMATION",
         usage: &[0xa4, 0x06, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xfe, 0],
         handler: information::set,
-        ..CHANGES
+        ..WRITES
     },
     Row {
         opcode: op::MAINTENANCE_OUT,
@@ -296,7 +298,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "SET TIMESTAMP",
         usage: &[0xa4, 0x0f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
         handler: information::set_timestamp,
-        ..CHANGES
+        ..WRITES
     },
 ];
 

@@ -24,7 +24,7 @@ use store::Store;
 use store::api::{Capabilities, Completion, Durability, Op, OpAction};
 use store::ram::Ram;
 
-use crate::contract::{Event, NexusId};
+use crate::contract::{NexusId, UnitEvent};
 use crate::testing::{A, B, BLOCKS, Reply, Rig, config};
 
 const TEST_UNIT_READY: [u8; 6] = [0; 6];

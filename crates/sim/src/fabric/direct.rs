@@ -9,8 +9,8 @@ use base::buffer::Pool;
 use base::rng::Rng;
 use base::time::{Duration, Instant};
 use device::contract::{
-    Access, Command, Event, ManageFunction, ManageKey, ManageOutcome, Nexus, NexusId, PeerCaller, PeerFault,
-    PeerUnit, RelativePort, TaskKey,
+    Access, Command, Nexus, NexusId, RelativePort, TaskKey, ThirdPartyCaller, ThirdPartyError,
+    ThirdPartyUnit, Tmf, TmfKey, TmfOutcome, UnitEvent,
 };
 use device::unit::LogicalUnit;
 use netem::probability::DurationRange;
@@ -152,7 +152,7 @@ impl Direct {
                     initiator_name: name.into(),
                     target_port: RelativePort(1),
                     access: Access::ReadWrite,
-                    newer_functions: true,
+                    rfc_7144_functions: true,
                     luns: Rc::clone(&luns),
                 },
             );
@@ -206,7 +206,7 @@ impl Direct {
                 self.units[unit].data_out(now, TaskKey(ticket.0), offset, Ok(data));
             }
             Step::Manage(ticket, nexus, function) => self.start_manage(now, ticket, nexus, function),
-            Step::Saved(unit, ticket) => self.units[unit].saved(now, ticket, true),
+            Step::Saved(unit, ticket) => self.units[unit].state_saved(now, ticket, true),
             Step::Lose(host) => {
                 self.lose(now, host);
                 if !self.hosts[host].closed {
@@ -252,20 +252,19 @@ impl Direct {
                 let unit = self.tasks.get(&task).filter(|task| task.begun).map(|task| task.order.unit.into());
                 let key = TaskKey(task.0);
                 let query = matches!(function, Manage::QueryTask(_));
-                let function =
-                    if query { ManageFunction::QueryTask(key) } else { ManageFunction::AbortTask(key) };
+                let function = if query { Tmf::QueryTask(key) } else { Tmf::AbortTask(key) };
                 (unit.into_iter().collect(), function)
             }
-            Manage::AbortTaskSet(unit) => (vec![unit.into()], ManageFunction::AbortTaskSet),
-            Manage::ClearTaskSet(unit) => (vec![unit.into()], ManageFunction::ClearTaskSet),
-            Manage::UnitReset(unit) => (vec![unit.into()], ManageFunction::LogicalUnitReset),
-            Manage::WarmReset | Manage::ColdReset => (all, ManageFunction::LogicalUnitReset),
+            Manage::AbortTaskSet(unit) => (vec![unit.into()], Tmf::AbortTaskSet),
+            Manage::ClearTaskSet(unit) => (vec![unit.into()], Tmf::ClearTaskSet),
+            Manage::UnitReset(unit) => (vec![unit.into()], Tmf::LogicalUnitReset),
+            Manage::WarmReset | Manage::ColdReset => (all, Tmf::LogicalUnitReset),
         };
         if let Some(open) = self.manages.get_mut(&ticket) {
             open.left = units.len();
         }
         for unit in &units {
-            self.units[*unit].manage(now, nexus, ManageKey(ticket.0), function);
+            self.units[*unit].execute_tmf(now, nexus, TmfKey(ticket.0), function);
         }
         if units.is_empty() {
             self.managed(ticket, false, 0);
@@ -299,13 +298,13 @@ impl Direct {
         }
     }
 
-    fn event(&mut self, now: Instant, unit: usize, event: Event) {
+    fn event(&mut self, now: Instant, unit: usize, event: UnitEvent) {
         match event {
-            Event::Fetch { key, offset, len } => {
+            UnitEvent::FetchDataOut { key, offset, len } => {
                 let at = self.soon(now);
                 self.plan(at, Step::DataOut(Ticket(key.0), offset, len));
             }
-            Event::DataIn { key, offset, data } => {
+            UnitEvent::DataIn { key, offset, data } => {
                 let task = self.tasks.get_mut(&Ticket(key.0)).expect("data of a task that is not open");
                 assert_eq!(task.data_in.len(), usize::try_from(offset).unwrap(), "data in order");
                 let start = task.data_in.len();
@@ -316,42 +315,46 @@ impl Direct {
                     "data beyond the buffer"
                 );
             }
-            Event::Finish { key, status, sense, .. } => {
+            UnitEvent::CommandComplete { key, status, sense, .. } => {
                 let ticket = Ticket(key.0);
                 let data = self.tasks.get_mut(&ticket).map(|task| std::mem::take(&mut task.data_in));
                 let sense = sense.map(|sense| sense.bytes().to_vec()).unwrap_or_default();
                 self.end(ticket, Ended::Status { status: status.0, sense, data: data.unwrap_or_default() });
             }
-            Event::Managed { key, outcome } => {
+            UnitEvent::TmfComplete { key, outcome } => {
                 let good = matches!(
                     outcome,
-                    ManageOutcome::Complete | ManageOutcome::Succeeded | ManageOutcome::SucceededWith(_)
+                    TmfOutcome::Complete | TmfOutcome::Succeeded | TmfOutcome::SucceededWith(_)
                 );
                 self.managed(Ticket(key.0), good, 1);
             }
-            Event::Aborted { key } => self.end(Ticket(key.0), Ended::Aborted),
-            Event::Save { ticket, state } => {
+            UnitEvent::Aborted { key } => self.end(Ticket(key.0), Ended::Aborted),
+            UnitEvent::SaveState { ticket, state } => {
                 self.saved[unit] = Some(state);
                 let at = self.soon(now);
                 self.plan(at, Step::Saved(unit, ticket));
             }
-            Event::Peer(call) => {
-                let caller = PeerCaller { unit: u32::try_from(unit).unwrap(), call: call.call };
+            UnitEvent::ThirdPartyCall(call) => {
+                let caller = ThirdPartyCaller { unit: u32::try_from(unit).unwrap(), call: call.call };
                 let named = match &call.unit {
-                    PeerUnit::Lun(lun) => {
+                    ThirdPartyUnit::Lun(lun) => {
                         usize::try_from(lun.0 >> 48).ok().filter(|at| *at < self.units.len())
                     }
-                    PeerUnit::Designator { code_set, kind, designator } => {
+                    ThirdPartyUnit::Designator { code_set, kind, designator } => {
                         self.units.iter().position(|unit| unit.is_designated_by(*code_set, *kind, designator))
                     }
                 };
                 match named {
-                    Some(other) => self.units[other].serve_peer(now, caller, call.nexus, call.request),
-                    None => self.units[unit].peer_answer(now, call.call, Err(PeerFault::NotReachable)),
+                    Some(other) => {
+                        self.units[other].execute_third_party(now, caller, call.nexus, call.request)
+                    }
+                    None => {
+                        self.units[unit].third_party_reply(now, call.call, Err(ThirdPartyError::NotReachable))
+                    }
                 }
             }
-            Event::PeerDone { caller, result } => {
-                self.units[usize::try_from(caller.unit).unwrap()].peer_answer(now, caller.call, result);
+            UnitEvent::ThirdPartyReply { caller, result } => {
+                self.units[usize::try_from(caller.unit).unwrap()].third_party_reply(now, caller.call, result);
             }
         }
     }

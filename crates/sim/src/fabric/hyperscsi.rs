@@ -215,7 +215,7 @@ impl HyperScsi {
 
     fn step(&mut self, now: Instant, step: Step) {
         match step {
-            Step::Saved(unit, ticket) => self.shard.saved(now, unit, ticket, true),
+            Step::Saved(unit, ticket) => self.shard.state_saved(now, unit, ticket, true),
             Step::Restart(at) => {
                 self.tally.one("sessions begun anew by their owners");
                 self.replace(now, at);
@@ -302,7 +302,7 @@ impl HyperScsi {
             let delay = Duration::from_micros(self.rng.below(2000));
             self.plan(now.after(delay), Step::Saved(request.unit, request.ticket));
         }
-        while let Some(notice) = self.shard.poll_notice() {
+        while let Some(notice) = self.shard.poll_event() {
             self.trace.say(|| format!("target: {notice:?}"));
         }
         any

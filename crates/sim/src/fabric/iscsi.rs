@@ -197,7 +197,7 @@ impl Iscsi {
     fn step(&mut self, now: Instant, step: Step) {
         match step {
             Step::Connect(host, slot, token) => self.connect(now, host, slot, token),
-            Step::Saved(unit, ticket) => self.shard.saved(now, unit, ticket, true),
+            Step::Saved(unit, ticket) => self.shard.state_saved(now, unit, ticket, true),
             Step::Declare(host) => {
                 let mut text = TextOut::new();
                 let len = pick(&mut self.rng, &["512", "1024", "3000", "8192", "65536"]);

@@ -11,7 +11,7 @@ use base::state_machine::{AcceptInfo, Action, ConnId, DisconnectReason, PortalId
 use base::time::{Duration, Instant};
 use base::transmit::Transmit;
 use base::units::BlockSize;
-use device::contract::{Access, Claims, Identity, RelativePort, TargetPort, UnitConfig};
+use device::contract::{Access, Identity, InquiryOverrides, RelativePort, TargetPort, UnitConfig};
 use device::unit::LogicalUnit;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::name::PortalGroupTag;
@@ -29,7 +29,7 @@ use iscsi::target::engine::Limits;
 use store::Store;
 use store::ram::Ram;
 use target::config::{
-    DiscoveryConfig, FramesConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId,
+    DiscoveryConfig, HyperScsiConfig, InitiatorEntry, LunEntry, Portal, ShardConfig, TargetConfig, UnitId,
 };
 use target::shard::Shard;
 
@@ -71,7 +71,7 @@ pub(crate) fn unit_config(number: u32) -> UnitConfig {
         atomic_blocks: 1,
         thin: true,
         write_cache: true,
-        claims: Claims::default(),
+        overrides: InquiryOverrides::default(),
         tasks: device::contract::TaskRules::default(),
         task_set_max: 128,
         io_timeout: None,
@@ -111,7 +111,7 @@ pub(crate) fn config(luns: &[(u16, u32)], initiators: Vec<InitiatorEntry>) -> Sh
             session_limits: None,
         }],
         discovery: DiscoveryConfig { enabled: true, auth: open, users: vec![], keys: keys() },
-        frames: FramesConfig::default(),
+        frames: HyperScsiConfig::default(),
     }
 }
 
@@ -169,7 +169,7 @@ impl World {
 
     pub(crate) fn drain(&mut self) {
         while let Some(save) = self.shard.poll_save() {
-            self.shard.saved(self.now, save.unit, save.ticket, true);
+            self.shard.state_saved(self.now, save.unit, save.ticket, true);
         }
         while let Some(action) = self.shard.poll_action() {
             let (Action::Transmit(conn) | Action::Close(conn) | Action::Abort(conn)) = action;

@@ -38,7 +38,7 @@ pub(crate) fn group(text: &str) -> GroupName {
 
 /// Somebody may be in a group, over every port.
 pub(crate) fn group_config(name: &str, access: Access, least: Level) -> GroupConfig {
-    GroupConfig { name: group(name), access, least, ports: None }
+    GroupConfig { name: group(name), access, min_level: least, ports: None }
 }
 
 fn state(mac: Mac) -> PortState {

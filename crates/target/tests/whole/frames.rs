@@ -13,7 +13,7 @@ use hyperscsi::pdu::disconnect::DisconnectReason;
 use hyperscsi::pdu::name::Name;
 use hyperscsi::pdu::negotiate::StretchCost;
 use hyperscsi::seal::Level;
-use target::config::{FramesConfig, ShardConfig, UnitId};
+use target::config::{HyperScsiConfig, ShardConfig, UnitId};
 
 use crate::ether::{Host, group, group_config};
 use crate::medium::held;
@@ -27,11 +27,11 @@ const CHEAP: StretchCost = StretchCost { memory_kib: 64, passes: 1, lanes: 1 };
 /// LUN 0 for everybody, LUN 1 only encrypted; a group with a password and one without.
 fn both(least: Level) -> ShardConfig {
     let mut config = config(&[(0, 0), (1, 1)], vec![]);
-    config.targets[0].luns[1].least = Level::Encrypt;
+    config.targets[0].luns[1].min_level = Level::Encrypt;
     config.targets[0].groups = vec![(group("backup"), RelativePort(2)), (group("open"), RelativePort(3))];
     let password = Password::new(b"correct horse battery").unwrap();
     let record = Record::make(&password, "backup", CHEAP, [9; 32]).unwrap();
-    config.frames = FramesConfig {
+    config.frames = HyperScsiConfig {
         instance: [5; 16],
         steering: 0x40,
         groups: vec![
@@ -306,7 +306,7 @@ fn a_lun_that_goes_answers_its_commands_and_never_leads_to_another_disk() {
         assert_eq!(alice.host.answer(task).code(), (5, 0x2500));
     }
     assert_eq!(alice.run(&mut world, 0, &write, &data, 0).code(), (5, 0x2500));
-    assert_eq!(world.shard.frame_sessions().remove(0).barred, [0]);
+    assert_eq!(world.shard.frame_sessions().remove(0).withheld_luns, [0]);
     let mut bob = Initiator::login(&mut world, BOB, 1);
     bob.clear_attentions(&mut world, 0);
     assert_eq!(bob.read(&mut world, 0, 0, 64).data, vec![0; 64 * BLOCK], "the other disk is as it was");
@@ -315,7 +315,7 @@ fn a_lun_that_goes_answers_its_commands_and_never_leads_to_another_disk() {
 #[test]
 fn a_host_that_gives_its_session_up_finds_its_disks_again_or_none() {
     let mut config = both(Level::Integrity);
-    config.targets[0].luns[1].least = Level::None;
+    config.targets[0].luns[1].min_level = Level::None;
     let mut world = World::new(config.clone(), vec![ram(), ram()]);
     let retry = Retry { patience: Duration::from_secs(60), ..Retry::default() };
     let mut bob = Member::with_retry(&mut world, BOB, "open", None, retry);

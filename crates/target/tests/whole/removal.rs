@@ -13,8 +13,8 @@ use iscsi::pdu::tmf_response::{TmfResponse, TmfResult};
 use iscsi::pdu::{Itt, Message as _, Opcode};
 use iscsi::serial::{CmdSn, StatSn};
 use store::ram::Ram;
+use target::admin::ShardEvent;
 use target::config::{DiskId, InitiatorEntry, LunEntry, ShardConfig, UnitId};
-use target::control::Notice;
 
 use crate::medium::held;
 use crate::pair::{BLOCK, Initiator, World, config, pattern, ram, unit_config};
@@ -29,8 +29,8 @@ fn apply(world: &mut World, config: ShardConfig) {
 
 fn barred(world: &mut World) -> Vec<(String, u16)> {
     let mut found = Vec::new();
-    while let Some(notice) = world.shard.poll_notice() {
-        if let Notice::LunBarred { initiator, lun, .. } = notice {
+    while let Some(notice) = world.shard.poll_event() {
+        if let ShardEvent::LunWithheld { initiator, lun, .. } = notice {
             found.push((initiator, lun));
         }
     }

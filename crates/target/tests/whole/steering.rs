@@ -8,7 +8,7 @@ use hyperscsi::initiator::contract::SessionPlan;
 use hyperscsi::login::directory::Access;
 use hyperscsi::pdu::name::Name;
 use hyperscsi::seal::Level;
-use target::config::FramesConfig;
+use target::config::HyperScsiConfig;
 
 use crate::GOOD;
 use crate::ether::{Frame, Host, group, group_config};
@@ -38,7 +38,7 @@ impl Net {
             config.targets[0].name = target(number).parse().unwrap();
             config.targets[0].groups = vec![(group(GROUP), RelativePort(2))];
             let groups = vec![group_config(GROUP, Access::Open, Level::None)];
-            config.frames = FramesConfig { instance: [5; 16], steering: STEERING[number], groups };
+            config.frames = HyperScsiConfig { instance: [5; 16], steering: STEERING[number], groups };
             let mut world = World::new(config, vec![ram()]);
             world.plug_in([u8::try_from(number).unwrap() + 1; 32]);
             world

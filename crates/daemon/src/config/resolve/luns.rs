@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::units::{BlockSize, ByteLen};
-use device::contract::{Claims, Level as Standard, TaskRules};
+use device::contract::{InquiryOverrides, SpcLevel as Standard, TaskRules};
 use hyperscsi::seal::Level;
 
 use super::super::identity;
@@ -327,8 +327,8 @@ impl<'a> Pool<'a> {
     }
 }
 
-fn claims(lun: &wire::Lun) -> Claims {
-    Claims {
+fn claims(lun: &wire::Lun) -> InquiryOverrides {
+    InquiryOverrides {
         level: match lun.spc.as_ref().map(|at| at.value) {
             Some("3") => Standard::Spc3,
             Some("5") => Standard::Spc5,

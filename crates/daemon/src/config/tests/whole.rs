@@ -1,6 +1,6 @@
 //! What is right, and what it comes to.
 
-use device::contract::{Claims, Level as SpcLevel, TaskRules};
+use device::contract::{InquiryOverrides, SpcLevel, TaskRules};
 use iscsi::negotiate::{DigestPolicy, KeyPolicy};
 use iscsi::target::engine::SessionLimits;
 
@@ -91,17 +91,29 @@ fn what_a_lun_claims_can_be_less_than_it_can() {
         let flags = Flags { luns: vec![spec.to_owned()], ..Flags::default() };
         scratch.flags(&flags).unwrap().config.units[0].claims
     };
-    let usual = Claims { write_same_to_end: false, compare_and_write_max: 1, ..Claims::default() };
+    let usual = InquiryOverrides {
+        write_same_to_end: false,
+        compare_and_write_max: 1,
+        ..InquiryOverrides::default()
+    };
     assert_eq!(claims("ram:1M"), usual);
-    assert_eq!(claims("ram:1M,spc=3"), Claims { level: SpcLevel::Spc3, ..usual });
-    assert_eq!(claims("ram:1M,spc=5"), Claims { level: SpcLevel::Spc5, ..usual });
+    assert_eq!(claims("ram:1M,spc=3"), InquiryOverrides { level: SpcLevel::Spc3, ..usual });
+    assert_eq!(claims("ram:1M,spc=5"), InquiryOverrides { level: SpcLevel::Spc5, ..usual });
     assert_eq!(
         claims("ram:1M,unmapped=unspecified,write_same_to_end,compare_and_write_max=255"),
-        Claims { unmapped_zeros: false, write_same_to_end: true, compare_and_write_max: 255, ..usual }
+        InquiryOverrides {
+            unmapped_zeros: false,
+            write_same_to_end: true,
+            compare_and_write_max: 255,
+            ..usual
+        }
     );
     for (rotation, rate) in [("ssd", 1), ("0", 0), ("7200", 7200)] {
         let rotation_rate = Some(rate);
-        assert_eq!(claims(&format!("ram:1M,rotation={rotation}")), Claims { rotation_rate, ..usual });
+        assert_eq!(
+            claims(&format!("ram:1M,rotation={rotation}")),
+            InquiryOverrides { rotation_rate, ..usual }
+        );
     }
 }
 

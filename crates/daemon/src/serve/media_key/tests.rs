@@ -1,7 +1,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use base::units::{BlockSize, ByteLen};
-use device::contract::Claims;
+use device::contract::InquiryOverrides;
 
 use super::*;
 use crate::config::{Identity, Naa};
@@ -39,7 +39,7 @@ impl World {
             removable: false,
             long_cdbs: false,
             tasks: device::contract::TaskRules::default(),
-            claims: Claims::default(),
+            claims: InquiryOverrides::default(),
             identity: Identity {
                 serial: String::new(),
                 naa: Naa::Short([0x3a, 0, 0, 0, 0, 0, 0, 1]),

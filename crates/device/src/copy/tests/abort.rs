@@ -8,7 +8,7 @@ use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
 
 use super::world::{LID4, LID4_IMMEDIATE, World, blocks, cscd, list, out_cdb};
-use crate::contract::{ManageFunction, ManageOutcome, TaskKey};
+use crate::contract::{TaskKey, Tmf, TmfOutcome};
 use crate::testing::{A, B};
 use crate::unit::Reset;
 
@@ -43,24 +43,24 @@ fn no_write_happens_after_an_abort_is_confirmed() {
         let mut rng = Rng::from_seed(seed);
         let (mut world, key) = in_the_midst(&mut rng, LID4);
         let function = [
-            ManageFunction::AbortTask(key),
-            ManageFunction::AbortTaskSet,
-            ManageFunction::ClearTaskSet,
-            ManageFunction::LogicalUnitReset,
-            ManageFunction::NexusReset,
+            Tmf::AbortTask(key),
+            Tmf::AbortTaskSet,
+            Tmf::ClearTaskSet,
+            Tmf::LogicalUnitReset,
+            Tmf::NexusReset,
         ][usize::try_from(rng.below(5)).unwrap()];
         let request = world.manage(0, A, function);
         while world.managed(request).is_none() {
             assert!(world.chance(&mut rng), "seed {seed}: {function:?} is never answered");
         }
-        assert_eq!(world.managed(request), Some(ManageOutcome::Complete));
+        assert_eq!(world.managed(request), Some(TmfOutcome::Complete));
         let (before, medium) = (writes(&world), world.gates[1].waiting());
         world.settle(&mut rng);
         assert_eq!((writes(&world), medium), (before, 0), "seed {seed}: {function:?}");
         assert!(world.aborted(0, key), "seed {seed}: {function:?}");
         world.slow(false);
         // What ended by a reset or a loss is forgotten; what was aborted is known to be.
-        let kept = !matches!(function, ManageFunction::LogicalUnitReset | ManageFunction::NexusReset);
+        let kept = !matches!(function, Tmf::LogicalUnitReset | Tmf::NexusReset);
         let _attention = world.run(0, A, &[0; 6], 0, &[]);
         if kept {
             let status = status(&mut world);

@@ -12,7 +12,7 @@ use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
 
 use super::world::{LID4, MIB_512, World, blocks, cscd, in_cdb, list, named, out_cdb};
-use crate::contract::{Access, Claims, Level, UnitConfig};
+use crate::contract::{Access, InquiryOverrides, SpcLevel, UnitConfig};
 use crate::testing::{A, B};
 
 const B512: BlockSize = BlockSize::B512;
@@ -311,8 +311,9 @@ fn copies_beyond_those_that_are_reported_meet_busy() {
 #[test]
 fn a_unit_of_spc_3_knows_the_type_of_unit_identifier_and_null_devices() {
     let mut world = World::new(&[MIB_512]);
-    let claims = Claims { level: Level::Spc3, ..Claims::default() };
-    world.units[0].reconfigure(base::time::Instant::ORIGIN, UnitConfig { claims, ..named(0, B512) });
+    let claims = InquiryOverrides { level: SpcLevel::Spc3, ..InquiryOverrides::default() };
+    world.units[0]
+        .reconfigure(base::time::Instant::ORIGIN, UnitConfig { overrides: claims, ..named(0, B512) });
     world.run(0, A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::INQUIRY_DATA_HAS_CHANGED);
     let bytes = list(Format::Lid1, &[cscd(0, B512)], &[blocks(0, 0, 8, 0, 100)]).to_bytes();
     world.run(0, A, &out_cdb(0, bytes.len()), 0, &bytes).good();

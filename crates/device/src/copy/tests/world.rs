@@ -24,8 +24,8 @@ use store::api::{Capabilities, Completion, Fault, Op, OpAction};
 use store::ram::Ram;
 
 use crate::contract::{
-    Access, Command, Event, ManageFunction, ManageKey, ManageOutcome, NexusId, PeerCall, PeerCaller,
-    PeerFault, PeerUnit, TaskKey, UnitConfig,
+    Access, Command, NexusId, TaskKey, ThirdPartyCall, ThirdPartyCaller, ThirdPartyError, ThirdPartyUnit,
+    Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent,
 };
 use crate::testing::{self, A, B, Reply, config};
 use crate::unit::LogicalUnit;
@@ -133,10 +133,10 @@ pub(super) struct World {
     pub(super) maps: Vec<(NexusId, Vec<usize>)>,
     pub(super) now: Instant,
     /// Calls that wait for the router.
-    pub(super) calls: Vec<(usize, PeerCall)>,
+    pub(super) calls: Vec<(usize, ThirdPartyCall)>,
     /// Whether calls wait until `route` is asked to take one.
     pub(super) hold_calls: bool,
-    events: VecDeque<(usize, Event)>,
+    events: VecDeque<(usize, UnitEvent)>,
     next_key: u64,
 }
 
@@ -226,9 +226,11 @@ impl World {
 
     /// Hands over what a command fetches.
     pub(super) fn feed(&mut self, unit: usize, key: TaskKey, out: &[u8]) {
-        let mine = |event: &(usize, Event)| matches!(event, (at, Event::Fetch { key: found, .. }) if *at == unit && *found == key);
+        let mine = |event: &(usize, UnitEvent)| matches!(event, (at, UnitEvent::FetchDataOut { key: found, .. }) if *at == unit && *found == key);
         while let Some(at) = self.events.iter().position(mine) {
-            let Some((_, Event::Fetch { offset, len, .. })) = self.events.remove(at) else { return };
+            let Some((_, UnitEvent::FetchDataOut { offset, len, .. })) = self.events.remove(at) else {
+                return;
+            };
             let start = usize::try_from(offset).unwrap();
             let data = Bytes::copied_from(&out[start..start + usize::try_from(len).unwrap()]);
             self.units[unit].data_out(self.now, key, offset, Ok(DataList::from(data)));
@@ -238,14 +240,16 @@ impl World {
 
     /// Returns how a command ended, if it has.
     pub(super) fn ended(&mut self, unit: usize, key: TaskKey) -> Option<Reply> {
-        let finish = |event: &(usize, Event)| matches!(event, (at, Event::Finish { key: found, .. }) if *at == unit && *found == key);
+        let finish = |event: &(usize, UnitEvent)| matches!(event, (at, UnitEvent::CommandComplete { key: found, .. }) if *at == unit && *found == key);
         let at = self.events.iter().position(finish)?;
-        let Some((_, Event::Finish { status, sense, transferable, .. })) = self.events.remove(at) else {
+        let Some((_, UnitEvent::CommandComplete { status, sense, transferable, .. })) =
+            self.events.remove(at)
+        else {
             return None;
         };
         let mut data = Vec::new();
         self.events.retain(|event| match event {
-            (at, Event::DataIn { key: found, data: list, .. }) if *at == unit && *found == key => {
+            (at, UnitEvent::DataIn { key: found, data: list, .. }) if *at == unit && *found == key => {
                 list.parts().iter().for_each(|part| data.extend_from_slice(part));
                 false
             }
@@ -258,24 +262,24 @@ impl World {
 
     /// Returns whether a task was reported aborted.
     pub(super) fn aborted(&mut self, unit: usize, key: TaskKey) -> bool {
-        self.events
-            .iter()
-            .any(|event| matches!(event, (at, Event::Aborted { key: found }) if *at == unit && *found == key))
+        self.events.iter().any(
+            |event| matches!(event, (at, UnitEvent::Aborted { key: found }) if *at == unit && *found == key),
+        )
     }
 
     /// Requests a task management function.
-    pub(super) fn manage(&mut self, unit: usize, id: NexusId, function: ManageFunction) -> ManageKey {
-        let key = ManageKey(self.next_key);
+    pub(super) fn manage(&mut self, unit: usize, id: NexusId, function: Tmf) -> TmfKey {
+        let key = TmfKey(self.next_key);
         self.next_key += 1;
-        self.units[unit].manage(self.now, id, key, function);
+        self.units[unit].execute_tmf(self.now, id, key, function);
         self.pump();
         key
     }
 
     /// Returns the outcome of a task management function, if it has one.
-    pub(super) fn managed(&self, key: ManageKey) -> Option<ManageOutcome> {
+    pub(super) fn managed(&self, key: TmfKey) -> Option<TmfOutcome> {
         self.events.iter().find_map(|(_, event)| match event {
-            Event::Managed { key: found, outcome } if *found == key => Some(*outcome),
+            UnitEvent::TmfComplete { key: found, outcome } if *found == key => Some(*outcome),
             _ => None,
         })
     }
@@ -288,10 +292,10 @@ impl World {
                 while let Some(event) = self.units[at].poll() {
                     quiet = false;
                     match event {
-                        Event::Peer(call) => self.calls.push((at, call)),
-                        Event::PeerDone { caller, result } => {
+                        UnitEvent::ThirdPartyCall(call) => self.calls.push((at, call)),
+                        UnitEvent::ThirdPartyReply { caller, result } => {
                             let unit = usize::try_from(caller.unit).unwrap();
-                            self.units[unit].peer_answer(self.now, caller.call, result);
+                            self.units[unit].third_party_reply(self.now, caller.call, result);
                         }
                         other => self.events.push_back((at, other)),
                     }
@@ -358,17 +362,21 @@ impl World {
         while self.chance(rng) {}
     }
 
-    fn deliver(&mut self, from: usize, call: PeerCall) {
+    fn deliver(&mut self, from: usize, call: ThirdPartyCall) {
         let seen = &self.maps.iter().find(|(id, _)| *id == call.nexus).unwrap().1;
-        let PeerUnit::Designator { code_set, kind, designator } = &call.unit else { panic!("{call:?}") };
+        let ThirdPartyUnit::Designator { code_set, kind, designator } = &call.unit else {
+            panic!("{call:?}")
+        };
         let found =
             seen.iter().copied().find(|at| self.units[*at].is_designated_by(*code_set, *kind, designator));
         match found {
             Some(at) => {
-                let caller = PeerCaller { unit: u32::try_from(from).unwrap(), call: call.call };
-                self.units[at].serve_peer(self.now, caller, call.nexus, call.request);
+                let caller = ThirdPartyCaller { unit: u32::try_from(from).unwrap(), call: call.call };
+                self.units[at].execute_third_party(self.now, caller, call.nexus, call.request);
             }
-            None => self.units[from].peer_answer(self.now, call.call, Err(PeerFault::NotReachable)),
+            None => {
+                self.units[from].third_party_reply(self.now, call.call, Err(ThirdPartyError::NotReachable))
+            }
         }
     }
 

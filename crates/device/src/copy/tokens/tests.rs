@@ -65,7 +65,7 @@ fn a_write_to_any_block_revokes_and_a_write_beside_it_does_not() {
     ] {
         let mut tokens = Tokens::default();
         add(&mut tokens, at(0), 1, 1, vec![range(100, 2), range(50, 10)]);
-        tokens.touched(Lba(lba), Blocks(blocks));
+        tokens.revoke_overlapping(Lba(lba), Blocks(blocks));
         let wanted = revoked.then_some(Asc::TOKEN_REVOKED);
         assert_eq!(asc(&mut tokens, at(1), 1), wanted, "write of {blocks} at {lba}");
         assert_eq!(tokens.alive(at(1)).count(), usize::from(!revoked));

@@ -13,7 +13,7 @@ struct World {
     units: Vec<(BlockSize, Vec<u8>)>,
     /// A token's ranges, on unit 0.
     token: Vec<BlockRange>,
-    calls: Vec<(u32, usize, PeerRequest)>,
+    calls: Vec<(u32, usize, ThirdPartyRequest)>,
     next_call: u32,
     most_calls: usize,
 }
@@ -30,8 +30,8 @@ fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     bytes
 }
 
-fn unit(number: u16) -> PeerUnit {
-    PeerUnit::Lun(Lun::from_number(number).unwrap())
+fn unit(number: u16) -> ThirdPartyUnit {
+    ThirdPartyUnit::Lun(Lun::from_number(number).unwrap())
 }
 
 fn range(lba: u64, blocks: u64) -> BlockRange {
@@ -44,10 +44,10 @@ impl World {
         Self { units: units.collect(), token: Vec::new(), calls: Vec::new(), next_call: 0, most_calls: 0 }
     }
 
-    fn go(&mut self, transfer: &mut Transfer) -> Standing {
+    fn go(&mut self, transfer: &mut Transfer) -> TransferState {
         let (calls, next) = (&mut self.calls, &mut self.next_call);
-        let standing = transfer.go(&mut |unit, request| {
-            let PeerUnit::Lun(lun) = unit else { panic!("{unit:?}") };
+        let standing = transfer.advance(&mut |unit, request| {
+            let ThirdPartyUnit::Lun(lun) = unit else { panic!("{unit:?}") };
             *next += 1;
             calls.push((*next, usize::from(lun.number().unwrap()), request));
             *next
@@ -57,33 +57,33 @@ impl World {
     }
 
     /// Does what a call asks for, and returns the answer.
-    fn serve(&mut self, number: usize, request: PeerRequest) -> PeerResult {
+    fn serve(&mut self, number: usize, request: ThirdPartyRequest) -> ThirdPartyResult {
         let (block, medium) = &mut self.units[number];
         let bytes = |lba: Lba, blocks: Blocks| {
             let at = usize::try_from(lba.0 << block.shift()).unwrap();
             at..at + usize::try_from(blocks.0 << block.shift()).unwrap()
         };
         match request {
-            PeerRequest::Read { lba, blocks } => {
+            ThirdPartyRequest::Read { lba, blocks } => {
                 let data = Bytes::copied_from(&medium[bytes(lba, blocks)]);
-                Ok(PeerAnswer::Data(data.into()))
+                Ok(ThirdPartyReply::Data(data.into()))
             }
-            PeerRequest::Write { lba, data } => {
+            ThirdPartyRequest::Write { lba, data } => {
                 let at = bytes(lba, Blocks(0)).start;
                 data.copy_to(0, &mut medium[at..at + data.len()]);
-                Ok(PeerAnswer::Done)
+                Ok(ThirdPartyReply::Done)
             }
-            PeerRequest::Zero { lba, blocks } => {
+            ThirdPartyRequest::Zero { lba, blocks } => {
                 medium[bytes(lba, blocks)].fill(0);
-                Ok(PeerAnswer::Done)
+                Ok(ThirdPartyReply::Done)
             }
-            PeerRequest::ReadToken { offset, blocks, .. } => {
+            ThirdPartyRequest::ReadToken { offset, blocks, .. } => {
                 let mut skip = offset.0;
                 for range in &self.token {
                     if skip < range.blocks.0 {
                         let len = blocks.0.min(range.blocks.0 - skip);
                         let data = &medium[bytes(Lba(range.lba.0 + skip), Blocks(len))];
-                        return Ok(PeerAnswer::Data(Bytes::copied_from(data).into()));
+                        return Ok(ThirdPartyReply::Data(Bytes::copied_from(data).into()));
                     }
                     skip -= range.blocks.0;
                 }
@@ -94,10 +94,10 @@ impl World {
     }
 
     /// Answers calls in any order until the transfer is over; `fail_at` counts calls down to one that fails.
-    fn run(&mut self, rng: &mut Rng, transfer: &mut Transfer, mut fail_at: Option<u64>) -> Standing {
+    fn run(&mut self, rng: &mut Rng, transfer: &mut Transfer, mut fail_at: Option<u64>) -> TransferState {
         loop {
             let standing = self.go(transfer);
-            if standing != Standing::Going {
+            if standing != TransferState::Going {
                 assert!(self.calls.is_empty(), "calls under way at the end");
                 return standing;
             }
@@ -112,7 +112,7 @@ impl World {
     }
 }
 
-const NO: PeerFault = PeerFault::Status(Status::RESERVATION_CONFLICT, None);
+const NO: ThirdPartyError = ThirdPartyError::Status(Status::RESERVATION_CONFLICT, None);
 
 fn below(rng: &mut Rng, bound: u64) -> u64 {
     rng.below(bound)
@@ -129,7 +129,7 @@ fn any_copy_within_a_unit_is_as_if_all_was_read_before_anything_was_written() {
         let before = world.units[0].1.clone();
         let source = Source::Unit { unit: unit(0), block: B512, at: from << 9 };
         let mut transfer = Transfer::new(source, unit(0), B512, &[range(to, len)]);
-        assert_eq!(world.run(&mut rng, &mut transfer, None), Standing::Finished, "seed {seed}");
+        assert_eq!(world.run(&mut rng, &mut transfer, None), TransferState::Finished, "seed {seed}");
         let bytes = |lba: u64| usize::try_from(lba << 9).unwrap();
         let mut wanted = before.clone();
         wanted[bytes(to)..bytes(to + len)].copy_from_slice(&before[bytes(from)..bytes(from + len)]);
@@ -154,7 +154,7 @@ fn bytes_go_between_units_of_different_block_sizes_and_from_inside_a_block() {
         let number = |at: usize| unit(u16::try_from(at).unwrap());
         let source = Source::Unit { unit: number(from), block: from_block, at };
         let mut transfer = Transfer::new(source, number(to), to_block, &[range(lba, blocks)]);
-        assert_eq!(world.run(&mut rng, &mut transfer, None), Standing::Finished, "seed {seed}");
+        assert_eq!(world.run(&mut rng, &mut transfer, None), TransferState::Finished, "seed {seed}");
         let narrow = |value: u64| usize::try_from(value).unwrap();
         let wanted = &before[narrow(at)..narrow(at + len)];
         let start = narrow(lba << to_block.shift());
@@ -191,7 +191,7 @@ fn a_tokens_ranges_and_the_ranges_written_need_not_match() {
         };
         let source = Source::Token { unit: unit(0), token: Rc::from([0; 4]), block: B512, offset };
         let mut transfer = Transfer::new(source, unit(1), B512, &ranges);
-        assert_eq!(world.run(&mut rng, &mut transfer, None), Standing::Finished, "seed {seed}");
+        assert_eq!(world.run(&mut rng, &mut transfer, None), TransferState::Finished, "seed {seed}");
         let data = flat(&world.units[0].1, &world.token);
         let start = usize::try_from(offset.0 << 9).unwrap();
         let got = flat(&world.units[1].1, &ranges);
@@ -205,7 +205,7 @@ fn zeros_are_written_without_being_read() {
     let mut world = World::new(&mut rng, &[(B512, 4096)]);
     let ranges = [range(10, 3000), range(0, 1), range(4000, 0)];
     let mut transfer = Transfer::new(Source::Zeros, unit(0), B512, &ranges);
-    assert_eq!(world.run(&mut rng, &mut transfer, None), Standing::Finished);
+    assert_eq!(world.run(&mut rng, &mut transfer, None), TransferState::Finished);
     let medium = &world.units[0].1;
     let zeros = |lba: usize| medium[lba * 512..lba * 512 + 512].iter().all(|byte| *byte == 0);
     assert!((10..3010).all(zeros) && zeros(0) && !zeros(9) && !zeros(3010) && !zeros(4000));
@@ -221,7 +221,7 @@ fn after_a_failure_no_call_is_placed_and_the_prefix_is_true() {
         let mut transfer = Transfer::new(source, unit(1), B512, &[range(0, 8192)]);
         let fail_at = below(&mut rng, 16);
         let standing = world.run(&mut rng, &mut transfer, Some(fail_at));
-        assert!(matches!(standing, Standing::Failed(TransferFault { fault: NO, .. })), "seed {seed}");
+        assert!(matches!(standing, TransferState::Failed(TransferFault { fault: NO, .. })), "seed {seed}");
         let prefix = usize::try_from(transfer.prefix()).unwrap();
         assert!(transfer.prefix() <= transfer.written());
         assert!(world.units[1].1[..prefix] == world.units[0].1[..prefix], "seed {seed}");
@@ -233,13 +233,15 @@ fn after_a_failure_no_call_is_placed_and_the_prefix_is_true() {
 #[test]
 fn an_answer_of_the_wrong_length_or_kind_is_a_failure() {
     let short = || DataList::from(Bytes::copied_from(&[0; 512]));
-    for answer in [PeerAnswer::Done, PeerAnswer::Data(short()), PeerAnswer::Data(DataList::new())] {
+    for answer in
+        [ThirdPartyReply::Done, ThirdPartyReply::Data(short()), ThirdPartyReply::Data(DataList::new())]
+    {
         let mut world = World::new(&mut Rng::from_seed(0), &[(B512, 16), (B512, 16)]);
         let source = Source::Unit { unit: unit(0), block: B512, at: 0 };
         let mut transfer = Transfer::new(source, unit(1), B512, &[range(0, 2)]);
-        assert_eq!(world.go(&mut transfer), Standing::Going);
+        assert_eq!(world.go(&mut transfer), TransferState::Going);
         transfer.answered(world.calls[0].0, Ok(answer));
         let fault = TransferFault { side: ForwardedFrom::Source, fault: BROKEN_ANSWER };
-        assert_eq!(world.go(&mut transfer), Standing::Failed(fault));
+        assert_eq!(world.go(&mut transfer), TransferState::Failed(fault));
     }
 }

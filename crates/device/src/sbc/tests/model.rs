@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::contract::{Event, NexusId};
+use crate::contract::{NexusId, UnitEvent};
 use crate::testing::{A, B, Gate, Rig, Slow, cdb_16, config};
 use base::rng::Rng;
 use scsi::opcode as op;
@@ -182,11 +182,11 @@ impl Worker {
             return;
         };
         match rig.event_of(key) {
-            Some(Event::Fetch { offset, len, .. }) => rig.send(key, &out, offset, len),
-            Some(Event::DataIn { data, .. }) => {
+            Some(UnitEvent::FetchDataOut { offset, len, .. }) => rig.send(key, &out, offset, len),
+            Some(UnitEvent::DataIn { data, .. }) => {
                 data.parts().iter().for_each(|part| self.read.extend_from_slice(part));
             }
-            Some(Event::Finish { status, .. }) => return self.ended(rig, status),
+            Some(UnitEvent::CommandComplete { status, .. }) => return self.ended(rig, status),
             Some(other) => panic!("{other:?}"),
             None => {}
         }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::contract::{Claims, UnitConfig};
+use crate::contract::{InquiryOverrides, UnitConfig};
 use crate::testing::{A, BLOCKS, Reply, Rig, cdb_10, cdb_16, cdb_32, config, pattern};
 use base::buffer::PAGE;
 use scsi::opcode as op;
@@ -280,8 +280,8 @@ fn blocks_larger_than_what_the_medium_frees_are_mapped_if_any_of_them_is() {
 
 #[test]
 fn no_blocks_can_be_refused() {
-    let claims = Claims { write_same_to_end: false, ..Claims::default() };
-    let mut rig = Rig::with(UnitConfig { claims, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
+    let claims = InquiryOverrides { write_same_to_end: false, ..InquiryOverrides::default() };
+    let mut rig = Rig::with(UnitConfig { overrides: claims, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
     let block = pattern(512, 5);
     for flags in [0, 0x08] {
         for form in same(flags, 0, 0) {
@@ -301,8 +301,8 @@ fn no_blocks_can_be_refused() {
 
 #[test]
 fn a_unit_that_promises_no_zeros_says_so_everywhere_and_still_keeps_what_was_sent() {
-    let claims = Claims { unmapped_zeros: false, ..Claims::default() };
-    let mut rig = Rig::with(UnitConfig { claims, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
+    let claims = InquiryOverrides { unmapped_zeros: false, ..InquiryOverrides::default() };
+    let mut rig = Rig::with(UnitConfig { overrides: claims, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
     let capacity = rig.run(A, &cdb_16(op::SERVICE_ACTION_IN_16, 0x10, 0, 32), 32, &[]).good();
     assert_eq!(capacity[14] & 0xc0, 0x80, "LBPME without LBPRZ");
     let page = rig.run(A, &[op::INQUIRY, 1, 0xb2, 0, 64, 0], 64, &[]).good();

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::contract::{Access, Event, ManageFunction, ManageOutcome, UnitConfig};
+use crate::contract::{Access, Tmf, TmfOutcome, UnitConfig, UnitEvent};
 use crate::testing::{A, B, BLOCKS, Rig, Slow, cdb_16, config, nexus, pattern};
 use crate::unit::LogicalUnit;
 use base::buffer::Bytes;
@@ -176,9 +176,9 @@ fn no_abort_and_no_reset_stops_it() {
     let key = rig.start(A, &sanitize(OVERWRITE, 0, list.len()), 0, list.len());
     rig.event_of(key);
     rig.send(key, &list, 0, u32::try_from(list.len()).unwrap());
-    assert_eq!(rig.manage(A, ManageFunction::AbortTask(key)), Some(ManageOutcome::Complete));
-    assert!(matches!(rig.event_of(key), Some(Event::Aborted { .. })));
-    assert_eq!(rig.manage(B, ManageFunction::LogicalUnitReset), Some(ManageOutcome::Complete));
+    assert_eq!(rig.manage(A, Tmf::AbortTask(key)), Some(TmfOutcome::Complete));
+    assert!(matches!(rig.event_of(key), Some(UnitEvent::Aborted { .. })));
+    assert_eq!(rig.manage(B, Tmf::LogicalUnitReset), Some(TmfOutcome::Complete));
     rig.unit.nexus_lost(Instant::ORIGIN, A);
     rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
     rig.run(B, &[0; 6], 0, &[]).check(SenseKey::NOT_READY, Asc::SANITIZE_IN_PROGRESS);

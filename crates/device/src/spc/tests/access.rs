@@ -4,7 +4,7 @@ use scsi::pr::{BasicList, ReservationKey, service_action_out as pr_out};
 use scsi::status::Status;
 
 use super::*;
-use crate::contract::{Access, ManageFunction, ManageOutcome};
+use crate::contract::{Access, Tmf, TmfOutcome};
 use crate::table::Table;
 use crate::testing::nexus;
 
@@ -80,7 +80,7 @@ const ADMITTED: &[&str] = &[
 /// Sends a command without data, and tells whether it met the write protection of the nexus.
 fn is_refused(rig: &mut Rig, from: NexusId, cdb: &[u8]) -> bool {
     let task = rig.start(from, cdb, 0, 0);
-    let Some(Event::Finish { status, sense, .. }) = rig.event_of(task) else { return false };
+    let Some(UnitEvent::CommandComplete { status, sense, .. }) = rig.event_of(task) else { return false };
     let sense = sense.and_then(|sense| crate::testing::decode(sense.bytes()));
     (status, sense) == (Status::CHECK_CONDITION, Some((SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)))
 }
@@ -101,9 +101,9 @@ fn a_read_only_nexus_is_refused_every_command_that_changes_what_others_meet() {
         }
         let mut rig = limited();
         rig.unit.seed(&[7; 32]);
-        rig.unit.core.facts.profile.crypto_erase = true;
-        rig.unit.core.facts.profile.atomic_len_max = 1 << 20;
-        assert!(row.is_on(&rig.unit.core.facts), "{}", row.name);
+        rig.unit.server.info.capabilities.crypto_erase = true;
+        rig.unit.server.info.capabilities.atomic_len_max = 1 << 20;
+        assert!(row.is_enabled(&rig.unit.server.info), "{}", row.name);
         if !is_refused(&mut rig, B, &cdb) {
             admitted.push(row.name);
         }
@@ -150,13 +150,11 @@ fn a_read_only_nexus_aborts_its_own_tasks_and_resets_nobody() {
     let [of_a, of_b] =
         [rig.start(A, &WRITE, 0, 512), rig.start(B, &[op::MODE_SENSE_6, 0, 0x3f, 0, 0, 0], 0, 0)];
     rig.finish(of_b, &[]).good();
-    for function in
-        [ManageFunction::LogicalUnitReset, ManageFunction::TargetReset, ManageFunction::ClearTaskSet]
-    {
-        assert_eq!(rig.manage(B, function), Some(ManageOutcome::Rejected), "{function:?}");
+    for function in [Tmf::LogicalUnitReset, Tmf::TargetReset, Tmf::ClearTaskSet] {
+        assert_eq!(rig.manage(B, function), Some(TmfOutcome::Rejected), "{function:?}");
     }
-    for function in [ManageFunction::AbortTaskSet, ManageFunction::NexusReset] {
-        assert_eq!(rig.manage(B, function), Some(ManageOutcome::Complete), "{function:?}");
+    for function in [Tmf::AbortTaskSet, Tmf::NexusReset] {
+        assert_eq!(rig.manage(B, function), Some(TmfOutcome::Complete), "{function:?}");
     }
     rig.finish(of_a, &[3; 512]).good();
     rig.ready_for(A).good();

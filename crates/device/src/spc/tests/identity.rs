@@ -4,8 +4,8 @@ use scsi::inquiry::StandardInquiry;
 use scsi::vpd::{BlockLimits, Page};
 
 use super::*;
-use crate::absent;
-use crate::contract::{Claims, Level, UnitConfig};
+use crate::contract::{InquiryOverrides, SpcLevel, UnitConfig};
+use crate::no_lun;
 
 fn inquiry(rig: &mut Rig, vital: bool, page: u8, allocation: u16) -> Reply {
     let [high, low] = allocation.to_be_bytes();
@@ -114,7 +114,7 @@ fn an_absent_unit_reports_the_same_luns() {
     let cdb = scsi::cdb::Cdb::from_bytes(&[op::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0]).unwrap();
     let mut rig = Rig::new();
     let here = rig.run(A, cdb.bytes(), 16, &[]).good();
-    assert_eq!(absent::answer(&cdb, &[scsi::lun::Lun(0)], 16).data, here);
+    assert_eq!(no_lun::respond(&cdb, &[scsi::lun::Lun(0)], 16).data, here);
 }
 
 #[test]
@@ -123,7 +123,9 @@ fn identifying_information_is_answered_when_it_is_saved() {
     let set = |len: u8, kind: u8| [op::MAINTENANCE_OUT, 6, 0, 0, 0, 0, 0, 0, 0, len, kind << 1, 0];
     let report = |kind: u8| [op::MAINTENANCE_IN, 5, 0, 0, 0, 0, 0, 0, 0, 255, kind << 1, 0];
     let key = rig.start(A, &set(5, 2), 0, 5);
-    let Some(Event::Fetch { offset: 0, len: 5, .. }) = rig.event_of(key) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { offset: 0, len: 5, .. }) = rig.event_of(key) else {
+        panic!("no fetch")
+    };
     rig.send(key, b"here\0", 0, 5);
     assert!(rig.event_of(key).is_none(), "not before it is saved");
     let state = rig.save(true);
@@ -141,7 +143,7 @@ fn identifying_information_is_answered_when_it_is_saved() {
         Some(&state),
         base::buffer::Pool::new(0),
     );
-    assert_eq!(again.unwrap().core.spc.identifying.report(2).unwrap()[4..], *b"here\0");
+    assert_eq!(again.unwrap().server.spc.identifying.report(2).unwrap()[4..], *b"here\0");
 
     let key = rig.start(A, &set(0, 2), 0, 0);
     assert_eq!(rig.save(false).len(), 0, "nothing is left to survive");
@@ -161,17 +163,17 @@ fn the_timestamp_can_be_set_and_read() {
     rig.run(A, &set(12), 0, &[0; 11]).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
 }
 
-fn claiming(level: Level) -> UnitConfig {
-    UnitConfig { claims: Claims { level, ..Claims::default() }, ..config() }
+fn claiming(level: SpcLevel) -> UnitConfig {
+    UnitConfig { overrides: InquiryOverrides { level, ..InquiryOverrides::default() }, ..config() }
 }
 
 #[test]
 fn a_unit_claims_the_standards_it_is_told_to_and_has_no_command_of_later_ones() {
     use scsi::copy::copy_out;
     for (level, version, newest, later) in [
-        (Level::Spc3, 5, [0x0300, 0x04c0], false),
-        (Level::Spc4, 6, [0x05c0, 0x0600], true),
-        (Level::Spc5, 7, [0x05c0, 0x0600], true),
+        (SpcLevel::Spc3, 5, [0x0300, 0x04c0], false),
+        (SpcLevel::Spc4, 6, [0x05c0, 0x0600], true),
+        (SpcLevel::Spc5, 7, [0x05c0, 0x0600], true),
     ] {
         let mut rig = Rig::with(claiming(level), Box::new(Ram::new(BLOCKS * 512)));
         rig.unit.seed(&[7; 32]);
@@ -205,7 +207,7 @@ fn changed_claims_are_told_to_everyone() {
     let mut rig = Rig::new();
     rig.unit.reconfigure(Instant::ORIGIN, config());
     rig.ready();
-    rig.unit.reconfigure(Instant::ORIGIN, claiming(Level::Spc3));
+    rig.unit.reconfigure(Instant::ORIGIN, claiming(SpcLevel::Spc3));
     rig.ready_for(A).check(SenseKey::UNIT_ATTENTION, Asc::INQUIRY_DATA_HAS_CHANGED);
     rig.hears(B, Asc::INQUIRY_DATA_HAS_CHANGED);
     assert_eq!(inquiry(&mut rig, false, 0, 96).good()[2], 5);
@@ -220,9 +222,10 @@ fn the_rotation_rate_is_what_the_medium_is_unless_it_is_claimed() {
         (false, Some(7200), 7200),
         (false, Some(0), 0),
     ] {
-        let claims = Claims { rotation_rate: claimed, ..Claims::default() };
-        let mut rig = Rig::with(UnitConfig { claims, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
-        rig.unit.core.facts.profile.rotational = rotational;
+        let claims = InquiryOverrides { rotation_rate: claimed, ..InquiryOverrides::default() };
+        let mut rig =
+            Rig::with(UnitConfig { overrides: claims, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
+        rig.unit.server.info.capabilities.rotational = rotational;
         let page = inquiry(&mut rig, true, 0xb1, 64).good();
         assert_eq!(u16::from_be_bytes([page[4], page[5]]), told, "{rotational} {claimed:?}");
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::contract::ManageFunction;
+use crate::contract::Tmf;
 
 fn start_stop(flags: u8) -> [u8; 6] {
     [op::START_STOP_UNIT, 0, 0, 0, flags, 0]
@@ -100,8 +100,8 @@ fn prevention_binds_everybody_and_ends_with_its_nexus() {
         match end {
             0 => rig.unit.nexus_lost(Instant::ORIGIN, A),
             1 => rig.unit.reset(Instant::ORIGIN, crate::unit::Reset::Target),
-            2 => assert!(rig.manage(B, ManageFunction::LogicalUnitReset).is_some()),
-            _ => assert!(rig.manage(A, ManageFunction::NexusReset).is_some()),
+            2 => assert!(rig.manage(B, Tmf::LogicalUnitReset).is_some()),
+            _ => assert!(rig.manage(A, Tmf::NexusReset).is_some()),
         }
         rig.drain();
         while rig.ready_for(B).status != scsi::status::Status::GOOD {}
@@ -275,7 +275,7 @@ fn a_stopped_disk_is_not_ready_for_anybody_until_it_is_started() {
         }
     }
     rig.run(A, &start_stop(0x04), 0, &[]).good();
-    assert!(rig.manage(B, ManageFunction::LogicalUnitReset).is_some());
+    assert!(rig.manage(B, Tmf::LogicalUnitReset).is_some());
     while rig.ready_for(B).sense.is_some_and(|(key, _)| key == SenseKey::UNIT_ATTENTION) {}
     stopped(&rig.ready_for(B));
     rig.unit.reset(Instant::ORIGIN, crate::unit::Reset::Target);

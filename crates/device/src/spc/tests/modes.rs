@@ -142,7 +142,7 @@ fn change_for_good(rig: &mut Rig, (code, byte, mask): (u8, usize, u8), saved: bo
     list[4 + byte] ^= mask;
     let len = u8::try_from(list.len()).unwrap();
     let key = rig.start(A, &[op::MODE_SELECT_6, 0x11, 0, 0, len, 0], 0, list.len());
-    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &list, 0, len.into());
     assert!(rig.event_of(key).is_none(), "not before it is saved");
     let state = rig.save(saved);

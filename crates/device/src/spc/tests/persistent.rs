@@ -8,12 +8,12 @@ use scsi::status::Status;
 use scsi::transport_id::TransportId;
 
 use super::*;
-use crate::contract::{ManageFunction, ManageOutcome};
-use crate::pr::Standing;
+use crate::contract::{Tmf, TmfOutcome};
+use crate::persistent_state::StateDecodeError;
+use crate::pr::PrRole;
 use crate::pr::conflict::Conflict;
-use crate::saved::StateFault;
 use crate::testing::nexus;
-use crate::unit::{LogicalUnit, Reset, Unusable};
+use crate::unit::{LogicalUnit, Reset, UnitError};
 
 const K1: ReservationKey = ReservationKey(0x0a0a_0a0a_0a0a_0a0a);
 const K2: ReservationKey = ReservationKey(0x0b0b_0b0b_0b0b_0b0b);
@@ -196,9 +196,11 @@ fn four_service_actions_report_and_the_others_do_not_exist() {
 #[test]
 fn what_reservations_let_pass_is_what_capabilities_tell() {
     let rig = Rig::new();
-    let stranger_reads = |class: Conflict| !class.with(ReservationType::WriteExclusive, Standing::Stranger);
-    let always = |class: Conflict| !class.with(ReservationType::ExclusiveAccess, Standing::Stranger);
-    for row in rig.unit.core.table.rows() {
+    let stranger_reads =
+        |class: Conflict| !class.conflicts_with(ReservationType::WriteExclusive, PrRole::Unregistered);
+    let always =
+        |class: Conflict| !class.conflicts_with(ReservationType::ExclusiveAccess, PrRole::Unregistered);
+    for row in rig.unit.server.table.rows() {
         match (row.opcode, row.service_action) {
             (op::TEST_UNIT_READY | op::THIRD_PARTY_COPY_IN, _) => {
                 assert!(always(row.conflict), "{}", row.name)
@@ -343,16 +345,16 @@ fn preempt_and_abort_ends_the_victims_tasks_before_it_is_answered() {
     reserve(&mut rig, A, K1, ReservationType::WriteExclusive).good();
     recording.borrow_mut().hold = true;
     let victim = rig.start(A, &WRITE, 0, 512);
-    let Some(Event::Fetch { .. }) = rig.event_of(victim) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(victim) else { panic!("no fetch") };
     rig.send(victim, &[1; 512], 0, 512);
     let list = BasicList { key: K2, service_action_key: K1, ..BasicList::default() }.encode();
     let preempt = rig.start(B, &cdb(pr_out::PREEMPT_AND_ABORT, 1, 24), 0, 24);
-    let Some(Event::Fetch { .. }) = rig.event_of(preempt) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(preempt) else { panic!("no fetch") };
     rig.send(preempt, &list, 0, 24);
     assert!(rig.event_of(preempt).is_none(), "the medium still writes for the victim");
     recording.borrow_mut().hold = false;
     rig.ready();
-    let Some(Event::Aborted { .. }) = rig.event_of(victim) else { panic!("not aborted") };
+    let Some(UnitEvent::Aborted { .. }) = rig.event_of(victim) else { panic!("not aborted") };
     rig.finish(preempt, &[]).good();
     rig.ready_for(A).check(SenseKey::UNIT_ATTENTION, Asc::REGISTRATIONS_PREEMPTED);
     rig.hears(A, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
@@ -370,21 +372,21 @@ fn preempt_and_abort_waits_for_writes_that_the_victim_has_left_behind() {
         reserve(&mut rig, A, K1, ReservationType::WriteExclusive).good();
         recording.borrow_mut().hold = true;
         let victim = rig.start(A, &WRITE, 0, 512);
-        let Some(Event::Fetch { .. }) = rig.event_of(victim) else { panic!("no fetch") };
+        let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(victim) else { panic!("no fetch") };
         rig.send(victim, &[1; 512], 0, 512);
         // The victim's host gives the write up, or its session is lost. The medium goes on with it.
         if lost {
             rig.unit.nexus_lost(Instant::ORIGIN, A);
         } else {
-            assert_eq!(rig.manage(A, ManageFunction::AbortTask(victim)), None);
+            assert_eq!(rig.manage(A, Tmf::AbortTask(victim)), None);
         }
         let list = BasicList { key: K2, service_action_key: K1, ..BasicList::default() }.encode();
         let preempt = rig.start(B, &cdb(pr_out::PREEMPT_AND_ABORT, 1, 24), 0, 24);
-        let Some(Event::Fetch { .. }) = rig.event_of(preempt) else { panic!("no fetch") };
+        let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(preempt) else { panic!("no fetch") };
         rig.send(preempt, &list, 0, 24);
         assert!(rig.event_of(preempt).is_none(), "the medium still writes for the victim; lost: {lost}");
         // Functions that concern no task of the victim do not wait.
-        assert_eq!(rig.manage(B, ManageFunction::QueryTask(preempt)), Some(ManageOutcome::Succeeded));
+        assert_eq!(rig.manage(B, Tmf::QueryTask(preempt)), Some(TmfOutcome::Succeeded));
         recording.borrow_mut().hold = false;
         rig.ready();
         rig.finish(preempt, &[]).good();
@@ -396,20 +398,20 @@ fn persistent() -> (Rig, Vec<u8>) {
     let mut rig = Rig::new();
     let list = BasicList { service_action_key: K1, persist: true, ..BasicList::default() }.encode();
     let key = rig.start(A, &cdb(pr_out::REGISTER, 0, 24), 0, 24);
-    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &list, 0, 24);
     assert!(rig.event_of(key).is_none(), "answered only when it is saved");
     rig.save(true);
     rig.finish(key, &[]).good();
     let key = rig.start(A, &cdb(pr_out::RESERVE, 3, 24), 0, 24);
-    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &BasicList { key: K1, ..BasicList::default() }.encode(), 0, 24);
     let state = rig.save(true);
     rig.finish(key, &[]).good();
     (rig, state)
 }
 
-fn restart(saved: Option<&[u8]>) -> Result<Rig, Unusable> {
+fn restart(saved: Option<&[u8]>) -> Result<Rig, UnitError> {
     let unit = LogicalUnit::new(
         config(),
         Box::new(Ram::new(BLOCKS * 512)),
@@ -438,18 +440,18 @@ fn a_preemption_is_saved_even_if_its_command_is_aborted() {
     let (mut rig, _) = persistent();
     let list = BasicList { service_action_key: K2, persist: true, ..BasicList::default() }.encode();
     let key = rig.start(B, &cdb(pr_out::REGISTER, 0, 24), 0, 24);
-    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &list, 0, 24);
     rig.save(true);
     rig.finish(key, &[]).good();
     let list = BasicList { key: K2, service_action_key: K1, ..BasicList::default() }.encode();
     let key = rig.start(B, &cdb(pr_out::PREEMPT_AND_ABORT, 1, 24), 0, 24);
-    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &list, 0, 24);
     rig.unit.reset(Instant::ORIGIN, Reset::LogicalUnit);
     rig.drain();
     let state = rig.save(true);
-    let Some(Event::Aborted { .. }) = rig.event_of(key) else { panic!("not aborted") };
+    let Some(UnitEvent::Aborted { .. }) = rig.event_of(key) else { panic!("not aborted") };
     let mut rig = restart(Some(&state)).unwrap();
     assert_eq!(reservation(&mut rig), Some((K2, ReservationType::WriteExclusive)));
     conflict(&write(&mut rig, A));
@@ -460,7 +462,7 @@ fn what_could_not_be_saved_is_not_reported_as_done() {
     let mut rig = Rig::new();
     let list = BasicList { service_action_key: K1, persist: true, ..BasicList::default() }.encode();
     let key = rig.start(A, &cdb(pr_out::REGISTER, 0, 24), 0, 24);
-    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &list, 0, 24);
     rig.save(false);
     rig.finish(key, &[]).check(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE);
@@ -471,7 +473,7 @@ fn turning_aptpl_off_saves_nothing_for_the_next_start() {
     let (mut rig, _) = persistent();
     let list = BasicList { key: K1, service_action_key: K1, ..BasicList::default() }.encode();
     let key = rig.start(A, &cdb(pr_out::REGISTER, 0, 24), 0, 24);
-    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &list, 0, 24);
     assert_eq!(rig.save(true), []);
     rig.finish(key, &[]).good();
@@ -482,7 +484,7 @@ fn a_unit_with_unreadable_state_does_not_start_by_itself() {
     let (_, mut state) = persistent();
     state[20] ^= 1;
     let why = restart(Some(&state)).err().unwrap();
-    assert_eq!(why, Unusable::SavedState(StateFault::Corrupt));
+    assert_eq!(why, UnitError::SavedState(StateDecodeError::Corrupt));
     assert_eq!(format!("{why}"), "saved state: checksum does not match");
 }
 
@@ -507,7 +509,7 @@ fn a_unit_without_its_state_waits_for_somebody_to_say_what_was_reserved() {
         rig.run(nexus, &[op::START_STOP_UNIT, 0, 0, 0, 1, 0], 0, &[]).good();
     }
     let key = rig.start(A, &cdb(pr_out::REPLACE_LOST_RESERVATION, 1, 24), 0, 24);
-    let Some(Event::Fetch { .. }) = rig.event_of(key) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &BasicList { service_action_key: K1, ..BasicList::default() }.encode(), 0, 24);
     assert_eq!(rig.save(true), [], "the unreadable state is replaced");
     rig.finish(key, &[]).good();

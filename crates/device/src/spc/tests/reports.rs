@@ -107,7 +107,7 @@ fn the_functions_that_are_told_are_those_that_work() {
     let long = rig.run(A, &cdb(0x80), 16, &[]).good();
     assert_eq!((short.len(), long.len()), (4, 16));
     let told = TaskManagement::parse(&short).unwrap();
-    use crate::contract::{ManageFunction as Function, ManageOutcome, TaskKey};
+    use crate::contract::{TaskKey, Tmf as Function, TmfOutcome};
     for (function, told) in [
         (Function::AbortTask(TaskKey(999)), told.abort_task),
         (Function::AbortTaskSet, told.abort_task_set),
@@ -119,7 +119,7 @@ fn the_functions_that_are_told_are_those_that_work() {
         (Function::NexusReset, told.nexus_reset),
         (Function::LogicalUnitReset, told.logical_unit_reset),
     ] {
-        let works = rig.manage(A, function) != Some(ManageOutcome::NotSupported);
+        let works = rig.manage(A, function) != Some(TmfOutcome::NotSupported);
         assert_eq!(works, told, "{function:?}");
     }
 }
@@ -232,7 +232,7 @@ fn errors_and_idle_time_are_counted_and_put_back() {
     assert_eq!([0x02, 0x03, 0x05].map(|page| last(&mut rig, page)), [0, 0, 0]);
     rig.unit.handle_timeout(Instant(7_000_000));
     let cdb = [op::LOG_SENSE, 0, 0x40 | 0x19, 0, 0, 0, 2, 1, 0, 0];
-    rig.unit.core.now = Instant(7_000_000);
-    assert_eq!(rig.unit.core.idle_time().as_millis(), 7);
+    rig.unit.server.now = Instant(7_000_000);
+    assert_eq!(rig.unit.server.idle_time().as_millis(), 7);
     assert_eq!(rig.run(A, &cdb, 256, &[]).good()[4..8], [0, 2, 0x23, 8]);
 }

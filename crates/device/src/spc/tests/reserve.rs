@@ -1,7 +1,7 @@
 use scsi::status::Status;
 
 use super::*;
-use crate::contract::ManageFunction;
+use crate::contract::Tmf;
 use crate::unit::Reset;
 
 const RESERVE: [u8; 6] = [op::RESERVE_6, 0, 0, 0, 0, 0];
@@ -45,9 +45,9 @@ fn one_initiator_reserves_and_the_other_conflicts() {
 fn a_reservation_ends_with_its_nexus_and_with_every_reset() {
     let ends: [fn(&mut Rig); 4] = [
         |rig| rig.unit.nexus_lost(Instant::ORIGIN, A),
-        |rig| assert!(rig.manage(B, ManageFunction::LogicalUnitReset).is_some()),
+        |rig| assert!(rig.manage(B, Tmf::LogicalUnitReset).is_some()),
         |rig| rig.unit.reset(Instant::ORIGIN, Reset::Target),
-        |rig| assert!(rig.manage(A, ManageFunction::NexusReset).is_some()),
+        |rig| assert!(rig.manage(A, Tmf::NexusReset).is_some()),
     ];
     for end in ends {
         let mut rig = Rig::new();

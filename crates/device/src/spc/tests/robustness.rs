@@ -19,10 +19,10 @@ fn no_field_and_no_parameter_list_harms_the_unit() {
             announce(&mut cdb, row, &list);
             let (room, out) = if takes_list(row.opcode) { (0, &list[..]) } else { (4096, &[][..]) };
             let key = rig.start(nexus, &cdb, room, out.len());
-            while let Some(Event::Fetch { offset, len, .. }) = rig.event_of_fetch(key) {
+            while let Some(UnitEvent::FetchDataOut { offset, len, .. }) = rig.event_of_fetch(key) {
                 rig.send(key, out, offset, len);
             }
-            while rig.events.iter().any(|event| matches!(event, Event::Save { .. })) {
+            while rig.events.iter().any(|event| matches!(event, UnitEvent::SaveState { .. })) {
                 rig.save(rng.chance(9, 10));
             }
             let reply = rig.finish(key, out);
@@ -93,8 +93,9 @@ const fn takes_list(opcode: u8) -> bool {
 
 impl Rig {
     /// Takes a fetch of a task out, if that is what comes next for it.
-    fn event_of_fetch(&mut self, key: crate::contract::TaskKey) -> Option<Event> {
-        let mine = |event: &Event| matches!(event, Event::Fetch { key: found, .. } if *found == key);
+    fn event_of_fetch(&mut self, key: crate::contract::TaskKey) -> Option<UnitEvent> {
+        let mine =
+            |event: &UnitEvent| matches!(event, UnitEvent::FetchDataOut { key: found, .. } if *found == key);
         let at = self.events.iter().position(mine)?;
         self.events.remove(at)
     }

@@ -5,7 +5,7 @@ use scsi::status::Status;
 use store::api::Durability;
 
 use super::*;
-use crate::contract::{ManageFunction, ManageOutcome, TaskKey};
+use crate::contract::{TaskKey, Tmf, TmfOutcome};
 use crate::unit::Reset;
 
 const K1: ReservationKey = ReservationKey(0x0a0a_0a0a_0a0a_0a0a);
@@ -27,7 +27,7 @@ fn start(rig: &mut Rig, from: NexusId, action: u16, key: ReservationKey, new: Re
 }
 
 fn send(rig: &mut Rig, task: TaskKey, list: &[u8]) {
-    let Some(Event::Fetch { .. }) = rig.event_of(task) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(task) else { panic!("no fetch") };
     rig.send(task, list, 0, u32::try_from(list.len()).unwrap());
 }
 
@@ -103,9 +103,9 @@ type Abort = fn(&mut Rig, TaskKey);
 /// Those that spare A's tasks.
 const ABORTS: [Abort; 4] = [
     |rig, preempt| {
-        assert_eq!(rig.manage(B, ManageFunction::AbortTask(preempt)), None, "it is being saved");
+        assert_eq!(rig.manage(B, Tmf::AbortTask(preempt)), None, "it is being saved");
     },
-    |rig, _| assert_eq!(rig.manage(B, ManageFunction::AbortTaskSet), None),
+    |rig, _| assert_eq!(rig.manage(B, Tmf::AbortTaskSet), None),
     |rig, preempt| {
         rig.unit.task_gone(Instant::ORIGIN, preempt);
         rig.drain();
@@ -124,7 +124,7 @@ pub(crate) fn a_preemption_that_is_aborted_while_it_is_saved_aborts_all_the_same
         abort(&mut rig, preempt);
         rig.save(true);
         release(&mut rig, &recording);
-        let Some(Event::Aborted { .. } | Event::Finish { status: Status::TASK_ABORTED, .. }) =
+        let Some(UnitEvent::Aborted { .. } | UnitEvent::CommandComplete { status: Status::TASK_ABORTED, .. }) =
             rig.event_of(victim)
         else {
             panic!("the victim goes on: {:?}", rig.events)
@@ -151,8 +151,9 @@ fn a_preemption_that_is_aborted_and_cannot_be_saved_changes_nothing() {
 fn a_function_that_aborts_a_preemption_is_answered_when_the_preemption_is_decided() {
     let (mut rig, recording, _) = reserved();
     let preempt = start(&mut rig, B, pr_out::PREEMPT_AND_ABORT, K2, K1);
-    rig.manage(B, ManageFunction::AbortTask(preempt));
-    let managed = |event: &Event| matches!(event, Event::Managed { outcome: ManageOutcome::Complete, .. });
+    rig.manage(B, Tmf::AbortTask(preempt));
+    let managed =
+        |event: &UnitEvent| matches!(event, UnitEvent::TmfComplete { outcome: TmfOutcome::Complete, .. });
     assert!(!rig.events.iter().any(managed));
     rig.save(true);
     release(&mut rig, &recording);
@@ -215,7 +216,7 @@ fn a_command_that_waits_for_its_turn_can_be_aborted() {
     let mut rig = Rig::new();
     let first = start(&mut rig, A, pr_out::REGISTER, NONE, K1);
     let second = start(&mut rig, B, pr_out::REGISTER, NONE, K2);
-    assert_eq!(rig.manage(B, ManageFunction::AbortTask(second)), Some(ManageOutcome::Complete));
+    assert_eq!(rig.manage(B, Tmf::AbortTask(second)), Some(TmfOutcome::Complete));
     rig.unit.reset(Instant::ORIGIN, Reset::LogicalUnit);
     rig.drain();
     rig.save(true);
@@ -310,7 +311,7 @@ fn a_write_cache_that_cannot_be_flushed_or_whose_command_is_aborted_stays_enable
     let early = rig.start(B, &WRITE, 0, 512);
     send(&mut rig, early, &[1; 512]);
     let select = close_cache(&mut rig);
-    assert_eq!(rig.manage(A, ManageFunction::AbortTask(select)), Some(ManageOutcome::Complete));
+    assert_eq!(rig.manage(A, Tmf::AbortTask(select)), Some(TmfOutcome::Complete));
     release(&mut rig, &recording);
     rig.finish(early, &[]).good();
     assert!(write_cache(&mut rig));

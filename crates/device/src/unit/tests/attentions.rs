@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 
-use crate::contract::{ManageFunction, UnitConfig};
+use crate::contract::{Tmf, UnitConfig};
 use crate::settings::AttentionInterlock;
 use crate::testing::{A, B, BLOCKS, Rig, cdb_16, config, nexus};
 use crate::unit::Reset;
@@ -42,7 +42,7 @@ fn a_new_nexus_hears_of_a_reset_and_a_returning_one_of_its_loss() {
 fn what_a_lost_nexus_missed_it_hears_when_it_returns() {
     let mut rig = Rig::new();
     rig.unit.nexus_lost(NOW, A);
-    rig.manage(B, ManageFunction::LogicalUnitReset);
+    rig.manage(B, Tmf::LogicalUnitReset);
     rig.unit.nexus_established(NOW, nexus(A));
     rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
     rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
@@ -67,8 +67,8 @@ fn inquiry_report_luns_and_request_sense_are_done_all_the_same() {
 fn with_interlock_only_request_sense_clears() {
     let mut rig = Rig::new();
     rig.unit.capacity_changed(NOW);
-    rig.unit.core.settings.attention_interlock = AttentionInterlock::Kept;
-    rig.unit.core.nexuses.attend(A, Asc::CAPACITY_DATA_HAS_CHANGED);
+    rig.unit.server.settings.attention_interlock = AttentionInterlock::Kept;
+    rig.unit.server.nexuses.establish_ua(A, Asc::CAPACITY_DATA_HAS_CHANGED);
     for _ in 0..3 {
         rig.run(A, &TEST_UNIT_READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
     }
@@ -148,11 +148,11 @@ fn everyone_hears_of_another_identity_cache_and_write_protection() {
     changed.write_cache = false;
     rig.unit.reconfigure(NOW, changed.clone());
     heard(&mut rig, Asc::MODE_PARAMETERS_CHANGED);
-    assert!(!rig.unit.core.settings.write_cache);
+    assert!(!rig.unit.server.settings.write_cache);
     changed.write_cache = true;
     rig.unit.reconfigure(NOW, changed.clone());
     heard(&mut rig, Asc::MODE_PARAMETERS_CHANGED);
-    assert!(rig.unit.core.settings.write_cache);
+    assert!(rig.unit.server.settings.write_cache);
     changed.read_only = true;
     rig.unit.reconfigure(NOW, changed.clone());
     heard(&mut rig, Asc::MODE_PARAMETERS_CHANGED);

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use crate::contract::{DataOutFault, Event, ManageFunction, ManageKey, ManageOutcome, TaskKey};
+use crate::contract::{DataOutFault, TaskKey, Tmf, TmfKey, TmfOutcome, UnitEvent};
 use crate::settings::QueueError;
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config, nexus};
 use crate::unit::Reset;
@@ -26,19 +26,19 @@ fn start_read(rig: &mut Rig, nexus: crate::contract::NexusId) -> TaskKey {
 /// A write whose data has come and whose operation is with the medium.
 fn start_write(rig: &mut Rig, nexus: crate::contract::NexusId, lba: u64, byte: u8) -> TaskKey {
     let key = rig.start(nexus, &cdb_16(op::WRITE_16, 0, lba, 1), 0, 512);
-    assert!(matches!(rig.event_of(key), Some(Event::Fetch { .. })));
+    assert!(matches!(rig.event_of(key), Some(UnitEvent::FetchDataOut { .. })));
     rig.send(key, &[byte; 512], 0, 512);
     key
 }
 
 fn aborted(rig: &mut Rig, key: TaskKey) -> bool {
-    matches!(rig.event_of(key), Some(Event::Aborted { .. }))
+    matches!(rig.event_of(key), Some(UnitEvent::Aborted { .. }))
 }
 
-fn any_managed(rig: &mut Rig) -> Option<ManageOutcome> {
-    let at = rig.events.iter().position(|event| matches!(event, Event::Managed { .. }))?;
+fn any_managed(rig: &mut Rig) -> Option<TmfOutcome> {
+    let at = rig.events.iter().position(|event| matches!(event, UnitEvent::TmfComplete { .. }))?;
     match rig.events.remove(at)? {
-        Event::Managed { outcome, .. } => Some(outcome),
+        UnitEvent::TmfComplete { outcome, .. } => Some(outcome),
         _ => None,
     }
 }
@@ -48,29 +48,27 @@ fn an_abort_is_confirmed_only_when_the_medium_has_let_go() {
     let (mut rig, gate) = slow();
     gate.close();
     let key = start_write(&mut rig, A, 0, 7);
-    assert_eq!(rig.manage(A, ManageFunction::AbortTask(key)), None);
+    assert_eq!(rig.manage(A, Tmf::AbortTask(key)), None);
     assert!(rig.events.is_empty(), "neither the task nor the function has ended");
     gate.open();
     rig.ready();
     assert!(aborted(&mut rig, key));
-    assert_eq!(any_managed(&mut rig), Some(ManageOutcome::Complete));
+    assert_eq!(any_managed(&mut rig), Some(TmfOutcome::Complete));
 }
 
 #[test]
 fn a_function_for_every_task_waits_for_those_that_were_aborted_before() {
-    for function in
-        [ManageFunction::LogicalUnitReset, ManageFunction::TargetReset, ManageFunction::AbortTaskSet]
-    {
+    for function in [Tmf::LogicalUnitReset, Tmf::TargetReset, Tmf::AbortTaskSet] {
         let (mut rig, gate) = slow();
         gate.close();
         let key = start_write(&mut rig, A, 0, 7);
-        assert_eq!(rig.manage(A, ManageFunction::AbortTask(key)), None);
+        assert_eq!(rig.manage(A, Tmf::AbortTask(key)), None);
         assert_eq!(rig.manage(A, function), None, "{function:?}: the medium still writes");
         gate.open();
         rig.ready();
         assert!(aborted(&mut rig, key));
-        assert_eq!(any_managed(&mut rig), Some(ManageOutcome::Complete));
-        assert_eq!(any_managed(&mut rig), Some(ManageOutcome::Complete));
+        assert_eq!(any_managed(&mut rig), Some(TmfOutcome::Complete));
+        assert_eq!(any_managed(&mut rig), Some(TmfOutcome::Complete));
     }
 }
 
@@ -79,7 +77,7 @@ fn data_that_comes_after_an_abort_never_reaches_the_medium() {
     let mut rig = Rig::new();
     let key = rig.start(A, &cdb_16(op::WRITE_16, 0, 0, 1), 0, 512);
     rig.event_of(key);
-    assert_eq!(rig.manage(A, ManageFunction::AbortTask(key)), Some(ManageOutcome::Complete));
+    assert_eq!(rig.manage(A, Tmf::AbortTask(key)), Some(TmfOutcome::Complete));
     assert!(aborted(&mut rig, key));
     rig.send(key, &[7; 512], 0, 512);
     assert!(rig.events.is_empty());
@@ -105,33 +103,33 @@ fn only_ones_own_tasks_can_be_aborted_and_queried() {
     let (mut rig, gate) = slow();
     gate.close();
     let key = start_read(&mut rig, A);
-    assert_eq!(rig.manage(B, ManageFunction::AbortTask(key)), Some(ManageOutcome::NoSuchTask));
-    assert_eq!(rig.manage(B, ManageFunction::QueryTask(key)), Some(ManageOutcome::Complete));
-    assert_eq!(rig.manage(B, ManageFunction::QueryTaskSet), Some(ManageOutcome::Complete));
-    assert_eq!(rig.manage(A, ManageFunction::QueryTask(key)), Some(ManageOutcome::Succeeded));
-    assert_eq!(rig.manage(A, ManageFunction::QueryTaskSet), Some(ManageOutcome::Succeeded));
+    assert_eq!(rig.manage(B, Tmf::AbortTask(key)), Some(TmfOutcome::NoSuchTask));
+    assert_eq!(rig.manage(B, Tmf::QueryTask(key)), Some(TmfOutcome::Complete));
+    assert_eq!(rig.manage(B, Tmf::QueryTaskSet), Some(TmfOutcome::Complete));
+    assert_eq!(rig.manage(A, Tmf::QueryTask(key)), Some(TmfOutcome::Succeeded));
+    assert_eq!(rig.manage(A, Tmf::QueryTaskSet), Some(TmfOutcome::Succeeded));
     gate.open();
     rig.ready();
     rig.finish(key, &[]).good();
-    assert_eq!(rig.manage(A, ManageFunction::AbortTask(key)), Some(ManageOutcome::NoSuchTask));
-    assert_eq!(rig.manage(A, ManageFunction::QueryTask(key)), Some(ManageOutcome::Complete));
-    assert_eq!(rig.manage(A, ManageFunction::QueryTaskSet), Some(ManageOutcome::Complete));
-    assert_eq!(rig.manage(A, ManageFunction::ClearAca), Some(ManageOutcome::NotSupported));
+    assert_eq!(rig.manage(A, Tmf::AbortTask(key)), Some(TmfOutcome::NoSuchTask));
+    assert_eq!(rig.manage(A, Tmf::QueryTask(key)), Some(TmfOutcome::Complete));
+    assert_eq!(rig.manage(A, Tmf::QueryTaskSet), Some(TmfOutcome::Complete));
+    assert_eq!(rig.manage(A, Tmf::ClearAca), Some(TmfOutcome::NotSupported));
 }
 
 #[test]
 fn a_pending_attention_is_told_to_who_queries_it_and_stays() {
     let mut rig = Rig::new();
-    assert_eq!(rig.manage(A, ManageFunction::QueryAsynchronousEvent), Some(ManageOutcome::Complete));
+    assert_eq!(rig.manage(A, Tmf::QueryAsynchronousEvent), Some(TmfOutcome::Complete));
     rig.unit.reset(NOW, Reset::Target);
     rig.drain();
     for _ in 0..2 {
-        let outcome = rig.manage(A, ManageFunction::QueryAsynchronousEvent);
-        assert_eq!(outcome, Some(ManageOutcome::SucceededWith([0x16, 0x29, 0x03])));
+        let outcome = rig.manage(A, Tmf::QueryAsynchronousEvent);
+        assert_eq!(outcome, Some(TmfOutcome::SucceededWith([0x16, 0x29, 0x03])));
     }
-    rig.unit.core.nexuses.attend(A, Asc::CAPACITY_DATA_HAS_CHANGED);
-    let several = rig.manage(A, ManageFunction::QueryAsynchronousEvent);
-    assert_eq!(several, Some(ManageOutcome::SucceededWith([0x26, 0x29, 0x03])));
+    rig.unit.server.nexuses.establish_ua(A, Asc::CAPACITY_DATA_HAS_CHANGED);
+    let several = rig.manage(A, Tmf::QueryAsynchronousEvent);
+    assert_eq!(several, Some(TmfOutcome::SucceededWith([0x26, 0x29, 0x03])));
     rig.run(A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
 }
 
@@ -142,7 +140,7 @@ fn aborting_a_task_set_spares_the_tasks_of_others() {
     let (own, other) = (start_read(&mut rig, A), start_read(&mut rig, B));
     let dormant =
         rig.start_as(A, scsi::status::TaskAttribute::Ordered, &cdb_16(op::READ_16, 0, 0, 1), 512, 0);
-    rig.manage(A, ManageFunction::AbortTaskSet);
+    rig.manage(A, Tmf::AbortTaskSet);
     gate.open();
     rig.ready();
     assert!(aborted(&mut rig, own) && aborted(&mut rig, dormant));
@@ -154,10 +152,10 @@ fn aborting_a_task_set_spares_the_tasks_of_others() {
 fn clearing_a_task_set_tells_the_others_as_tas_says() {
     for tas in [false, true] {
         let (mut rig, gate) = slow();
-        rig.unit.core.settings.task_aborted_status = tas;
+        rig.unit.server.settings.task_aborted_status = tas;
         gate.close();
         let (own, other) = (start_read(&mut rig, A), start_read(&mut rig, B));
-        rig.manage(A, ManageFunction::ClearTaskSet);
+        rig.manage(A, Tmf::ClearTaskSet);
         gate.open();
         rig.ready();
         assert!(aborted(&mut rig, own), "never a status to who asked");
@@ -177,7 +175,7 @@ fn clearing_a_task_set_tells_the_others_as_tas_says() {
 fn a_failed_command_takes_those_with_it_that_qerr_says() {
     for (aborts, only_own) in [(false, false), (true, false), (true, true)] {
         let (mut rig, gate) = slow();
-        rig.unit.core.settings.queue_error = QueueError { aborts, only_own };
+        rig.unit.server.settings.queue_error = QueueError { aborts, only_own };
         gate.close();
         let (own, other) = (start_read(&mut rig, A), start_read(&mut rig, B));
         rig.run(A, &[0xff; 6], 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
@@ -207,13 +205,13 @@ fn a_reset_ends_every_task_and_everyone_hears_of_it() {
         gate.close();
         let (own, other) = (start_write(&mut rig, A, 0, 1), start_read(&mut rig, B));
         match why {
-            None => assert_eq!(rig.manage(A, ManageFunction::LogicalUnitReset), None),
+            None => assert_eq!(rig.manage(A, Tmf::LogicalUnitReset), None),
             Some(why) => rig.unit.reset(NOW, why),
         }
         gate.open();
         rig.ready();
         assert!(aborted(&mut rig, own) && aborted(&mut rig, other));
-        assert_eq!(any_managed(&mut rig), why.is_none().then_some(ManageOutcome::Complete));
+        assert_eq!(any_managed(&mut rig), why.is_none().then_some(TmfOutcome::Complete));
         for nexus in [A, B] {
             rig.run(nexus, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);
             rig.run(nexus, &[0; 6], 0, &[]).good();
@@ -226,7 +224,7 @@ fn a_nexus_reset_is_a_nexus_loss_that_the_nexus_survives() {
     let (mut rig, gate) = slow();
     gate.close();
     let (own, other) = (start_read(&mut rig, A), start_read(&mut rig, B));
-    rig.manage(A, ManageFunction::NexusReset);
+    rig.manage(A, Tmf::NexusReset);
     gate.open();
     rig.ready();
     assert!(aborted(&mut rig, own));
@@ -240,13 +238,13 @@ fn a_function_for_the_tasks_of_one_nexus_does_not_wait_for_those_of_another() {
     let (mut rig, gate) = slow();
     gate.close();
     let key = start_write(&mut rig, A, 0, 1);
-    rig.unit.manage(NOW, A, ManageKey(1), ManageFunction::AbortTask(key));
-    rig.unit.manage(NOW, B, ManageKey(2), ManageFunction::QueryTaskSet);
-    rig.unit.manage(NOW, B, ManageKey(3), ManageFunction::AbortTaskSet);
+    rig.unit.execute_tmf(NOW, A, TmfKey(1), Tmf::AbortTask(key));
+    rig.unit.execute_tmf(NOW, B, TmfKey(2), Tmf::QueryTaskSet);
+    rig.unit.execute_tmf(NOW, B, TmfKey(3), Tmf::AbortTaskSet);
     rig.drain();
     let managed = |rig: &Rig| -> alloc::vec::Vec<u64> {
-        let key = |event: &Event| match event {
-            Event::Managed { key, .. } => Some(key.0),
+        let key = |event: &UnitEvent| match event {
+            UnitEvent::TmfComplete { key, .. } => Some(key.0),
             _ => None,
         };
         rig.events.iter().filter_map(key).collect()
@@ -277,27 +275,27 @@ fn who_is_gone_hears_nothing_more_and_its_keys_are_free() {
     rig.run(A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::I_T_NEXUS_LOSS_OCCURRED);
     gate.close();
     let third = start_write(&mut rig, A, 0, 1);
-    rig.manage(A, ManageFunction::AbortTask(third));
+    rig.manage(A, Tmf::AbortTask(third));
     rig.unit.task_gone(NOW, third);
     gate.open();
     rig.ready();
     assert!(rig.event_of(third).is_none());
-    assert_eq!(any_managed(&mut rig), Some(ManageOutcome::Complete));
+    assert_eq!(any_managed(&mut rig), Some(TmfOutcome::Complete));
 }
 
 #[test]
 fn a_nexus_that_is_lost_while_its_aborts_are_under_way_hears_nothing_of_them() {
     for tas in [false, true] {
         let (mut rig, gate) = slow();
-        rig.unit.core.settings.task_aborted_status = tas;
+        rig.unit.server.settings.task_aborted_status = tas;
         gate.close();
         let key = start_write(&mut rig, A, 0, 1);
-        rig.manage(B, ManageFunction::ClearTaskSet);
+        rig.manage(B, Tmf::ClearTaskSet);
         rig.unit.nexus_lost(NOW, A);
         gate.open();
         rig.ready();
         assert!(rig.event_of(key).is_none());
-        assert_eq!(any_managed(&mut rig), Some(ManageOutcome::Complete));
+        assert_eq!(any_managed(&mut rig), Some(TmfOutcome::Complete));
         assert_eq!(rig.unit.stats().tasks, 0);
     }
 }

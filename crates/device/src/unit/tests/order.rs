@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::contract::{Event, TaskKey, UnitConfig};
+use crate::contract::{TaskKey, UnitConfig, UnitEvent};
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config};
 use base::rng::Rng;
 use scsi::opcode as op;
@@ -85,9 +85,9 @@ fn whatever_the_attributes_everyone_ends_and_order_is_kept() {
     }
 }
 
-fn finished(event: Event) -> Option<TaskKey> {
+fn finished(event: UnitEvent) -> Option<TaskKey> {
     match event {
-        Event::Finish { key, status, .. } => {
+        UnitEvent::CommandComplete { key, status, .. } => {
             assert_eq!(status, Status::GOOD);
             Some(key)
         }
@@ -148,7 +148,7 @@ fn a_key_in_use_is_an_overlapped_command_and_its_first_user_goes_on() {
 fn a_read_and_a_write_of_the_same_block_are_not_with_the_medium_together() {
     let write = |rig: &mut Rig, lba, byte| {
         let key = rig.start(A, &cdb_16(op::WRITE_16, 0, lba, 8), 0, 4096);
-        assert!(matches!(rig.event_of(key), Some(Event::Fetch { .. })));
+        assert!(matches!(rig.event_of(key), Some(UnitEvent::FetchDataOut { .. })));
         rig.send(key, &[byte; 4096], 0, 4096);
         key
     };

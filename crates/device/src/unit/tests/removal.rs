@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::contract::{
-    Event, ManageFunction, ManageKey, ManageOutcome, PeerCaller, PeerFault, PeerRequest, TaskKey,
+    TaskKey, ThirdPartyCaller, ThirdPartyError, ThirdPartyRequest, Tmf, TmfKey, TmfOutcome, UnitEvent,
 };
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config, nexus};
 use base::time::Instant;
@@ -23,13 +23,13 @@ fn slow() -> (Rig, Gate) {
 /// A write whose data has come and whose operation is with the medium.
 fn start_write(rig: &mut Rig, nexus: crate::contract::NexusId, lba: u64, byte: u8) -> TaskKey {
     let key = rig.start(nexus, &cdb_16(op::WRITE_16, 0, lba, 1), 0, 512);
-    assert!(matches!(rig.event_of(key), Some(Event::Fetch { .. })));
+    assert!(matches!(rig.event_of(key), Some(UnitEvent::FetchDataOut { .. })));
     rig.send(key, &[byte; 512], 0, 512);
     key
 }
 
 /// Returns how often a key is named by what waits, and forgets it.
-fn answers(rig: &mut Rig, key: TaskKey) -> Vec<Event> {
+fn answers(rig: &mut Rig, key: TaskKey) -> Vec<UnitEvent> {
     core::iter::from_fn(|| rig.event_of(key)).collect()
 }
 
@@ -39,7 +39,7 @@ fn a_nexus_that_loses_sight_of_the_unit_has_every_command_answered() {
     gate.close();
     let at_medium = start_write(&mut rig, A, 0, 7);
     let waits_for_data = rig.start(A, &cdb_16(op::WRITE_16, 0, 8, 1), 0, 512);
-    assert!(matches!(rig.event_of(waits_for_data), Some(Event::Fetch { .. })));
+    assert!(matches!(rig.event_of(waits_for_data), Some(UnitEvent::FetchDataOut { .. })));
     let of_another = start_write(&mut rig, B, 32, 9);
     let behind = rig.start_as(A, TaskAttribute::Ordered, &cdb_16(op::READ_16, 0, 16, 1), 512, 0);
     rig.unit.nexus_withdrawn(NOW, A);
@@ -79,19 +79,19 @@ fn functions_that_wait_are_answered_when_the_unit_goes_and_the_task_once() {
     let (mut rig, gate) = slow();
     gate.close();
     let aborted = start_write(&mut rig, A, 0, 7);
-    assert_eq!(rig.manage(A, ManageFunction::AbortTask(aborted)), None);
-    let reset = ManageKey(900);
+    assert_eq!(rig.manage(A, Tmf::AbortTask(aborted)), None);
+    let reset = TmfKey(900);
     let other = start_write(&mut rig, B, 8, 7);
-    rig.unit.manage(NOW, B, reset, ManageFunction::LogicalUnitReset);
+    rig.unit.execute_tmf(NOW, B, reset, Tmf::LogicalUnitReset);
     rig.drain();
     assert_eq!(rig.managed(reset), None);
     rig.unit.retire(NOW);
     rig.drain();
-    assert!(matches!(answers(&mut rig, aborted).as_slice(), [Event::Aborted { .. }]));
-    assert!(matches!(answers(&mut rig, other).as_slice(), [Event::Aborted { .. }]));
-    assert_eq!(rig.managed(reset), Some(ManageOutcome::Complete));
+    assert!(matches!(answers(&mut rig, aborted).as_slice(), [UnitEvent::Aborted { .. }]));
+    assert!(matches!(answers(&mut rig, other).as_slice(), [UnitEvent::Aborted { .. }]));
+    assert_eq!(rig.managed(reset), Some(TmfOutcome::Complete));
     let left: Vec<_> = rig.events.drain(..).collect();
-    let [Event::Managed { outcome: ManageOutcome::Complete, .. }] = left.as_slice() else {
+    let [UnitEvent::TmfComplete { outcome: TmfOutcome::Complete, .. }] = left.as_slice() else {
         panic!("{left:?}")
     };
     assert!(!rig.unit.is_retired(), "the medium still has two writes");
@@ -105,14 +105,16 @@ fn functions_that_wait_are_answered_when_the_unit_goes_and_the_task_once() {
 fn a_copy_manager_hears_that_the_unit_is_gone() {
     let (mut rig, gate) = slow();
     gate.close();
-    let caller = PeerCaller { unit: 5, call: 6 };
-    rig.unit.serve_peer(NOW, caller, A, PeerRequest::Read { lba: Lba(0), blocks: Blocks(8) });
+    let caller = ThirdPartyCaller { unit: 5, call: 6 };
+    rig.unit.execute_third_party(NOW, caller, A, ThirdPartyRequest::Read { lba: Lba(0), blocks: Blocks(8) });
     rig.drain();
     assert!(rig.events.is_empty());
     rig.unit.retire(NOW);
     rig.drain();
-    let Some(Event::PeerDone { caller: told, result: Err(PeerFault::Status(status, Some(sense))) }) =
-        rig.events.pop_front()
+    let Some(UnitEvent::ThirdPartyReply {
+        caller: told,
+        result: Err(ThirdPartyError::Status(status, Some(sense))),
+    }) = rig.events.pop_front()
     else {
         panic!("{:?}", rig.events)
     };
@@ -129,7 +131,7 @@ fn a_command_whose_state_is_being_stored_is_answered_when_it_is_stored() {
     let key = rig.start(A, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, 24);
     let mut list = [0; 24];
     (list[15], list[20]) = (9, 1);
-    let Some(Event::Fetch { offset, len, .. }) = rig.event_of(key) else { panic!("no fetch") };
+    let Some(UnitEvent::FetchDataOut { offset, len, .. }) = rig.event_of(key) else { panic!("no fetch") };
     rig.send(key, &list, offset, len);
     rig.unit.retire(NOW);
     rig.drain();

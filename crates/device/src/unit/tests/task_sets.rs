@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::contract::{Event, ManageFunction, ManageOutcome, NexusId, TaskKey, TaskRules, UnitConfig};
+use crate::contract::{NexusId, TaskKey, TaskRules, Tmf, TmfOutcome, UnitConfig, UnitEvent};
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config};
 use base::rng::Rng;
 use base::time::Instant;
@@ -75,7 +75,7 @@ fn whatever_the_attributes_everyone_ends_and_order_is_kept_within_a_nexus() {
                 tasks.pop();
             }
             for event in rig.events.drain(..) {
-                if let Event::Finish { key, .. } = event {
+                if let UnitEvent::CommandComplete { key, .. } = event {
                     ended.push(key);
                 }
             }
@@ -83,7 +83,7 @@ fn whatever_the_attributes_everyone_ends_and_order_is_kept_within_a_nexus() {
         gate.open();
         rig.ready();
         rig.events.drain(..).for_each(|event| {
-            if let Event::Finish { key, .. } = event {
+            if let UnitEvent::CommandComplete { key, .. } = event {
                 ended.push(key);
             }
         });
@@ -109,10 +109,10 @@ fn clearing_a_task_set_reaches_the_tasks_of_its_own_nexus_alone() {
     let (mut rig, gate) = rig();
     gate.close();
     let [own, other] = [read(&mut rig, A, Simple, 0), read(&mut rig, B, Simple, 8)];
-    rig.manage(A, ManageFunction::ClearTaskSet);
+    rig.manage(A, Tmf::ClearTaskSet);
     gate.open();
     rig.ready();
-    assert!(matches!(rig.event_of(own), Some(Event::Aborted { .. })));
+    assert!(matches!(rig.event_of(own), Some(UnitEvent::Aborted { .. })));
     rig.finish(other, &[]).good();
     rig.run(B, &[0; 6], 0, &[]).good();
 }
@@ -128,19 +128,20 @@ fn two_hosts_that_reset_each_other_both_hear_what_became_of_their_tasks() {
             for (resetter, victim) in [(A, B), (B, A)] {
                 gate.close();
                 let task = read(&mut rig, victim, Simple, 0);
-                rig.manage(resetter, ManageFunction::LogicalUnitReset);
+                rig.manage(resetter, Tmf::LogicalUnitReset);
                 gate.open();
                 rig.ready();
                 match rig.event_of(task) {
-                    Some(Event::Finish { status: Status::TASK_ABORTED, .. }) => {
+                    Some(UnitEvent::CommandComplete { status: Status::TASK_ABORTED, .. }) => {
                         assert!(rules.task_aborted_status);
                     }
                     // The initiator is told by the unit attention only: a host that ignores it waits until its time limit.
-                    Some(Event::Aborted { .. }) => assert!(!rules.task_aborted_status),
+                    Some(UnitEvent::Aborted { .. }) => assert!(!rules.task_aborted_status),
                     other => panic!("{other:?}"),
                 }
-                let managed =
-                    |event: &Event| matches!(event, Event::Managed { outcome: ManageOutcome::Complete, .. });
+                let managed = |event: &UnitEvent| {
+                    matches!(event, UnitEvent::TmfComplete { outcome: TmfOutcome::Complete, .. })
+                };
                 assert!(rig.events.iter().any(managed));
                 rig.events.clear();
                 for nexus in [A, B] {

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use crate::contract::{Event, ManageFunction, ManageKey, ManageOutcome, TaskKey, UnitConfig};
+use crate::contract::{TaskKey, Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent};
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config};
 use base::time::{Duration, Instant};
 use scsi::opcode as op;
@@ -20,7 +20,7 @@ fn limited() -> (Rig, Gate) {
 
 fn start_write(rig: &mut Rig, nexus: crate::contract::NexusId, lba: u64, byte: u8) -> TaskKey {
     let key = rig.start(nexus, &cdb_16(op::WRITE_16, 0, lba, 1), 0, 512);
-    assert!(matches!(rig.event_of(key), Some(Event::Fetch { .. })));
+    assert!(matches!(rig.event_of(key), Some(UnitEvent::FetchDataOut { .. })));
     rig.send(key, &[byte; 512], 0, 512);
     key
 }
@@ -105,7 +105,7 @@ fn what_waits_behind_a_write_that_hangs_has_the_same_limit() {
     let mut cdb = cdb_16(0x89, 0, 0, 0);
     cdb[13] = 1;
     let exclusive = rig.start(B, &cdb, 0, 1024);
-    while let Some(Event::Fetch { offset, len, .. }) = rig.event_of(exclusive) {
+    while let Some(UnitEvent::FetchDataOut { offset, len, .. }) = rig.event_of(exclusive) {
         rig.send(exclusive, &[0; 1024], offset, len);
     }
     for _ in 0..4 {
@@ -126,15 +126,15 @@ fn a_function_waits_for_the_tasks_that_it_aborts_and_for_no_others() {
     gate.close();
     let hung = start_write(&mut rig, A, 0, 1);
     let other = start_write(&mut rig, A, 8, 1);
-    assert_eq!(rig.manage(A, ManageFunction::AbortTask(hung)), None);
+    assert_eq!(rig.manage(A, Tmf::AbortTask(hung)), None);
     // Another host's functions, and other ones of this host.
-    assert_eq!(rig.manage(B, ManageFunction::QueryTaskSet), Some(ManageOutcome::Complete));
-    assert_eq!(rig.manage(B, ManageFunction::AbortTaskSet), Some(ManageOutcome::Complete));
-    assert_eq!(rig.manage(B, ManageFunction::ClearAca), Some(ManageOutcome::NotSupported));
+    assert_eq!(rig.manage(B, Tmf::QueryTaskSet), Some(TmfOutcome::Complete));
+    assert_eq!(rig.manage(B, Tmf::AbortTaskSet), Some(TmfOutcome::Complete));
+    assert_eq!(rig.manage(B, Tmf::ClearAca), Some(TmfOutcome::NotSupported));
     let waiting = rig.start(B, &cdb_16(op::WRITE_16, 0, 64, 1), 0, 512);
-    assert_eq!(rig.manage(B, ManageFunction::AbortTask(waiting)), Some(ManageOutcome::Complete));
-    assert_eq!(rig.manage(A, ManageFunction::QueryTask(other)), Some(ManageOutcome::Succeeded));
-    assert_eq!(rig.manage(A, ManageFunction::QueryTask(hung)), Some(ManageOutcome::Complete));
+    assert_eq!(rig.manage(B, Tmf::AbortTask(waiting)), Some(TmfOutcome::Complete));
+    assert_eq!(rig.manage(A, Tmf::QueryTask(other)), Some(TmfOutcome::Succeeded));
+    assert_eq!(rig.manage(A, Tmf::QueryTask(hung)), Some(TmfOutcome::Complete));
     assert!(rig.event_of(hung).is_none());
 }
 
@@ -143,13 +143,13 @@ fn a_function_is_answered_when_the_operation_that_it_waits_for_has_taken_too_lon
     let (mut rig, gate) = limited();
     gate.close();
     let hung = start_write(&mut rig, A, 0, 1);
-    let reset = ManageKey(700);
-    rig.unit.manage(NOW, B, reset, ManageFunction::LogicalUnitReset);
+    let reset = TmfKey(700);
+    rig.unit.execute_tmf(NOW, B, reset, Tmf::LogicalUnitReset);
     rig.drain();
     assert_eq!(rig.managed(reset), None);
     expire(&mut rig);
-    assert!(matches!(rig.event_of(hung), Some(Event::Aborted { .. })));
-    assert_eq!(rig.managed(reset), Some(ManageOutcome::Complete));
+    assert!(matches!(rig.event_of(hung), Some(UnitEvent::Aborted { .. })));
+    assert_eq!(rig.managed(reset), Some(TmfOutcome::Complete));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_medium_that_hangs_for_ever_does_not_collect_the_buffers_of_everybody() {
     let busy = loop {
         let key = rig.start(A, &cdb_16(op::READ_16, 0, lba, 1), 512, 0);
         lba += 1;
-        if let Some(Event::Finish { status, .. }) = rig.event_of(key) {
+        if let Some(UnitEvent::CommandComplete { status, .. }) = rig.event_of(key) {
             break status;
         }
         expire(&mut rig);
@@ -185,7 +185,7 @@ fn a_flush_that_was_kept_from_the_medium_has_lost_nothing() {
         gate.refuse_flushes(true);
         let flush = rig.start(A, &SYNCHRONIZE, 0, 0);
         if aborted {
-            assert_eq!(rig.manage(A, ManageFunction::AbortTask(flush)), None);
+            assert_eq!(rig.manage(A, Tmf::AbortTask(flush)), None);
         }
         gate.open();
         rig.ready();
@@ -209,7 +209,7 @@ fn a_flush_that_fails_after_its_command_ended_is_not_forgotten() {
             expire(&mut rig);
             rig.finish(flush, &[]).check(SenseKey::ABORTED_COMMAND, Asc::TIMEOUT_ON_LOGICAL_UNIT);
         } else {
-            assert_eq!(rig.manage(A, ManageFunction::AbortTask(flush)), None);
+            assert_eq!(rig.manage(A, Tmf::AbortTask(flush)), None);
         }
         gate.open();
         rig.ready();

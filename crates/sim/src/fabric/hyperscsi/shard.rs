@@ -13,7 +13,7 @@ use hyperscsi::seal::{KeyLimits, Level};
 use hyperscsi::target::engine::Limits;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::negotiate::KeyPolicy;
-use target::config::{DiscoveryConfig, FramesConfig, GroupConfig, LunEntry, ShardConfig, TargetConfig};
+use target::config::{DiscoveryConfig, GroupConfig, HyperScsiConfig, LunEntry, ShardConfig, TargetConfig};
 
 use crate::fabric::disks::Disks;
 use crate::house;
@@ -58,18 +58,19 @@ pub(super) fn config(disks: &Disks, plan: &HyperPlan, access: GroupAccess) -> Sh
             users: vec![],
             keys: KeyPolicy::default(),
         },
-        frames: FramesConfig {
+        frames: HyperScsiConfig {
             instance: [5; 16],
             steering: 0x40,
             groups: vec![GroupConfig {
                 name: GroupName::new(GROUP).unwrap(),
                 access,
-                least: Level::None,
+                min_level: Level::None,
                 ports: None,
             }],
         },
     };
-    disks.configure(&mut config, |disk, row| LunEntry { least: plan.least[usize::from(disk % 2)], ..row });
+    disks
+        .configure(&mut config, |disk, row| LunEntry { min_level: plan.least[usize::from(disk % 2)], ..row });
     config
 }
 

@@ -4,7 +4,7 @@ use base::state_machine::PortalId;
 use device::contract::RelativePort;
 use iscsi::login::directory::{AuthPolicy, TargetId};
 use iscsi::name::PortalGroupTag;
-use target::config::{DiscoveryConfig, FramesConfig, Portal, ShardConfig, TargetConfig};
+use target::config::{DiscoveryConfig, HyperScsiConfig, Portal, ShardConfig, TargetConfig};
 
 use super::address;
 use crate::fabric::disks::Disks;
@@ -45,7 +45,7 @@ pub(super) fn config(disks: &Disks, plan: &IscsiPlan) -> ShardConfig {
             users: vec![],
             keys: plan.target_keys.clone(),
         },
-        frames: FramesConfig::default(),
+        frames: HyperScsiConfig::default(),
     };
     disks.configure(&mut config, |_, row| row);
     config

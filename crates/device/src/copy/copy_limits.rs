@@ -14,7 +14,7 @@ use scsi::opcode;
 
 use super::operations::MAX_RUNNING;
 use super::tokens::{DEFAULT_INACTIVITY_S, MAX_INACTIVITY_S, MAX_LIFETIME_S, MAX_RANGES};
-use crate::server::{Core, Facts};
+use crate::device_server::{DeviceServer, UnitInfo};
 
 /// What a parameter list may hold: room for every descriptor at its longest, and no inline data, since no descriptor
 /// that we know uses it.
@@ -40,13 +40,13 @@ const TOKEN_LEN_MAX: u64 = 256 << 20;
 const TOKEN_LEN_OPTIMAL: u64 = 64 << 20;
 
 /// Returns the most blocks that a token represents or one WRITE USING TOKEN writes.
-pub(super) const fn token_blocks_max(facts: &Facts) -> Blocks {
+pub(super) const fn token_blocks_max(facts: &UnitInfo) -> Blocks {
     Blocks(TOKEN_LEN_MAX >> facts.block_size().shift())
 }
 
 /// Returns the body of VPD page 8Fh.
-pub(crate) fn body(core: &Core) -> Vec<u8> {
-    let facts = &core.facts;
+pub(crate) fn body(core: &DeviceServer) -> Vec<u8> {
+    let facts = &core.info;
     let tokens = facts.makes_tokens;
     let kind =
         |rod_type, token_out, preference| RodTypeSupport { rod_type, token_in: true, token_out, preference };
@@ -110,7 +110,7 @@ fn descriptor_types() -> Vec<u8> {
     segment::KNOWN.into_iter().chain([IDENTIFICATION]).collect()
 }
 
-fn service_actions(core: &Core, code: u8) -> Vec<u8> {
-    let rows = core.table.rows_of(code).filter(|row| row.is_on(&core.facts));
+fn service_actions(core: &DeviceServer, code: u8) -> Vec<u8> {
+    let rows = core.table.rows_of(code).filter(|row| row.is_enabled(&core.info));
     rows.filter_map(|row| row.service_action.and_then(|action| u8::try_from(action).ok())).collect()
 }

@@ -3,11 +3,11 @@
 
 use alloc::vec::Vec;
 
-use crate::range_lock::{ByteRange, Touch};
+use crate::range_lock::{AccessKind, ByteRange};
 
 /// Operations under way, without abandoned ones.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct InFlight {
     operations: Vec<Entry>,
     /// By slot, where its operation stands in `operations`. Out of date for slots that have none under way.
     places: Vec<u32>,
@@ -18,17 +18,17 @@ pub(super) struct UnderWay {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     slot: u32,
-    touch: Touch,
+    access: AccessKind,
     range: ByteRange,
 }
 
-impl UnderWay {
+impl InFlight {
     pub(super) const fn new() -> Self {
         Self { operations: Vec::new(), places: Vec::new(), reads: 0, writes: 0 }
     }
 
     /// Adds the operation of a slot that has none under way.
-    pub(super) fn begin(&mut self, slot: u32, range: ByteRange, touch: Touch) {
+    pub(super) fn begin(&mut self, slot: u32, range: ByteRange, touch: AccessKind) {
         let at = to_usize(slot);
         if self.places.len() <= at {
             self.places.resize(at + 1, 0);
@@ -36,7 +36,7 @@ impl UnderWay {
         if let Some(place) = self.places.get_mut(at) {
             *place = u32::try_from(self.operations.len()).unwrap_or(u32::MAX);
         }
-        self.operations.push(Entry { slot, touch, range });
+        self.operations.push(Entry { slot, access: touch, range });
         if let Some(count) = self.count_mut(touch) {
             *count += 1;
         }
@@ -55,20 +55,21 @@ impl UnderWay {
         {
             *its = place;
         }
-        if let Some(count) = self.count_mut(ended.touch) {
+        if let Some(count) = self.count_mut(ended.access) {
             *count -= 1;
         }
     }
 
     /// Returns whether an operation that does this clashes with one that is under way on the same bytes. Where only reads, or
     /// only writes, are under way that question is one comparison.
-    pub(super) fn clashes(&self, range: ByteRange, touch: Touch) -> bool {
+    pub(super) fn clashes(&self, range: ByteRange, touch: AccessKind) -> bool {
         let others = match touch {
-            Touch::Reads => self.writes,
-            Touch::Writes => self.reads,
-            Touch::Other => 0,
+            AccessKind::Reads => self.writes,
+            AccessKind::Writes => self.reads,
+            AccessKind::Other => 0,
         };
-        others > 0 && self.operations.iter().any(|op| op.touch.clashes(touch) && op.range.overlaps(range))
+        others > 0
+            && self.operations.iter().any(|op| op.access.conflicts_with(touch) && op.range.overlaps(range))
     }
 
     /// Returns whether any operation is under way on these bytes.
@@ -76,11 +77,11 @@ impl UnderWay {
         self.operations.iter().any(|op| op.range.overlaps(range))
     }
 
-    const fn count_mut(&mut self, touch: Touch) -> Option<&mut usize> {
+    const fn count_mut(&mut self, touch: AccessKind) -> Option<&mut usize> {
         match touch {
-            Touch::Reads => Some(&mut self.reads),
-            Touch::Writes => Some(&mut self.writes),
-            Touch::Other => None,
+            AccessKind::Reads => Some(&mut self.reads),
+            AccessKind::Writes => Some(&mut self.writes),
+            AccessKind::Other => None,
         }
     }
 }
@@ -96,12 +97,12 @@ mod tests {
     #[test]
     fn finds_what_is_under_way_and_nothing_that_has_ended() {
         let range = |at| ByteRange::new(at * 10, 10);
-        let mut under_way = UnderWay::new();
+        let mut under_way = InFlight::new();
         for slot in 0..4_u32 {
-            let touch = if slot % 2 == 0 { Touch::Reads } else { Touch::Writes };
+            let touch = if slot % 2 == 0 { AccessKind::Reads } else { AccessKind::Writes };
             under_way.begin(slot, range(u64::from(slot)), touch);
         }
-        under_way.begin(4, range(4), Touch::Other);
+        under_way.begin(4, range(4), AccessKind::Other);
         // The last one takes the place of the one that ended.
         for (ended, left) in [(0, [1, 2, 3, 4].as_slice()), (3, &[1, 2, 4]), (1, &[2, 4]), (1, &[2, 4])] {
             under_way.end(ended);
@@ -110,9 +111,13 @@ mod tests {
                 let is_left = left.contains(&slot);
                 assert_eq!(under_way.touches(at), is_left, "{slot} of {left:?}");
                 let writes = slot < 4 && slot % 2 == 1;
-                assert_eq!(under_way.clashes(at, Touch::Reads), is_left && writes, "{slot}");
-                assert_eq!(under_way.clashes(at, Touch::Writes), is_left && slot < 4 && !writes, "{slot}");
-                assert!(!under_way.clashes(at, Touch::Other));
+                assert_eq!(under_way.clashes(at, AccessKind::Reads), is_left && writes, "{slot}");
+                assert_eq!(
+                    under_way.clashes(at, AccessKind::Writes),
+                    is_left && slot < 4 && !writes,
+                    "{slot}"
+                );
+                assert!(!under_way.clashes(at, AccessKind::Other));
             }
         }
         under_way.end(2);

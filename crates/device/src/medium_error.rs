@@ -6,7 +6,7 @@ use store::api::{Failure, Fault};
 
 /// What the medium was asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doing {
+pub(crate) enum IoKind {
     /// To read.
     Reading,
     /// To read for a command that verifies.
@@ -24,14 +24,14 @@ pub(crate) enum Doing {
 pub(crate) const TIMED_OUT: Sense = Sense::new(SenseKey::ABORTED_COMMAND, Asc::TIMEOUT_ON_LOGICAL_UNIT);
 
 /// Returns the sense data for a failure. `at` is where the operation started, for media that cannot tell the block.
-pub(crate) fn sense_of(failure: Failure, doing: Doing, at: Option<u64>, block: BlockSize) -> Sense {
+pub(crate) fn sense_of(failure: Failure, doing: IoKind, at: Option<u64>, block: BlockSize) -> Sense {
     let lba = failure.at.or(at).map(|at| at >> block.shift());
     let at_block = |sense: Sense| lba.map_or(sense, |lba| sense.with_information(lba));
     match (failure.fault, doing) {
-        (Fault::Medium, Doing::Reading | Doing::Verifying) => {
+        (Fault::Medium, IoKind::Reading | IoKind::Verifying) => {
             at_block(Sense::new(SenseKey::MEDIUM_ERROR, Asc::UNRECOVERED_READ_ERROR))
         }
-        (Fault::Medium, Doing::Writing) => at_block(Sense::new(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR)),
+        (Fault::Medium, IoKind::Writing) => at_block(Sense::new(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR)),
         (Fault::NoSpace, _) => {
             at_block(Sense::new(SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT))
         }

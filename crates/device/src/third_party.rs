@@ -10,9 +10,11 @@ use scsi::opcode;
 use scsi::sense::{Asc, Sense};
 use scsi::status::Status;
 
-use crate::contract::{NexusId, PeerAnswer, PeerCaller, PeerFault, PeerRequest, PeerResult};
-use crate::server::Core;
-use crate::task::{Origin, PeerTask, TaskInfo};
+use crate::contract::{
+    NexusId, ThirdPartyCaller, ThirdPartyError, ThirdPartyReply, ThirdPartyRequest, ThirdPartyResult,
+};
+use crate::device_server::DeviceServer;
+use crate::task::{Origin, TaskInfo, ThirdPartyTask};
 
 /// Peripheral device type of a direct access block device.
 const DIRECT_ACCESS: u8 = 0;
@@ -22,21 +24,21 @@ const DIRECT_ACCESS: u8 = 0;
 /// # Errors
 /// The answer, where no task is needed or none is possible.
 pub(crate) fn task_of(
-    core: &mut Core,
-    caller: PeerCaller,
+    core: &mut DeviceServer,
+    caller: ThirdPartyCaller,
     nexus: NexusId,
-    request: PeerRequest,
-) -> Result<TaskInfo, PeerResult> {
+    request: ThirdPartyRequest,
+) -> Result<TaskInfo, ThirdPartyResult> {
     let mut redeemed = None;
     let request = match request {
-        PeerRequest::ReadToken { token, offset, blocks } => {
-            let range = core.redeem(&token, offset, blocks).map_err(refused)?;
+        ThirdPartyRequest::ReadToken { token, offset, blocks } => {
+            let range = core.resolve_token(&token, offset, blocks).map_err(refused)?;
             redeemed = Some(token);
-            PeerRequest::Read { lba: range.lba, blocks: range.blocks }
+            ThirdPartyRequest::Read { lba: range.lba, blocks: range.blocks }
         }
         other => other,
     };
-    let facts = &core.facts;
+    let facts = &core.info;
     let block = u64::from(facts.block_size().bytes());
     let bytes = |blocks: Blocks| {
         let len = blocks.0.checked_mul(block).and_then(|len| u32::try_from(len).ok());
@@ -45,40 +47,40 @@ pub(crate) fn task_of(
     let count = |blocks: Blocks| u32::try_from(blocks.0).map_err(|_| refused(Sense::invalid_cdb(10, None)));
     let mut data_out = DataList::new();
     let (cdb, data_in_len) = match request {
-        PeerRequest::Describe => {
+        ThirdPartyRequest::Describe => {
             return Err(match core.not_ready() {
                 Some(sense) => refused(sense),
-                None => Ok(PeerAnswer::Facts {
+                None => Ok(ThirdPartyReply::Description {
                     blocks: facts.capacity(),
                     block_size: facts.block_size(),
                     device_type: DIRECT_ACCESS,
                 }),
             });
         }
-        PeerRequest::Read { lba, blocks } => {
+        ThirdPartyRequest::Read { lba, blocks } => {
             (cdb_16(opcode::READ_16, 0, lba, count(blocks)?), bytes(blocks)?)
         }
-        PeerRequest::Write { lba, data } => {
+        ThirdPartyRequest::Write { lba, data } => {
             let len = u64::try_from(data.len()).unwrap_or(u64::MAX);
             let blocks = count(Blocks(len / block))?;
             data_out = data;
             (cdb_16(opcode::WRITE_16, 0, lba, blocks), 0)
         }
-        PeerRequest::Zero { lba, blocks } => {
+        ThirdPartyRequest::Zero { lba, blocks } => {
             // UNMAP where that is possible, and no Data-Out buffer: zeros.
             let flags = if facts.is_thin() { 0x09 } else { 0x01 };
             (cdb_16(opcode::WRITE_SAME_16, flags, lba, count(blocks)?), 0)
         }
-        PeerRequest::Flush => (cdb_16(opcode::SYNCHRONIZE_CACHE_16, 0, Lba(0), 0), 0),
-        PeerRequest::ReadToken { .. } => return Err(refused(Sense::illegal(Asc::TOKEN_UNKNOWN))),
+        ThirdPartyRequest::Flush => (cdb_16(opcode::SYNCHRONIZE_CACHE_16, 0, Lba(0), 0), 0),
+        ThirdPartyRequest::ReadToken { .. } => return Err(refused(Sense::illegal(Asc::TOKEN_UNKNOWN))),
     };
     let data_out_len = u32::try_from(data_out.len()).unwrap_or(u32::MAX);
-    let peer = PeerTask { caller, data_out, data_in: RefCell::new(DataList::new()), token: redeemed };
-    Ok(TaskInfo::new(Origin::Peer(Box::new(peer)), nexus, cdb).with_lengths(data_in_len, data_out_len))
+    let peer = ThirdPartyTask { caller, data_out, data_in: RefCell::new(DataList::new()), token: redeemed };
+    Ok(TaskInfo::new(Origin::ThirdParty(Box::new(peer)), nexus, cdb).with_lengths(data_in_len, data_out_len))
 }
 
-fn refused(sense: Sense) -> PeerResult {
-    Err(PeerFault::Status(Status::CHECK_CONDITION, Some(sense)))
+fn refused(sense: Sense) -> ThirdPartyResult {
+    Err(ThirdPartyError::Status(Status::CHECK_CONDITION, Some(sense)))
 }
 
 /// A 16-byte CDB with an address and a count where all of them have it.

@@ -7,11 +7,11 @@ use base::time::{Duration, Instant};
 use scsi::sense::{Asc, Sense, SenseKey, SenseKeySpecific};
 use store::api::{Durability, Failure, OpAction, OpOutput};
 
-use super::record::Record;
+use super::journal::SanitizeJournal;
 use super::{FAILED, FORMAT_FAILED};
+use crate::device_server::{DeviceServer, UnitInfo};
 use crate::range_lock::ByteRange;
 use crate::sbc::{PARTS_UNDER_WAY, limits, part_len};
-use crate::server::{Core, Facts};
 use crate::task::TaskId;
 
 /// How fast blocks are overwritten: about what one disk does, and little enough that the thread, which serves other units
@@ -27,11 +27,11 @@ pub(crate) enum Kind {
 
 /// What is done to the medium.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub(crate) enum Method {
     /// All storage is given back.
     Erase,
     /// The medium's key is replaced.
-    ForgetKey {
+    CryptoErase {
         /// And then all storage is given back: what cannot be read need not be kept.
         deallocates: bool,
     },
@@ -46,19 +46,19 @@ pub(crate) enum Plan {
     },
 }
 
-impl Plan {
+impl Method {
     /// One pass of zeros.
     pub(super) fn zeros(block_len: usize) -> Self {
         Self::Overwrite { block: alloc::vec![0; block_len], passes: 1, invert: false }
     }
 
     /// Whether a unit can do that. One that is started again with another configuration need not.
-    fn fits(&self, facts: &Facts) -> bool {
+    fn fits(&self, facts: &UnitInfo) -> bool {
         !facts.is_read_only()
             && match self {
-                Self::Erase => limits::erases(facts),
-                Self::ForgetKey { deallocates } => {
-                    limits::forgets(facts) && (!deallocates || facts.is_thin())
+                Self::Erase => limits::supports_block_erase(facts),
+                Self::CryptoErase { deallocates } => {
+                    limits::supports_crypto_erase(facts) && (!deallocates || facts.is_thin())
                 }
                 Self::Overwrite { .. } => true,
             }
@@ -66,8 +66,8 @@ impl Plan {
 
     const fn passes(&self) -> u8 {
         match self {
-            Self::Erase | Self::ForgetKey { deallocates: false } => 1,
-            Self::ForgetKey { deallocates: true } => 2,
+            Self::Erase | Self::CryptoErase { deallocates: false } => 1,
+            Self::CryptoErase { deallocates: true } => 2,
             Self::Overwrite { passes, .. } => *passes,
         }
     }
@@ -76,7 +76,7 @@ impl Plan {
 /// The state of sanitizing a unit.
 #[derive(Debug, Default)]
 pub(crate) struct Sanitizer {
-    run: Option<Run>,
+    worker: Option<Worker>,
     /// Set when the last operation failed.
     failed: Option<Failed>,
     /// What the command that waits, and was just woken, ends with, if not well.
@@ -99,9 +99,9 @@ impl Failed {
 }
 
 #[derive(Debug)]
-struct Run {
+struct Worker {
     kind: Kind,
-    plan: Plan,
+    method: Method,
     may_leave_failure: bool,
     waiter: Option<TaskId>,
     /// Whether the waiter waits for the beginning only (IMMED).
@@ -139,22 +139,22 @@ enum Stage {
 impl Sanitizer {
     /// Returns whether nothing is being done and nothing has failed.
     pub(crate) const fn is_idle(&self) -> bool {
-        self.run.is_none() && self.failed.is_none()
+        self.worker.is_none() && self.failed.is_none()
     }
 
     /// Returns whether it is being done.
     pub(crate) const fn is_running(&self) -> bool {
-        self.run.is_some()
+        self.worker.is_some()
     }
 
     /// Goes no further: the unit is removed. A unit that is made of what was written down begins again.
     pub(crate) fn stop(&mut self) {
-        self.run = None;
+        self.worker = None;
     }
 
     /// Returns that it is in progress, and how far it is.
     pub(crate) fn in_progress(&self) -> Option<Sense> {
-        let run = self.run.as_ref()?;
+        let run = self.worker.as_ref()?;
         let asc = match run.kind {
             Kind::Sanitize => Asc::SANITIZE_IN_PROGRESS,
             Kind::Format => Asc::FORMAT_IN_PROGRESS,
@@ -167,7 +167,7 @@ impl Sanitizer {
     /// The same, with the progress out of `total` bytes of medium.
     pub(crate) fn progress(&self, total: u64) -> Option<Sense> {
         let mut sense = self.in_progress()?;
-        sense.specific = Some(SenseKeySpecific::Progress(self.run.as_ref()?.progress(total)));
+        sense.specific = Some(SenseKeySpecific::Progress(self.worker.as_ref()?.progress(total)));
         Some(sense)
     }
 
@@ -198,7 +198,7 @@ impl Sanitizer {
 
     /// Returns when the work wants to go on, on a medium of `total` bytes. Who waits for operations to end does not.
     pub(crate) fn poll_timeout(&self, total: u64) -> Option<Instant> {
-        let run = self.run.as_ref().filter(|run| !run.broken)?;
+        let run = self.worker.as_ref().filter(|run| !run.broken)?;
         match &run.stage {
             Stage::Working { at, under_way, due, .. } if *at < total && *under_way < PARTS_UNDER_WAY => {
                 Some(*due)
@@ -209,9 +209,9 @@ impl Sanitizer {
     }
 }
 
-impl Run {
+impl Worker {
     fn progress(&self, total: u64) -> u16 {
-        let passes = u128::from(self.plan.passes());
+        let passes = u128::from(self.method.passes());
         let total = u128::from(total.max(1)) * passes;
         let done = match &self.stage {
             Stage::Recording | Stage::Resuming | Stage::Locking => 0,
@@ -223,38 +223,42 @@ impl Run {
 
     /// The pattern of a pass, one part long.
     fn part_of(&self, core_part: usize, pass: u8) -> Option<Bytes> {
-        let Plan::Overwrite { block, invert, .. } = &self.plan else { return None };
+        let Method::Overwrite { block, invert, .. } = &self.method else { return None };
         let mask = if *invert && pass % 2 == 1 { 0xff } else { 0 };
         let bytes: Vec<u8> = block.iter().map(|byte| byte ^ mask).cycle().take(core_part).collect();
         Some(Bytes::copied_from(&bytes))
     }
 }
 
-impl Core {
+impl DeviceServer {
     /// Starts work on the whole medium, once that is written down. `waiter` is woken then if it is `immediate`, else at the
     /// end.
     pub(super) fn start_sanitizing(
         &mut self,
         kind: Kind,
-        plan: Plan,
+        plan: Method,
         may_leave_failure: bool,
         (waiter, immediate): (TaskId, bool),
     ) {
         // An answer that nobody took is of work that is over.
         self.sanitizer.answer = None;
         let (waiter, stage) = (Some(waiter), Stage::Recording);
-        self.sanitizer.run =
-            Some(Run { kind, plan, may_leave_failure, waiter, immediate, broken: false, stage });
+        self.sanitizer.worker =
+            Some(Worker { kind, method: plan, may_leave_failure, waiter, immediate, broken: false, stage });
         self.saves.wait(TaskId::BACKGROUND);
     }
 
     /// Has it written down that the work begins, or how it ended, when no other change is being saved.
     pub(crate) fn record_sanitizing(&mut self) {
-        let Some(Run { kind, plan, may_leave_failure, stage, .. }) = &self.sanitizer.run else { return };
+        let Some(Worker { kind, method: plan, may_leave_failure, stage, .. }) = &self.sanitizer.worker else {
+            return;
+        };
         let (kind, may_leave_failure) = (*kind, *may_leave_failure);
-        self.spc.medium_work = match stage {
-            Stage::Recording => Some(Record { kind, may_leave_failure, plan: Some(plan.clone()) }),
-            Stage::Concluding { well: false } => Some(Record { kind, may_leave_failure, plan: None }),
+        self.spc.sanitize_journal = match stage {
+            Stage::Recording => Some(SanitizeJournal { kind, may_leave_failure, method: Some(plan.clone()) }),
+            Stage::Concluding { well: false } => {
+                Some(SanitizeJournal { kind, may_leave_failure, method: None })
+            }
             Stage::Concluding { well: true } => None,
             _ => return,
         };
@@ -263,21 +267,25 @@ impl Core {
 
     /// Takes up what was under way, or had failed, when the unit was started last.
     pub(crate) fn resume_sanitizing(&mut self) {
-        let Some(Record { kind, may_leave_failure, plan }) = self.spc.medium_work.clone() else { return };
+        let Some(SanitizeJournal { kind, may_leave_failure, method: plan }) =
+            self.spc.sanitize_journal.clone()
+        else {
+            return;
+        };
         match plan {
             None => self.sanitizer.failed = Some(Failed { kind, may_leave: may_leave_failure }),
             Some(plan) => {
                 let (waiter, stage) = (None, Stage::Resuming);
                 let (immediate, broken) = (true, false);
-                self.sanitizer.run =
-                    Some(Run { kind, plan, may_leave_failure, waiter, immediate, broken, stage });
+                self.sanitizer.worker =
+                    Some(Worker { kind, method: plan, may_leave_failure, waiter, immediate, broken, stage });
             }
         }
     }
 
     /// What was to be written down of the work is, or could not be.
     pub(crate) fn sanitizer_recorded(&mut self, ok: bool) {
-        let Some(run) = &mut self.sanitizer.run else { return };
+        let Some(run) = &mut self.sanitizer.worker else { return };
         match run.stage {
             Stage::Recording if ok => {
                 self.sanitizer.failed = None;
@@ -291,11 +299,11 @@ impl Core {
             Stage::Recording => {
                 // What cannot be made sure of is not begun.
                 let waiter = run.waiter;
-                self.sanitizer.run = None;
-                self.spc.medium_work = self.sanitizer.failed.as_ref().map(|failed| Record {
+                self.sanitizer.worker = None;
+                self.spc.sanitize_journal = self.sanitizer.failed.as_ref().map(|failed| SanitizeJournal {
                     kind: failed.kind,
                     may_leave_failure: failed.may_leave,
-                    plan: None,
+                    method: None,
                 });
                 self.sanitizer.answer =
                     Some(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE));
@@ -309,29 +317,29 @@ impl Core {
     }
 
     fn begin_sanitizing(&mut self) {
-        let whole = ByteRange::new(0, self.facts.profile.len);
-        let Some(run) = &mut self.sanitizer.run else { return };
-        if !run.plan.fits(&self.facts) {
+        let whole = ByteRange::new(0, self.info.capabilities.len);
+        let Some(run) = &mut self.sanitizer.worker else { return };
+        if !run.method.fits(&self.info) {
             return self.finish_sanitizing(false);
         }
         run.stage = Stage::Locking;
-        self.copies.tokens.touched_bytes(self.facts.block_size(), whole);
+        self.copy_manager.tokens.revoke_overlapping_bytes(self.info.block_size(), whole);
         self.medium.lock(self.now, TaskId::BACKGROUND, whole);
     }
 
     /// The medium is ours alone.
     pub(crate) fn sanitizer_locked(&mut self) {
         let (now, part_len) = (self.now, part_len(self));
-        if let Some(run) = &mut self.sanitizer.run {
+        if let Some(run) = &mut self.sanitizer.worker {
             let part = run.part_of(part_len, 0);
             run.stage = Stage::Working { pass: 0, at: 0, under_way: 0, due: now, part };
         }
-        self.sanitize_on();
+        self.continue_sanitizing();
     }
 
     /// An operation of ours ended.
     pub(crate) fn sanitizer_ended(&mut self, result: Result<OpOutput, Failure>) {
-        let Some(run) = &mut self.sanitizer.run else { return };
+        let Some(run) = &mut self.sanitizer.worker else { return };
         run.broken |= result.is_err();
         match &mut run.stage {
             Stage::Flushing => {
@@ -340,16 +348,16 @@ impl Core {
             }
             Stage::Working { under_way, .. } => {
                 *under_way = under_way.saturating_sub(1);
-                self.sanitize_on();
+                self.continue_sanitizing();
             }
             _ => {}
         }
     }
 
     /// Does as much as is due.
-    pub(crate) fn sanitize_on(&mut self) {
-        let (now, part_len, total) = (self.now, part_len(self), self.facts.profile.len);
-        let Some(run) = &mut self.sanitizer.run else { return };
+    pub(crate) fn continue_sanitizing(&mut self) {
+        let (now, part_len, total) = (self.now, part_len(self), self.info.capabilities.len);
+        let Some(run) = &mut self.sanitizer.worker else { return };
         if matches!(run.stage, Stage::Resuming) {
             return self.begin_sanitizing();
         }
@@ -363,7 +371,9 @@ impl Core {
         }
         while *at < total && *under_way < PARTS_UNDER_WAY && *due <= now {
             let action = match part {
-                None if *pass == 0 && matches!(run.plan, Plan::ForgetKey { .. }) => OpAction::CryptoErase,
+                None if *pass == 0 && matches!(run.method, Method::CryptoErase { .. }) => {
+                    OpAction::CryptoErase
+                }
                 None => OpAction::Deallocate { at: 0, len: total },
                 Some(part) => {
                     let len = usize::try_from(total - *at).unwrap_or(usize::MAX).min(part.len());
@@ -385,11 +395,11 @@ impl Core {
         if *at < total || *under_way > 0 {
             return;
         }
-        if *pass + 1 < run.plan.passes() {
+        if *pass + 1 < run.method.passes() {
             let (next, due) = (*pass + 1, *due);
             let part = run.part_of(part_len, next);
             run.stage = Stage::Working { pass: next, at: 0, under_way: 0, due, part };
-            return self.sanitize_on();
+            return self.continue_sanitizing();
         }
         run.stage = Stage::Flushing;
         self.medium.submit(self.now, TaskId::BACKGROUND, 0, OpAction::Flush);
@@ -397,13 +407,13 @@ impl Core {
 
     /// The work is over: what came of it is written down before anybody is let in again.
     fn finish_sanitizing(&mut self, well: bool) {
-        let Some(run) = &mut self.sanitizer.run else { return };
+        let Some(run) = &mut self.sanitizer.worker else { return };
         run.stage = Stage::Concluding { well };
         self.saves.wait(TaskId::BACKGROUND);
     }
 
     fn conclude_sanitizing(&mut self, well: bool) {
-        let Some(run) = self.sanitizer.run.take() else { return };
+        let Some(run) = self.sanitizer.worker.take() else { return };
         self.medium.unlock(TaskId::BACKGROUND);
         if !well {
             // Also when it cannot be written down that all went well: then the next start does it again, and whoever
@@ -412,7 +422,7 @@ impl Core {
             let failed = Failed { kind, may_leave: may_leave_failure };
             self.sanitizer.answer = Some(failed.sense());
             self.sanitizer.failed = Some(failed);
-            self.spc.medium_work = Some(Record { kind, may_leave_failure, plan: None });
+            self.spc.sanitize_journal = Some(SanitizeJournal { kind, may_leave_failure, method: None });
         }
         if let Some(waiter) = run.waiter {
             self.wake(waiter);

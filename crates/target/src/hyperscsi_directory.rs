@@ -12,11 +12,11 @@ use hyperscsi::target::contract::{Directory, SessionId};
 use scsi::lun::Lun;
 
 use crate::config::{GroupConfig, ShardConfig, TargetConfig};
-use crate::nexus::{Nexuses, Way};
-use crate::transport::Session;
+use crate::nexus::{Ingress, Nexuses};
+use crate::transport::SessionRef;
 
 /// The directory of a running shard: its configuration, and what is up at present.
-pub(crate) struct Register<'a> {
+pub(crate) struct GroupDirectory<'a> {
     pub(crate) config: &'a ShardConfig,
     pub(crate) nexuses: &'a Nexuses,
     pub(crate) ports: &'a BTreeMap<EtherPort, PortState>,
@@ -29,7 +29,7 @@ impl ShardConfig {
     }
 
     /// Returns whether a session of the group may go on, whose initiator knew the group's password or not.
-    pub(crate) fn lets_in(&self, group: &GroupName, authenticated: bool) -> bool {
+    pub(crate) fn admits(&self, group: &GroupName, authenticated: bool) -> bool {
         let demands = |group: &GroupConfig| matches!(group.access, GroupAccess::Password(_));
         self.group(group).is_some_and(|group| authenticated || !demands(group))
     }
@@ -41,7 +41,7 @@ impl GroupConfig {
     }
 }
 
-impl Register<'_> {
+impl GroupDirectory<'_> {
     /// Returns a group that may be served through a port now.
     fn group(&self, port: EtherPort, name: &GroupName) -> Option<&GroupConfig> {
         self.config.group(name).filter(|group| !self.draining && group.is_heard_on(port))
@@ -55,7 +55,7 @@ impl Register<'_> {
     }
 }
 
-impl LoginDirectory for Register<'_> {
+impl LoginDirectory for GroupDirectory<'_> {
     fn instance(&self) -> [u8; 16] {
         self.config.frames.instance
     }
@@ -68,7 +68,7 @@ impl LoginDirectory for Register<'_> {
         }
         let levels = match known.access {
             GroupAccess::Open => Levels::OPEN,
-            GroupAccess::Password(_) => Levels::from(known.least),
+            GroupAccess::Password(_) => Levels::from(known.min_level),
         };
         Some(Entrance {
             access: known.access.clone(),
@@ -87,7 +87,7 @@ impl LoginDirectory for Register<'_> {
         let targets = &self.config.targets;
         let start =
             after.map_or(0, |after| targets.partition_point(|target| target.name.as_str() <= &**after));
-        let way = Way::Group(group.clone(), true);
+        let way = Ingress::Group(group.clone(), true);
         targets.get(start..)?.iter().find_map(|target| {
             // Targets of other shards have no room for sessions here.
             if target.port_of(group).is_none() || target.sessions_max == 0 {
@@ -99,7 +99,7 @@ impl LoginDirectory for Register<'_> {
                 .filter(|row| way.shows(row))
                 .filter_map(|row| {
                     let Lun(lun) = Lun::from_number(row.number)?;
-                    Some(ExportedLun { lun, level: row.least.max(known.least) })
+                    Some(ExportedLun { lun, level: row.min_level.max(known.min_level) })
                 })
                 .collect();
             luns.sort_by_key(|exported| exported.lun);
@@ -126,13 +126,13 @@ impl LoginDirectory for Register<'_> {
     }
 }
 
-impl Directory for Register<'_> {
+impl Directory for GroupDirectory<'_> {
     fn least_level(&self, session: SessionId, lun: u64) -> Level {
-        let Some(entry) = self.nexuses.get(Session::HyperScsi(session).nexus()) else {
+        let Some(entry) = self.nexuses.get(SessionRef::HyperScsi(session).nexus()) else {
             return Level::Encrypt;
         };
-        let Way::Group(group, _) = &entry.way else { return Level::Encrypt };
+        let Ingress::Group(group, _) = &entry.ingress else { return Level::Encrypt };
         let Some(known) = self.config.group(group) else { return Level::Encrypt };
-        entry.least_at(Lun(lun)).map_or(known.least, |least| least.max(known.least))
+        entry.least_at(Lun(lun)).map_or(known.min_level, |least| least.max(known.min_level))
     }
 }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::contract::{Claims, Event, ManageFunction, ManageOutcome, UnitConfig};
+use crate::contract::{InquiryOverrides, Tmf, TmfOutcome, UnitConfig, UnitEvent};
 use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, cdb_32, config, pattern};
 use scsi::opcode as op;
 use scsi::opcode::variable_length as long;
@@ -140,7 +140,7 @@ fn two_initiators_cannot_both_win_a_block() {
     let a = rig.start(A, &compare_and_write(7, 1), 0, 1024);
     let b = rig.start(B, &compare_and_write(7, 1), 0, 1024);
     for (key, data) in [(a, both(&zero, &one)), (b, both(&zero, &two))] {
-        assert!(matches!(rig.event_of(key), Some(Event::Fetch { offset: 0, len: 1024, .. })));
+        assert!(matches!(rig.event_of(key), Some(UnitEvent::FetchDataOut { offset: 0, len: 1024, .. })));
         rig.send(key, &data, 0, 1024);
     }
     assert_eq!(gate.held(), 1, "the second waits for the first");
@@ -196,7 +196,7 @@ fn aborting_who_holds_or_awaits_a_range_lets_the_others_through() {
         rig.send(waiter, &[0; 2048], 0, 2048);
         let reader = rig.start(B, &cdb_16(op::READ_16, 0, 1, 1), 512, 0);
         let victim = if abort_holder { holder } else { waiter };
-        let outcome = rig.manage(A, ManageFunction::AbortTask(victim));
+        let outcome = rig.manage(A, Tmf::AbortTask(victim));
         assert_eq!(outcome.is_some(), !abort_holder, "its operation on the medium is waited for");
         gate.open();
         rig.ready();
@@ -205,8 +205,9 @@ fn aborting_who_holds_or_awaits_a_range_lets_the_others_through() {
             rig.event_of(waiter);
             rig.finish(waiter, &[]).good();
         }
-        assert!(rig.events.iter().any(|event| matches!(event, Event::Aborted { key } if *key == victim)));
-        let done = |event: &Event| matches!(event, Event::Managed { outcome: ManageOutcome::Complete, .. });
+        assert!(rig.events.iter().any(|event| matches!(event, UnitEvent::Aborted { key } if *key == victim)));
+        let done =
+            |event: &UnitEvent| matches!(event, UnitEvent::TmfComplete { outcome: TmfOutcome::Complete, .. });
         assert!(!abort_holder || rig.events.iter().any(done));
         rig.write(0, &[3; 1024]);
     }
@@ -214,8 +215,9 @@ fn aborting_who_holds_or_awaits_a_range_lets_the_others_through() {
 
 #[test]
 fn a_compare_and_write_is_no_longer_than_the_administrator_lets_it_be() {
-    let claims = Claims { compare_and_write_max: 2, ..Claims::default() };
-    let mut rig = Rig::with(UnitConfig { claims, ..config() }, Box::new(store::ram::Ram::new(BLOCKS * 512)));
+    let claims = InquiryOverrides { compare_and_write_max: 2, ..InquiryOverrides::default() };
+    let mut rig =
+        Rig::with(UnitConfig { overrides: claims, ..config() }, Box::new(store::ram::Ram::new(BLOCKS * 512)));
     let zeros = [0; 6 * 512];
     rig.run(A, &compare_and_write(0, 2), 0, &zeros[..4 * 512]).good();
     rig.run(A, &compare_and_write(0, 3), 0, &zeros).illegal(Asc::INVALID_FIELD_IN_CDB);
@@ -284,7 +286,7 @@ fn a_change_of_generation_clears_bits_and_says_what_becomes_of_latecomers() {
 fn generations_outlive_a_reset_of_the_unit_and_no_harder_one() {
     let mut rig = Rig::new();
     rig.run(A, &orwrite_32(0, 1, (CHANGE, 7), (0, 7)), 0, &ONE).good();
-    assert_eq!(rig.manage(A, ManageFunction::LogicalUnitReset), Some(ManageOutcome::Complete));
+    assert_eq!(rig.manage(A, Tmf::LogicalUnitReset), Some(TmfOutcome::Complete));
     let set = |generation| orwrite_32(0, 1, (SET, 0), (generation, 0));
     for id in [A, B] {
         rig.run(id, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::BUS_DEVICE_RESET_OCCURRED);

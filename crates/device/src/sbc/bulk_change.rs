@@ -6,11 +6,11 @@ use base::buffer::Bytes;
 use store::api::{Durability, Failure, Fault, OpAction};
 
 use super::{PARTS_UNDER_WAY, part_len};
-use crate::fault::Doing;
+use crate::device_server::DeviceServer;
+use crate::medium_error::IoKind;
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::range_lock::ByteRange;
-use crate::server::Core;
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// What happens to the blocks.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub(super) enum Change {
 }
 
 /// A change on its way over its ranges.
-pub(super) struct Spread {
+pub(super) struct BulkChange {
     change: Change,
     ranges: VecDeque<ByteRange>,
     /// How many operations are under way.
@@ -37,20 +37,20 @@ pub(super) struct Spread {
     flushing: bool,
 }
 
-impl Spread {
+impl BulkChange {
     pub(super) const fn new(change: Change, ranges: VecDeque<ByteRange>) -> Self {
         Self { change, ranges, under_way: 0, last: 0, flushing: false }
     }
 
     /// Returns a buffer that repeats `block` over one part.
-    pub(super) fn fill_of(core: &Core, block: &[u8], len: u64) -> Change {
+    pub(super) fn fill_of(core: &DeviceServer, block: &[u8], len: u64) -> Change {
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(part_len(core));
         let mut buf = core.pool.take(len);
         while buf.len() < len && buf.append(block) > 0 {}
         Change::Fill(buf.freeze())
     }
 
-    fn go_on(&mut self, core: &mut Core, task: &TaskInfo) -> JobStep {
+    fn submit_next(&mut self, core: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         while self.under_way < self.most_under_way() {
             let Some(range) = self.ranges.pop_front() else { break };
             if range.start < range.end {
@@ -67,7 +67,7 @@ impl Spread {
             core.submit(task, 0, OpAction::Flush);
             return JobStep::Wait;
         }
-        JobStep::Done(Verdict::Good)
+        JobStep::Done(Outcome::Good)
     }
 
     /// Freeing and zeroing are one operation for a range of any length, and one after the other, so that a medium
@@ -76,7 +76,7 @@ impl Spread {
         if matches!(self.change, Change::Fill(_)) { PARTS_UNDER_WAY } else { 1 }
     }
 
-    fn begin(&mut self, core: &mut Core, task: &TaskInfo, range: ByteRange) {
+    fn begin(&mut self, core: &mut DeviceServer, task: &TaskInfo, range: ByteRange) {
         let ByteRange { start: at, end } = range;
         let (len, durability) = (end - at, core.durability(false));
         self.last = at;
@@ -102,25 +102,25 @@ impl Spread {
         }
     }
 
-    fn failed(&mut self, core: &mut Core, task: &TaskInfo, failure: Failure) -> JobStep {
+    fn failed(&mut self, core: &mut DeviceServer, task: &TaskInfo, failure: Failure) -> JobStep {
         if self.flushing {
-            return JobStep::Done(Verdict::Check(core.flush_failed(failure)));
+            return JobStep::Done(Outcome::CheckCondition(core.flush_failed(failure)));
         }
         if failure.fault == Fault::Unsupported && matches!(self.change, Change::Zero { .. }) {
-            let zeros = alloc::vec![0; core.facts.block_len()];
+            let zeros = alloc::vec![0; core.info.block_len()];
             self.change = Self::fill_of(core, &zeros, u64::MAX);
-            return self.go_on(core, task);
+            return self.submit_next(core, task);
         }
-        JobStep::Done(Verdict::Check(core.failed(failure, Doing::Writing, Some(self.last))))
+        JobStep::Done(Outcome::CheckCondition(core.medium_failure(failure, IoKind::Writing, Some(self.last))))
     }
 }
 
-impl Job for Spread {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+impl Job for BulkChange {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
-            JobInput::Start => self.go_on(core, task),
-            JobInput::Store { result: Ok(_), .. } if self.flushing => JobStep::Done(Verdict::Good),
-            JobInput::Store { result: Ok(_), .. } => {
+            JobInput::Start => self.submit_next(core, task),
+            JobInput::OpCompleted { result: Ok(_), .. } if self.flushing => JobStep::Done(Outcome::Good),
+            JobInput::OpCompleted { result: Ok(_), .. } => {
                 self.under_way -= 1;
                 if matches!(self.change, Change::Free) {
                     core.space_returned();
@@ -128,13 +128,13 @@ impl Job for Spread {
                 if let Change::Zero { .. } = self.change {
                     self.ranges.pop_front();
                 }
-                self.go_on(core, task)
+                self.submit_next(core, task)
             }
-            JobInput::Store { result: Err(failure), .. } => {
+            JobInput::OpCompleted { result: Err(failure), .. } => {
                 self.under_way = self.under_way.saturating_sub(1);
                 self.failed(core, task, failure)
             }
-            _ => super::confused(),
+            _ => super::unexpected_input(),
         }
     }
 }

@@ -10,9 +10,9 @@ use core::fmt;
 
 use base::bytes::{Reader, UnexpectedEof};
 
-use crate::identifying::IdentifyingInformation;
+use crate::identifying_info::IdentifyingInformation;
 use crate::pr::{self, PersistentReservations};
-use crate::sbc::sanitize::Record;
+use crate::sbc::sanitize::SanitizeJournal;
 use crate::settings::Settings;
 
 /// The longest state that is read or written.
@@ -21,7 +21,7 @@ pub const MAX_LEN: usize = MAGIC.len()
     + pr::state::MAX_LEN
     + IdentifyingInformation::ENCODED_LEN_MAX
     + SETTINGS_LEN
-    + Record::ENCODED_LEN_MAX
+    + SanitizeJournal::ENCODED_LEN_MAX
     + CHECKSUM_LEN;
 
 const MAGIC: [u8; 4] = *b"TgLU";
@@ -43,30 +43,30 @@ enum Version {
 
 /// What is saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Saved {
+pub(crate) struct PersistentState {
     pub(crate) reservations: PersistentReservations,
     pub(crate) information: IdentifyingInformation,
     /// What MODE SELECT saved last, if it ever did.
     pub(crate) settings: Option<Settings>,
     /// Work on the whole medium that is under way or has failed.
-    pub(crate) medium_work: Option<Record>,
+    pub(crate) sanitize_journal: Option<SanitizeJournal>,
 }
 
-impl Saved {
+impl PersistentState {
     /// Nothing at all.
     pub(crate) fn nothing() -> Self {
         Self {
             reservations: PersistentReservations::new(),
             information: IdentifyingInformation::default(),
             settings: None,
-            medium_work: None,
+            sanitize_journal: None,
         }
     }
 }
 
 /// Why saved state cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateFault {
+pub enum StateDecodeError {
     /// It is longer than any state we write.
     TooLong,
     /// It ends too early.
@@ -81,7 +81,7 @@ pub enum StateFault {
     Inconsistent,
 }
 
-impl fmt::Display for StateFault {
+impl fmt::Display for StateDecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TooLong => "longer than the state of any logical unit",
@@ -96,9 +96,9 @@ impl fmt::Display for StateFault {
     }
 }
 
-impl core::error::Error for StateFault {}
+impl core::error::Error for StateDecodeError {}
 
-impl From<UnexpectedEof> for StateFault {
+impl From<UnexpectedEof> for StateDecodeError {
     fn from(_: UnexpectedEof) -> Self {
         Self::Truncated
     }
@@ -109,7 +109,7 @@ pub(crate) fn encode(
     reservations: &PersistentReservations,
     information: &IdentifyingInformation,
     settings: Option<&Settings>,
-    medium_work: Option<&Record>,
+    medium_work: Option<&SanitizeJournal>,
 ) -> Vec<u8> {
     let empty = information.is_empty() && settings.is_none() && medium_work.is_none();
     if empty && !reservations.persists() {
@@ -121,7 +121,7 @@ pub(crate) fn encode(
     information.encode(&mut bytes);
     bytes.push(u8::from(settings.is_some()));
     bytes.extend_from_slice(&settings.map_or(0, Settings::to_bits).to_be_bytes());
-    Record::encode(medium_work, &mut bytes);
+    SanitizeJournal::encode(medium_work, &mut bytes);
     bytes.extend_from_slice(&crc32c(&bytes).to_be_bytes());
     bytes
 }
@@ -130,26 +130,26 @@ pub(crate) fn encode(
 ///
 /// # Errors
 /// Why the bytes cannot be used.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Saved, StateFault> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<PersistentState, StateDecodeError> {
     if bytes.is_empty() {
-        return Ok(Saved::nothing());
+        return Ok(PersistentState::nothing());
     }
     if bytes.len() > MAX_LEN {
-        return Err(StateFault::TooLong);
+        return Err(StateDecodeError::TooLong);
     }
-    let (body, sum) = bytes.split_last_chunk::<CHECKSUM_LEN>().ok_or(StateFault::Truncated)?;
+    let (body, sum) = bytes.split_last_chunk::<CHECKSUM_LEN>().ok_or(StateDecodeError::Truncated)?;
     let mut reader = Reader::new(body);
     if reader.array()? != MAGIC {
-        return Err(StateFault::Foreign);
+        return Err(StateDecodeError::Foreign);
     }
     let version = match reader.u16()? {
         1 => Version::V1,
         2 => Version::V2,
         3 => Version::V3,
-        other => return Err(StateFault::UnknownVersion(other)),
+        other => return Err(StateDecodeError::UnknownVersion(other)),
     };
     if crc32c(body) != u32::from_be_bytes(*sum) {
-        return Err(StateFault::Corrupt);
+        return Err(StateDecodeError::Corrupt);
     }
     let reservations = PersistentReservations::take(&mut reader)?;
     let information = IdentifyingInformation::take(&mut reader)?;
@@ -159,19 +159,19 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Saved, StateFault> {
     };
     let medium_work = match version {
         Version::V1 | Version::V2 => None,
-        Version::V3 => Record::take(&mut reader)?,
+        Version::V3 => SanitizeJournal::take(&mut reader)?,
     };
     if !reader.is_empty() {
-        return Err(StateFault::Inconsistent);
+        return Err(StateDecodeError::Inconsistent);
     }
-    Ok(Saved { reservations, information, settings, medium_work })
+    Ok(PersistentState { reservations, information, settings, sanitize_journal: medium_work })
 }
 
-fn take_settings(reader: &mut Reader<'_>) -> Result<Option<Settings>, StateFault> {
+fn take_settings(reader: &mut Reader<'_>) -> Result<Option<Settings>, StateDecodeError> {
     match (reader.u8()?, reader.u16()?) {
         (0, 0) => Ok(None),
-        (1, bits) => Settings::from_bits(bits).map(Some).ok_or(StateFault::Inconsistent),
-        _ => Err(StateFault::Inconsistent),
+        (1, bits) => Settings::from_bits(bits).map(Some).ok_or(StateDecodeError::Inconsistent),
+        _ => Err(StateDecodeError::Inconsistent),
     }
 }
 

@@ -6,18 +6,18 @@ use alloc::vec::Vec;
 
 use base::bytes::Reader;
 
-use super::run::{Kind, Plan};
-use crate::saved::StateFault;
+use super::worker::{Kind, Method};
+use crate::persistent_state::StateDecodeError;
 
 /// Work that is under way, or that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct SanitizeJournal {
     /// Which command asked for it.
     pub(super) kind: Kind,
     /// Whether a failure can be left with EXIT FAILURE MODE.
     pub(super) may_leave_failure: bool,
     /// What is to be done; `None` when it failed.
-    pub(super) plan: Option<Plan>,
+    pub(super) method: Option<Method>,
 }
 
 /// The longest pattern: a block of the largest size that there is.
@@ -31,7 +31,7 @@ mod tag {
     pub(super) const OVERWRITE: u8 = 4;
 }
 
-impl Record {
+impl SanitizeJournal {
     /// The most bytes that [`Self::encode`] appends.
     pub(crate) const ENCODED_LEN_MAX: usize = 1 + 1 + 1 + 2 + 4 + PATTERN_LEN_MAX;
 
@@ -39,18 +39,18 @@ impl Record {
     /// FORMAT UNIT), whether a failure can be left (1), and, for an erased key, whether storage is given back then (1), for
     /// overwriting the passes (1), whether every other one is inverted (1) and the pattern with its length (4).
     pub(crate) fn encode(record: Option<&Self>, out: &mut Vec<u8>) {
-        let Some(Self { kind, may_leave_failure, plan }) = record else { return out.push(tag::NONE) };
+        let Some(Self { kind, may_leave_failure, method: plan }) = record else { return out.push(tag::NONE) };
         let what = match plan {
             None => tag::FAILED,
-            Some(Plan::Erase) => tag::ERASE,
-            Some(Plan::ForgetKey { .. }) => tag::FORGET_KEY,
-            Some(Plan::Overwrite { .. }) => tag::OVERWRITE,
+            Some(Method::Erase) => tag::ERASE,
+            Some(Method::CryptoErase { .. }) => tag::FORGET_KEY,
+            Some(Method::Overwrite { .. }) => tag::OVERWRITE,
         };
         out.extend([what, u8::from(*kind == Kind::Format), u8::from(*may_leave_failure)]);
         match plan {
-            None | Some(Plan::Erase) => {}
-            Some(Plan::ForgetKey { deallocates }) => out.push(u8::from(*deallocates)),
-            Some(Plan::Overwrite { block, passes, invert }) => {
+            None | Some(Method::Erase) => {}
+            Some(Method::CryptoErase { deallocates }) => out.push(u8::from(*deallocates)),
+            Some(Method::Overwrite { block, passes, invert }) => {
                 out.extend([*passes, u8::from(*invert)]);
                 out.extend(u32::try_from(block.len()).unwrap_or(0).to_be_bytes());
                 out.extend_from_slice(block);
@@ -59,7 +59,7 @@ impl Record {
     }
 
     /// Reads what [`Self::encode`] wrote.
-    pub(crate) fn take(reader: &mut Reader<'_>) -> Result<Option<Self>, StateFault> {
+    pub(crate) fn take(reader: &mut Reader<'_>) -> Result<Option<Self>, StateDecodeError> {
         let what = reader.u8()?;
         if what == tag::NONE {
             return Ok(None);
@@ -68,27 +68,27 @@ impl Record {
         let may_leave_failure = take_flag(reader)?;
         let plan = match what {
             tag::FAILED => None,
-            tag::ERASE => Some(Plan::Erase),
-            tag::FORGET_KEY => Some(Plan::ForgetKey { deallocates: take_flag(reader)? }),
+            tag::ERASE => Some(Method::Erase),
+            tag::FORGET_KEY => Some(Method::CryptoErase { deallocates: take_flag(reader)? }),
             tag::OVERWRITE => {
                 let (passes, invert) = (reader.u8()?, take_flag(reader)?);
                 let len = usize::try_from(reader.u32()?).unwrap_or(usize::MAX);
                 if passes == 0 || !(1..=PATTERN_LEN_MAX).contains(&len) {
-                    return Err(StateFault::Inconsistent);
+                    return Err(StateDecodeError::Inconsistent);
                 }
-                Some(Plan::Overwrite { block: reader.take(len)?.to_vec(), passes, invert })
+                Some(Method::Overwrite { block: reader.take(len)?.to_vec(), passes, invert })
             }
-            _ => return Err(StateFault::Inconsistent),
+            _ => return Err(StateDecodeError::Inconsistent),
         };
-        Ok(Some(Self { kind, may_leave_failure, plan }))
+        Ok(Some(Self { kind, may_leave_failure, method: plan }))
     }
 }
 
-fn take_flag(reader: &mut Reader<'_>) -> Result<bool, StateFault> {
+fn take_flag(reader: &mut Reader<'_>) -> Result<bool, StateDecodeError> {
     match reader.u8()? {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(StateFault::Inconsistent),
+        _ => Err(StateDecodeError::Inconsistent),
     }
 }
 
@@ -98,24 +98,28 @@ mod tests {
 
     #[test]
     fn every_record_comes_back_and_no_other_is_taken() {
-        let record = |kind, may_leave_failure, plan| Some(Record { kind, may_leave_failure, plan });
-        let pattern = |len| Plan::Overwrite { block: alloc::vec![7; len], passes: 31, invert: true };
+        let record =
+            |kind, may_leave_failure, plan| Some(SanitizeJournal { kind, may_leave_failure, method: plan });
+        let pattern = |len| Method::Overwrite { block: alloc::vec![7; len], passes: 31, invert: true };
         for kept in [
             None,
             record(Kind::Sanitize, true, None),
-            record(Kind::Format, false, Some(Plan::Erase)),
-            record(Kind::Sanitize, false, Some(Plan::ForgetKey { deallocates: true })),
+            record(Kind::Format, false, Some(Method::Erase)),
+            record(Kind::Sanitize, false, Some(Method::CryptoErase { deallocates: true })),
             record(Kind::Sanitize, true, Some(pattern(512))),
             record(Kind::Sanitize, true, Some(pattern(PATTERN_LEN_MAX))),
         ] {
             let mut bytes = Vec::new();
-            Record::encode(kept.as_ref(), &mut bytes);
-            assert!(bytes.len() <= Record::ENCODED_LEN_MAX);
+            SanitizeJournal::encode(kept.as_ref(), &mut bytes);
+            assert!(bytes.len() <= SanitizeJournal::ENCODED_LEN_MAX);
             let mut reader = Reader::new(&bytes);
-            assert_eq!(Record::take(&mut reader), Ok(kept));
+            assert_eq!(SanitizeJournal::take(&mut reader), Ok(kept));
             assert!(reader.is_empty());
             for len in 0..bytes.len().min(600) {
-                assert_eq!(Record::take(&mut Reader::new(&bytes[..len])), Err(StateFault::Truncated));
+                assert_eq!(
+                    SanitizeJournal::take(&mut Reader::new(&bytes[..len])),
+                    Err(StateDecodeError::Truncated)
+                );
             }
         }
         for wrong in [
@@ -127,7 +131,11 @@ mod tests {
             &[4, 0, 0, 1, 0, 0, 0, 0, 0],
             &[4, 0, 0, 1, 0, 0, 1, 0, 1],
         ] {
-            assert_eq!(Record::take(&mut Reader::new(wrong)), Err(StateFault::Inconsistent), "{wrong:?}");
+            assert_eq!(
+                SanitizeJournal::take(&mut Reader::new(wrong)),
+                Err(StateDecodeError::Inconsistent),
+                "{wrong:?}"
+            );
         }
     }
 }

@@ -13,15 +13,16 @@ use store::Store;
 use store::api::{Capabilities, Durability, Failure, Fault, OpAction};
 
 use crate::contract::{
-    Access, Event, NexusId, PeerCall, PeerCaller, PeerRequest, PeerResult, PeerUnit, TaskRules, UnitConfig,
+    Access, NexusId, TaskRules, ThirdPartyCall, ThirdPartyCaller, ThirdPartyRequest, ThirdPartyResult,
+    ThirdPartyUnit, UnitConfig, UnitEvent,
 };
-use crate::copy::Copies;
-use crate::fault::{self, Doing};
+use crate::copy::CopyManager;
 use crate::log::ErrorCounts;
-use crate::medium::{self, Ended, MediumAccess};
+use crate::medium::{self, EndedOp, MediumAccess};
+use crate::medium_error::{self, IoKind};
 use crate::nexus::Nexuses;
 use crate::range_lock::ByteRange;
-use crate::saving::SaveQueue;
+use crate::save_queue::SaveQueue;
 use crate::sbc::orw_generation::OrwGenerations;
 use crate::sbc::sanitize::Sanitizer;
 use crate::settings::Settings;
@@ -31,18 +32,18 @@ use crate::task::{Origin, TaskId, TaskInfo};
 use crate::unit::UnitStats;
 
 /// What is fixed about a unit between two reconfigurations.
-pub(crate) struct Facts {
+pub(crate) struct UnitInfo {
     /// What the administrator said.
     pub(crate) config: UnitConfig,
     /// What the medium is.
-    pub(crate) profile: Capabilities,
+    pub(crate) capabilities: Capabilities,
     /// Whether the medium tells how much storage it takes.
     pub(crate) tells_space: bool,
     /// Whether there are ROD tokens: there is a seed for their secrets.
     pub(crate) makes_tokens: bool,
 }
 
-impl Facts {
+impl UnitInfo {
     /// Returns the logical block size.
     pub(crate) const fn block_size(&self) -> BlockSize {
         self.config.block_size
@@ -55,17 +56,17 @@ impl Facts {
 
     /// Returns the capacity in logical blocks.
     pub(crate) const fn capacity(&self) -> Blocks {
-        self.config.block_size.whole_blocks_in(ByteLen(self.profile.len))
+        self.config.block_size.whole_blocks_in(ByteLen(self.capabilities.len))
     }
 
     /// Returns whether the unit is thinly provisioned: the administrator wants it and the medium can.
     pub(crate) const fn is_thin(&self) -> bool {
-        self.config.thin && self.profile.thin
+        self.config.thin && self.capabilities.thin
     }
 
     /// Returns whether no nexus can ever write.
     pub(crate) const fn is_read_only(&self) -> bool {
-        self.config.read_only || self.profile.read_only
+        self.config.read_only || self.capabilities.read_only
     }
 }
 
@@ -83,11 +84,11 @@ pub(crate) const LOST_WRITES: Sense = Sense::new(SenseKey::HARDWARE_ERROR, Asc::
 const SPACE_AGAIN: u64 = 16 << 20;
 
 /// What handlers and jobs work with.
-pub(crate) struct Core {
+pub(crate) struct DeviceServer {
     /// The time of the call that is being handled.
     pub(crate) now: Instant,
     /// What is fixed.
-    pub(crate) facts: Facts,
+    pub(crate) info: UnitInfo,
     /// What application clients have set.
     pub(crate) settings: Settings,
     /// What the commands of every device leave behind.
@@ -105,8 +106,8 @@ pub(crate) struct Core {
     pub(crate) stats: UnitStats,
     pub(crate) medium: MediumAccess,
     /// The copy manager.
-    pub(crate) copies: Copies,
-    events: VecDeque<Event>,
+    pub(crate) copy_manager: CopyManager,
+    events: VecDeque<UnitEvent>,
     /// Data-Out that tasks of peers have asked for: it is already here.
     peer_fetches: VecDeque<(TaskId, u32, u32)>,
     /// Tasks to be told that something they wait for happened.
@@ -148,14 +149,19 @@ enum Retiring {
     Flushed,
 }
 
-impl Core {
+impl DeviceServer {
     pub(crate) fn new(config: UnitConfig, store: Box<dyn Store>, spc: spc::State, pool: Pool) -> Self {
         let medium = MediumAccess::new(store, pool.clone());
-        let profile = medium.profile();
+        let profile = medium.capabilities();
         Self {
             now: Instant::ORIGIN,
             settings: Settings::new(config.write_cache, config.tasks),
-            facts: Facts { config, profile, tells_space: medium.space().is_some(), makes_tokens: false },
+            info: UnitInfo {
+                config,
+                capabilities: profile,
+                tells_space: medium.space().is_some(),
+                makes_tokens: false,
+            },
             spc,
             sanitizer: Sanitizer::default(),
             orw_generations: OrwGenerations::default(),
@@ -164,7 +170,7 @@ impl Core {
             pool,
             stats: UnitStats::default(),
             medium,
-            copies: Copies::default(),
+            copy_manager: CopyManager::default(),
             events: VecDeque::new(),
             peer_fetches: VecDeque::new(),
             woken: VecDeque::new(),
@@ -186,60 +192,60 @@ impl Core {
 
     /// Takes a changed configuration into use.
     pub(crate) fn reconfigure(&mut self, config: UnitConfig) {
-        let block_size = self.facts.config.block_size;
-        let before = core::mem::replace(&mut self.facts.config, UnitConfig { block_size, ..config });
-        let now = &self.facts.config;
-        let inquiry_changed = (&now.claims, &now.identity) != (&before.claims, &before.identity);
+        let block_size = self.info.config.block_size;
+        let before = core::mem::replace(&mut self.info.config, UnitConfig { block_size, ..config });
+        let now = &self.info.config;
+        let inquiry_changed = (&now.overrides, &now.identity) != (&before.overrides, &before.identity);
         let cache_changed = now.write_cache != before.write_cache;
         let mode_changed = cache_changed || now.read_only != before.read_only;
         let tasks = before.tasks;
-        if self.facts.config.tasks != tasks {
+        if self.info.config.tasks != tasks {
             self.apply_task_rules(tasks);
         }
         if inquiry_changed {
-            self.nexuses.attend_all(Asc::INQUIRY_DATA_HAS_CHANGED, None);
+            self.nexuses.establish_ua_all(Asc::INQUIRY_DATA_HAS_CHANGED, None);
         }
         if cache_changed {
-            self.settings.write_cache = self.lasting_settings().write_cache;
+            self.settings.write_cache = self.power_on_settings().write_cache;
         }
         if mode_changed {
-            self.nexuses.attend_all(Asc::MODE_PARAMETERS_CHANGED, None);
+            self.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, None);
         }
-        if !self.facts.config.removable {
+        if !self.info.config.removable {
             // Nobody could put it in again.
             self.spc.removal.load();
         } else {
             // It starts by itself.
             self.spc.removal.stop(false);
         }
-        self.refresh_profile();
+        self.refresh_capabilities();
     }
 
     /// Takes changed rules for tasks into use. TAS that MODE SELECT has set or saved stays.
     fn apply_task_rules(&mut self, before: TaskRules) {
-        let now = self.facts.config.tasks;
+        let now = self.info.config.tasks;
         self.settings.nexus_task_sets = now.nexus_task_sets;
         let is_default = self.settings.task_aborted_status == before.task_aborted_status;
         if is_default && self.spc.saved_settings.is_none() {
             self.settings.task_aborted_status = now.task_aborted_status;
         }
-        self.nexuses.attend_all(Asc::MODE_PARAMETERS_CHANGED, None);
+        self.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, None);
     }
 
     /// Looks at the medium again; everyone hears of a changed capacity.
-    pub(crate) fn refresh_profile(&mut self) {
-        let before = self.facts.capacity();
-        self.facts.profile = self.medium.profile();
-        self.facts.tells_space = self.medium.space().is_some();
-        if self.facts.capacity() != before {
-            self.nexuses.attend_all(Asc::CAPACITY_DATA_HAS_CHANGED, None);
+    pub(crate) fn refresh_capabilities(&mut self) {
+        let before = self.info.capacity();
+        self.info.capabilities = self.medium.capabilities();
+        self.info.tells_space = self.medium.space().is_some();
+        if self.info.capacity() != before {
+            self.nexuses.establish_ua_all(Asc::CAPACITY_DATA_HAS_CHANGED, None);
         }
     }
 
     /// Returns why the medium cannot be used now, if so.
     pub(crate) fn not_ready(&self) -> Option<Sense> {
         self.sanitizer
-            .progress(self.facts.profile.len)
+            .progress(self.info.capabilities.len)
             .or_else(|| self.withheld.then_some(WITHHELD))
             .or_else(|| self.sanitizer.failure())
             .or_else(|| self.spc.not_ready())
@@ -248,17 +254,17 @@ impl Core {
     /// Withholds the medium, or gives it back; everyone hears when it is back.
     pub(crate) fn withhold(&mut self, withheld: bool) {
         if core::mem::replace(&mut self.withheld, withheld) && !withheld {
-            self.nexuses.attend_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
+            self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
         }
         if !withheld {
-            self.refresh_profile();
+            self.refresh_capabilities();
         }
     }
 
     /// Has state stored durably on behalf of a task.
     pub(crate) fn save(&mut self, task: TaskId, state: Vec<u8>) {
         let ticket = self.saves.begin(task);
-        self.events.push_back(Event::Save { ticket, state });
+        self.events.push_back(UnitEvent::SaveState { ticket, state });
     }
 
     /// Starts an operation of the medium on behalf of a task; a job hears of its end with `tag`.
@@ -269,19 +275,21 @@ impl Core {
             return self.refused.push_back((task.id, tag));
         }
         if medium::changes(&action) {
-            self.copies.tokens.touched_bytes(self.facts.block_size(), medium::range_of(&action));
+            self.copy_manager
+                .tokens
+                .revoke_overlapping_bytes(self.info.block_size(), medium::range_of(&action));
         }
         self.medium.submit(self.now, task.id, tag, action);
     }
 
     /// Returns the next operation that ended, also one that never began.
-    pub(crate) fn next_ended(&mut self) -> Option<Ended> {
+    pub(crate) fn next_ended(&mut self) -> Option<EndedOp> {
         if let Some((owner, tag)) = self.refused.pop_front() {
-            return Some(Ended { owner, tag, flushes: false, result: Err(Fault::NotSubmitted.into()) });
+            return Some(EndedOp { owner, tag, flushes: false, result: Err(Fault::NotSubmitted.into()) });
         }
         let ended = self.medium.poll();
         if self.medium.take_late_flush_failure() {
-            self.lost_a_flush();
+            self.record_lost_flush();
         }
         ended
     }
@@ -311,12 +319,12 @@ impl Core {
 
     /// Makes durable what a removed unit has acknowledged, once `tasks`, which is how many are left, is zero: nobody can ask
     /// for it any more. Returns whether it has begun to.
-    pub(crate) fn flush_for_the_last_time(&mut self, tasks: usize) -> bool {
-        if !matches!(self.retiring, Retiring::Draining) || tasks > 0 || !self.medium.is_quiet() {
+    pub(crate) fn final_flush(&mut self, tasks: usize) -> bool {
+        if !matches!(self.retiring, Retiring::Draining) || tasks > 0 || !self.medium.is_idle() {
             return false;
         }
         self.retiring = Retiring::Flushed;
-        if self.facts.profile.volatile_cache && !self.facts.is_read_only() {
+        if self.info.capabilities.volatile_cache && !self.info.is_read_only() {
             self.medium.submit(self.now, TaskId::BACKGROUND, 0, OpAction::Flush);
         }
         true
@@ -336,14 +344,14 @@ impl Core {
 
     /// Makes every write durable from now on as long as `task` lives, and wakes it when no write that was submitted before
     /// is under way any more.
-    pub(crate) fn close_cache(&mut self, task: TaskId) {
+    pub(crate) fn disable_cache(&mut self, task: TaskId) {
         self.closing_cache.push(task);
         let mark = self.medium.drain_mark();
         self.drains.push((task, mark));
     }
 
     /// Returns whether `task` has made every write durable.
-    pub(crate) fn is_closing_cache(&self, task: TaskId) -> bool {
+    pub(crate) fn is_disabling_cache(&self, task: TaskId) -> bool {
         self.closing_cache.contains(&task)
     }
 
@@ -363,19 +371,21 @@ impl Core {
     }
 
     /// Asks for bytes of the Data-Out buffer. Never beyond `data_out_len`; never zero.
-    pub(crate) fn fetch(&mut self, task: &TaskInfo, offset: u32, len: u32) {
+    pub(crate) fn fetch_data_out(&mut self, task: &TaskInfo, offset: u32, len: u32) {
         match &task.origin {
-            Origin::Transport(key) => self.events.push_back(Event::Fetch { key: *key, offset, len }),
-            Origin::Peer(_) => self.peer_fetches.push_back((task.id, offset, len)),
+            Origin::Transport(key) => {
+                self.events.push_back(UnitEvent::FetchDataOut { key: *key, offset, len })
+            }
+            Origin::ThirdParty(_) => self.peer_fetches.push_back((task.id, offset, len)),
             Origin::Background => {}
         }
     }
 
     /// Delivers bytes of the Data-In buffer: in order, without gaps, never beyond `data_in_len`.
-    pub(crate) fn deliver(&mut self, task: &TaskInfo, offset: u32, data: DataList) {
+    pub(crate) fn send_data_in(&mut self, task: &TaskInfo, offset: u32, data: DataList) {
         match &task.origin {
-            Origin::Transport(key) => self.events.push_back(Event::DataIn { key: *key, offset, data }),
-            Origin::Peer(peer) => {
+            Origin::Transport(key) => self.events.push_back(UnitEvent::DataIn { key: *key, offset, data }),
+            Origin::ThirdParty(peer) => {
                 let mut list = peer.data_in.borrow_mut();
                 data.into_parts().for_each(|part| list.push(part));
             }
@@ -384,17 +394,27 @@ impl Core {
     }
 
     /// Calls another unit, or this one, in the name of the task's nexus; the job hears with the returned number.
-    pub(crate) fn call_peer(&mut self, task: &TaskInfo, unit: PeerUnit, request: PeerRequest) -> u32 {
+    pub(crate) fn call_third_party(
+        &mut self,
+        task: &TaskInfo,
+        unit: ThirdPartyUnit,
+        request: ThirdPartyRequest,
+    ) -> u32 {
         let call = self.call_next;
         self.call_next = self.call_next.wrapping_add(1);
         self.calls.insert(call, task.id);
         task.calls.set(task.calls.get().saturating_add(1));
-        self.events.push_back(Event::Peer(PeerCall { call, nexus: task.nexus, unit, request }));
+        self.events.push_back(UnitEvent::ThirdPartyCall(ThirdPartyCall {
+            call,
+            nexus: task.nexus,
+            unit,
+            request,
+        }));
         call
     }
 
     /// Says something to the outside.
-    pub(crate) fn emit(&mut self, event: Event) {
+    pub(crate) fn emit(&mut self, event: UnitEvent) {
         self.events.push_back(event);
     }
 
@@ -409,7 +429,7 @@ impl Core {
     pub(crate) fn durability(&self, force_unit_access: bool) -> Durability {
         let force_unit_access = force_unit_access && !fault_injection::is_injected(Bug::IgnoreFua);
         let cached = self.settings.write_cache && self.closing_cache.is_empty();
-        if self.facts.profile.volatile_cache && (force_unit_access || !cached) {
+        if self.info.capabilities.volatile_cache && (force_unit_access || !cached) {
             Durability::Stable
         } else {
             Durability::Cached
@@ -419,7 +439,7 @@ impl Core {
     /// Returns why `nexus` may not write, if so.
     pub(crate) fn write_protection(&self, nexus: NexusId) -> Option<Sense> {
         let access = self.nexuses.find(nexus).map(|state| state.nexus.access);
-        if self.facts.is_read_only() || access != Some(Access::ReadWrite) {
+        if self.info.is_read_only() || access != Some(Access::ReadWrite) {
             return Some(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED));
         }
         let protected = Sense::new(SenseKey::DATA_PROTECT, Asc::SOFTWARE_WRITE_PROTECTED);
@@ -428,8 +448,8 @@ impl Core {
 
     /// Returns the sense data for a failure of the medium, and establishes the unit attention it calls for.
     /// `at` is the byte at which the operation started.
-    pub(crate) fn failed(&mut self, failure: Failure, doing: Doing, at: Option<u64>) -> Sense {
-        if let Some(sense) = self.sanitizer.progress(self.facts.profile.len) {
+    pub(crate) fn medium_failure(&mut self, failure: Failure, doing: IoKind, at: Option<u64>) -> Sense {
+        if let Some(sense) = self.sanitizer.progress(self.info.capabilities.len) {
             return sense;
         }
         self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
@@ -437,20 +457,20 @@ impl Core {
         if self.withheld {
             return WITHHELD;
         }
-        if failure.fault == Fault::NoSpace && self.facts.is_thin() {
-            self.tell_that_space_ran_out();
+        if failure.fault == Fault::NoSpace && self.info.is_thin() {
+            self.report_out_of_space();
         }
-        fault::sense_of(failure, doing, at, self.facts.block_size())
+        medium_error::sense_of(failure, doing, at, self.info.block_size())
     }
 
     /// SBC-4 §4.7.3.6: everyone learns that the space has run out, not only who hit it. Each learns it once, however many
     /// writes fail, until there has been space again.
-    fn tell_that_space_ran_out(&mut self) {
+    fn report_out_of_space(&mut self) {
         let used = self.medium.space().map_or(0, |space| space.used);
         let is_known = self.full_at.is_some_and(|full_at| used.abs_diff(full_at) < SPACE_AGAIN);
         if !is_known {
             self.full_at = Some(used);
-            self.nexuses.attend_all(Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED, None);
+            self.nexuses.establish_ua_all(Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED, None);
         }
     }
 
@@ -460,12 +480,12 @@ impl Core {
     }
 
     /// Counts an error for the error counter log pages: only the medium's own.
-    fn count_error(&mut self, fault: Fault, doing: Doing) {
+    fn count_error(&mut self, fault: Fault, doing: IoKind) {
         if matches!(fault, Fault::Medium | Fault::Hardware) {
             let count = match doing {
-                Doing::Reading => &mut self.errors.reading,
-                Doing::Verifying => &mut self.errors.verifying,
-                Doing::Writing => &mut self.errors.writing,
+                IoKind::Reading => &mut self.errors.reading,
+                IoKind::Verifying => &mut self.errors.verifying,
+                IoKind::Writing => &mut self.errors.writing,
             };
             *count = count.saturating_add(1);
         }
@@ -494,27 +514,27 @@ impl Core {
         // One that took too long is still under way. If it fails in the end, that is noticed then. One that the medium never
         // had has lost nothing.
         self.flush_failed |= !matches!(failure.fault, Fault::Busy | Fault::NotSubmitted);
-        let sense = self.failed(failure, Doing::Writing, None);
+        let sense = self.medium_failure(failure, IoKind::Writing, None);
         if sense.key == SenseKey::MEDIUM_ERROR { LOST_WRITES } else { sense }
     }
 
     /// Takes note that a flush failed for whose command nobody waits any more.
-    pub(crate) fn lost_a_flush(&mut self) {
+    pub(crate) fn record_lost_flush(&mut self) {
         self.flush_failed = true;
         self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
     }
 
     /// Returns whether a flush can still vouch for everything acknowledged so far. Once one has failed, the medium may
     /// have dropped what it held, and a later success says nothing about that.
-    pub(crate) const fn can_vouch(&self) -> bool {
+    pub(crate) const fn is_flush_trusted(&self) -> bool {
         !self.flush_failed
     }
 
-    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+    pub(crate) fn poll_event(&mut self) -> Option<UnitEvent> {
         self.events.pop_front()
     }
 
-    pub(crate) fn next_peer_fetch(&mut self) -> Option<(TaskId, u32, u32)> {
+    pub(crate) fn next_third_party_fetch(&mut self) -> Option<(TaskId, u32, u32)> {
         self.peer_fetches.pop_front()
     }
 
@@ -522,8 +542,8 @@ impl Core {
         self.calls.remove(&call)
     }
 
-    pub(crate) fn answer_peer(&mut self, caller: PeerCaller, result: PeerResult) {
-        self.events.push_back(Event::PeerDone { caller, result });
+    pub(crate) fn reply_third_party(&mut self, caller: ThirdPartyCaller, result: ThirdPartyResult) {
+        self.events.push_back(UnitEvent::ThirdPartyReply { caller, result });
     }
 
     /// Gives the blocks of `data` back to the pool.

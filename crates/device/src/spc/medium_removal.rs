@@ -10,11 +10,11 @@ use scsi::cdb::Cdb;
 use scsi::sense::{Asc, Sense, SenseKey};
 
 use crate::contract::Access;
+use crate::device_server::DeviceServer;
 use crate::flush::FlushThen;
+use crate::outcome::Outcome;
 use crate::pr::conflict::Conflict;
-use crate::server::Core;
 use crate::task::TaskInfo;
-use crate::verdict::Verdict;
 
 /// POWER CONDITION values after which caches have been written (SBC-4 table 97).
 const STANDBY: u8 = 0x3;
@@ -27,7 +27,7 @@ const START: u8 = 0x01;
 
 /// Only starting goes through reservations of others.
 pub(super) fn start_stop_conflict(cdb: &Cdb) -> Conflict {
-    if cdb.u8(4) & (0xf0 | START) == START { Conflict::Never } else { Conflict::Changes }
+    if cdb.u8(4) & (0xf0 | START) == START { Conflict::Never } else { Conflict::Writes }
 }
 
 /// Whether a START STOP UNIT does no more than start the unit.
@@ -37,7 +37,7 @@ pub(super) fn only_starts(cdb: &Cdb) -> bool {
 
 /// Only allowing goes through reservations of others.
 pub(super) fn prevent_allow_conflict(cdb: &Cdb) -> Conflict {
-    if only_allows(cdb) { Conflict::Never } else { Conflict::Changes }
+    if only_allows(cdb) { Conflict::Never } else { Conflict::Writes }
 }
 
 /// Whether a PREVENT ALLOW MEDIUM REMOVAL allows, which a nexus does for itself alone.
@@ -47,7 +47,7 @@ pub(super) fn only_allows(cdb: &Cdb) -> bool {
 
 /// Every POWER CONDITION is taken, also those that SBC-4 reserves: all start a stopped unit, there is nothing more to be done
 /// for any of them, and initiators walk through all values.
-pub(super) fn start_stop(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn start_stop(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let flags = task.cdb.u8(4);
     let condition = flags >> 4;
     if condition != 0 {
@@ -55,73 +55,73 @@ pub(super) fn start_stop(core: &mut Core, task: &TaskInfo) -> Verdict {
         return if matches!(condition, STANDBY | FORCE_STANDBY) {
             flushed(core, flags)
         } else {
-            Verdict::Good
+            Outcome::Good
         };
     }
     match (flags & LOEJ != 0, flags & START != 0) {
         (false, true) => start(core, task),
         (false, false) => stop(core, flags),
-        (true, _) if !core.facts.config.removable => Verdict::Check(Sense::invalid_cdb(4, Some(1))),
+        (true, _) if !core.info.config.removable => Outcome::CheckCondition(Sense::invalid_cdb(4, Some(1))),
         (true, start) => match core.spc.removal.check() {
-            Err(sense) => Verdict::Check(sense),
+            Err(sense) => Outcome::CheckCondition(sense),
             Ok(()) if start => load(core, task),
-            Ok(()) if !core.spc.removal.is_present() => Verdict::Good,
-            Ok(()) => Verdict::Run(Box::new(FlushThen { then: eject })),
+            Ok(()) if !core.spc.removal.is_present() => Outcome::Good,
+            Ok(()) => Outcome::Run(Box::new(FlushThen { then: eject })),
         },
     }
 }
 
-pub(super) fn prevent_allow(core: &mut Core, task: &TaskInfo) -> Verdict {
+pub(super) fn prevent_allow(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match task.cdb.u8(4) & 3 {
         prevent @ (0 | 1) => {
             core.spc.removal.prevent(task.nexus, prevent == 1);
-            Verdict::Good
+            Outcome::Good
         }
-        _ => Verdict::Check(Sense::invalid_cdb(4, Some(1))),
+        _ => Outcome::CheckCondition(Sense::invalid_cdb(4, Some(1))),
     }
 }
 
 /// Starts the unit. A nexus that may only read does not undo what another has done.
-fn start(core: &mut Core, task: &TaskInfo) -> Verdict {
+fn start(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let access = core.nexuses.find(task.nexus).map(|state| state.nexus.access);
     if core.spc.removal.is_stopped() && access != Some(Access::ReadWrite) {
-        return Verdict::Check(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED));
+        return Outcome::CheckCondition(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED));
     }
     core.spc.removal.stop(false);
-    Verdict::Good
+    Outcome::Good
 }
 
 /// Stops the unit: no command that comes from now on uses the medium, and what was acknowledged is made durable.
-fn stop(core: &mut Core, flags: u8) -> Verdict {
-    if !core.facts.config.removable {
+fn stop(core: &mut DeviceServer, flags: u8) -> Outcome {
+    if !core.info.config.removable {
         core.spc.removal.stop(true);
     }
     flushed(core, flags)
 }
 
 /// Writes the caches, unless that is not wanted, and answers then.
-fn flushed(core: &Core, flags: u8) -> Verdict {
+fn flushed(core: &DeviceServer, flags: u8) -> Outcome {
     if flags & NO_FLUSH != 0 || !core.spc.removal.is_present() {
-        Verdict::Good
+        Outcome::Good
     } else {
-        Verdict::Run(Box::new(FlushThen { then: |_, _| Verdict::Good }))
+        Outcome::Run(Box::new(FlushThen { then: |_, _| Outcome::Good }))
     }
 }
 
 /// Removal may have been prevented while caches were written.
-fn eject(core: &mut Core, _: &TaskInfo) -> Verdict {
+fn eject(core: &mut DeviceServer, _: &TaskInfo) -> Outcome {
     match core.spc.removal.check() {
         Ok(()) => {
             core.spc.removal.eject();
-            Verdict::Good
+            Outcome::Good
         }
-        Err(sense) => Verdict::Check(sense),
+        Err(sense) => Outcome::CheckCondition(sense),
     }
 }
 
-fn load(core: &mut Core, task: &TaskInfo) -> Verdict {
+fn load(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if core.spc.removal.load() {
-        core.nexuses.attend_all(Asc::MEDIUM_MAY_HAVE_CHANGED, Some(task.nexus));
+        core.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, Some(task.nexus));
     }
-    Verdict::Good
+    Outcome::Good
 }

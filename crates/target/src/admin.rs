@@ -15,16 +15,16 @@ use iscsi::target::engine::Limits;
 use iscsi::target::notes::Note;
 
 use crate::config::{Admission, DiskId, ShardConfig, UnitId};
-use crate::nexus::Way;
+use crate::nexus::Ingress;
 use crate::shard::Shard;
-use crate::transport::Session;
+use crate::transport::SessionRef;
 
 /// Reservation state that must be on stable storage before the command that changed it is answered.
 #[derive(Debug)]
 pub struct SaveRequest {
     /// The unit it belongs to.
     pub unit: UnitId,
-    /// To be returned with [`Shard::saved`].
+    /// To be returned with [`Shard::state_saved`].
     pub ticket: u64,
     /// The whole state, in place of what was stored for this unit before.
     pub state: Vec<u8>,
@@ -32,7 +32,7 @@ pub struct SaveRequest {
 
 /// Something that an operator may want to know.
 #[derive(Clone, Debug)]
-pub enum Notice {
+pub enum ShardEvent {
     /// A session began.
     SessionUp {
         /// The initiator.
@@ -57,7 +57,7 @@ pub enum Notice {
     },
     /// A LUN means another disk to an initiator than the one that it has opened under it, and leads it to none until it has logged
     /// out.
-    LunBarred {
+    LunWithheld {
         /// The initiator.
         initiator: String,
         /// The target; `None` if it is gone too.
@@ -72,7 +72,7 @@ pub enum Notice {
     /// A handshake of HyperSCSI came to nothing.
     HandshakeRefused(hyperscsi::login::target::Refusal),
     /// A HyperSCSI session began.
-    FrameSessionUp {
+    HyperScsiSessionUp {
         /// The initiator.
         initiator: String,
         /// The target.
@@ -87,7 +87,7 @@ pub enum Notice {
         authenticated: bool,
     },
     /// A HyperSCSI session ended.
-    FrameSessionDown {
+    HyperScsiSessionDown {
         /// The initiator.
         initiator: String,
         /// The target; `None` if it is gone too.
@@ -153,12 +153,12 @@ pub struct SessionReport {
     /// What was repaired in it so far.
     pub repairs: Repairs,
     /// The LUNs that lead it to no disk, because they mean another one now than the one that it has opened.
-    pub barred: Vec<u16>,
+    pub withheld_luns: Vec<u16>,
 }
 
 /// A HyperSCSI session, for people.
 #[derive(Clone, Debug)]
-pub struct FrameSessionReport {
+pub struct HyperScsiSessionReport {
     /// The target's name.
     pub target: String,
     /// The initiator's name.
@@ -182,7 +182,7 @@ pub struct FrameSessionReport {
     /// Its paths.
     pub paths: Vec<PathView>,
     /// The LUNs that lead it to no disk, because they mean another one now than the one that it has opened.
-    pub barred: Vec<u16>,
+    pub withheld_luns: Vec<u16>,
 }
 
 /// A logical unit, for people.
@@ -211,11 +211,11 @@ impl Shard {
         let seers: Vec<_> =
             self.nexuses.iter().filter_map(|(nexus, entry)| entry.seen_by(nexus, id)).collect();
         for nexus in seers {
-            if let Some(unit) = self.units.stir(id) {
+            if let Some(unit) = self.units.mark_dirty(id) {
                 unit.nexus_established(now, nexus);
             }
         }
-        self.settle(now);
+        self.process_pending(now);
         true
     }
 
@@ -226,10 +226,10 @@ impl Shard {
     pub fn remove_unit(&mut self, now: Instant, id: UnitId) -> bool {
         let Some(retiring) = self.units.retire(id) else { return false };
         self.owners.rename(id, retiring);
-        if let Some(unit) = self.units.stir(retiring) {
+        if let Some(unit) = self.units.mark_dirty(retiring) {
             unit.retire(now);
         }
-        self.settle(now);
+        self.process_pending(now);
         true
     }
 
@@ -243,7 +243,7 @@ impl Shard {
     pub(crate) fn retiring_ready(&mut self, now: Instant, given: UnitId) {
         let ids: Vec<UnitId> = self.units.retiring_from(given).collect();
         for id in ids {
-            if let Some(unit) = self.units.stir(id) {
+            if let Some(unit) = self.units.mark_dirty(id) {
                 unit.store_ready(now);
             }
         }
@@ -251,31 +251,31 @@ impl Shard {
 
     /// Changes how a unit presents itself.
     pub fn reconfigure_unit(&mut self, now: Instant, id: UnitId, config: UnitConfig) {
-        if let Some(unit) = self.units.stir(id) {
+        if let Some(unit) = self.units.mark_dirty(id) {
             unit.reconfigure(now, config);
         }
-        self.settle(now);
+        self.process_pending(now);
     }
 
     /// Tells a unit that its medium has another size now.
     pub fn capacity_changed(&mut self, now: Instant, id: UnitId) {
-        if let Some(unit) = self.units.stir(id) {
+        if let Some(unit) = self.units.mark_dirty(id) {
             unit.capacity_changed(now);
         }
-        self.settle(now);
+        self.process_pending(now);
     }
 
     /// Withholds the medium of a unit that is not what it was, or gives it back.
     pub fn withhold_medium(&mut self, now: Instant, id: UnitId, withheld: bool) {
-        if let Some(unit) = self.units.stir(id) {
+        if let Some(unit) = self.units.mark_dirty(id) {
             unit.withhold_medium(now, withheld);
         }
-        self.settle(now);
+        self.process_pending(now);
     }
 
     /// Takes over changed limits, those of sessions at hand included: `limits` counts for what may change while connections
     /// live, and that is what concerns sessions and logins. Call it before [`Self::apply`].
-    pub fn limit(&mut self, limits: &Limits) {
+    pub fn set_limits(&mut self, limits: &Limits) {
         self.limits = limits.of_session();
         self.engine.set_logins(limits.sessions_max, limits.login_within);
         self.engine.set_lenient_names(limits.lenient_names);
@@ -293,15 +293,15 @@ impl Shard {
             let Some(entry) = self.nexuses.get_mut(id) else { continue };
             let target = self.config.targets.iter().find(|target| target.id == entry.target);
             let admitted = target.filter(|target| {
-                let way_is_open = match &entry.way {
+                let way_is_open = match &entry.ingress {
                     // A portal that is gone leaves its port to the others of its group; one that is there and does not
                     // serve the target any more is closed to it.
-                    Way::Portal(portal) => match self.config.has_portal(*portal) {
+                    Ingress::Portal(portal) => match self.config.has_portal(*portal) {
                         true => target.port_at(*portal).is_some(),
                         false => target.ports.iter().any(|(_, port)| *port == entry.target_port()),
                     },
-                    Way::Group(group, authenticated) => {
-                        target.port_of(group).is_some() && self.config.lets_in(group, *authenticated)
+                    Ingress::Group(group, authenticated) => {
+                        target.port_of(group).is_some() && self.config.admits(group, *authenticated)
                     }
                 };
                 way_is_open && !matches!(target.admit(entry.initiator.as_str()), Admission::Refused)
@@ -312,14 +312,14 @@ impl Shard {
                 continue;
             };
             let (before, disks) = (entry.units(), entry.disks());
-            let barred: Vec<u16> = entry.barred().collect();
+            let barred: Vec<u16> = entry.withheld().collect();
             if entry.remap(target, &self.bindings, |unit| self.units.disk_of(unit)) {
                 let moved = disks != entry.disks();
                 self.announce_map(now, id, &before, moved);
-                self.tell_barred(id, &barred);
+                self.report_withheld(id, &barred);
             }
         }
-        self.settle(now);
+        self.process_pending(now);
     }
 
     /// Has every nexus look again at what stands under its LUNs.
@@ -336,13 +336,17 @@ impl Shard {
 
     /// Tells the operator which LUNs a nexus cannot use because they mean other disks than those that it has opened. `known`
     /// are those that were told of before.
-    pub(crate) fn tell_barred(&mut self, id: NexusId, known: &[u16]) {
+    pub(crate) fn report_withheld(&mut self, id: NexusId, known: &[u16]) {
         let Some(entry) = self.nexuses.get(id) else { return };
         let target = self.config.target(entry.target).map(|target| target.name.as_str().into());
         let initiator: String = entry.initiator.as_str().into();
-        let new: Vec<u16> = entry.barred().filter(|lun| !known.contains(lun)).collect();
+        let new: Vec<u16> = entry.withheld().filter(|lun| !known.contains(lun)).collect();
         for lun in new {
-            self.notice(Notice::LunBarred { initiator: initiator.clone(), target: target.clone(), lun });
+            self.push_event(ShardEvent::LunWithheld {
+                initiator: initiator.clone(),
+                target: target.clone(),
+                lun,
+            });
         }
     }
 
@@ -352,13 +356,13 @@ impl Shard {
         let Some(entry) = self.nexuses.get(id) else { return };
         let after = entry.units();
         for unit in before.iter().filter(|unit| !after.contains(unit)) {
-            if let Some(unit) = self.units.stir(*unit) {
+            if let Some(unit) = self.units.mark_dirty(*unit) {
                 unit.nexus_withdrawn(now, id);
             }
         }
         for unit in after {
             let (Some(nexus), known) = (entry.seen_by(id, unit), before.contains(&unit)) else { continue };
-            match self.units.stir(unit) {
+            match self.units.mark_dirty(unit) {
                 Some(unit) if known => {
                     unit.nexus_changed(now, nexus);
                     if moved {
@@ -377,14 +381,14 @@ impl Shard {
     }
 
     /// Tells whether a [`SaveRequest`] is on stable storage now.
-    pub fn saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
+    pub fn state_saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
         let incarnation = u32::try_from(ticket >> 32).unwrap_or(u32::MAX);
         let id = self.units.find(incarnation).filter(|id| self.units.given(*id) == unit);
         let ticket = ticket & u64::from(u32::MAX);
-        if let Some(unit) = id.and_then(|id| self.units.stir(id)) {
-            unit.saved(now, ticket, ok);
+        if let Some(unit) = id.and_then(|id| self.units.mark_dirty(id)) {
+            unit.state_saved(now, ticket, ok);
         }
-        self.settle(now);
+        self.process_pending(now);
     }
 
     /// Asks every session to log out within `within` (at least a second) and takes no new ones. Those of HyperSCSI are closed:
@@ -399,7 +403,7 @@ impl Shard {
         for session in sessions {
             self.frames.shut_session(now, session);
         }
-        self.settle(now);
+        self.process_pending(now);
     }
 
     /// Returns whether no session is left.
@@ -408,14 +412,14 @@ impl Shard {
     }
 
     /// Returns something that an operator may want to know.
-    pub fn poll_notice(&mut self) -> Option<Notice> {
+    pub fn poll_event(&mut self) -> Option<ShardEvent> {
         let logins = &mut self.engine;
-        let notice = self.notices.pop_front().or_else(|| logins.poll_refusal().map(Notice::LoginRefused));
-        let notice = notice.or_else(|| logins.poll_note().map(Notice::Initiator));
-        notice.or_else(|| self.frames.poll_refusal().map(Notice::HandshakeRefused))
+        let notice = self.notices.pop_front().or_else(|| logins.poll_refusal().map(ShardEvent::LoginRefused));
+        let notice = notice.or_else(|| logins.poll_note().map(ShardEvent::Initiator));
+        notice.or_else(|| self.frames.poll_refusal().map(ShardEvent::HandshakeRefused))
     }
 
-    pub(crate) fn notice(&mut self, notice: Notice) {
+    pub(crate) fn push_event(&mut self, notice: ShardEvent) {
         if self.notices.len() < MAX_NOTICES {
             self.notices.push_back(notice);
         }
@@ -437,18 +441,18 @@ impl Shard {
             error_recovery_level: view.parameters.error_recovery_level,
             traffic: view.traffic,
             repairs: view.repairs,
-            barred: self.barred(Session::Iscsi(view.session)),
+            withheld_luns: self.withheld_luns(SessionRef::Iscsi(view.session)),
         };
         self.engine.sessions().map(report).collect()
     }
 
-    fn barred(&self, session: Session) -> Vec<u16> {
-        self.nexuses.get(session.nexus()).map(|entry| entry.barred().collect()).unwrap_or_default()
+    fn withheld_luns(&self, session: SessionRef) -> Vec<u16> {
+        self.nexuses.get(session.nexus()).map(|entry| entry.withheld().collect()).unwrap_or_default()
     }
 
     /// Returns every HyperSCSI session.
-    pub fn frame_sessions(&self) -> Vec<FrameSessionReport> {
-        let report = |view: hyperscsi::target::contract::SessionView<'_>| FrameSessionReport {
+    pub fn frame_sessions(&self) -> Vec<HyperScsiSessionReport> {
+        let report = |view: hyperscsi::target::contract::SessionView<'_>| HyperScsiSessionReport {
             target: (**view.target).into(),
             initiator: (**view.initiator).into(),
             isid: view.isid,
@@ -460,7 +464,7 @@ impl Shard {
             drops: view.drops,
             totals: view.totals,
             paths: view.paths,
-            barred: self.barred(Session::HyperScsi(view.session)),
+            withheld_luns: self.withheld_luns(SessionRef::HyperScsi(view.session)),
         };
         self.frames.sessions().map(report).collect()
     }

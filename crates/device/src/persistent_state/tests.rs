@@ -6,8 +6,8 @@ use scsi::transport_id::TransportId;
 use super::*;
 use crate::contract::RelativePort;
 use crate::contract::TaskRules;
-use crate::pr::out::{Request, World};
-use crate::pr::{NexusName, Standing};
+use crate::pr::out::{KnownPorts, Request};
+use crate::pr::{NexusName, PrRole};
 
 /// What releases with version 1 and with version 2 wrote: three registrants, the second of which holds Exclusive Access - Registrants
 /// Only, and identifying information of both kinds; in version 2 also settings, in version 3 also a
@@ -33,7 +33,7 @@ fn sample() -> (PersistentReservations, IdentifyingInformation) {
     let (key_a, key_b) = (ReservationKey(0x1234_5678_9abc_def0), ReservationKey(0x4d53_0000_0001));
     let mut pr = PersistentReservations::new();
     let mut send = |from: &NexusName, request| {
-        pr.out(from, request, World { target_ports: &PORTS, initiator_ports: &[] }).unwrap();
+        pr.out(from, request, KnownPorts { target_ports: &PORTS, initiator_ports: &[] }).unwrap();
     };
     let register =
         |key| Request::Register(BasicList { service_action_key: key, persist: true, ..BasicList::default() });
@@ -73,8 +73,8 @@ fn version_3_is_what_is_written() {
 }
 
 /// The work on the medium that the fixture holds.
-fn work() -> Record {
-    Record::take(&mut Reader::new(&[1, 1, 1])).unwrap().unwrap()
+fn work() -> SanitizeJournal {
+    SanitizeJournal::take(&mut Reader::new(&[1, 1, 1])).unwrap().unwrap()
 }
 
 /// The settings that the fixture holds.
@@ -85,16 +85,16 @@ fn settings() -> Settings {
 #[test]
 fn every_version_is_read() {
     let first = decode(V1).unwrap();
-    let second = Saved { settings: Some(settings()), ..first.clone() };
+    let second = PersistentState { settings: Some(settings()), ..first.clone() };
     assert_eq!(decode(V2).unwrap(), second);
-    assert_eq!(decode(V3).unwrap(), Saved { medium_work: Some(work()), ..second });
-    let Saved { reservations: pr, information, settings, medium_work } = first;
+    assert_eq!(decode(V3).unwrap(), PersistentState { sanitize_journal: Some(work()), ..second });
+    let PersistentState { reservations: pr, information, settings, sanitize_journal: medium_work } = first;
     assert_eq!((settings, medium_work), (None, None));
     assert_eq!(information, sample().1);
     assert_eq!(pr.full_status().registrants, sample().0.full_status().registrants);
     assert_eq!(pr.kind(), Some(ReservationType::ExclusiveAccessRegistrantsOnly));
     let b = nexus(&port("iqn.1991-05.com.microsoft:node-b", 2), 2);
-    assert_eq!(pr.standing(&b), Standing::Holder);
+    assert_eq!(pr.role_of(&b), PrRole::Holder);
     assert!(pr.persists());
     assert_eq!(pr.keys().generation, 0, "a power cycle sets it to zero");
     assert_eq!(decode(&encode(&pr, &information, None, None)), decode(V1));
@@ -102,7 +102,7 @@ fn every_version_is_read() {
 
 #[test]
 fn nothing_to_survive_is_no_bytes() {
-    let none = Saved::nothing();
+    let none = PersistentState::nothing();
     assert_eq!(encode(&none.reservations, &none.information, None, None), []);
     assert_eq!(decode(&[]), Ok(none));
 }
@@ -114,10 +114,10 @@ fn reservations_without_aptpl_are_left_out() {
     let a = nexus(&port("iqn.a", 1), 1);
     let register = BasicList { service_action_key: ReservationKey(1), ..BasicList::default() };
     volatile
-        .out(&a, Request::Register(register), World { target_ports: &PORTS, initiator_ports: &[] })
+        .out(&a, Request::Register(register), KnownPorts { target_ports: &PORTS, initiator_ports: &[] })
         .unwrap();
     let back = decode(&encode(&volatile, &information, None, None)).unwrap();
-    assert_eq!(back, Saved { information, ..Saved::nothing() });
+    assert_eq!(back, PersistentState { information, ..PersistentState::nothing() });
 }
 
 #[test]
@@ -142,32 +142,32 @@ fn a_damaged_state_is_an_error() {
 fn a_state_that_lies_with_a_good_checksum_is_an_error() {
     assert!(decode(&forged(|_| {})).is_ok());
     for (change, why) in [
-        ((|bytes| bytes[0] = b'x') as fn(&mut Vec<u8>), StateFault::Foreign),
-        (|bytes| bytes[5] = 4, StateFault::UnknownVersion(4)),
+        ((|bytes| bytes[0] = b'x') as fn(&mut Vec<u8>), StateDecodeError::Foreign),
+        (|bytes| bytes[5] = 4, StateDecodeError::UnknownVersion(4)),
         // Whether settings are saved, and which.
-        (|bytes| *bytes.iter_mut().nth_back(5).unwrap() = 0, StateFault::Inconsistent),
-        (|bytes| *bytes.iter_mut().nth_back(5).unwrap() = 2, StateFault::Inconsistent),
-        (|bytes| *bytes.iter_mut().nth_back(3).unwrap() |= 0x80, StateFault::Inconsistent),
+        (|bytes| *bytes.iter_mut().nth_back(5).unwrap() = 0, StateDecodeError::Inconsistent),
+        (|bytes| *bytes.iter_mut().nth_back(5).unwrap() = 2, StateDecodeError::Inconsistent),
+        (|bytes| *bytes.iter_mut().nth_back(3).unwrap() |= 0x80, StateDecodeError::Inconsistent),
         // Work on the medium.
-        (|bytes| *bytes.iter_mut().nth_back(2).unwrap() = 5, StateFault::Inconsistent),
-        (|bytes| *bytes.last_mut().unwrap() = 2, StateFault::Inconsistent),
+        (|bytes| *bytes.iter_mut().nth_back(2).unwrap() = 5, StateDecodeError::Inconsistent),
+        (|bytes| *bytes.last_mut().unwrap() = 2, StateDecodeError::Inconsistent),
         // Whether it persists, type, holder, count.
-        (|bytes| bytes[6] = 0, StateFault::Inconsistent),
-        (|bytes| bytes[6] = 2, StateFault::Inconsistent),
-        (|bytes| bytes[7] = 2, StateFault::Inconsistent),
-        (|bytes| bytes[7] = 0, StateFault::Inconsistent),
-        (|bytes| bytes[7] = 7, StateFault::Inconsistent),
-        (|bytes| bytes[9] = 3, StateFault::Inconsistent),
-        (|bytes| bytes[8..10].fill(0xff), StateFault::Inconsistent),
-        (|bytes| bytes[10..12].fill(0xff), StateFault::Inconsistent),
-        (|bytes| bytes[11] = 2, StateFault::Truncated),
-        (|bytes| bytes[11] = 4, StateFault::Truncated),
+        (|bytes| bytes[6] = 0, StateDecodeError::Inconsistent),
+        (|bytes| bytes[6] = 2, StateDecodeError::Inconsistent),
+        (|bytes| bytes[7] = 2, StateDecodeError::Inconsistent),
+        (|bytes| bytes[7] = 0, StateDecodeError::Inconsistent),
+        (|bytes| bytes[7] = 7, StateDecodeError::Inconsistent),
+        (|bytes| bytes[9] = 3, StateDecodeError::Inconsistent),
+        (|bytes| bytes[8..10].fill(0xff), StateDecodeError::Inconsistent),
+        (|bytes| bytes[10..12].fill(0xff), StateDecodeError::Inconsistent),
+        (|bytes| bytes[11] = 2, StateDecodeError::Truncated),
+        (|bytes| bytes[11] = 4, StateDecodeError::Truncated),
         // Key, length of the TransportID, its format.
-        (|bytes| bytes[12..20].fill(0), StateFault::Inconsistent),
-        (|bytes| bytes[22..24].fill(0xff), StateFault::Truncated),
-        (|bytes| bytes[24] = 0xff, StateFault::Inconsistent),
-        (|bytes| bytes.push(0), StateFault::Inconsistent),
-        (|bytes| bytes.resize(MAX_LEN, 0), StateFault::TooLong),
+        (|bytes| bytes[12..20].fill(0), StateDecodeError::Inconsistent),
+        (|bytes| bytes[22..24].fill(0xff), StateDecodeError::Truncated),
+        (|bytes| bytes[24] = 0xff, StateDecodeError::Inconsistent),
+        (|bytes| bytes.push(0), StateDecodeError::Inconsistent),
+        (|bytes| bytes.resize(MAX_LEN, 0), StateDecodeError::TooLong),
     ] {
         assert_eq!(decode(&forged(change)), Err(why));
     }
@@ -182,5 +182,5 @@ fn the_same_nexus_twice_is_an_error() {
         bytes[9] += 1;
         bytes[11] += 1;
     });
-    assert_eq!(decode(&bytes), Err(StateFault::Inconsistent));
+    assert_eq!(decode(&bytes), Err(StateDecodeError::Inconsistent));
 }

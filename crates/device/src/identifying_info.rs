@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use base::bytes::Reader;
 use scsi::sense::{Asc, Sense};
 
-use crate::saved::StateFault;
+use crate::persistent_state::StateDecodeError;
 
 /// What is left on a logical unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,11 +102,11 @@ impl IdentifyingInformation {
     ///
     /// # Errors
     /// Why the bytes cannot be used.
-    pub(crate) fn take(reader: &mut Reader<'_>) -> Result<Self, StateFault> {
+    pub(crate) fn take(reader: &mut Reader<'_>) -> Result<Self, StateDecodeError> {
         let mut information = Self::default();
         for code in [kind::PERIPHERAL, kind::TEXT] {
             let len = usize::from(reader.u16()?);
-            information.set(code, reader.take(len)?).map_err(|_| StateFault::Inconsistent)?;
+            information.set(code, reader.take(len)?).map_err(|_| StateDecodeError::Inconsistent)?;
         }
         Ok(information)
     }

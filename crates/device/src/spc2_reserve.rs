@@ -3,27 +3,22 @@
 use scsi::status::Status;
 
 use crate::contract::NexusId;
-use crate::pr::{PersistentReservations, Standing};
+use crate::pr::{PersistentReservations, PrRole};
 
 /// Who has reserved the unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reserve {
+pub(crate) struct Spc2Reservation {
     holder: Option<NexusId>,
 }
 
-impl Reserve {
+impl Spc2Reservation {
     /// Returns who has reserved the unit.
     pub(crate) const fn holder(&self) -> Option<NexusId> {
         self.holder
     }
 
     /// Does RESERVE.
-    pub(crate) fn reserve(
-        &mut self,
-        from: NexusId,
-        standing: Standing,
-        pr: &PersistentReservations,
-    ) -> Status {
+    pub(crate) fn reserve(&mut self, from: NexusId, standing: PrRole, pr: &PersistentReservations) -> Status {
         match compatible(standing, pr) {
             Some(status) => status,
             None if self.holder.is_some_and(|holder| holder != from) => Status::RESERVATION_CONFLICT,
@@ -35,12 +30,7 @@ impl Reserve {
     }
 
     /// Does RELEASE. From a nexus that has reserved nothing it succeeds and does nothing.
-    pub(crate) fn release(
-        &mut self,
-        from: NexusId,
-        standing: Standing,
-        pr: &PersistentReservations,
-    ) -> Status {
+    pub(crate) fn release(&mut self, from: NexusId, standing: PrRole, pr: &PersistentReservations) -> Status {
         if let Some(status) = compatible(standing, pr) {
             return status;
         }
@@ -63,14 +53,14 @@ impl Reserve {
 
 /// What a RESERVE or RELEASE hears while anybody is registered: it does nothing and succeeds for who may do anything
 /// under the persistent reservation (CRH), and conflicts for everybody else (SPC-2 §5.5.1).
-fn compatible(standing: Standing, pr: &PersistentReservations) -> Option<Status> {
+fn compatible(standing: PrRole, pr: &PersistentReservations) -> Option<Status> {
     if !pr.has_registrants() {
         return None;
     }
     let admitted = match standing {
-        Standing::Holder => true,
-        Standing::Registrant => pr.kind().is_some_and(|kind| kind.admits_registrants()),
-        Standing::Stranger => false,
+        PrRole::Holder => true,
+        PrRole::Registrant => pr.kind().is_some_and(|kind| kind.admits_registrants()),
+        PrRole::Unregistered => false,
     };
     Some(if admitted { Status::GOOD } else { Status::RESERVATION_CONFLICT })
 }
@@ -85,7 +75,7 @@ mod tests {
     use super::*;
     use crate::contract::RelativePort;
     use crate::pr::NexusName;
-    use crate::pr::out::{Request, World};
+    use crate::pr::out::{KnownPorts, Request};
 
     const A: NexusId = NexusId(1);
     const B: NexusId = NexusId(2);
@@ -93,7 +83,7 @@ mod tests {
     #[test]
     fn one_nexus_reserves_at_a_time() {
         let pr = PersistentReservations::new();
-        let mut unit = Reserve::default();
+        let mut unit = Spc2Reservation::default();
         for (from, reserve, status, holder) in [
             (B, false, Status::GOOD, None),
             (A, true, Status::GOOD, Some(A)),
@@ -104,9 +94,9 @@ mod tests {
             (B, true, Status::GOOD, Some(B)),
         ] {
             let answer = if reserve {
-                unit.reserve(from, Standing::Stranger, &pr)
+                unit.reserve(from, PrRole::Unregistered, &pr)
             } else {
-                unit.release(from, Standing::Stranger, &pr)
+                unit.release(from, PrRole::Unregistered, &pr)
             };
             assert_eq!((answer, unit.holder()), (status, holder));
         }
@@ -118,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_reset_releases() {
-        let mut unit = Reserve::default();
-        unit.reserve(A, Standing::Stranger, &PersistentReservations::new());
+        let mut unit = Spc2Reservation::default();
+        unit.reserve(A, PrRole::Unregistered, &PersistentReservations::new());
         unit.reset();
         assert_eq!(unit.holder(), None);
     }
@@ -131,7 +121,7 @@ mod tests {
             let from = NexusName { initiator_port: Rc::from(name.encode()), target_port: RelativePort(1) };
             let key = ReservationKey(1);
             let list = BasicList { service_action_key: key, ..BasicList::default() };
-            let world = World { target_ports: &[], initiator_ports: &[] };
+            let world = KnownPorts { target_ports: &[], initiator_ports: &[] };
             let mut pr = PersistentReservations::new();
             pr.out(&from, Request::Register(list), world).unwrap();
             if let Some(kind) = kind {
@@ -139,10 +129,10 @@ mod tests {
             }
             let registrants = kind.is_some_and(ReservationType::admits_registrants);
             for (standing, good) in
-                [(Standing::Holder, true), (Standing::Registrant, registrants), (Standing::Stranger, false)]
+                [(PrRole::Holder, true), (PrRole::Registrant, registrants), (PrRole::Unregistered, false)]
             {
                 let status = if good { Status::GOOD } else { Status::RESERVATION_CONFLICT };
-                let mut unit = Reserve::default();
+                let mut unit = Spc2Reservation::default();
                 assert_eq!(unit.reserve(A, standing, &pr), status, "{kind:?} {standing:?}");
                 assert_eq!(unit.release(A, standing, &pr), status, "{kind:?} {standing:?}");
                 assert_eq!(unit.holder(), None);

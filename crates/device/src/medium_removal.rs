@@ -9,14 +9,14 @@ use crate::contract::NexusId;
 
 /// Whether the unit runs and the medium is in, and who holds it there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Removal {
+pub(crate) struct MediumRemoval {
     ejected: bool,
     stopped: bool,
     /// The nexuses that prevent removal: each at most once, so never more than there are nexuses.
     prevented_by: Vec<NexusId>,
 }
 
-impl Removal {
+impl MediumRemoval {
     /// Returns whether the medium is in.
     pub(crate) const fn is_present(&self) -> bool {
         !self.ejected
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn each_nexus_prevents_for_itself() {
         let (a, b) = (NexusId(1), NexusId(2));
-        let mut removal = Removal::default();
+        let mut removal = MediumRemoval::default();
         removal.prevent(a, true);
         removal.prevent(a, true);
         removal.prevent(b, true);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_medium_that_was_out_is_new_once() {
-        let mut removal = Removal::default();
+        let mut removal = MediumRemoval::default();
         assert!(removal.is_present());
         removal.eject();
         assert!(!removal.is_present());

@@ -84,13 +84,13 @@ impl Portal {
 }
 
 /// The directory of a running shard: its configuration, and who is logged in now.
-pub(crate) struct Desk<'a> {
+pub(crate) struct LoginDirectory<'a> {
     pub(crate) config: &'a ShardConfig,
     pub(crate) nexuses: &'a Nexuses,
     pub(crate) draining: bool,
 }
 
-impl Desk<'_> {
+impl LoginDirectory<'_> {
     /// Returns whether the target has room for another session of `initiator`. One of its own does not count: the
     /// login may be about to take that session's place.
     fn has_room(&self, target: &TargetConfig, initiator: &IscsiName) -> bool {
@@ -102,7 +102,7 @@ impl Desk<'_> {
     }
 }
 
-impl Directory for Desk<'_> {
+impl Directory for LoginDirectory<'_> {
     fn find_target(&self, via: &Via, initiator: &IscsiName, name: &IscsiName) -> Found {
         let Some(target) = self.config.target_by_name(name) else { return Found::NotFound };
         let (Some(portal), Some(_)) = (self.config.portal(via), target.port_at(via.portal)) else {

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use base::time::Instant;
-use device::contract::{Access, ManageFunction, ManageKey, ManageOutcome, NexusId, TaskKey};
+use device::contract::{Access, NexusId, TaskKey, Tmf, TmfKey, TmfOutcome};
 use hyperscsi::target::contract as frames;
 use iscsi::pdu::tmf_request::TmfFunction;
 use iscsi::pdu::tmf_response::TmfResult;
@@ -12,60 +12,60 @@ use scsi::lun::Lun;
 
 use crate::config::UnitId;
 use crate::shard::Shard;
-use crate::transport::{Session, Task, Tmf};
+use crate::transport::{SessionRef, TaskRef, TmfRef};
 
 /// The requests that wait for units.
 #[derive(Debug, Default)]
-pub(crate) struct Managing {
-    open: Vec<Open>,
+pub(crate) struct PendingTmfs {
+    open: Vec<PendingTmf>,
 }
 
 #[derive(Debug)]
-struct Open {
-    tmf: Tmf,
+struct PendingTmf {
+    tmf: TmfRef,
     nexus: NexusId,
     /// How many units have not answered.
     left: usize,
     /// The answer so far.
-    outcome: ManageOutcome,
+    outcome: TmfOutcome,
     /// Whether the target's sessions end with the answer.
     cold: bool,
 }
 
 /// A request, whichever transport it came by.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
-    tmf: Tmf,
+pub(crate) struct TmfRequest {
+    tmf: TmfRef,
     nexus: NexusId,
     function: TmfFunction,
     lun: Lun,
     task: Option<TaskKey>,
 }
 
-impl Request {
+impl TmfRequest {
     pub(crate) fn of_iscsi(request: &stream::Manage) -> Self {
         Self {
-            tmf: Tmf::Iscsi(request.tmf),
-            nexus: Session::Iscsi(request.session).nexus(),
+            tmf: TmfRef::Iscsi(request.tmf),
+            nexus: SessionRef::Iscsi(request.session).nexus(),
             function: request.function,
             lun: Lun(request.lun),
-            task: request.task.map(|task| Task::Iscsi(task).key()),
+            task: request.task.map(|task| TaskRef::Iscsi(task).key()),
         }
     }
 
     pub(crate) fn of_hyperscsi(request: &frames::Manage) -> Self {
         Self {
-            tmf: Tmf::HyperScsi(request.tmf),
-            nexus: Session::HyperScsi(request.session).nexus(),
+            tmf: TmfRef::HyperScsi(request.tmf),
+            nexus: SessionRef::HyperScsi(request.session).nexus(),
             // The numbers are those of iSCSI.
             function: TmfFunction(request.function.0),
             lun: Lun(request.lun),
-            task: request.task.map(|task| Task::HyperScsi(task).key()),
+            task: request.task.map(|task| TaskRef::HyperScsi(task).key()),
         }
     }
 }
 
-impl Managing {
+impl PendingTmfs {
     /// Forgets the requests of a nexus that is gone; nobody waits for their answers.
     pub(crate) fn forget(&mut self, nexus: NexusId) {
         self.open.retain(|open| open.nexus != nexus);
@@ -74,7 +74,7 @@ impl Managing {
 
 impl Shard {
     /// Starts a task management function.
-    pub(crate) fn manage(&mut self, now: Instant, request: &Request) {
+    pub(crate) fn route_tmf(&mut self, now: Instant, request: &TmfRequest) {
         let (nexus, lun) = (request.nexus, request.lun);
         let one = |shard: &Self| shard.nexuses.get(nexus).and_then(|entry| entry.unit_at(lun));
         let cold = request.function == TmfFunction::TARGET_COLD_RESET;
@@ -87,54 +87,56 @@ impl Shard {
                 let units = entry.units();
                 let reads_only = |unit| entry.access_to(unit) != Some(Access::ReadWrite);
                 if units.iter().copied().any(reads_only) {
-                    return self.answer(request.tmf, TmfResult::REJECTED);
+                    return self.answer_tmf(request.tmf, TmfResult::REJECTED);
                 }
-                self.spread(now, request, &units, ManageFunction::TargetReset, cold);
+                self.send_tmf_to_units(now, request, &units, Tmf::TargetReset, cold);
             }
             TmfFunction::I_T_NEXUS_RESET => {
-                let units = self.nexuses.get(nexus).map(crate::nexus::Entry::units).unwrap_or_default();
-                self.spread(now, request, &units, ManageFunction::NexusReset, false);
+                let units = self.nexuses.get(nexus).map(crate::nexus::NexusEntry::units).unwrap_or_default();
+                self.send_tmf_to_units(now, request, &units, Tmf::NexusReset, false);
             }
             TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK if one(self).is_none() => {
                 self.manage_without_unit(now, request);
             }
             function => match (one(self), to_device(function, request)) {
-                (_, None) => self.answer(request.tmf, TmfResult::NOT_SUPPORTED),
-                (None, _) => self.answer(request.tmf, TmfResult::NO_LUN),
-                (Some(unit), Some(function)) => self.spread(now, request, &[unit], function, false),
+                (_, None) => self.answer_tmf(request.tmf, TmfResult::NOT_SUPPORTED),
+                (None, _) => self.answer_tmf(request.tmf, TmfResult::NO_LUN),
+                (Some(unit), Some(function)) => {
+                    self.send_tmf_to_units(now, request, &[unit], function, false)
+                }
             },
         }
     }
 
     /// Aborts or queries a task whose LUN leads its initiator to nothing any more. The task may live on: its unit can be seen under
     /// another LUN. If it does not, it has been answered, and does not exist.
-    fn manage_without_unit(&mut self, now: Instant, request: &Request) {
-        let owner = request.task.and_then(|key| self.owner(Task::of(key)));
+    fn manage_without_unit(&mut self, now: Instant, request: &TmfRequest) {
+        let owner = request.task.and_then(|key| self.owner(TaskRef::of(key)));
         match (owner, to_device(request.function, request)) {
-            (Some(unit), Some(function)) => self.spread(now, request, &[unit], function, false),
+            (Some(unit), Some(function)) => self.send_tmf_to_units(now, request, &[unit], function, false),
             (None, Some(_)) if request.function == TmfFunction::QUERY_TASK => {
-                self.answer(request.tmf, TmfResult::COMPLETE);
+                self.answer_tmf(request.tmf, TmfResult::COMPLETE);
             }
-            (None, Some(_)) => self.answer(request.tmf, TmfResult::NO_TASK),
-            (_, None) => self.answer(request.tmf, TmfResult::NO_LUN),
+            (None, Some(_)) => self.answer_tmf(request.tmf, TmfResult::NO_TASK),
+            (_, None) => self.answer_tmf(request.tmf, TmfResult::NO_LUN),
         }
     }
 
-    fn spread(
+    fn send_tmf_to_units(
         &mut self,
         now: Instant,
-        request: &Request,
+        request: &TmfRequest,
         units: &[UnitId],
-        function: ManageFunction,
+        function: Tmf,
         cold: bool,
     ) {
         let nexus = request.nexus;
-        let (outcome, left) = (ManageOutcome::Complete, units.len());
-        self.managing.open.push(Open { tmf: request.tmf, nexus, left, outcome, cold });
+        let (outcome, left) = (TmfOutcome::Complete, units.len());
+        self.pending_tmfs.open.push(PendingTmf { tmf: request.tmf, nexus, left, outcome, cold });
         for unit in units {
-            match self.units.stir(*unit) {
-                Some(unit) => unit.manage(now, nexus, request.tmf.key(), function),
-                None => self.managed(now, request.tmf.key(), ManageOutcome::Complete),
+            match self.units.mark_dirty(*unit) {
+                Some(unit) => unit.execute_tmf(now, nexus, request.tmf.key(), function),
+                None => self.tmf_complete(now, request.tmf.key(), TmfOutcome::Complete),
             }
         }
         if units.is_empty() {
@@ -143,11 +145,11 @@ impl Shard {
     }
 
     /// Takes one unit's answer.
-    pub(crate) fn managed(&mut self, now: Instant, key: ManageKey, outcome: ManageOutcome) {
-        let tmf = Tmf::of(key);
-        if let Some(open) = self.managing.open.iter_mut().find(|open| open.tmf == tmf) {
+    pub(crate) fn tmf_complete(&mut self, now: Instant, key: TmfKey, outcome: TmfOutcome) {
+        let tmf = TmfRef::of(key);
+        if let Some(open) = self.pending_tmfs.open.iter_mut().find(|open| open.tmf == tmf) {
             open.left = open.left.saturating_sub(1);
-            if outcome != ManageOutcome::Complete {
+            if outcome != TmfOutcome::Complete {
                 open.outcome = outcome;
             }
         }
@@ -155,9 +157,9 @@ impl Shard {
     }
 
     fn answer_finished(&mut self, now: Instant) {
-        while let Some(at) = self.managing.open.iter().position(|open| open.left == 0) {
-            let open = self.managing.open.swap_remove(at);
-            self.answer(open.tmf, to_wire(open.outcome));
+        while let Some(at) = self.pending_tmfs.open.iter().position(|open| open.left == 0) {
+            let open = self.pending_tmfs.open.swap_remove(at);
+            self.answer_tmf(open.tmf, to_wire(open.outcome));
             if open.cold {
                 self.close_target_of(now, open.nexus);
             }
@@ -183,26 +185,26 @@ impl Shard {
     }
 }
 
-fn to_device(function: TmfFunction, request: &Request) -> Option<ManageFunction> {
+fn to_device(function: TmfFunction, request: &TmfRequest) -> Option<Tmf> {
     Some(match function {
-        TmfFunction::ABORT_TASK => ManageFunction::AbortTask(request.task?),
-        TmfFunction::QUERY_TASK => ManageFunction::QueryTask(request.task?),
-        TmfFunction::ABORT_TASK_SET => ManageFunction::AbortTaskSet,
-        TmfFunction::CLEAR_TASK_SET => ManageFunction::ClearTaskSet,
-        TmfFunction::CLEAR_ACA => ManageFunction::ClearAca,
-        TmfFunction::LOGICAL_UNIT_RESET => ManageFunction::LogicalUnitReset,
-        TmfFunction::QUERY_TASK_SET => ManageFunction::QueryTaskSet,
-        TmfFunction::QUERY_ASYNCHRONOUS_EVENT => ManageFunction::QueryAsynchronousEvent,
+        TmfFunction::ABORT_TASK => Tmf::AbortTask(request.task?),
+        TmfFunction::QUERY_TASK => Tmf::QueryTask(request.task?),
+        TmfFunction::ABORT_TASK_SET => Tmf::AbortTaskSet,
+        TmfFunction::CLEAR_TASK_SET => Tmf::ClearTaskSet,
+        TmfFunction::CLEAR_ACA => Tmf::ClearAca,
+        TmfFunction::LOGICAL_UNIT_RESET => Tmf::LogicalUnitReset,
+        TmfFunction::QUERY_TASK_SET => Tmf::QueryTaskSet,
+        TmfFunction::QUERY_ASYNCHRONOUS_EVENT => Tmf::QueryAsynchronousEvent,
         _ => return None,
     })
 }
 
-const fn to_wire(outcome: ManageOutcome) -> TmfResult {
+const fn to_wire(outcome: TmfOutcome) -> TmfResult {
     match outcome {
-        ManageOutcome::Complete => TmfResult::COMPLETE,
-        ManageOutcome::Succeeded | ManageOutcome::SucceededWith(_) => TmfResult::SUCCEEDED,
-        ManageOutcome::NoSuchTask => TmfResult::NO_TASK,
-        ManageOutcome::NotSupported => TmfResult::NOT_SUPPORTED,
-        ManageOutcome::Rejected => TmfResult::REJECTED,
+        TmfOutcome::Complete => TmfResult::COMPLETE,
+        TmfOutcome::Succeeded | TmfOutcome::SucceededWith(_) => TmfResult::SUCCEEDED,
+        TmfOutcome::NoSuchTask => TmfResult::NO_TASK,
+        TmfOutcome::NotSupported => TmfResult::NOT_SUPPORTED,
+        TmfOutcome::Rejected => TmfResult::REJECTED,
     }
 }

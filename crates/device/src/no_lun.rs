@@ -15,7 +15,7 @@ use crate::report_luns;
 
 /// An answer that is complete at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     /// The data for the initiator, no longer than it asked for and takes.
     pub data: Vec<u8>,
     /// The status.
@@ -31,7 +31,7 @@ pub struct Answer {
 ///
 /// INQUIRY says that there is none, REPORT LUNS where there are some, REQUEST SENSE why; anything else ends with LOGICAL
 /// UNIT NOT SUPPORTED.
-pub fn answer(cdb: &Cdb, luns: &[Lun], data_in_len: u32) -> Answer {
+pub fn respond(cdb: &Cdb, luns: &[Lun], data_in_len: u32) -> Response {
     let found = match cdb.opcode() {
         opcode::INQUIRY => inquiry(cdb).map(|data| (data, u64::from(cdb.u16(3)))),
         opcode::REPORT_LUNS => report_luns::answer(cdb, luns),
@@ -46,9 +46,9 @@ pub fn answer(cdb: &Cdb, luns: &[Lun], data_in_len: u32) -> Answer {
             data.truncate(usize::try_from(allocation).unwrap_or(usize::MAX));
             let transferable = data.len() as u64;
             data.truncate(usize::try_from(data_in_len).unwrap_or(usize::MAX));
-            Answer { data, status: Status::GOOD, sense: None, transferable }
+            Response { data, status: Status::GOOD, sense: None, transferable }
         }
-        Err(sense) => Answer {
+        Err(sense) => Response {
             data: Vec::new(),
             status: Status::CHECK_CONDITION,
             sense: Some(SenseBytes::new(&sense, false)),
@@ -96,8 +96,8 @@ fn inquiry(cdb: &Cdb) -> Result<Vec<u8>, Sense> {
 mod tests {
     use super::*;
 
-    fn ask(cdb: &[u8], data_in_len: u32) -> Answer {
-        answer(&Cdb::from_bytes(cdb).unwrap(), &[Lun(0)], data_in_len)
+    fn ask(cdb: &[u8], data_in_len: u32) -> Response {
+        respond(&Cdb::from_bytes(cdb).unwrap(), &[Lun(0)], data_in_len)
     }
 
     #[test]

@@ -3,31 +3,31 @@
 use base::buffer::DataList;
 
 use super::PART_LEN;
-use crate::server::Core;
+use crate::device_server::DeviceServer;
 use crate::task::TaskInfo;
 
 /// A Data-Out buffer on its way, fetched a part at a time.
 #[derive(Debug)]
-pub(super) struct Intake {
+pub(super) struct DataOutCollector {
     total: usize,
     data: DataList,
 }
 
-impl Intake {
+impl DataOutCollector {
     /// Expects `total` bytes, which is not zero.
     pub(super) fn new(total: usize) -> Self {
         Self { total, data: DataList::new() }
     }
 
     /// Asks for the next part.
-    pub(super) fn ask(&self, core: &mut Core, task: &TaskInfo) {
+    pub(super) fn ask(&self, core: &mut DeviceServer, task: &TaskInfo) {
         let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let have = self.data.len();
-        core.fetch(task, narrow(have), narrow(PART_LEN.min(self.total - have)));
+        core.fetch_data_out(task, narrow(have), narrow(PART_LEN.min(self.total - have)));
     }
 
     /// Takes a part and returns whether it was the last; if not, asks for the next.
-    pub(super) fn take(&mut self, core: &mut Core, task: &TaskInfo, part: DataList) -> bool {
+    pub(super) fn take(&mut self, core: &mut DeviceServer, task: &TaskInfo, part: DataList) -> bool {
         part.into_parts().for_each(|bytes| self.data.push(bytes));
         let whole = self.data.len() >= self.total;
         if !whole {

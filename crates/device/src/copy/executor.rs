@@ -12,25 +12,27 @@ use scsi::copy::segment::{Segment, SegmentAction};
 use scsi::sense::{Asc, Forwarded, ForwardedFrom, Sense, SenseKey, SenseKeySpecific};
 use scsi::status::Status;
 
-use super::myself;
-use super::operations::{End, Running};
-use super::page::SEGMENT_LEN_MAX;
-use super::transfer::{Source, Standing, Transfer, TransferFault};
-use crate::contract::{PeerAnswer, PeerFault, PeerRequest, PeerResult, PeerUnit, UnitConfig};
-use crate::server::Core;
+use super::copy_limits::SEGMENT_LEN_MAX;
+use super::operations::{OperationHandle, OperationResult};
+use super::own_unit;
+use super::transfer::{Source, Transfer, TransferFault, TransferState};
+use crate::contract::{
+    ThirdPartyError, ThirdPartyReply, ThirdPartyRequest, ThirdPartyResult, ThirdPartyUnit, UnitConfig,
+};
+use crate::device_server::DeviceServer;
+use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
-use crate::verdict::{Job, JobInput, JobStep, Verdict};
 
 /// An EXTENDED COPY at work.
-pub(super) struct Program {
-    running: Running,
+pub(super) struct Executor {
+    running: OperationHandle,
     cscds: Vec<Cscd>,
     segments: Vec<Segment>,
-    myself: PeerUnit,
+    myself: ThirdPartyUnit,
     /// What is known of the units.
-    known: Vec<(CscdId, PeerResult)>,
+    descriptions: Vec<(CscdId, ThirdPartyResult)>,
     /// The units that were asked what they are.
-    asked: Vec<(u32, CscdId)>,
+    pending_describes: Vec<(u32, CscdId)>,
     /// The segment that is being done.
     at: usize,
     transfer: Option<Box<Transfer>>,
@@ -40,7 +42,7 @@ pub(super) struct Program {
 
 /// What a unit says it is.
 #[derive(Clone, Copy)]
-struct UnitFacts {
+struct UnitCapacity {
     blocks: Blocks,
     block: BlockSize,
 }
@@ -56,7 +58,7 @@ enum Next {
 }
 
 /// Bytes to move, before it is known whether they can be.
-struct Wish {
+struct SegmentTransfer {
     source: CscdId,
     destination: CscdId,
     source_lba: Lba,
@@ -75,32 +77,33 @@ enum Length {
     Bytes(u32),
 }
 
-impl Program {
+impl Executor {
     /// Takes a parameter list to be carried out by the unit of `config`.
-    pub(super) fn new(running: Running, list: CopyList, config: &UnitConfig) -> Self {
+    pub(super) fn new(running: OperationHandle, list: CopyList, config: &UnitConfig) -> Self {
         Self {
             running,
             cscds: list.cscds,
             segments: list.segments,
-            myself: myself(config),
-            known: Vec::new(),
-            asked: Vec::new(),
+            myself: own_unit(config),
+            descriptions: Vec::new(),
+            pending_describes: Vec::new(),
             at: 0,
             transfer: None,
             written: 0,
         }
     }
 
-    fn advance(&mut self, core: &mut Core, task: &TaskInfo) -> JobStep {
+    fn advance(&mut self, core: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         loop {
             if let Some(transfer) = &mut self.transfer {
-                let standing = transfer.go(&mut |unit, request| core.call_peer(task, unit, request));
+                let standing =
+                    transfer.advance(&mut |unit, request| core.call_third_party(task, unit, request));
                 let written = self.written + transfer.written();
                 self.running.advance(self.segments_done(), written);
                 match standing {
-                    Standing::Going => return JobStep::Wait,
-                    Standing::Failed(fault) => return self.fail(self.third_party(fault)),
-                    Standing::Finished => {
+                    TransferState::Going => return JobStep::Wait,
+                    TransferState::Failed(fault) => return self.fail(self.third_party(fault)),
+                    TransferState::Finished => {
                         self.transfer = None;
                         self.written = written;
                         self.at += 1;
@@ -109,13 +112,13 @@ impl Program {
                 }
             }
             let Some(segment) = self.segments.get(self.at).copied() else {
-                self.running.finish(End {
+                self.running.finish(OperationResult {
                     status: Status::GOOD,
                     sense: None,
                     operation: OperationStatus::COMPLETED,
                     token: None,
                 });
-                return JobStep::Done(Verdict::Good);
+                return JobStep::Done(Outcome::Good);
             };
             match self.prepare(core, task, &segment.action) {
                 Ok(Next::Asked) => return JobStep::Wait,
@@ -134,16 +137,21 @@ impl Program {
     }
 
     fn fail(&self, sense: Sense) -> JobStep {
-        self.running.finish(End {
+        self.running.finish(OperationResult {
             status: Status::CHECK_CONDITION,
             sense: Some(sense),
             operation: OperationStatus::FAILED,
             token: None,
         });
-        JobStep::Done(Verdict::Check(sense))
+        JobStep::Done(Outcome::CheckCondition(sense))
     }
 
-    fn prepare(&mut self, core: &mut Core, task: &TaskInfo, action: &SegmentAction) -> Result<Next, Sense> {
+    fn prepare(
+        &mut self,
+        core: &mut DeviceServer,
+        task: &TaskInfo,
+        action: &SegmentAction,
+    ) -> Result<Next, Sense> {
         let wish = match *action {
             SegmentAction::Verify { source, .. } => {
                 if !self.ask(core, task, &[(source, SOURCE_FIELD)])? {
@@ -160,7 +168,7 @@ impl Program {
                 source_lba,
                 destination_lba,
                 ..
-            } => Wish {
+            } => SegmentTransfer {
                 source,
                 destination,
                 source_lba,
@@ -183,7 +191,7 @@ impl Program {
                 source_offset,
                 destination_offset,
                 ..
-            } => Wish {
+            } => SegmentTransfer {
                 source,
                 destination,
                 source_lba,
@@ -202,25 +210,30 @@ impl Program {
     }
 
     /// Asks units what they are unless that is known, and returns whether all of it is known.
-    fn ask(&mut self, core: &mut Core, task: &TaskInfo, units: &[(CscdId, u16)]) -> Result<bool, Sense> {
+    fn ask(
+        &mut self,
+        core: &mut DeviceServer,
+        task: &TaskInfo,
+        units: &[(CscdId, u16)],
+    ) -> Result<bool, Sense> {
         for (id, field) in units {
             let unit = self.unit(*id).ok_or_else(|| self.aborted(Asc::UNREACHABLE_COPY_TARGET, *field))?;
-            let asked = self.asked.iter().any(|(_, other)| other == id);
-            if !asked && !self.known.iter().any(|(other, _)| other == id) {
-                let call = core.call_peer(task, unit, PeerRequest::Describe);
-                self.asked.push((call, *id));
+            let asked = self.pending_describes.iter().any(|(_, other)| other == id);
+            if !asked && !self.descriptions.iter().any(|(other, _)| other == id) {
+                let call = core.call_third_party(task, unit, ThirdPartyRequest::Describe);
+                self.pending_describes.push((call, *id));
             }
         }
-        Ok(self.asked.is_empty())
+        Ok(self.pending_describes.is_empty())
     }
 
-    fn unit(&self, id: CscdId) -> Option<PeerUnit> {
+    fn unit(&self, id: CscdId) -> Option<ThirdPartyUnit> {
         if id == CscdId::COPY_MANAGER_UNIT {
             return Some(self.myself.clone());
         }
         // SPC-3 §6.3.6.1: a segment that would need a command to a null device fails as if it could not be reached.
         let cscd = self.cscds.get(usize::from(id.0)).filter(|cscd| !cscd.null)?;
-        Some(PeerUnit::Designator {
+        Some(ThirdPartyUnit::Designator {
             code_set: cscd.code_set,
             kind: cscd.kind,
             designator: cscd.designator.clone(),
@@ -228,16 +241,16 @@ impl Program {
     }
 
     /// Returns what a unit is, if it is what its descriptor says.
-    fn facts(&self, id: CscdId, field: u16) -> Result<UnitFacts, Sense> {
-        let known = self.known.iter().find(|(other, _)| *other == id).map(|(_, result)| result);
+    fn facts(&self, id: CscdId, field: u16) -> Result<UnitCapacity, Sense> {
+        let known = self.descriptions.iter().find(|(other, _)| *other == id).map(|(_, result)| result);
         let (blocks, block, device_type) = match known {
-            Some(Ok(PeerAnswer::Facts { blocks, block_size, device_type })) => {
+            Some(Ok(ThirdPartyReply::Description { blocks, block_size, device_type })) => {
                 (*blocks, *block_size, *device_type)
             }
-            Some(Err(PeerFault::Status(status, sense))) => {
+            Some(Err(ThirdPartyError::Status(status, sense))) => {
                 let from =
                     if field == SOURCE_FIELD { ForwardedFrom::Source } else { ForwardedFrom::Destination };
-                let fault = TransferFault { side: from, fault: PeerFault::Status(*status, *sense) };
+                let fault = TransferFault { side: from, fault: ThirdPartyError::Status(*status, *sense) };
                 return Err(self.third_party(fault));
             }
             _ => return Err(self.aborted(Asc::COPY_TARGET_DEVICE_NOT_REACHABLE, field)),
@@ -253,11 +266,11 @@ impl Program {
                 return Err(self.aborted(Asc::INVALID_FIELD_IN_PARAMETER_LIST, field));
             }
         }
-        Ok(UnitFacts { blocks, block })
+        Ok(UnitCapacity { blocks, block })
     }
 
     /// Turns a wish into a transfer, if units and addresses allow.
-    fn plan(&self, wish: &Wish) -> Result<Next, Sense> {
+    fn plan(&self, wish: &SegmentTransfer) -> Result<Next, Sense> {
         let from = self.facts(wish.source, SOURCE_FIELD)?;
         let to = self.facts(wish.destination, DESTINATION_FIELD)?;
         let len = match wish.len {
@@ -320,23 +333,23 @@ impl Program {
             ForwardedFrom::Destination => DESTINATION_FIELD,
         };
         match fault {
-            PeerFault::NotReachable => self.aborted(Asc::COPY_TARGET_DEVICE_NOT_REACHABLE, field),
-            PeerFault::Status(status, sense) => self
+            ThirdPartyError::NotReachable => self.aborted(Asc::COPY_TARGET_DEVICE_NOT_REACHABLE, field),
+            ThirdPartyError::Status(status, sense) => self
                 .aborted(Asc::THIRD_PARTY_DEVICE_FAILURE, field)
                 .with_forwarded(forwarded(side, status, sense)),
         }
     }
 }
 
-impl Job for Program {
-    fn step(&mut self, core: &mut Core, task: &TaskInfo, input: JobInput) -> JobStep {
+impl Job for Executor {
+    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => self.running.is_done_by(task.id),
-            JobInput::Peer { call, result } => {
-                match self.asked.iter().position(|(asked, _)| *asked == call) {
+            JobInput::ThirdPartyReply { call, result } => {
+                match self.pending_describes.iter().position(|(asked, _)| *asked == call) {
                     Some(at) => {
-                        let (_, id) = self.asked.swap_remove(at);
-                        self.known.push((id, result));
+                        let (_, id) = self.pending_describes.swap_remove(at);
+                        self.descriptions.push((id, result));
                     }
                     None => {
                         if let Some(transfer) = &mut self.transfer {
@@ -347,7 +360,7 @@ impl Job for Program {
             }
             _ => {}
         }
-        if self.asked.is_empty() { self.advance(core, task) } else { JobStep::Wait }
+        if self.pending_describes.is_empty() { self.advance(core, task) } else { JobStep::Wait }
     }
 }
 

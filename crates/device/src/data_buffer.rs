@@ -18,7 +18,7 @@ pub(crate) const ECHO_LEN: usize = 4096;
 
 /// The buffers of one logical unit. They take no memory until they are used.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ScratchBuffers {
+pub(crate) struct DataBuffers {
     data: Vec<u8>,
     echo: Vec<u8>,
     /// Who wrote the echo buffer last.
@@ -27,7 +27,7 @@ pub(crate) struct ScratchBuffers {
     overwritten: Vec<NexusId>,
 }
 
-impl ScratchBuffers {
+impl DataBuffers {
     /// Writes `bytes` at `offset` of the data buffer.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ mod tests {
     /// CVE-2024-8178: memory of others was returned by READ BUFFER.
     #[test]
     fn what_was_never_written_reads_as_zeros() {
-        let mut buffers = ScratchBuffers::default();
+        let mut buffers = DataBuffers::default();
         assert_eq!(buffers.read_data(0, u64::MAX, 3).unwrap(), vec![0; DATA_LEN]);
         buffers.write_data(10, b"abc").unwrap();
         let read = buffers.read_data(8, 8, 3).unwrap();
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn nothing_is_read_or_written_beyond_the_end() {
-        let mut buffers = ScratchBuffers::default();
+        let mut buffers = DataBuffers::default();
         let end = DATA_LEN as u64;
         assert_eq!(buffers.read_data(end - 1, 10, 3).unwrap().len(), 1);
         assert_eq!(buffers.read_data(end, 10, 3).unwrap().len(), 0);
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn an_echo_comes_back_to_who_sent_it() {
-        let mut buffers = ScratchBuffers::default();
+        let mut buffers = DataBuffers::default();
         let never = Err(Sense::illegal(Asc::COMMAND_SEQUENCE_ERROR));
         assert_eq!(buffers.read_echo(A), never);
         buffers.write_echo(A, b"hello").unwrap();

@@ -1,0 +1,617 @@
+//! How a task goes from its arrival to its end.
+
+use alloc::boxed::Box;
+
+use base::buffer::DataList;
+use base::fault_injection::{self, Bug};
+use scsi::cdb::Cdb;
+use scsi::sense::{Asc, Sense, SenseKey};
+use scsi::status::{Status, TaskAttribute};
+use store::api::Fault;
+
+use super::{LogicalUnit, PendingTmf};
+use crate::contract::{
+    Access, DataOutFault, NexusId, SenseBytes, ThirdPartyCaller, ThirdPartyError, ThirdPartyReply,
+    ThirdPartyRequest, ThirdPartyResult, UnitEvent,
+};
+use crate::device_server::DeviceServer;
+use crate::medium::{EndedOp, Granted};
+use crate::outcome::{Job, JobInput, JobStep, MAX_PARAMETER_LIST, Outcome};
+use crate::settings::AttentionInterlock;
+use crate::table::{AttentionRule, Handler, MediumNeed, Row};
+use crate::task::{Origin, TaskId, TaskInfo, ThirdPartyTask};
+use crate::task_set::{AbortReport, AdmitError, Task, TaskState};
+use crate::third_party;
+use crate::{medium_error, no_lun, unit_attention};
+
+impl LogicalUnit {
+    /// Takes a task in and starts it if the task set allows.
+    pub(super) fn admit(&mut self, info: TaskInfo) {
+        match self.tasks.add(info) {
+            Ok(id) => {
+                if self.tasks.enable_or_queue(id) {
+                    self.start(id);
+                }
+            }
+            Err((AdmitError::Full, info)) => {
+                self.server.stats.task_set_full += 1;
+                self.server.send_response(&info, Status::TASK_SET_FULL, None);
+            }
+            Err((AdmitError::Overlapped, info)) => {
+                let sense = Sense::new(SenseKey::ABORTED_COMMAND, Asc::OVERLAPPED_COMMANDS_ATTEMPTED);
+                self.server.send_response(&info, Status::CHECK_CONDITION, Some(&sense));
+            }
+        }
+    }
+
+    /// Lets everything happen that can happen now.
+    pub(super) fn process_pending(&mut self) {
+        loop {
+            if let Some(ended) = self.server.next_ended() {
+                self.operation_ended(ended);
+            } else if let Some((id, offset, len)) = self.server.next_third_party_fetch() {
+                self.feed_peer(id, offset, len);
+            } else if let Some(granted) = self.server.medium.grant() {
+                match granted {
+                    Granted::Operation => {}
+                    Granted::Exclusive(TaskId::BACKGROUND) => self.server.sanitizer_locked(),
+                    Granted::Exclusive(id) => self.step(id, JobInput::Locked),
+                }
+            } else if let Some(id) = self.server.next_woken() {
+                self.step(id, JobInput::Woken);
+            } else if let Some(id) = self.server.saves.next_turn() {
+                self.run_state_change(id);
+            } else if let Some((nexus, job)) = self.server.copy_manager.take_spawned() {
+                self.begin_background(nexus, job);
+            } else if let Some(id) = self.tasks.next_enabled() {
+                self.start(id);
+            } else if !self.complete_waiting_tmf() && !self.server.final_flush(self.tasks.len()) {
+                break;
+            }
+        }
+        self.server.note_idle(self.tasks.len() == 0);
+        if self.io_deadline.is_none() && self.server.medium.is_waited_for() {
+            self.io_deadline = self.server.info.config.io_timeout.map(|limit| self.server.now.after(limit));
+        }
+    }
+
+    /// Ends what has waited for the medium for too long.
+    pub(super) fn expire_operations(&mut self) {
+        self.io_deadline = None;
+        let Some(limit) = self.server.info.config.io_timeout else { return };
+        for id in self.server.expire_operations(limit) {
+            let forgotten = self.server.medium.forget_waiting(id);
+            if let Some(task) = self.tasks.find_mut(id) {
+                task.info.ops.set(task.info.ops.get().saturating_sub(forgotten));
+            }
+            self.apply(id, Outcome::CheckCondition(medium_error::TIMED_OUT));
+        }
+        self.io_deadline = self.server.medium.next_expiry(limit);
+    }
+
+    /// Answers tasks of nexuses that do not see the unit any more.
+    pub(super) fn withdraw_tasks(&mut self, chosen: impl Fn(&TaskInfo) -> bool) {
+        for id in self.tasks.select_all(chosen) {
+            let Some(task) = self.tasks.find_mut(id) else { continue };
+            if task.info.calls.get() > 0 || matches!(task.state, TaskState::Saving(_)) {
+                // Other units are at work for it, or its state is half way to where it is kept.
+                self.abort(id, AbortReport::LunNotSupported);
+                continue;
+            }
+            self.server.medium.forget_waiting(id);
+            self.server.medium.abandon(id);
+            self.server.task_ended(id);
+            if let Some(task) = self.tasks.remove(id) {
+                self.server.stats.aborts += u64::from(task.aborted.is_none());
+                self.report(&task.info, task.aborted.unwrap_or(AbortReport::LunNotSupported));
+            }
+        }
+    }
+
+    /// Answers task management functions, whatever they wait for.
+    pub(super) fn answer_functions(&mut self, chosen: impl Fn(&PendingTmf) -> bool) {
+        for managing in core::mem::take(&mut self.pending_tmfs) {
+            if chosen(&managing) {
+                self.server.emit(UnitEvent::TmfComplete { key: managing.key, outcome: managing.outcome });
+            } else {
+                self.pending_tmfs.push_back(managing);
+            }
+        }
+    }
+
+    fn start(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.find_mut(id) else { return };
+        let verdict = match self.server.find_handler(&task.info) {
+            Ok(handler) => handler(&mut self.server, &task.info),
+            Err(verdict) => verdict,
+        };
+        self.apply(id, verdict);
+    }
+
+    /// Carries a verdict out, and those that follow from it at once.
+    fn apply(&mut self, id: TaskId, verdict: Outcome) {
+        let mut next = Some(verdict);
+        while let Some(verdict) = next {
+            let Some(task) = self.tasks.find_mut(id) else { return };
+            if task.aborted.is_some() {
+                return self.finish_aborted(id);
+            }
+            if !task.info.is_idle() {
+                task.state = TaskState::Ending(Box::new(verdict));
+                return;
+            }
+            next = match verdict {
+                Outcome::Good => self.finish(id, Status::GOOD, None),
+                Outcome::Status(status) => self.finish(id, status, None),
+                Outcome::CheckCondition(sense) => self.finish(id, Status::CHECK_CONDITION, Some(sense)),
+                Outcome::AbortOthers { nexuses, then } => self.abort_others(id, &nexuses, then),
+                Outcome::AbortTask { task, then } => {
+                    self.abort(task, AbortReport::TaskAborted);
+                    self.resume_after_aborts(id, &[task], then)
+                }
+                verdict => {
+                    let LogicalUnit { server: core, tasks, .. } = self;
+                    tasks.find_mut(id).and_then(|task| core.begin(task, verdict))
+                }
+            };
+        }
+    }
+
+    /// Tells the job of a task what happened.
+    fn step(&mut self, id: TaskId, input: JobInput) {
+        let Some(task) = self.tasks.find_mut(id) else { return };
+        if let Some(verdict) = self.server.step(task, input) {
+            self.apply(id, verdict);
+        }
+    }
+
+    fn operation_ended(&mut self, ended: EndedOp) {
+        let EndedOp { owner, tag, flushes, result } = ended;
+        if owner == TaskId::BACKGROUND {
+            return self.server.sanitizer_ended(result);
+        }
+        let Some(task) = self.tasks.find_mut(owner) else { return self.server.discard(flushes, result) };
+        task.info.ops.set(task.info.ops.get().saturating_sub(1));
+        match task.state {
+            TaskState::Draining | TaskState::Ending(_) | TaskState::Saving(_) => {
+                self.server.discard(flushes, result);
+                self.resume_idle(owner);
+            }
+            _ => self.step(owner, JobInput::OpCompleted { tag, result }),
+        }
+    }
+
+    /// Goes on with a task that only waited for what was under way.
+    fn resume_idle(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.find_mut(id).filter(|task| task.info.is_idle()) else { return };
+        match core::mem::replace(&mut task.state, TaskState::Draining) {
+            TaskState::Ending(verdict) => self.apply(id, *verdict),
+            TaskState::Draining => self.finish_aborted(id),
+            other => task.state = other,
+        }
+    }
+
+    pub(super) fn data_arrived(&mut self, id: TaskId, offset: u32, data: Result<DataList, DataOutFault>) {
+        let Some(task) = self.tasks.find_mut(id) else { return };
+        match (&task.state, data) {
+            (
+                TaskState::Parameters(_) | TaskState::Read(_) | TaskState::Write(_) | TaskState::Job(_),
+                Err(fault),
+            ) => {
+                self.apply(id, Outcome::CheckCondition(fault.sense()));
+            }
+            (TaskState::Parameters(then), Ok(data)) => {
+                let then = *then;
+                let verdict = match data.parts() {
+                    [only] => then(&mut self.server, &task.info, only),
+                    _ => then(&mut self.server, &task.info, &DeviceServer::gather(&data)),
+                };
+                self.server.recycle(data);
+                self.apply(id, verdict);
+            }
+            (TaskState::Read(_) | TaskState::Write(_) | TaskState::Job(_), Ok(data)) => {
+                self.step(id, JobInput::DataOut { offset, data });
+            }
+            (_, data) => data.into_iter().for_each(|data| self.server.recycle(data)),
+        }
+    }
+
+    fn feed_peer(&mut self, id: TaskId, offset: u32, len: u32) {
+        let Some(task) = self.tasks.find_mut(id) else { return };
+        let Origin::ThirdParty(peer) = &task.info.origin else { return };
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let data =
+            peer.data_out.slice(start, start.saturating_add(usize::try_from(len).unwrap_or(usize::MAX)));
+        self.data_arrived(id, offset, Ok(data));
+    }
+
+    pub(super) fn third_party_replied(&mut self, id: TaskId, call: u32, result: ThirdPartyResult) {
+        let Some(task) = self.tasks.find_mut(id) else { return };
+        task.info.calls.set(task.info.calls.get().saturating_sub(1));
+        match task.state {
+            TaskState::Job(_) => self.step(id, JobInput::ThirdPartyReply { call, result }),
+            _ => self.resume_idle(id),
+        }
+    }
+
+    /// Turns a request of a copy manager into a task.
+    pub(super) fn admit_third_party(
+        &mut self,
+        caller: ThirdPartyCaller,
+        nexus: NexusId,
+        request: ThirdPartyRequest,
+    ) {
+        match third_party::task_of(&mut self.server, caller, nexus, request) {
+            Ok(info) => self.admit(info),
+            Err(answer) => self.server.reply_third_party(caller, answer),
+        }
+    }
+
+    /// Ends a task with a status.
+    fn finish(&mut self, id: TaskId, status: Status, sense: Option<Sense>) -> Option<Outcome> {
+        let task = self.tasks.remove(id)?;
+        self.server.task_ended(id);
+        match status {
+            Status::CHECK_CONDITION => self.server.stats.check_conditions += 1,
+            Status::RESERVATION_CONFLICT => self.server.stats.reservation_conflicts += 1,
+            _ => {}
+        }
+        self.server.send_response(&task.info, status, sense.as_ref());
+        if status == Status::CHECK_CONDITION && self.server.settings.queue_error.aborts {
+            self.abort_after_error(&task.info);
+        }
+        None
+    }
+
+    /// Aborts a task. It is gone, and reported as `send_response` says, when the medium has let go of it.
+    pub(crate) fn abort(&mut self, id: TaskId, answer: AbortReport) {
+        let Some(task) = self.tasks.find_mut(id) else { return };
+        if task.aborted.is_some() {
+            return;
+        }
+        self.server.stats.aborts += 1;
+        let held_back = self.server.medium.forget_waiting(id);
+        task.info.ops.set(task.info.ops.get().saturating_sub(held_back));
+        if !task.info.is_idle() && !fault_injection::is_injected(Bug::ForgetFence) {
+            self.server.medium.lock_unfinished_writes(id);
+        }
+        self.tasks.mark_aborted(id, answer);
+        self.finish_aborted(id);
+    }
+
+    /// Removes an aborted task once nothing of it is under way.
+    fn finish_aborted(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.find_mut(id) else { return };
+        if task.aborted.is_none() || !task.info.is_idle() || matches!(task.state, TaskState::Saving(_)) {
+            return;
+        }
+        self.server.task_ended(id);
+        let Some(task) = self.tasks.remove(id) else { return };
+        self.report(&task.info, task.aborted.unwrap_or(AbortReport::Unreported));
+    }
+
+    /// Reports a task that was aborted.
+    fn report(&mut self, task: &TaskInfo, answer: AbortReport) {
+        match (answer, task.key()) {
+            (AbortReport::LunNotSupported, _) => {
+                self.server.stats.check_conditions += 1;
+                self.server.send_response(task, Status::CHECK_CONDITION, Some(&no_lun::NOT_SUPPORTED));
+            }
+            (AbortReport::TaskAborted, _) | (_, None) => {
+                self.server.send_response(task, Status::TASK_ABORTED, None)
+            }
+            (AbortReport::Aborted, Some(key)) => self.server.emit(UnitEvent::Aborted { key }),
+            (AbortReport::Unreported, Some(_)) => {}
+        }
+    }
+
+    fn abort_others(&mut self, id: TaskId, nexuses: &[NexusId], then: Box<Outcome>) -> Option<Outcome> {
+        self.abort_victims(id, nexuses);
+        // A write that its own host aborted, or whose session is lost, can reach the medium late as well: a host that
+        // fences another must not be told that it is out before.
+        let aborted = self
+            .tasks
+            .select_all(|task| task.id != id && !fault_injection::is_injected(Bug::PreemptWaitsForNone));
+        self.resume_after_aborts(id, &aborted, then)
+    }
+
+    /// Aborts every task of `nexuses` but one, which is in the set.
+    fn abort_victims(&mut self, id: TaskId, nexuses: &[NexusId]) {
+        let Some(requester) = self.tasks.find_mut(id).map(|task| task.info.nexus) else { return };
+        for other in self.tasks.select_live(|task| nexuses.contains(&task.nexus) && task.id != id) {
+            let Some(owner) = self.tasks.find_mut(other).map(|task| task.info.nexus) else { continue };
+            let answer = self.server.abort_report(owner == requester);
+            self.abort(other, answer);
+            if owner != requester && answer == AbortReport::Aborted {
+                self.server.nexuses.establish_ua(owner, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
+            }
+        }
+    }
+
+    /// Lets a task go on when those that it aborted are gone.
+    fn resume_after_aborts(&mut self, id: TaskId, aborted: &[TaskId], then: Box<Outcome>) -> Option<Outcome> {
+        let wait = self.tasks.wait_for(aborted);
+        self.tasks.find_mut(id)?.state = TaskState::AbortingOthers(wait, then);
+        self.waiting_for_aborts.push(id);
+        None
+    }
+
+    /// Begins work that has no command any more. Where there is no room for it, it counts as aborted.
+    fn begin_background(&mut self, nexus: NexusId, job: Box<dyn Job>) {
+        let info = TaskInfo::new(Origin::Background, nexus, Cdb::from_16([0; 16]));
+        if let Ok(id) = self.tasks.add(info) {
+            self.apply(id, Outcome::Run(job));
+        }
+    }
+
+    /// Answers task management functions, and goes on with tasks, that waited for aborted tasks to be gone. Returns
+    /// whether there was one.
+    fn complete_waiting_tmf(&mut self) -> bool {
+        if let Some(at) = self.pending_tmfs.iter().position(|managing| self.tasks.is_over(managing.wait))
+            && let Some(managing) = self.pending_tmfs.remove(at)
+        {
+            self.server.emit(UnitEvent::TmfComplete { key: managing.key, outcome: managing.outcome });
+            return true;
+        }
+        for at in 0..self.waiting_for_aborts.len() {
+            let Some(id) = self.waiting_for_aborts.get(at).copied() else { break };
+            let Some(task) = self.tasks.find_mut(id) else {
+                self.waiting_for_aborts.swap_remove(at);
+                return true;
+            };
+            let TaskState::AbortingOthers(wait, _) = &task.state else {
+                self.waiting_for_aborts.swap_remove(at);
+                return true;
+            };
+            let wait = *wait;
+            if self.tasks.is_over(wait)
+                && let Some(task) = self.tasks.find_mut(id)
+                && let TaskState::AbortingOthers(_, then) =
+                    core::mem::replace(&mut task.state, TaskState::Dormant)
+            {
+                self.waiting_for_aborts.swap_remove(at);
+                self.apply(id, *then);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Goes on with a task that waited for its turn to change what is stored. A reservation that was made meanwhile stops it.
+    fn run_state_change(&mut self, id: TaskId) {
+        if id == TaskId::BACKGROUND {
+            return self.server.record_sanitizing();
+        }
+        let Some(task) = self.tasks.find_mut(id).filter(|task| task.aborted.is_none()) else { return };
+        if !matches!(task.state, TaskState::StateChangeQueued(..)) {
+            return;
+        }
+        if let TaskState::StateChangeQueued(list, then) =
+            core::mem::replace(&mut task.state, TaskState::Dormant)
+        {
+            let row = self.server.table.find(&self.server.info, &task.info.cdb).ok();
+            let conflict = row.and_then(|row| self.server.reservation_conflict(&task.info, row));
+            let verdict = conflict.unwrap_or_else(|| then(&mut self.server, &task.info, &list));
+            self.apply(id, verdict);
+        }
+    }
+
+    /// Goes on with a task whose state was stored, or not. A change that is stored has all of its effects, the aborts of other
+    /// tasks among them, even if its task was aborted meanwhile.
+    pub(super) fn finish_save(&mut self, ticket: u64, ok: bool) {
+        let Some(id) = self.server.saves.end(ticket) else { return };
+        if id == TaskId::BACKGROUND {
+            return self.server.sanitizer_recorded(ok);
+        }
+        let Some(task) = self.tasks.find_mut(id) else { return };
+        if let TaskState::Saving(then) = core::mem::replace(&mut task.state, TaskState::Draining) {
+            let is_aborted = task.aborted.is_some();
+            let verdict = then(&mut self.server, &task.info, ok);
+            if let Outcome::AbortOthers { nexuses, .. } = &verdict
+                && is_aborted
+                && !fault_injection::is_injected(Bug::SpareVictims)
+            {
+                self.abort_victims(id, nexuses);
+            }
+            self.apply(id, verdict);
+        }
+    }
+}
+
+impl DeviceServer {
+    /// Finds the handler of a command, or the verdict that keeps it from being executed.
+    fn find_handler(&mut self, task: &TaskInfo) -> Result<Handler, Outcome> {
+        let Some(access) = self.nexuses.find(task.nexus).map(|state| state.nexus.access) else {
+            return Err(Outcome::CheckCondition(Sense::new(
+                SenseKey::HARDWARE_ERROR,
+                Asc::INTERNAL_TARGET_FAILURE,
+            )));
+        };
+        let found = self.table.find(&self.info, &task.cdb);
+        let passed =
+            matches!(found, Ok(Row { attention: AttentionRule::Exempt, .. })) || task.key().is_none();
+        // SAM-5 §5.3.3: resets are reported before a reservation conflict, everything else after it.
+        let obstacle = self
+            .attention(task, passed, unit_attention::outranks_conflict)
+            .or_else(|| found.as_ref().ok().and_then(|row| self.reservation_conflict(task, row)))
+            .or_else(|| self.attention(task, passed, |_| true));
+        if let Some(verdict) = obstacle {
+            return Err(verdict);
+        }
+        let row = found.map_err(Outcome::CheckCondition)?;
+        self.check_request(task, row, access)?;
+        Ok(row.handler)
+    }
+
+    /// Reports the next unit attention of a task's nexus, if it is one of those that `counts` says.
+    fn attention(&mut self, task: &TaskInfo, passed: bool, counts: fn(Asc) -> bool) -> Option<Outcome> {
+        let kept = self.settings.attention_interlock == AttentionInterlock::Kept;
+        let state = self.nexuses.find_mut(task.nexus)?;
+        let next = state.attentions.next().filter(|next| !passed && counts(next.asc))?;
+        if !kept {
+            state.attentions.take();
+        }
+        Some(Outcome::CheckCondition(next))
+    }
+
+    fn check_request(&self, task: &TaskInfo, row: &Row, access: Access) -> Result<(), Outcome> {
+        if task.data_in_len > 0 && task.data_out_len > 0 {
+            let sense = Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+            return Err(Outcome::CheckCondition(sense));
+        }
+        if task.attribute == TaskAttribute::Aca {
+            return Err(Outcome::CheckCondition(Sense::illegal(Asc::INVALID_MESSAGE_ERROR)));
+        }
+        if let Some(sense) = self.sanitizer.obstacle(row.opcode) {
+            return Err(Outcome::CheckCondition(
+                self.sanitizer.progress(self.info.capabilities.len).unwrap_or(sense),
+            ));
+        }
+        if access == Access::ReadOnly && !row.read_only.admits(&task.cdb) {
+            return Err(Outcome::CheckCondition(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)));
+        }
+        if row.medium == MediumNeed::NotNeeded {
+            return Ok(());
+        }
+        if self.medium.has_too_many_abandoned() {
+            return Err(Outcome::Status(Status::BUSY));
+        }
+        let obstacle = self.not_ready().or_else(|| match row.medium {
+            MediumNeed::Writable => self.write_protection(task.nexus),
+            _ => None,
+        });
+        obstacle.map_or(Ok(()), |sense| Err(Outcome::CheckCondition(sense)))
+    }
+
+    /// Begins what a verdict asks for, or returns the verdict that follows from it at once.
+    fn begin(&mut self, task: &mut Task, verdict: Outcome) -> Option<Outcome> {
+        match verdict {
+            Outcome::ParameterData { bytes, allocation } => {
+                Some(self.parameter_data(&task.info, &bytes, allocation))
+            }
+            Outcome::FetchParameterList { len, then } => self.parameter_list(task, len, then),
+            Outcome::Read(read) => {
+                task.state = TaskState::Read(read);
+                self.step(task, JobInput::Start)
+            }
+            Outcome::Write(write) => {
+                task.state = TaskState::Write(write);
+                self.step(task, JobInput::Start)
+            }
+            Outcome::Run(job) => {
+                task.state = TaskState::Job(job);
+                self.step(task, JobInput::Start)
+            }
+            Outcome::QueueStateChange { list, then } => {
+                if self.saves.is_idle() {
+                    return Some(then(self, &task.info, &list));
+                }
+                task.state = TaskState::StateChangeQueued(list, then);
+                self.saves.wait(task.info.id);
+                None
+            }
+            Outcome::SaveState { state, then } => {
+                task.state = TaskState::Saving(then);
+                self.save(task.info.id, state);
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    fn step(&mut self, task: &mut Task, input: JobInput) -> Option<Outcome> {
+        let Task { info, state: work, .. } = task;
+        let step = match work {
+            TaskState::Read(read) => read.step(self, info, input),
+            TaskState::Write(write) => write.step(self, info, input),
+            TaskState::Job(job) => job.step(self, info, input),
+            _ => return None,
+        };
+        match step {
+            JobStep::Wait => None,
+            JobStep::Done(verdict) => Some(verdict),
+        }
+    }
+
+    fn parameter_data(&mut self, task: &TaskInfo, bytes: &[u8], allocation: u64) -> Outcome {
+        if task.data_out_len > 0 {
+            return Outcome::CheckCondition(Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT));
+        }
+        let wanted = usize::try_from(allocation).unwrap_or(usize::MAX).min(bytes.len());
+        task.transferable.set(u64::try_from(wanted).unwrap_or(u64::MAX));
+        let len = wanted.min(usize::try_from(task.data_in_len).unwrap_or(usize::MAX));
+        if let Some(bytes) = bytes.get(..len).filter(|bytes| !bytes.is_empty()) {
+            let data = self.buffer_of(bytes).into();
+            self.send_data_in(task, 0, data);
+        }
+        Outcome::Good
+    }
+
+    fn parameter_list(
+        &mut self,
+        task: &mut Task,
+        len: u32,
+        then: fn(&mut Self, &TaskInfo, &[u8]) -> Outcome,
+    ) -> Option<Outcome> {
+        if len > MAX_PARAMETER_LIST {
+            return Some(Outcome::CheckCondition(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR)));
+        }
+        if task.info.data_in_len > 0 {
+            return Some(Outcome::CheckCondition(Sense::illegal(
+                Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
+            )));
+        }
+        task.info.transferable.set(u64::from(len));
+        match len.min(task.info.data_out_len) {
+            0 => Some(then(self, &task.info, &[])),
+            len => {
+                task.state = TaskState::Parameters(then);
+                self.fetch_data_out(&task.info, 0, len);
+                None
+            }
+        }
+    }
+
+    /// Tells whoever asked for a task how it ended.
+    fn send_response(&mut self, task: &TaskInfo, status: Status, sense: Option<&Sense>) {
+        let transferable = task.transferable.get();
+        match &task.origin {
+            Origin::Transport(key) => {
+                let descriptor = self.settings.descriptor_sense;
+                let sense = sense.map(|sense| SenseBytes::new(sense, descriptor));
+                self.emit(UnitEvent::CommandComplete { key: *key, status, sense, transferable });
+            }
+            Origin::ThirdParty(peer) => {
+                let result = match status {
+                    Status::GOOD if task.data_in_len > 0 => self.read_for(peer),
+                    Status::GOOD => Ok(ThirdPartyReply::Done),
+                    status => Err(ThirdPartyError::Status(status, sense.copied())),
+                };
+                self.reply_third_party(peer.caller, result);
+            }
+            Origin::Background => {}
+        }
+    }
+
+    /// What a copy manager read, unless the token by which it did is worth nothing any more.
+    fn read_for(&self, peer: &ThirdPartyTask) -> ThirdPartyResult {
+        let good = peer.token.as_ref().map_or(Ok(()), |token| self.copy_manager.tokens.check_valid(token));
+        let refused = |sense| ThirdPartyError::Status(Status::CHECK_CONDITION, Some(sense));
+        good.map(|()| ThirdPartyReply::Data(peer.data_in.take())).map_err(refused)
+    }
+
+    /// Throws away what came of an operation whose owner does not care any more. A flush that failed is remembered all the
+    /// same: the medium reports it once.
+    fn discard(&mut self, flushes: bool, result: Result<store::api::OpOutput, store::api::Failure>) {
+        if flushes
+            && result
+                .as_ref()
+                .is_err_and(|failure| !matches!(failure.fault, Fault::Busy | Fault::NotSubmitted))
+        {
+            self.record_lost_flush();
+        }
+        if let Ok(store::api::OpOutput::Data(data) | store::api::OpOutput::Done(data)) = result {
+            self.recycle(data);
+        }
+    }
+}

@@ -77,13 +77,13 @@ struct CopyIdentifier {
 /// # Errors
 /// What answers a command that cannot begin one now.
 fn register(
-    core: &mut DeviceServer,
+    server: &mut DeviceServer,
     task: &TaskInfo,
     named: CopyIdentifier,
 ) -> Result<OperationHandle, Outcome> {
     let action = task.cdb.u8(1) & 0x1f;
     let begun =
-        core.copy_manager.operations.begin(task.nexus, named.list_id, named.usage, action, named.immediate);
+        server.copy_manager.operations.begin(task.nexus, named.list_id, named.usage, action, named.immediate);
     begun.map_err(|why| match why {
         BeginError::InUse => Outcome::CheckCondition(Sense::illegal(Asc::OPERATION_IN_PROGRESS)),
         BeginError::TooMany => Outcome::Status(Status::BUSY),
@@ -91,9 +91,9 @@ fn register(
 }
 
 /// Does a copy in the task of its command, or behind it.
-fn start(core: &mut DeviceServer, task: &TaskInfo, named: CopyIdentifier, job: Box<dyn Job>) -> Outcome {
+fn start(server: &mut DeviceServer, task: &TaskInfo, named: CopyIdentifier, job: Box<dyn Job>) -> Outcome {
     if named.immediate {
-        core.copy_manager.spawned.push_back((task.nexus, job));
+        server.copy_manager.spawned.push_back((task.nexus, job));
         Outcome::Good
     } else {
         Outcome::Run(job)

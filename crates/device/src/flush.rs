@@ -15,17 +15,17 @@ pub(crate) struct FlushThen {
 }
 
 impl Job for FlushThen {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start if fault_injection::is_injected(Bug::FlushNothing) => {
-                JobStep::Done((self.then)(core, task))
+                JobStep::Done((self.then)(server, task))
             }
             JobInput::Start => {
-                core.submit(task, 0, OpAction::Flush);
+                server.submit(task, 0, OpAction::Flush);
                 JobStep::Wait
             }
-            JobInput::OpCompleted { result, .. } => JobStep::Done(match core.flushed(result) {
-                Ok(()) => (self.then)(core, task),
+            JobInput::OpCompleted { result, .. } => JobStep::Done(match server.flushed(result) {
+                Ok(()) => (self.then)(server, task),
                 Err(sense) => Outcome::CheckCondition(sense),
             }),
             _ => JobStep::Wait,

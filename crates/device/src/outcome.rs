@@ -85,7 +85,7 @@ pub(crate) type AfterSave = Box<dyn FnOnce(&mut DeviceServer, &TaskInfo, bool) -
 /// Work of several steps on behalf of one task. It is dropped when the task is aborted.
 pub(crate) trait Job {
     /// Takes note of what happened and goes on as far as it can.
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep;
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep;
 }
 
 /// What happened.

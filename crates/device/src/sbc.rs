@@ -36,8 +36,8 @@ const PART_LEN: usize = 1 << 20;
 const PARTS_UNDER_WAY: usize = 4;
 
 /// Returns how many bytes one operation may move; a whole number of blocks.
-fn part_len(core: &DeviceServer) -> usize {
-    PART_LEN.min(core.info.capabilities.io_len_max).max(core.info.block_len())
+fn part_len(server: &DeviceServer) -> usize {
+    PART_LEN.min(server.info.capabilities.io_len_max).max(server.info.block_len())
 }
 
 /// Returns whether a command that has FUA where all of them have it wants it. FUA_NV, obsolete since SBC-4, asks for

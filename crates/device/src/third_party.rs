@@ -24,7 +24,7 @@ const DIRECT_ACCESS: u8 = 0;
 /// # Errors
 /// The answer, where no task is needed or none is possible.
 pub(crate) fn task_of(
-    core: &mut DeviceServer,
+    server: &mut DeviceServer,
     caller: ThirdPartyCaller,
     nexus: NexusId,
     request: ThirdPartyRequest,
@@ -32,13 +32,13 @@ pub(crate) fn task_of(
     let mut redeemed = None;
     let request = match request {
         ThirdPartyRequest::ReadToken { token, offset, blocks } => {
-            let range = core.resolve_token(&token, offset, blocks).map_err(refused)?;
+            let range = server.resolve_token(&token, offset, blocks).map_err(refused)?;
             redeemed = Some(token);
             ThirdPartyRequest::Read { lba: range.lba, blocks: range.blocks }
         }
         other => other,
     };
-    let facts = &core.info;
+    let facts = &server.info;
     let block = u64::from(facts.block_size().bytes());
     let bytes = |blocks: Blocks| {
         let len = blocks.0.checked_mul(block).and_then(|len| u32::try_from(len).ok());
@@ -48,7 +48,7 @@ pub(crate) fn task_of(
     let mut data_out = DataList::new();
     let (cdb, data_in_len) = match request {
         ThirdPartyRequest::Describe => {
-            return Err(match core.not_ready() {
+            return Err(match server.not_ready() {
                 Some(sense) => refused(sense),
                 None => Ok(ThirdPartyReply::Description {
                     blocks: facts.capacity(),

@@ -160,11 +160,11 @@ impl LogicalUnit {
             return Err(UnitError::BlockTooSmall);
         }
         let tasks = TaskSet::new(config.task_set_max, config.tasks.nexus_task_sets);
-        let mut core = DeviceServer::new(config, store, state, pool);
-        core.settings = core.power_on_settings();
-        core.resume_sanitizing();
+        let mut server = DeviceServer::new(config, store, state, pool);
+        server.settings = server.power_on_settings();
+        server.resume_sanitizing();
         Ok(Self {
-            server: core,
+            server,
             tasks,
             pending_tmfs: VecDeque::new(),
             waiting_for_aborts: Vec::new(),

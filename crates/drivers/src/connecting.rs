@@ -86,23 +86,23 @@ impl Connecting {
 
     /// Takes note that a call is over. Returns the connection if there is one.
     pub(crate) fn over(&mut self, number: u32) -> Option<Candidate> {
-        let dial = self.take(number)?;
-        match sockopt::socket_error(&dial.socket) {
+        let attempt = self.take(number)?;
+        match sockopt::socket_error(&attempt.socket) {
             // Nobody listens, and the system gave us the very port that we called: we are talking to ourselves.
-            Ok(Ok(())) if is_own(&dial) => {
-                self.failed(dial.portal, io::ErrorKind::ConnectionRefused.into());
+            Ok(Ok(())) if is_own(&attempt) => {
+                self.failed(attempt.portal, io::ErrorKind::ConnectionRefused.into());
                 None
             }
             // The engine has let go of it, so that nobody else holds it.
-            Ok(Ok(())) => match Rc::try_unwrap(dial.socket) {
-                Ok(socket) => Some(Candidate { socket, peer: dial.peer, portal: dial.portal }),
+            Ok(Ok(())) => match Rc::try_unwrap(attempt.socket) {
+                Ok(socket) => Some(Candidate { socket, peer: attempt.peer, portal: attempt.portal }),
                 Err(_) => {
-                    self.failed(dial.portal, io::Error::other("the socket is still in use"));
+                    self.failed(attempt.portal, io::Error::other("the socket is still in use"));
                     None
                 }
             },
             Ok(Err(errno)) | Err(errno) => {
-                self.failed(dial.portal, errno.into());
+                self.failed(attempt.portal, errno.into());
                 None
             }
         }
@@ -112,8 +112,8 @@ impl Connecting {
     pub(crate) fn end_overdue(&mut self, engine: &mut dyn Engine, now: Instant) {
         while let Some((_, number)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             engine.unwatch_connect(number);
-            if let Some(dial) = self.take(number) {
-                self.failed(dial.portal, io::ErrorKind::TimedOut.into());
+            if let Some(attempt) = self.take(number) {
+                self.failed(attempt.portal, io::ErrorKind::TimedOut.into());
             }
         }
     }
@@ -128,13 +128,13 @@ impl Connecting {
     }
 
     fn take(&mut self, number: u32) -> Option<ConnectAttempt> {
-        let dial = self.table.remove(&number)?;
-        self.deadlines.remove(&(dial.deadline, number));
-        Some(dial)
+        let attempt = self.table.remove(&number)?;
+        self.deadlines.remove(&(attempt.deadline, number));
+        Some(attempt)
     }
 }
 
 /// Returns whether both ends of a connection are the same.
-fn is_own(dial: &ConnectAttempt) -> bool {
-    getsockname(&dial.socket).is_ok_and(|own| SocketAddr::try_from(own) == Ok(dial.peer))
+fn is_own(attempt: &ConnectAttempt) -> bool {
+    getsockname(&attempt.socket).is_ok_and(|own| SocketAddr::try_from(own) == Ok(attempt.peer))
 }

@@ -44,10 +44,10 @@ pub(crate) trait Engine {
     fn unlisten(&mut self, listener: u32);
 
     /// Asks to hear, once, that the connecting of a socket is over. The number is not used again.
-    fn watch_connect(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
+    fn watch_connect(&mut self, attempt: u32, socket: Rc<OwnedFd>) -> io::Result<()>;
 
     /// Forgets a socket that connects.
-    fn unwatch_connect(&mut self, dial: u32);
+    fn unwatch_connect(&mut self, attempt: u32);
 
     /// Reports from now on, in each wait, whether something other than a connection is readable.
     fn watch(&mut self, watch: u32, what: Rc<dyn AsFd>) -> io::Result<()>;
@@ -139,7 +139,7 @@ pub(crate) enum Event<'a> {
     /// A connection could not be accepted.
     AcceptFailed { listener: u32 },
     /// The connecting of a socket is over, well or not; the engine has forgotten it.
-    ConnectDone { dial: u32 },
+    ConnectDone { attempt: u32 },
     /// What is watched is readable.
     Readable { watch: u32 },
     /// A frame came. There may be more.

@@ -224,15 +224,15 @@ impl Engine for EpollEngine {
         }
     }
 
-    fn watch_connect(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
-        let data = epoll::EventData::new_u64(DIAL | u64::from(dial));
+    fn watch_connect(&mut self, attempt: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(DIAL | u64::from(attempt));
         epoll::add(&self.epoll, &socket, data, epoll::EventFlags::OUT | epoll::EventFlags::ONESHOT)?;
-        self.dials.insert(dial, socket);
+        self.dials.insert(attempt, socket);
         Ok(())
     }
 
-    fn unwatch_connect(&mut self, dial: u32) {
-        if let Some(socket) = self.dials.remove(&dial) {
+    fn unwatch_connect(&mut self, attempt: u32) {
+        if let Some(socket) = self.dials.remove(&attempt) {
             // It fails for a descriptor that is not in the set, and ours is.
             let _ = epoll::delete(&self.epoll, &socket);
         }
@@ -361,9 +361,9 @@ impl Engine for EpollEngine {
     fn next_event(&mut self) -> Option<Event<'_>> {
         Some(match self.ready.pop_front()? {
             Ready::Accept(number) => self.accept(number),
-            Ready::Dialled(dial) => {
-                self.unwatch_connect(dial);
-                Event::ConnectDone { dial }
+            Ready::Dialled(attempt) => {
+                self.unwatch_connect(attempt);
+                Event::ConnectDone { attempt }
             }
             Ready::Readable(watch) => Event::Readable { watch },
             Ready::Receive(number) => self.receive_now(number),

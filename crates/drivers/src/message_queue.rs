@@ -23,11 +23,11 @@ pub struct Stopped;
 
 /// Reaches a reactor from any thread. Clones reach the same one.
 pub struct Handle<M> {
-    mailbox: Arc<MessageQueue<M>>,
+    message_queue: Arc<MessageQueue<M>>,
 }
 
 pub(crate) struct MessageQueue<M> {
-    letters: Mutex<Option<Vec<Message<M>>>>,
+    messages: Mutex<Option<Vec<Message<M>>>>,
     pub(crate) waker: Arc<Waker>,
     pub(crate) published: Published,
 }
@@ -52,8 +52,8 @@ pub(crate) struct Adoption {
 }
 
 impl<M> Handle<M> {
-    pub(crate) fn new(mailbox: Arc<MessageQueue<M>>) -> Self {
-        Self { mailbox }
+    pub(crate) fn new(message_queue: Arc<MessageQueue<M>>) -> Self {
+        Self { message_queue }
     }
 
     /// Runs `job` on the reactor's thread, between two events; the machine is drained afterwards.
@@ -61,7 +61,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`], and the job is dropped.
     pub fn post(&self, job: impl FnOnce(&mut M, Instant) + Send + 'static) -> Result<(), Stopped> {
-        self.mailbox.put(Message::Run(Box::new(job)))
+        self.message_queue.put(Message::Run(Box::new(job)))
     }
 
     /// Hands over an open connection and the bytes that were already received on it. The reactor treats it as one
@@ -76,7 +76,7 @@ impl<M> Handle<M> {
         peer: SocketAddr,
         bytes: Vec<u8>,
     ) -> Result<(), Stopped> {
-        self.mailbox.put(Message::Adopt(Adoption { stream, portal, peer, bytes }))
+        self.message_queue.put(Message::Adopt(Adoption { stream, portal, peer, bytes }))
     }
 
     /// Makes the reactor accept connections from `listener`.
@@ -84,7 +84,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`], and the listener is closed.
     pub fn listen(&self, listener: TcpListener, portal: PortalId) -> Result<(), Stopped> {
-        self.mailbox.put(Message::Listen(listener, portal))
+        self.message_queue.put(Message::Listen(listener, portal))
     }
 
     /// Makes the reactor close every listener of `portal`. Its connections stay.
@@ -92,7 +92,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`].
     pub fn unlisten(&self, portal: PortalId) -> Result<(), Stopped> {
-        self.mailbox.put(Message::Unlisten(portal))
+        self.message_queue.put(Message::Unlisten(portal))
     }
 
     /// Gives the reactor a port.
@@ -100,7 +100,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`], and the port is closed.
     pub fn open_port(&self, port: EtherPort, socket: PortSocket) -> Result<(), Stopped> {
-        self.mailbox.put(Message::OpenPort(port, socket))
+        self.message_queue.put(Message::OpenPort(port, socket))
     }
 
     /// Makes the reactor close a port.
@@ -108,7 +108,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`].
     pub fn close_port(&self, port: EtherPort) -> Result<(), Stopped> {
-        self.mailbox.put(Message::ClosePort(port))
+        self.message_queue.put(Message::ClosePort(port))
     }
 
     /// Makes the reactor keep to other limits from now on. No connection is ended for it.
@@ -116,7 +116,7 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`].
     pub fn limit(&self, limits: Limits) -> Result<(), Stopped> {
-        self.mailbox.put(Message::Limit(limits))
+        self.message_queue.put(Message::Limit(limits))
     }
 
     /// Makes the reactor close its listeners, wait until all connections are gone, and return from `run`. What is
@@ -126,18 +126,18 @@ impl<M> Handle<M> {
     /// # Errors
     /// [`Stopped`].
     pub fn stop(&self, drain: Duration) -> Result<(), Stopped> {
-        self.mailbox.put(Message::Stop(drain))
+        self.message_queue.put(Message::Stop(drain))
     }
 
     /// Returns the reactor's counters as of its last turn.
     pub fn stats(&self) -> Stats {
-        self.mailbox.published.load()
+        self.message_queue.published.load()
     }
 }
 
 impl<M> Clone for Handle<M> {
     fn clone(&self) -> Self {
-        Self { mailbox: Arc::clone(&self.mailbox) }
+        Self { message_queue: Arc::clone(&self.message_queue) }
     }
 }
 
@@ -149,25 +149,25 @@ impl<M> std::fmt::Debug for Handle<M> {
 
 impl<M> MessageQueue<M> {
     pub(crate) fn new(waker: Arc<Waker>) -> Self {
-        Self { letters: Mutex::new(Some(Vec::new())), waker, published: Published::default() }
+        Self { messages: Mutex::new(Some(Vec::new())), waker, published: Published::default() }
     }
 
     /// Returns the letters that arrived since the last call.
     pub(crate) fn take(&self) -> Vec<Message<M>> {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        letters.as_mut().map(std::mem::take).unwrap_or_default()
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Refuses letters from now on and drops those that wait.
     pub(crate) fn close(&self) {
-        let waiting = self.letters.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let waiting = self.messages.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(waiting);
     }
 
-    fn put(&self, letter: Message<M>) -> Result<(), Stopped> {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        letters.as_mut().ok_or(Stopped)?.push(letter);
-        drop(letters);
+    fn put(&self, message: Message<M>) -> Result<(), Stopped> {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.as_mut().ok_or(Stopped)?.push(message);
+        drop(messages);
         self.waker.wake();
         Ok(())
     }

@@ -56,7 +56,7 @@ pub struct Reactor<M> {
     ports: Ports,
     listeners: Vec<Option<Listening>>,
     accepts_rest_until: Option<Instant>,
-    mailbox: Arc<MessageQueue<M>>,
+    message_queue: Arc<MessageQueue<M>>,
     files: Files,
     pool: Pool,
     clock: Clock,
@@ -99,7 +99,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             ports: Ports::new(clock, pool.clone()),
             listeners: Vec::new(),
             accepts_rest_until: None,
-            mailbox: Arc::new(MessageQueue::new(waker)),
+            message_queue: Arc::new(MessageQueue::new(waker)),
             files,
             pool,
             clock,
@@ -133,7 +133,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
 
     /// Returns a way to reach this reactor from any thread.
     pub fn handle(&self) -> Handle<M> {
-        Handle::new(Arc::clone(&self.mailbox))
+        Handle::new(Arc::clone(&self.message_queue))
     }
 
     /// Returns the present moment of the clock that the machine is handed.
@@ -144,7 +144,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Returns the counters.
     pub fn stats(&mut self) -> Stats {
         self.publish();
-        self.mailbox.published.load()
+        self.message_queue.published.load()
     }
 
     /// Accepts connections from `listener` as `portal`'s.
@@ -260,7 +260,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         Stats::bump(&mut self.engine.stats().wakeups, 1);
         self.eventful |= self.ports.receive_all(self.engine.stats(), machine);
         let now = self.ports.now_or(now);
-        if self.mailbox.waker.take() {
+        if self.message_queue.waker.take() {
             self.eventful = true;
             self.files.collect();
             self.handle_messages(machine, now);
@@ -335,7 +335,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             self.eventful = true;
             found |= !matches!(event, Event::FrameSent { .. });
             match event {
-                Event::ConnectDone { dial } => dialled.push(dial),
+                Event::ConnectDone { attempt } => dialled.push(attempt),
                 Event::Nothing => {}
                 Event::Readable { watch } => self.ports.note(watch),
                 Event::Frame { watch, taken } => self.ports.frame(machine, now, watch, taken),
@@ -355,8 +355,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
                 Event::Sent { conn, batch, result } => self.connections.sent(conn, batch, result),
             }
         }
-        for dial in dialled {
-            self.conclude_dial(machine, now, dial);
+        for attempt in dialled {
+            self.conclude_dial(machine, now, attempt);
         }
         for (listener, socket, peer) in accepted {
             let at = crate::slab::index(listener);
@@ -370,8 +370,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     }
 
     /// Takes a connection in that we asked for, or notes that there is none.
-    fn conclude_dial(&mut self, machine: &mut M, now: Instant, dial: u32) {
-        let Some(candidate) = self.dials.over(dial) else { return };
+    fn conclude_dial(&mut self, machine: &mut M, now: Instant, attempt: u32) {
+        let Some(candidate) = self.dials.over(attempt) else { return };
         let portal = candidate.portal;
         if self.connections.admit(&mut *self.engine, machine, now, candidate).is_none() {
             self.dials.failed(portal, io::Error::other("the connection broke at once"));
@@ -379,8 +379,8 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     }
 
     fn handle_messages(&mut self, machine: &mut M, now: Instant) {
-        for letter in self.mailbox.take() {
-            match letter {
+        for message in self.message_queue.take() {
+            match message {
                 Message::Run(job) => job(machine, now),
                 Message::Adopt(adoption) => self.adopt(machine, now, adoption),
                 Message::Listen(listener, portal) => {
@@ -472,7 +472,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         self.files.count(stats);
         stats.connections = 0;
         Stats::bump(&mut stats.connections, self.connections.len());
-        self.mailbox.published.store(stats);
+        self.message_queue.published.store(stats);
     }
 }
 
@@ -486,7 +486,7 @@ impl<M> AsFd for Reactor<M> {
 impl<M> Drop for Reactor<M> {
     fn drop(&mut self) {
         self.ports.part(&mut *self.engine);
-        self.mailbox.close();
+        self.message_queue.close();
     }
 }
 

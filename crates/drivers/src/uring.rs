@@ -315,8 +315,8 @@ impl UringEngine {
                 self.listener_ready(number);
                 Event::Nothing
             }
-            Tag::Dial(dial) => match self.dials.remove(&dial) {
-                Some(_) => Event::ConnectDone { dial },
+            Tag::Dial(attempt) => match self.dials.remove(&attempt) {
+                Some(_) => Event::ConnectDone { attempt },
                 None => Event::Nothing,
             },
             Tag::Watch(watch) => self.watches.reported(watch),
@@ -370,18 +370,18 @@ impl Engine for UringEngine {
         }
     }
 
-    fn watch_connect(&mut self, dial: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
+    fn watch_connect(&mut self, attempt: u32, socket: Rc<OwnedFd>) -> io::Result<()> {
         let entry = sqe::poll_out_entry(socket.as_raw_fd());
-        self.dials.insert(dial, socket);
+        self.dials.insert(attempt, socket);
         // SAFETY: a poll points to nothing; the socket is open until its completion, or until `retired` is cleared
         // after the next wait.
-        unsafe { self.ring.push(entry, Tag::Dial(dial)) };
+        unsafe { self.ring.push(entry, Tag::Dial(attempt)) };
         Ok(())
     }
 
-    fn unwatch_connect(&mut self, dial: u32) {
-        if let Some(socket) = self.dials.remove(&dial) {
-            self.ring.cancel(Tag::Dial(dial));
+    fn unwatch_connect(&mut self, attempt: u32) {
+        if let Some(socket) = self.dials.remove(&attempt) {
+            self.ring.cancel(Tag::Dial(attempt));
             self.retired.push(socket);
         }
     }

@@ -202,15 +202,15 @@ impl FrameLink {
     }
 
     fn is_lost(&mut self, rng: &mut Rng) -> bool {
-        let odds = if self.in_burst { self.plan.burst } else { self.plan.loss };
-        self.in_burst = self.strike(rng, odds);
+        let probability = if self.in_burst { self.plan.burst } else { self.plan.loss };
+        self.in_burst = self.strike(rng, probability);
         self.stats.lost += u64::from(self.in_burst);
         self.in_burst
     }
 
-    fn strike(&mut self, rng: &mut Rng, odds: Probability) -> bool {
+    fn strike(&mut self, rng: &mut Rng, probability: Probability) -> bool {
         // Thrown in any case, so that the dice fall alike for a healed link.
-        let struck = odds.occurs(rng) && self.faults < self.plan.faults_max;
+        let struck = probability.occurs(rng) && self.faults < self.plan.faults_max;
         self.faults = self.faults.saturating_add(u32::from(struck));
         struck
     }
@@ -219,14 +219,14 @@ impl FrameLink {
 /// Returns the plan of a direction that loses, repeats, swaps and damages one frame in `times` each, with up to
 /// `delay` under way: a start for experiments.
 pub fn lossy(times: u32, delay: Duration) -> FramePlan {
-    let odds = Probability::one_in(times);
+    let probability = Probability::one_in(times);
     FramePlan {
         delay: DurationRange::between(Duration::ZERO, delay),
-        loss: odds,
-        duplicate: odds,
-        reorder: odds,
+        loss: probability,
+        duplicate: probability,
+        reorder: probability,
         reorder_by: DurationRange::between(delay, delay.saturating_mul(4)),
-        corrupt: odds,
+        corrupt: probability,
         ..FramePlan::CLEAN
     }
 }

@@ -176,7 +176,7 @@ impl FaultKind {
         Self::DataDigest,
     ];
 
-    fn odds(self, plan: &StreamPlan) -> Probability {
+    fn probability(self, plan: &StreamPlan) -> Probability {
         match self {
             Self::Header => plan.corrupt_header,
             Self::HeaderDigest => plan.corrupt_header_digest,
@@ -450,7 +450,7 @@ impl Lane {
         for (place, kind) in FaultKind::ALL.into_iter().enumerate() {
             let spared = self.faults >= self.plan.faults_max || (self.plan.spare_login && shape.is_login);
             // Thrown in any case, so that the dice fall alike for all.
-            if !kind.odds(&self.plan).occurs(&mut rng) || spared || !self.concerns(kind, shape) {
+            if !kind.probability(&self.plan).occurs(&mut rng) || spared || !self.concerns(kind, shape) {
                 continue;
             }
             match kind {

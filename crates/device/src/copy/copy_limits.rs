@@ -45,8 +45,8 @@ pub(super) const fn token_blocks_max(facts: &UnitInfo) -> Blocks {
 }
 
 /// Returns the body of VPD page 8Fh.
-pub(crate) fn body(core: &DeviceServer) -> Vec<u8> {
-    let facts = &core.info;
+pub(crate) fn body(server: &DeviceServer) -> Vec<u8> {
+    let facts = &server.info;
     let tokens = facts.makes_tokens;
     let kind =
         |rod_type, token_out, preference| RodTypeSupport { rod_type, token_in: true, token_out, preference };
@@ -59,7 +59,7 @@ pub(crate) fn body(core: &DeviceServer) -> Vec<u8> {
             transfer_blocks_optimal: TOKEN_LEN_OPTIMAL >> facts.block_size().shift(),
         }),
         commands: [opcode::THIRD_PARTY_COPY_OUT, opcode::THIRD_PARTY_COPY_IN]
-            .map(|code| (code, service_actions(core, code)))
+            .map(|code| (code, service_actions(server, code)))
             .to_vec(),
         limits: LIMITS,
         descriptor_types: descriptor_types(),
@@ -110,7 +110,7 @@ fn descriptor_types() -> Vec<u8> {
     segment::KNOWN.into_iter().chain([IDENTIFICATION]).collect()
 }
 
-fn service_actions(core: &DeviceServer, code: u8) -> Vec<u8> {
-    let rows = core.table.rows_of(code).filter(|row| row.is_enabled(&core.info));
+fn service_actions(server: &DeviceServer, code: u8) -> Vec<u8> {
+    let rows = server.table.rows_of(code).filter(|row| row.is_enabled(&server.info));
     rows.filter_map(|row| row.service_action.and_then(|action| u8::try_from(action).ok())).collect()
 }

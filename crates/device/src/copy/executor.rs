@@ -93,11 +93,11 @@ impl Executor {
         }
     }
 
-    fn advance(&mut self, core: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+    fn advance(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         loop {
             if let Some(transfer) = &mut self.transfer {
                 let standing =
-                    transfer.advance(&mut |unit, request| core.call_third_party(task, unit, request));
+                    transfer.advance(&mut |unit, request| server.call_third_party(task, unit, request));
                 let written = self.written + transfer.written();
                 self.running.advance(self.segments_done(), written);
                 match standing {
@@ -120,7 +120,7 @@ impl Executor {
                 });
                 return JobStep::Done(Outcome::Good);
             };
-            match self.prepare(core, task, &segment.action) {
+            match self.prepare(server, task, &segment.action) {
                 Ok(Next::Asked) => return JobStep::Wait,
                 Ok(Next::Done) => {
                     self.at += 1;
@@ -148,13 +148,13 @@ impl Executor {
 
     fn prepare(
         &mut self,
-        core: &mut DeviceServer,
+        server: &mut DeviceServer,
         task: &TaskInfo,
         action: &SegmentAction,
     ) -> Result<Next, Sense> {
         let wish = match *action {
             SegmentAction::Verify { source, .. } => {
-                if !self.ask(core, task, &[(source, SOURCE_FIELD)])? {
+                if !self.ask(server, task, &[(source, SOURCE_FIELD)])? {
                     return Ok(Next::Asked);
                 }
                 self.facts(source, SOURCE_FIELD)?;
@@ -203,7 +203,7 @@ impl Executor {
             },
         };
         let wanted = [(wish.source, SOURCE_FIELD), (wish.destination, DESTINATION_FIELD)];
-        if !self.ask(core, task, &wanted)? {
+        if !self.ask(server, task, &wanted)? {
             return Ok(Next::Asked);
         }
         self.plan(&wish)
@@ -212,7 +212,7 @@ impl Executor {
     /// Asks units what they are unless that is known, and returns whether all of it is known.
     fn ask(
         &mut self,
-        core: &mut DeviceServer,
+        server: &mut DeviceServer,
         task: &TaskInfo,
         units: &[(CscdId, u16)],
     ) -> Result<bool, Sense> {
@@ -220,7 +220,7 @@ impl Executor {
             let unit = self.unit(*id).ok_or_else(|| self.aborted(Asc::UNREACHABLE_COPY_TARGET, *field))?;
             let asked = self.pending_describes.iter().any(|(_, other)| other == id);
             if !asked && !self.descriptions.iter().any(|(other, _)| other == id) {
-                let call = core.call_third_party(task, unit, ThirdPartyRequest::Describe);
+                let call = server.call_third_party(task, unit, ThirdPartyRequest::Describe);
                 self.pending_describes.push((call, *id));
             }
         }
@@ -342,7 +342,7 @@ impl Executor {
 }
 
 impl Job for Executor {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => self.running.is_done_by(task.id),
             JobInput::ThirdPartyReply { call, result } => {
@@ -360,7 +360,7 @@ impl Job for Executor {
             }
             _ => {}
         }
-        if self.pending_describes.is_empty() { self.advance(core, task) } else { JobStep::Wait }
+        if self.pending_describes.is_empty() { self.advance(server, task) } else { JobStep::Wait }
     }
 }
 

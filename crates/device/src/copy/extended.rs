@@ -15,18 +15,18 @@ use crate::outcome::Outcome;
 use crate::task::TaskInfo;
 
 pub(super) fn extended_copy_lid1(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    parameters(task, |core, task, list| {
-        let cscd_fields = match core.info.config.overrides.level {
+    parameters(task, |server, task, list| {
+        let cscd_fields = match server.info.config.overrides.level {
             SpcLevel::Spc3 => CscdFields::Spc3,
             SpcLevel::Spc4 | SpcLevel::Spc5 => CscdFields::Spc4,
         };
         let list = CopyList::parse_lid1(list, &Limits { cscd_fields, ..LIMITS });
-        begin(core, task, list)
+        begin(server, task, list)
     })
 }
 
 pub(super) fn extended_copy_lid4(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    parameters(task, |core, task, list| begin(core, task, CopyList::parse_lid4(list, &LIMITS)))
+    parameters(task, |server, task, list| begin(server, task, CopyList::parse_lid4(list, &LIMITS)))
 }
 
 /// Fetches the parameter list. Not to send one is no error.
@@ -40,7 +40,7 @@ fn parameters(task: &TaskInfo, then: fn(&mut DeviceServer, &TaskInfo, &[u8]) -> 
     }
 }
 
-fn begin(core: &mut DeviceServer, task: &TaskInfo, list: Result<CopyList, CopyError>) -> Outcome {
+fn begin(server: &mut DeviceServer, task: &TaskInfo, list: Result<CopyList, CopyError>) -> Outcome {
     let list = match list {
         Ok(list) => list,
         Err(refusal) => return Outcome::CheckCondition(refusal.into()),
@@ -51,18 +51,18 @@ fn begin(core: &mut DeviceServer, task: &TaskInfo, list: Result<CopyList, CopyEr
         return Outcome::CheckCondition(Sense::invalid_parameter(15, Some(0)));
     }
     let named = CopyIdentifier { list_id: list.list_id, usage: list.usage, immediate };
-    match register(core, task, named) {
+    match register(server, task, named) {
         Ok(running) => {
-            let program = Executor::new(running, list, &core.info.config);
-            start(core, task, named, Box::new(program))
+            let program = Executor::new(running, list, &server.info.config);
+            start(server, task, named, Box::new(program))
         }
-        Err(verdict) => verdict,
+        Err(outcome) => outcome,
     }
 }
 
 /// COPY OPERATION ABORT: answered when nothing more of the copy can happen.
-pub(super) fn copy_operation_abort(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let Some(operation) = core.copy_manager.operations.find(task.nexus, ListId(task.cdb.u32(2))) else {
+pub(super) fn copy_operation_abort(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let Some(operation) = server.copy_manager.operations.find(task.nexus, ListId(task.cdb.u32(2))) else {
         return Outcome::CheckCondition(Sense::invalid_cdb(2, None));
     };
     match operation.task().filter(|_| operation.is_running()) {

@@ -22,9 +22,9 @@ pub(super) fn operating_parameters(_: &mut DeviceServer, task: &TaskInfo) -> Out
 }
 
 /// The status of a copy that ended well is forgotten once it was told; of one that failed, when the details were.
-pub(super) fn copy_status_lid1(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn copy_status_lid1(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let list_id = lid1(task);
-    let Some(operation) = core.copy_manager.operations.find(task.nexus, list_id) else { return unknown() };
+    let Some(operation) = server.copy_manager.operations.find(task.nexus, list_id) else { return unknown() };
     let end = operation.end();
     let status = match &end {
         None => ManagerStatus::IN_PROGRESS,
@@ -34,46 +34,48 @@ pub(super) fn copy_status_lid1(core: &mut DeviceServer, task: &TaskInfo) -> Outc
     let progress = operation.progress();
     let bytes = CopyStatus1::new(status, progress.segments, progress.bytes).to_bytes();
     if status == ManagerStatus::COMPLETED {
-        core.copy_manager.operations.forget(task.nexus, list_id);
+        server.copy_manager.operations.forget(task.nexus, list_id);
     }
     answer(task, bytes)
 }
 
 /// Nothing is ever held for the application client: no segment descriptor that we know asks for it.
-pub(super) fn copy_data_lid1(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    match core.copy_manager.operations.find(task.nexus, lid1(task)) {
+pub(super) fn copy_data_lid1(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match server.copy_manager.operations.find(task.nexus, lid1(task)) {
         Some(_) => answer(task, held_data(&[])),
         None => unknown(),
     }
 }
 
-pub(super) fn failure_details_lid1(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn failure_details_lid1(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let list_id = lid1(task);
-    let Some(operation) = core.copy_manager.operations.find(task.nexus, list_id) else { return unknown() };
+    let Some(operation) = server.copy_manager.operations.find(task.nexus, list_id) else { return unknown() };
     let failed = operation.end().filter(|end| end.status != Status::GOOD);
     let Some(end) = failed else { return answer(task, failure_details(None)) };
-    let sense = sense_bytes(core, end.sense);
-    core.copy_manager.operations.forget(task.nexus, list_id);
+    let sense = sense_bytes(server, end.sense);
+    server.copy_manager.operations.forget(task.nexus, list_id);
     answer(task, failure_details(Some((end.status.0, &sense))))
 }
 
-pub(super) fn copy_status_lid4(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    match core.copy_manager.operations.find(task.nexus, lid4(task)) {
-        Some(operation) => answer(task, status_of(core, operation).to_bytes()),
+pub(super) fn copy_status_lid4(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match server.copy_manager.operations.find(task.nexus, lid4(task)) {
+        Some(operation) => answer(task, status_of(server, operation).to_bytes()),
         None => unknown(),
     }
 }
 
-pub(super) fn rod_token_information(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let Some(operation) = core.copy_manager.operations.find(task.nexus, lid4(task)) else { return unknown() };
-    let status = status_of(core, operation);
+pub(super) fn rod_token_information(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let Some(operation) = server.copy_manager.operations.find(task.nexus, lid4(task)) else {
+        return unknown();
+    };
+    let status = status_of(server, operation);
     let token = operation.end().and_then(|end| end.token);
     answer(task, status.with_tokens(&token.iter().collect::<Vec<_>>()))
 }
 
-pub(super) fn all_rod_tokens(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn all_rod_tokens(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let mut tokens = Vec::new();
-    for token in core.copy_manager.tokens.alive(core.now) {
+    for token in server.copy_manager.tokens.alive(server.now) {
         tokens.extend_from_slice(token.management_part());
     }
     let available = u32::try_from(4 + tokens.len()).unwrap_or(u32::MAX);
@@ -83,14 +85,14 @@ pub(super) fn all_rod_tokens(core: &mut DeviceServer, task: &TaskInfo) -> Outcom
     answer(task, bytes)
 }
 
-fn status_of(core: &DeviceServer, operation: &Operation) -> CopyStatus4 {
+fn status_of(server: &DeviceServer, operation: &Operation) -> CopyStatus4 {
     let progress = operation.progress();
     let end = operation.end();
     // Copies of ranges count blocks of this unit; copies of segments count bytes, as their units may differ.
     let counts_blocks = [copy_out::POPULATE_TOKEN, copy_out::WRITE_USING_TOKEN]
         .contains(&u16::from(operation.service_action));
     let (units, transfer_count) = if counts_blocks {
-        (TransferUnits::LOGICAL_BLOCKS, progress.bytes >> core.info.block_size().shift())
+        (TransferUnits::LOGICAL_BLOCKS, progress.bytes >> server.info.block_size().shift())
     } else {
         (TransferUnits::BYTES, progress.bytes)
     };
@@ -109,15 +111,15 @@ fn status_of(core: &DeviceServer, operation: &Operation) -> CopyStatus4 {
         units,
         transfer_count,
         segments_processed: progress.segments,
-        sense: sense_bytes(core, sense),
+        sense: sense_bytes(server, sense),
     }
 }
 
 /// When to ask again while a copy goes on.
 const UPDATE_DELAY_MS: u32 = 100;
 
-fn sense_bytes(core: &DeviceServer, sense: Option<Sense>) -> Vec<u8> {
-    let encode = |sense: Sense| SenseBytes::new(&sense, core.settings.descriptor_sense).bytes().to_vec();
+fn sense_bytes(server: &DeviceServer, sense: Option<Sense>) -> Vec<u8> {
+    let encode = |sense: Sense| SenseBytes::new(&sense, server.settings.descriptor_sense).bytes().to_vec();
     sense.map(encode).unwrap_or_default()
 }
 

@@ -39,14 +39,14 @@ const POPULATE_LENGTH_FIELD: u16 = 14;
 const WRITE_LENGTH_FIELD: u16 = 534;
 
 pub(super) fn populate_token(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    parameters(task, |core, task, list| {
-        populate(core, task, PopulateToken::parse(list, MAX_RANGES)).unwrap_or_else(|verdict| verdict)
+    parameters(task, |server, task, list| {
+        populate(server, task, PopulateToken::parse(list, MAX_RANGES)).unwrap_or_else(|outcome| outcome)
     })
 }
 
 pub(super) fn write_using_token(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    parameters(task, |core, task, list| {
-        write(core, task, WriteUsingToken::parse(list, MAX_RANGES)).unwrap_or_else(|verdict| verdict)
+    parameters(task, |server, task, list| {
+        write(server, task, WriteUsingToken::parse(list, MAX_RANGES)).unwrap_or_else(|outcome| outcome)
     })
 }
 
@@ -62,12 +62,12 @@ fn parameters(task: &TaskInfo, then: fn(&mut DeviceServer, &TaskInfo, &[u8]) -> 
 }
 
 /// Checks that ranges lie on the medium and are not too many blocks together. `field` is where the list says how many.
-fn check_ranges(core: &DeviceServer, ranges: &[BlockRange], field: u16) -> Result<Blocks, Outcome> {
+fn check_ranges(server: &DeviceServer, ranges: &[BlockRange], field: u16) -> Result<Blocks, Outcome> {
     for range in ranges {
-        Span::new(&core.info, range.lba, range.blocks).map_err(Outcome::CheckCondition)?;
+        Span::new(&server.info, range.lba, range.blocks).map_err(Outcome::CheckCondition)?;
     }
     blocks_of(ranges)
-        .filter(|total| *total <= copy_limits::token_blocks_max(&core.info))
+        .filter(|total| *total <= copy_limits::token_blocks_max(&server.info))
         .ok_or_else(|| Outcome::CheckCondition(Sense::invalid_parameter(field, None)))
 }
 
@@ -76,7 +76,7 @@ fn named(task: &TaskInfo, immediate: bool) -> CopyIdentifier {
 }
 
 fn populate(
-    core: &mut DeviceServer,
+    server: &mut DeviceServer,
     task: &TaskInfo,
     list: Result<PopulateToken, CopyError>,
 ) -> Result<Outcome, Outcome> {
@@ -93,13 +93,13 @@ fn populate(
     if list.rod_type.is_some_and(|wanted| !ours.contains(&wanted)) {
         return refuse(ROD_TYPE_FIELD);
     }
-    let blocks = check_ranges(core, &list.ranges, POPULATE_LENGTH_FIELD)?;
+    let blocks = check_ranges(server, &list.ranges, POPULATE_LENGTH_FIELD)?;
     if blocks.0 == 0 {
         return refuse(POPULATE_LENGTH_FIELD);
     }
     let named = named(task, list.immediate);
-    let running = register(core, task, named)?;
-    Ok(start(core, task, named, Box::new(Populate { running, list, blocks })))
+    let running = register(server, task, named)?;
+    Ok(start(server, task, named, Box::new(Populate { running, list, blocks })))
 }
 
 /// A token in the making: it waits until no write to its blocks is under way, so that all who read by it read the
@@ -112,19 +112,19 @@ struct Populate {
 
 impl Populate {
     /// The shortest run of bytes that covers every range.
-    fn hull(&self, core: &DeviceServer) -> ByteRange {
+    fn hull(&self, server: &DeviceServer) -> ByteRange {
         let ranges = || self.list.ranges.iter().filter(|range| range.blocks.0 > 0);
         let start = ranges().map(|range| range.lba.0).min().unwrap_or(0);
         let end = ranges().map(|range| range.lba.0.saturating_add(range.blocks.0)).max().unwrap_or(0);
-        let shift = core.info.block_size().shift();
+        let shift = server.info.block_size().shift();
         ByteRange { start: start << shift, end: end << shift }
     }
 
-    fn make(&mut self, core: &mut DeviceServer, task: &TaskInfo) -> Option<RodToken> {
-        let state = core.nexuses.find(task.nexus)?;
+    fn make(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> Option<RodToken> {
+        let state = server.nexuses.find(task.nexus)?;
         let owner = Rc::clone(&state.nexus.initiator_port);
         let port = state.nexus.target_port;
-        let facts = &core.info;
+        let facts = &server.info;
         let mut target = Vec::new();
         if let Some(port) = facts.config.ports.iter().find(|other| other.relative == port) {
             let association = Association::TARGET_DEVICE;
@@ -134,46 +134,46 @@ impl Populate {
         let zeros = limits::unmapped_zeros(facts);
         let token = RodToken::new(&TokenFields {
             rod_type: RodType::POINT_IN_TIME_CHANGE_VULNERABLE,
-            id: core.copy_manager.tokens.next_id(),
+            id: server.copy_manager.tokens.next_id(),
             creator: creator(&facts.config.identity.naa, block.bytes()),
             len: self.blocks.0 << block.shift(),
             block_len: block.bytes(),
             physical_exponent: facts.config.physical_exponent,
             provisioning: (facts.is_thin(), zeros),
             target: &target,
-            secret: core.copy_manager.secrets.as_mut()?.next_secret(),
+            secret: server.copy_manager.secrets.as_mut()?.next_secret(),
         });
         let inactivity_s = match self.list.inactivity_timeout_s {
             0 => DEFAULT_INACTIVITY_S,
             wanted => wanted,
         };
         let ranges = core::mem::take(&mut self.list.ranges);
-        let waiting = core.medium.writes_held_back();
-        core.copy_manager.tokens.add(core.now, token.clone(), NewToken { owner, ranges, inactivity_s });
+        let waiting = server.medium.writes_held_back();
+        server.copy_manager.tokens.add(server.now, token.clone(), NewToken { owner, ranges, inactivity_s });
         for range in waiting {
             // It was asked for before the token was there, and will be done when it is.
-            core.copy_manager.tokens.revoke_overlapping_bytes(block, range);
+            server.copy_manager.tokens.revoke_overlapping_bytes(block, range);
         }
         Some(token)
     }
 }
 
 impl Job for Populate {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
                 self.running.is_done_by(task.id);
-                core.lock(task, self.hull(core));
+                server.lock(task, self.hull(server));
                 JobStep::Wait
             }
             JobInput::Locked => {
-                let Some(token) = self.make(core, task) else {
+                let Some(token) = self.make(server, task) else {
                     return JobStep::Done(Outcome::CheckCondition(Sense::new(
                         SenseKey::HARDWARE_ERROR,
                         Asc::INTERNAL_TARGET_FAILURE,
                     )));
                 };
-                self.running.advance(0, self.blocks.0 << core.info.block_size().shift());
+                self.running.advance(0, self.blocks.0 << server.info.block_size().shift());
                 self.running.finish(OperationResult {
                     status: Status::GOOD,
                     sense: None,
@@ -204,25 +204,25 @@ fn creator(naa: &[u8], block_len: u32) -> [u8; scsi::copy::cscd::CSCD_LEN] {
 }
 
 fn write(
-    core: &mut DeviceServer,
+    server: &mut DeviceServer,
     task: &TaskInfo,
     list: Result<WriteUsingToken, CopyError>,
 ) -> Result<Outcome, Outcome> {
     let list = list.map_err(|refusal| Outcome::CheckCondition(refusal.into()))?;
-    let wanted = check_ranges(core, &list.ranges, WRITE_LENGTH_FIELD)?;
-    let (source, available) = source_of(core, &list).map_err(Outcome::CheckCondition)?;
+    let wanted = check_ranges(server, &list.ranges, WRITE_LENGTH_FIELD)?;
+    let (source, available) = source_of(server, &list).map_err(Outcome::CheckCondition)?;
     let named = named(task, list.immediate);
-    let running = register(core, task, named)?;
-    let block = core.info.block_size();
+    let running = register(server, task, named)?;
+    let block = server.info.block_size();
     let ranges = cut_to(&list.ranges, available);
-    let transfer = Transfer::new(source, own_unit(&core.info.config), block, &ranges);
+    let transfer = Transfer::new(source, own_unit(&server.info.config), block, &ranges);
     let delete = list.delete_token.then(|| list.token.clone());
     let job = Write { running, transfer, partial: available < wanted, delete };
-    Ok(start(core, task, named, Box::new(job)))
+    Ok(start(server, task, named, Box::new(job)))
 }
 
 /// Where the data of a token comes from, and how many blocks of it there are from the offset on.
-fn source_of(core: &DeviceServer, list: &WriteUsingToken) -> Result<(Source, Blocks), Sense> {
+fn source_of(server: &DeviceServer, list: &WriteUsingToken) -> Result<(Source, Blocks), Sense> {
     let token = &list.token;
     if !token.is_well_formed() {
         return Err(Sense::illegal(Asc::INVALID_TOKEN_LENGTH));
@@ -234,7 +234,7 @@ fn source_of(core: &DeviceServer, list: &WriteUsingToken) -> Result<(Source, Blo
     }
     let creator =
         Cscd::parse(&token.creator(), 0, CscdFields::Spc4).map_err(|_| Sense::illegal(Asc::TOKEN_CORRUPT))?;
-    let block = core.info.block_size();
+    let block = server.info.block_size();
     if creator.block_len != block.bytes() {
         return Err(Sense::illegal(Asc::UNSUPPORTED_TOKEN_TYPE));
     }
@@ -265,20 +265,21 @@ struct Write {
 }
 
 impl Job for Write {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => self.running.is_done_by(task.id),
             JobInput::ThirdPartyReply { call, result } => self.transfer.answered(call, result),
             _ => {}
         }
-        let standing = self.transfer.advance(&mut |unit, request| core.call_third_party(task, unit, request));
+        let standing =
+            self.transfer.advance(&mut |unit, request| server.call_third_party(task, unit, request));
         // Initiators go on from the transfer count, so it counts what is there without a gap.
         self.running.advance(0, self.transfer.prefix());
-        let (verdict, operation) = match standing {
+        let (outcome, operation) = match standing {
             TransferState::Going => return JobStep::Wait,
             TransferState::Finished => {
                 if let Some(token) = &self.delete {
-                    core.copy_manager.tokens.delete(token.bytes());
+                    server.copy_manager.tokens.delete(token.bytes());
                 }
                 // 03h is what Windows knows as "completed with residual data".
                 let status = match self.partial {
@@ -289,13 +290,13 @@ impl Job for Write {
             }
             TransferState::Failed(fault) => (failed(fault), OperationStatus::FAILED),
         };
-        let (status, sense) = match &verdict {
+        let (status, sense) = match &outcome {
             Outcome::CheckCondition(sense) => (Status::CHECK_CONDITION, Some(*sense)),
             Outcome::Status(status) => (*status, None),
             _ => (Status::GOOD, None),
         };
         self.running.finish(OperationResult { status, sense, operation, token: None });
-        JobStep::Done(verdict)
+        JobStep::Done(outcome)
     }
 }
 

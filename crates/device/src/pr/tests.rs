@@ -536,7 +536,7 @@ fn full_status_tells_who_holds_through_which_port() {
 fn the_conflict_table_is_the_one_in_the_snapshot() {
     let mut table =
         String::from("class       type                             holder  registrant  stranger\n");
-    let verdict = |conflict| if conflict { "conflict" } else { "-" };
+    let outcome = |conflict| if conflict { "conflict" } else { "-" };
     for (name, class) in [
         ("Never", Conflict::Never),
         ("Reserve", Conflict::Reserve),
@@ -547,12 +547,12 @@ fn the_conflict_table_is_the_one_in_the_snapshot() {
     ] {
         for kind in ReservationType::ALL {
             let [holder, registrant, stranger] = [PrRole::Holder, PrRole::Registrant, PrRole::Unregistered]
-                .map(|standing| verdict(class.conflicts_with(kind, standing)));
+                .map(|standing| outcome(class.conflicts_with(kind, standing)));
             let kind = format!("{kind:?}");
             table += &format!("{name:<11} {kind:<32} {holder:<7} {registrant:<11} {stranger}\n");
         }
         let (own, others) =
-            (verdict(class.conflicts_with_reserve(true)), verdict(class.conflicts_with_reserve(false)));
+            (outcome(class.conflicts_with_reserve(true)), outcome(class.conflicts_with_reserve(false)));
         table += &format!("{name:<11} {:<32} {own:<7} {:<11} {others}\n", "RESERVE(6), RESERVE(10)", "");
     }
     let table: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();

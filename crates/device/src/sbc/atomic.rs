@@ -24,11 +24,11 @@ use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
 /// COMPARE AND WRITE.
-pub(super) fn compare_and_write(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let most = u64::from(limits::limits(&core.info).compare_and_write_max);
-    let span = match span_within(core, task, most) {
+pub(super) fn compare_and_write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let most = u64::from(limits::limits(&server.info).compare_and_write_max);
+    let span = match span_within(server, task, most) {
         Ok(span) => span,
-        Err(verdict) => return verdict,
+        Err(outcome) => return outcome,
     };
     if span.len == 0 {
         return no_blocks(task);
@@ -39,8 +39,8 @@ pub(super) fn compare_and_write(core: &mut DeviceServer, task: &TaskInfo) -> Out
     if u64::from(task.data_out_len) != total {
         return Outcome::CheckCondition(super::wrong_data_out());
     }
-    core.stats.writes += 1;
-    core.stats.write_bytes += span.len;
+    server.stats.writes += 1;
+    server.stats.write_bytes += span.len;
     run(task, span, Action::CompareAndWrite, total)
 }
 
@@ -53,70 +53,70 @@ fn no_blocks(task: &TaskInfo) -> Outcome {
 }
 
 /// ORWRITE(16): a set operation of generation zero (SBC-4 §4.27.2.2).
-pub(super) fn or_write_16(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    set_bits(core, task, 0)
+pub(super) fn or_write_16(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    set_bits(server, task, 0)
 }
 
 /// ORWRITE(32): sets bits, or clears bits and begins a generation.
-pub(super) fn or_write_32(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn or_write_32(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let expected = task.cdb.u32(20);
     match task.cdb.u8(2) & 0x07 {
-        0 => set_bits(core, task, expected),
-        1 => change_generation(core, task, expected),
+        0 => set_bits(server, task, expected),
+        1 => change_generation(server, task, expected),
         _ => Outcome::CheckCondition(Sense::invalid_cdb(2, Some(2))),
     }
 }
 
-fn set_bits(core: &mut DeviceServer, task: &TaskInfo, expected: u32) -> Outcome {
-    let span = match Span::of_transfer(&core.info, &task.cdb) {
+fn set_bits(server: &mut DeviceServer, task: &TaskInfo, expected: u32) -> Outcome {
+    let span = match Span::of_transfer(&server.info, &task.cdb) {
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
     // Judged again when nobody else can change it; whoever comes too late need not send what nobody takes.
-    if core.orw_generations.disposition_of(expected) == Disposition::Refused {
+    if server.orw_generations.disposition_of(expected) == Disposition::Refused {
         return Outcome::CheckCondition(GENERATION_DOES_NOT_MATCH);
     }
-    match check_data_out(core, task, span) {
+    match check_data_out(server, task, span) {
         Ok(len) => run(task, span, Action::Or { expected }, u64::try_from(len).unwrap_or(u64::MAX)),
-        Err(verdict) => verdict,
+        Err(outcome) => outcome,
     }
 }
 
 /// SBC-4 §4.27.3: nothing else is under way on the medium when a generation begins, so that no operation of the one before
 /// comes after it.
-fn change_generation(core: &mut DeviceServer, task: &TaskInfo, expected: u32) -> Outcome {
+fn change_generation(server: &mut DeviceServer, task: &TaskInfo, expected: u32) -> Outcome {
     let Some(policy) = Policy::from_code(task.cdb.u8(3) & 0x0f) else {
         return Outcome::CheckCondition(Sense::invalid_cdb(3, Some(3)));
     };
-    let span = match Span::of_transfer(&core.info, &task.cdb) {
+    let span = match Span::of_transfer(&server.info, &task.cdb) {
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
-    if !core.orw_generations.is_current(expected) {
+    if !server.orw_generations.is_current(expected) {
         return Outcome::CheckCondition(GENERATION_DOES_NOT_MATCH);
     }
     let action = Action::Clear { expected, new: task.cdb.u32(24), policy };
-    match check_data_out(core, task, span) {
+    match check_data_out(server, task, span) {
         Ok(len) if u64::try_from(len) != Ok(span.len) => Outcome::CheckCondition(super::wrong_data_out()),
         Ok(_) => run(task, span, action, span.len),
         // No bit is to be cleared.
         Err(Outcome::Good) if span.len == 0 => run(task, span, action, 0),
         Err(Outcome::Good) => Outcome::CheckCondition(super::wrong_data_out()),
-        Err(verdict) => verdict,
+        Err(outcome) => outcome,
     }
 }
 
 const GENERATION_DOES_NOT_MATCH: Sense = Sense::illegal(Asc::ORWRITE_GENERATION_DOES_NOT_MATCH);
 
 /// WRITE ATOMIC(16) and (32).
-pub(super) fn write_atomic(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let limits = limits::limits(&core.info);
-    let span = match span_within(core, task, u64::from(limits.atomic_max)) {
+pub(super) fn write_atomic(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let limits = limits::limits(&server.info);
+    let span = match span_within(server, task, u64::from(limits.atomic_max)) {
         Ok(span) => span,
-        Err(verdict) => return verdict,
+        Err(outcome) => return outcome,
     };
     // SBC-4, atomic writes: what is not aligned, or no whole multiple of the granularity, is refused.
-    let block = u64::from(core.info.block_size().bytes());
+    let block = u64::from(server.info.block_size().bytes());
     let is_off = |value: u64, step: u32| step > 1 && !value.is_multiple_of(block * u64::from(step));
     if is_off(span.at, limits.atomic_alignment) {
         return Outcome::CheckCondition(Sense::invalid_cdb(2, None));
@@ -124,16 +124,16 @@ pub(super) fn write_atomic(core: &mut DeviceServer, task: &TaskInfo) -> Outcome 
     if is_off(span.len, limits.atomic_granularity) {
         return Outcome::CheckCondition(Sense::invalid_cdb(length_field(&task.cdb), None));
     }
-    match check_data_out(core, task, span) {
+    match check_data_out(server, task, span) {
         // Part of it is not all of it.
         Ok(len) if u64::try_from(len) != Ok(span.len) => Outcome::CheckCondition(super::wrong_data_out()),
         Ok(_) => run(task, span, Action::Put, span.len),
-        Err(verdict) => verdict,
+        Err(outcome) => outcome,
     }
 }
 
-fn span_within(core: &DeviceServer, task: &TaskInfo, blocks_max: u64) -> Result<Span, Outcome> {
-    let span = Span::of(&core.info, &task.cdb).map_err(Outcome::CheckCondition)?;
+fn span_within(server: &DeviceServer, task: &TaskInfo, blocks_max: u64) -> Result<Span, Outcome> {
+    let span = Span::of(&server.info, &task.cdb).map_err(Outcome::CheckCondition)?;
     span.check_length(&task.cdb, blocks_max).map_err(Outcome::CheckCondition)?;
     Ok(span)
 }
@@ -191,27 +191,27 @@ impl AtomicJob {
     }
 
     /// How much is read and written at a time: the others must do it whole.
-    fn step_len(&self, core: &DeviceServer) -> usize {
+    fn step_len(&self, server: &DeviceServer) -> usize {
         match self.action {
-            Action::Or { .. } | Action::Clear { .. } => part_len(core).min(self.len - self.done),
+            Action::Or { .. } | Action::Clear { .. } => part_len(server).min(self.len - self.done),
             Action::CompareAndWrite | Action::Put => self.len,
         }
     }
 
-    fn read(&self, core: &mut DeviceServer, task: &TaskInfo) {
-        let len = self.step_len(core);
-        core.submit(task, tag::READ, OpAction::Read { at: self.here(), len });
+    fn read(&self, server: &mut DeviceServer, task: &TaskInfo) {
+        let len = self.step_len(server);
+        server.submit(task, tag::READ, OpAction::Read { at: self.here(), len });
     }
 
-    fn write(&self, core: &mut DeviceServer, task: &TaskInfo, data: DataList) {
-        let durability = core.durability(self.force_unit_access);
-        core.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability });
+    fn write(&self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) {
+        let durability = server.durability(self.force_unit_access);
+        server.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability });
     }
 
     /// Writes the second half of what was sent with a COMPARE AND WRITE.
-    fn put(&self, core: &mut DeviceServer, task: &TaskInfo) {
+    fn put(&self, server: &mut DeviceServer, task: &TaskInfo) {
         let data = self.data_out.data().slice(self.len, self.len * 2);
-        self.write(core, task, data);
+        self.write(server, task, data);
     }
 
     /// Returns whether this compares without having its range.
@@ -219,19 +219,19 @@ impl AtomicJob {
         self.action == Action::CompareAndWrite && fault_injection::is_injected(Bug::CompareUnlocked)
     }
 
-    fn lock(&self, core: &mut DeviceServer, task: &TaskInfo) {
+    fn lock(&self, server: &mut DeviceServer, task: &TaskInfo) {
         let range = match self.action {
-            Action::Clear { .. } => ByteRange::new(0, core.info.capabilities.len),
+            Action::Clear { .. } => ByteRange::new(0, server.info.capabilities.len),
             _ => ByteRange::new(self.at, u64::try_from(self.len).unwrap_or(u64::MAX)),
         };
-        core.lock(task, range);
+        server.lock(task, range);
     }
 
     /// Judges by the generation that it is now, which nobody changes while we hold our range.
-    const fn disposition(&self, core: &DeviceServer) -> Disposition {
+    const fn disposition(&self, server: &DeviceServer) -> Disposition {
         match self.action {
-            Action::Or { expected } => core.orw_generations.disposition_of(expected),
-            Action::Clear { expected, .. } if !core.orw_generations.is_current(expected) => {
+            Action::Or { expected } => server.orw_generations.disposition_of(expected),
+            Action::Clear { expected, .. } if !server.orw_generations.is_current(expected) => {
                 Disposition::Refused
             }
             _ => Disposition::Done,
@@ -239,89 +239,89 @@ impl AtomicJob {
     }
 
     /// Everything is written.
-    const fn end(&self, core: &mut DeviceServer) -> Outcome {
+    const fn end(&self, server: &mut DeviceServer) -> Outcome {
         if let Action::Clear { new, policy, .. } = self.action {
-            core.orw_generations.change(new, policy);
+            server.orw_generations.change(new, policy);
         }
         Outcome::Good
     }
 
     /// Goes on with what the medium holds.
-    fn process_read(&self, core: &mut DeviceServer, task: &TaskInfo, held: DataList) -> Option<Outcome> {
+    fn process_read(&self, server: &mut DeviceServer, task: &TaskInfo, held: DataList) -> Option<Outcome> {
         if self.action == Action::CompareAndWrite {
             let expected = self.data_out.data().slice(0, self.len);
             let difference = first_difference(&expected, &held);
-            core.recycle(held);
+            server.recycle(held);
             if let Some(at) = difference {
                 if fault_injection::is_injected(Bug::MiscompareWrites) {
-                    self.put(core, task);
+                    self.put(server, task);
                 }
                 return Some(Outcome::CheckCondition(miscompare(at)));
             }
             if fault_injection::is_injected(Bug::CompareUnlocked) {
-                self.lock(core, task);
+                self.lock(server, task);
             } else {
-                self.put(core, task);
+                self.put(server, task);
             }
         } else {
             let sent = self.data_out.data().slice(self.done, self.done + held.len());
-            let data = merge(core, &held, &sent, matches!(self.action, Action::Clear { .. }));
-            core.recycle(held);
-            self.write(core, task, data.into());
+            let data = merge(server, &held, &sent, matches!(self.action, Action::Clear { .. }));
+            server.recycle(held);
+            self.write(server, task, data.into());
         }
         None
     }
 }
 
 impl Job for AtomicJob {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
-            JobInput::Start if self.len == 0 => self.lock(core, task),
-            JobInput::Start => self.data_out.ask(core, task),
+            JobInput::Start if self.len == 0 => self.lock(server, task),
+            JobInput::Start => self.data_out.ask(server, task),
             JobInput::DataOut { data, .. } => {
-                if self.data_out.take(core, task, data) {
+                if self.data_out.take(server, task, data) {
                     if self.compares_unlocked() {
-                        self.read(core, task);
+                        self.read(server, task);
                     } else {
-                        self.lock(core, task);
+                        self.lock(server, task);
                     }
                 }
             }
             JobInput::Locked if self.action == Action::Put => {
                 let data = self.data_out.take_all();
-                self.write(core, task, data);
+                self.write(server, task, data);
             }
-            JobInput::Locked if self.compares_unlocked() => self.put(core, task),
-            JobInput::Locked => match self.disposition(core) {
-                Disposition::Done if self.len == 0 => return JobStep::Done(self.end(core)),
-                Disposition::Done => self.read(core, task),
+            JobInput::Locked if self.compares_unlocked() => self.put(server, task),
+            JobInput::Locked => match self.disposition(server) {
+                Disposition::Done if self.len == 0 => return JobStep::Done(self.end(server)),
+                Disposition::Done => self.read(server, task),
                 Disposition::Discarded => {
-                    core.recycle(self.data_out.take_all());
+                    server.recycle(self.data_out.take_all());
                     return JobStep::Done(Outcome::Good);
                 }
                 Disposition::Refused => {
-                    core.recycle(self.data_out.take_all());
+                    server.recycle(self.data_out.take_all());
                     return JobStep::Done(Outcome::CheckCondition(GENERATION_DOES_NOT_MATCH));
                 }
             },
             JobInput::OpCompleted { result: Ok(OpOutput::Data(held)), .. } => {
-                if let Some(verdict) = self.process_read(core, task, held) {
-                    return JobStep::Done(verdict);
+                if let Some(outcome) = self.process_read(server, task, held) {
+                    return JobStep::Done(outcome);
                 }
             }
             JobInput::OpCompleted { result: Ok(OpOutput::Done(data)), .. } => {
                 // The medium need not give back what it has written.
-                self.done += self.step_len(core);
-                core.recycle(data);
+                self.done += self.step_len(server);
+                server.recycle(data);
                 if self.done >= self.len {
-                    core.recycle(self.data_out.take_all());
-                    return JobStep::Done(self.end(core));
+                    server.recycle(self.data_out.take_all());
+                    return JobStep::Done(self.end(server));
                 }
-                self.read(core, task);
+                self.read(server, task);
             }
             JobInput::OpCompleted { tag, result: Err(failure) } => {
                 let doing = if tag == tag::READ { IoKind::Reading } else { IoKind::Writing };
-                return JobStep::Done(Outcome::CheckCondition(core.medium_failure(
+                return JobStep::Done(Outcome::CheckCondition(server.medium_failure(
                     failure,
                     doing,
                     Some(self.here()),
@@ -334,8 +334,8 @@ impl Job for AtomicJob {
 }
 
 /// Returns the bits set in either of two runs of bytes of one length, or in both of them.
-fn merge(core: &DeviceServer, held: &DataList, sent: &DataList, both: bool) -> Bytes {
-    let mut buf = core.pool.take(held.len());
+fn merge(server: &DeviceServer, held: &DataList, sent: &DataList, both: bool) -> Bytes {
+    let mut buf = server.pool.take(held.len());
     held.parts().iter().for_each(|part| {
         buf.append(part);
     });

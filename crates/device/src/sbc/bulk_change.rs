@@ -43,28 +43,28 @@ impl BulkChange {
     }
 
     /// Returns a buffer that repeats `block` over one part.
-    pub(super) fn fill_of(core: &DeviceServer, block: &[u8], len: u64) -> Change {
-        let len = usize::try_from(len).unwrap_or(usize::MAX).min(part_len(core));
-        let mut buf = core.pool.take(len);
+    pub(super) fn fill_of(server: &DeviceServer, block: &[u8], len: u64) -> Change {
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(part_len(server));
+        let mut buf = server.pool.take(len);
         while buf.len() < len && buf.append(block) > 0 {}
         Change::Fill(buf.freeze())
     }
 
-    fn submit_next(&mut self, core: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+    fn submit_next(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         while self.under_way < self.most_under_way() {
             let Some(range) = self.ranges.pop_front() else { break };
             if range.start < range.end {
-                self.begin(core, task, range);
+                self.begin(server, task, range);
             }
         }
         if self.under_way > 0 {
             return JobStep::Wait;
         }
         // What is freed cannot be made durable piece by piece.
-        let flush = matches!(self.change, Change::Free) && core.durability(false) == Durability::Stable;
+        let flush = matches!(self.change, Change::Free) && server.durability(false) == Durability::Stable;
         if flush && !self.flushing {
             self.flushing = true;
-            core.submit(task, 0, OpAction::Flush);
+            server.submit(task, 0, OpAction::Flush);
             return JobStep::Wait;
         }
         JobStep::Done(Outcome::Good)
@@ -76,9 +76,9 @@ impl BulkChange {
         if matches!(self.change, Change::Fill(_)) { PARTS_UNDER_WAY } else { 1 }
     }
 
-    fn begin(&mut self, core: &mut DeviceServer, task: &TaskInfo, range: ByteRange) {
+    fn begin(&mut self, server: &mut DeviceServer, task: &TaskInfo, range: ByteRange) {
         let ByteRange { start: at, end } = range;
-        let (len, durability) = (end - at, core.durability(false));
+        let (len, durability) = (end - at, server.durability(false));
         self.last = at;
         self.under_way += 1;
         let action = match &self.change {
@@ -95,44 +95,48 @@ impl BulkChange {
                 OpAction::Write { at, data, durability }
             }
         };
-        core.submit(task, 0, action);
+        server.submit(task, 0, action);
         if let Change::Zero { .. } = self.change {
             // Kept until it is known to be done: see `failed`.
             self.ranges.push_front(range);
         }
     }
 
-    fn failed(&mut self, core: &mut DeviceServer, task: &TaskInfo, failure: Failure) -> JobStep {
+    fn failed(&mut self, server: &mut DeviceServer, task: &TaskInfo, failure: Failure) -> JobStep {
         if self.flushing {
-            return JobStep::Done(Outcome::CheckCondition(core.flush_failed(failure)));
+            return JobStep::Done(Outcome::CheckCondition(server.flush_failed(failure)));
         }
         if failure.fault == Fault::Unsupported && matches!(self.change, Change::Zero { .. }) {
-            let zeros = alloc::vec![0; core.info.block_len()];
-            self.change = Self::fill_of(core, &zeros, u64::MAX);
-            return self.submit_next(core, task);
+            let zeros = alloc::vec![0; server.info.block_len()];
+            self.change = Self::fill_of(server, &zeros, u64::MAX);
+            return self.submit_next(server, task);
         }
-        JobStep::Done(Outcome::CheckCondition(core.medium_failure(failure, IoKind::Writing, Some(self.last))))
+        JobStep::Done(Outcome::CheckCondition(server.medium_failure(
+            failure,
+            IoKind::Writing,
+            Some(self.last),
+        )))
     }
 }
 
 impl Job for BulkChange {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
-            JobInput::Start => self.submit_next(core, task),
+            JobInput::Start => self.submit_next(server, task),
             JobInput::OpCompleted { result: Ok(_), .. } if self.flushing => JobStep::Done(Outcome::Good),
             JobInput::OpCompleted { result: Ok(_), .. } => {
                 self.under_way -= 1;
                 if matches!(self.change, Change::Free) {
-                    core.space_returned();
+                    server.space_returned();
                 }
                 if let Change::Zero { .. } = self.change {
                     self.ranges.pop_front();
                 }
-                self.submit_next(core, task)
+                self.submit_next(server, task)
             }
             JobInput::OpCompleted { result: Err(failure), .. } => {
                 self.under_way = self.under_way.saturating_sub(1);
-                self.failed(core, task, failure)
+                self.failed(server, task, failure)
             }
             _ => super::unexpected_input(),
         }

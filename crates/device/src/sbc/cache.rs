@@ -10,10 +10,10 @@ use crate::task::TaskInfo;
 
 /// SYNCHRONIZE CACHE 10 and 16. The whole cache is written, whatever the range; and IMMED makes no difference, for an
 /// answer that comes before the blocks are safe would have to be taken back when they turn out not to be.
-pub(super) fn synchronize(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    match Span::of(&core.info, &task.cdb) {
+pub(super) fn synchronize(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match Span::of(&server.info, &task.cdb) {
         Err(sense) => Outcome::CheckCondition(sense),
-        Ok(_) if core.info.capabilities.volatile_cache => {
+        Ok(_) if server.info.capabilities.volatile_cache => {
             Outcome::Run(Box::new(FlushThen { then: |_, _| Outcome::Good }))
         }
         Ok(_) => Outcome::Good,
@@ -22,8 +22,8 @@ pub(super) fn synchronize(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 
 /// PRE-FETCH 10 and 16. There is no cache of ours to fetch into, so the answer is GOOD and never CONDITION MET, which
 /// would promise that all of the blocks fitted.
-pub(super) fn pre_fetch(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    match Span::of(&core.info, &task.cdb) {
+pub(super) fn pre_fetch(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match Span::of(&server.info, &task.cdb) {
         Err(sense) => Outcome::CheckCondition(sense),
         Ok(_) => Outcome::Good,
     }

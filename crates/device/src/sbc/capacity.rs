@@ -16,20 +16,20 @@ pub(super) fn test_unit_ready(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
 }
 
 /// READ CAPACITY(10): an address that does not fit says "ask READ CAPACITY(16)".
-pub(super) fn read_capacity_10(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn read_capacity_10(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     // The LOGICAL BLOCK ADDRESS and PMI fields are obsolete since SBC-3, where they must be zero.
     if task.cdb.u8(8) & 1 == 0 && task.cdb.u32(2) != 0 {
         return Outcome::CheckCondition(scsi::sense::Sense::invalid_cdb(2, None));
     }
-    let last = u32::try_from(last_lba(&core.info)).unwrap_or(u32::MAX);
+    let last = u32::try_from(last_lba(&server.info)).unwrap_or(u32::MAX);
     let mut bytes = last.to_be_bytes().to_vec();
-    bytes.extend(core.info.block_size().bytes().to_be_bytes());
+    bytes.extend(server.info.block_size().bytes().to_be_bytes());
     Outcome::ParameterData { bytes, allocation: 8 }
 }
 
 /// READ CAPACITY(16).
-pub(super) fn read_capacity_16(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    match parameters_16(&core.info) {
+pub(super) fn read_capacity_16(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match parameters_16(&server.info) {
         Ok(bytes) => Outcome::ParameterData { bytes, allocation: u64::from(task.cdb.u32(10)) },
         Err(UnexpectedEof) => super::bug(),
     }

@@ -20,18 +20,18 @@ impl DataOutCollector {
     }
 
     /// Asks for the next part.
-    pub(super) fn ask(&self, core: &mut DeviceServer, task: &TaskInfo) {
+    pub(super) fn ask(&self, server: &mut DeviceServer, task: &TaskInfo) {
         let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let have = self.data.len();
-        core.fetch_data_out(task, narrow(have), narrow(PART_LEN.min(self.total - have)));
+        server.fetch_data_out(task, narrow(have), narrow(PART_LEN.min(self.total - have)));
     }
 
     /// Takes a part and returns whether it was the last; if not, asks for the next.
-    pub(super) fn take(&mut self, core: &mut DeviceServer, task: &TaskInfo, part: DataList) -> bool {
+    pub(super) fn take(&mut self, server: &mut DeviceServer, task: &TaskInfo, part: DataList) -> bool {
         part.into_parts().for_each(|bytes| self.data.push(bytes));
         let whole = self.data.len() >= self.total;
         if !whole {
-            self.ask(core, task);
+            self.ask(server, task);
         }
         whole
     }

@@ -19,28 +19,28 @@ const HEADER_LEN: usize = 8;
 const DESCRIPTOR_LEN: usize = 16;
 
 /// GET LBA STATUS(16).
-pub(super) fn get_16(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    get(core, Lba(task.cdb.u64(2)), Blocks(0), u64::from(task.cdb.u32(10)))
+pub(super) fn get_16(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    get(server, Lba(task.cdb.u64(2)), Blocks(0), u64::from(task.cdb.u32(10)))
 }
 
 /// GET LBA STATUS(32).
-pub(super) fn get_32(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn get_32(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let scanned = Blocks(u64::from(task.cdb.u32(20)));
-    get(core, Lba(task.cdb.u64(12)), scanned, u64::from(task.cdb.u32(28)))
+    get(server, Lba(task.cdb.u64(12)), scanned, u64::from(task.cdb.u32(28)))
 }
 
 /// Looks from `start` over `scanned` blocks; zero means to the end.
-fn get(core: &DeviceServer, start: Lba, scanned: Blocks, allocation: u64) -> Outcome {
-    if let Err(sense) = Span::new(&core.info, start, Blocks(1)) {
+fn get(server: &DeviceServer, start: Lba, scanned: Blocks, allocation: u64) -> Outcome {
+    if let Err(sense) = Span::new(&server.info, start, Blocks(1)) {
         return Outcome::CheckCondition(sense);
     }
-    let rest = core.info.capacity().0 - start.0;
+    let rest = server.info.capacity().0 - start.0;
     let scanned = if scanned.0 == 0 { rest } else { scanned.0.min(rest) };
-    let span = match Span::new(&core.info, start, Blocks(scanned)) {
+    let span = match Span::new(&server.info, start, Blocks(scanned)) {
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
-    if !core.info.is_thin() {
+    if !server.info.is_thin() {
         let all = [Run { start: start.0, end: start.0 + scanned, status: MAPPED }];
         return Outcome::ParameterData { bytes: encode(&all, MAX_DESCRIPTORS), allocation };
     }
@@ -68,21 +68,21 @@ struct Look {
 }
 
 impl Job for Look {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         let Span { at, len, .. } = self.span;
         match input {
             JobInput::Start => {
                 // One more than wanted: the last may end within a block and then says nothing of it.
-                core.submit(task, 0, OpAction::MapStatus { at, len, count_max: self.count + 1 });
+                server.submit(task, 0, OpAction::MapStatus { at, len, count_max: self.count + 1 });
                 JobStep::Wait
             }
             JobInput::OpCompleted { result: Ok(OpOutput::MapStatus(extents)), .. } => {
-                let runs = runs(&core.info, self.span, &extents);
+                let runs = runs(&server.info, self.span, &extents);
                 let bytes = encode(&runs, self.count);
                 JobStep::Done(Outcome::ParameterData { bytes, allocation: self.allocation })
             }
             JobInput::OpCompleted { result: Err(failure), .. } => JobStep::Done(Outcome::CheckCondition(
-                core.medium_failure(failure, IoKind::Reading, Some(at)),
+                server.medium_failure(failure, IoKind::Reading, Some(at)),
             )),
             _ => super::unexpected_input(),
         }

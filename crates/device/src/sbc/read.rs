@@ -16,28 +16,28 @@ use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
 /// READ 6, 10, 12, 16 and 32. With FUA, what is read is durable (SBC-4 §4.15.2).
-pub(crate) fn read(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    if super::force_unit_access(&task.cdb) && core.info.capabilities.volatile_cache {
-        return match Span::of_transfer(&core.info, &task.cdb) {
+pub(crate) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    if super::force_unit_access(&task.cdb) && server.info.capabilities.volatile_cache {
+        return match Span::of_transfer(&server.info, &task.cdb) {
             Ok(_) => Outcome::Run(Box::new(FlushThen { then: deliver_blocks })),
             Err(sense) => Outcome::CheckCondition(sense),
         };
     }
-    deliver_blocks(core, task)
+    deliver_blocks(server, task)
 }
 
 /// Reads what the initiator has room for, and delivers it.
-fn deliver_blocks(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let span = match Span::of_transfer(&core.info, &task.cdb) {
+fn deliver_blocks(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let span = match Span::of_transfer(&server.info, &task.cdb) {
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
     // An initiator that is set up to send instead has no room, and gets nothing.
     task.transferable.set(if task.data_out_len > 0 { 0 } else { span.len });
     let wanted = span.len.min(u64::from(task.data_in_len));
-    core.stats.reads += 1;
-    core.stats.read_bytes += wanted;
-    let part = part_len(core);
+    server.stats.reads += 1;
+    server.stats.read_bytes += wanted;
+    let part = part_len(server);
     match usize::try_from(wanted).unwrap_or(usize::MAX) {
         0 => Outcome::Good,
         wanted if wanted <= part => Outcome::Read(Read { at: span.at, wanted }),
@@ -54,19 +54,19 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    pub(crate) fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    pub(crate) fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
-                let len = self.wanted.next_multiple_of(core.info.block_len());
-                core.submit(task, 0, OpAction::Read { at: self.at, len });
+                let len = self.wanted.next_multiple_of(server.info.block_len());
+                server.submit(task, 0, OpAction::Read { at: self.at, len });
                 JobStep::Wait
             }
             JobInput::OpCompleted { result: Ok(OpOutput::Data(data)), .. } => {
                 let data = if data.len() > self.wanted { data.slice(0, self.wanted) } else { data };
-                core.send_data_in(task, 0, data);
+                server.send_data_in(task, 0, data);
                 JobStep::Done(Outcome::Good)
             }
-            JobInput::OpCompleted { result: Err(failure), .. } => failed(core, failure, self.at),
+            JobInput::OpCompleted { result: Err(failure), .. } => failed(server, failure, self.at),
             _ => super::unexpected_input(),
         }
     }
@@ -89,18 +89,18 @@ struct LongRead {
 }
 
 impl LongRead {
-    fn ask(&mut self, core: &mut DeviceServer, task: &TaskInfo) {
+    fn ask(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
         while self.parts.len() < PARTS_UNDER_WAY && self.asked < self.wanted {
-            let len = self.part.min((self.wanted - self.asked).next_multiple_of(core.info.block_len()));
+            let len = self.part.min((self.wanted - self.asked).next_multiple_of(server.info.block_len()));
             let tag = self.first.wrapping_add(u32::try_from(self.parts.len()).unwrap_or(0));
             let at = self.at.saturating_add(u64::try_from(self.asked).unwrap_or(u64::MAX));
-            core.submit(task, tag, OpAction::Read { at, len });
+            server.submit(task, tag, OpAction::Read { at, len });
             self.asked += len;
             self.parts.push_back(None);
         }
     }
 
-    fn deliver_ready(&mut self, core: &mut DeviceServer, task: &TaskInfo) {
+    fn deliver_ready(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
         while let Some(Some(_)) = self.parts.front() {
             let Some(Some(data)) = self.parts.pop_front() else { return };
             self.first = self.first.wrapping_add(1);
@@ -108,36 +108,36 @@ impl LongRead {
             let data = if data.len() > room { data.slice(0, room) } else { data };
             let offset = u32::try_from(self.delivered).unwrap_or(u32::MAX);
             self.delivered += data.len();
-            core.send_data_in(task, offset, data);
+            server.send_data_in(task, offset, data);
         }
     }
 }
 
 impl Job for LongRead {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {}
             JobInput::OpCompleted { tag, result: Ok(OpOutput::Data(data)) } => {
                 let at = usize::try_from(tag.wrapping_sub(self.first)).unwrap_or(usize::MAX);
                 let Some(part) = self.parts.get_mut(at) else { return super::unexpected_input() };
                 *part = Some(data);
-                self.deliver_ready(core, task);
+                self.deliver_ready(server, task);
             }
             JobInput::OpCompleted { tag, result: Err(failure) } => {
                 let ahead = u64::from(tag.wrapping_sub(self.first));
                 let (part, delivered) = (self.part, self.delivered);
                 let wide = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
                 let start = self.at.saturating_add(wide(delivered));
-                return failed(core, failure, start.saturating_add(ahead.saturating_mul(wide(part))));
+                return failed(server, failure, start.saturating_add(ahead.saturating_mul(wide(part))));
             }
             _ => return super::unexpected_input(),
         }
-        self.ask(core, task);
+        self.ask(server, task);
         if self.parts.is_empty() { JobStep::Done(Outcome::Good) } else { JobStep::Wait }
     }
 }
 
-fn failed(core: &mut DeviceServer, failure: Failure, at: u64) -> JobStep {
-    let sense: Sense = core.medium_failure(failure, IoKind::Reading, Some(at));
+fn failed(server: &mut DeviceServer, failure: Failure, at: u64) -> JobStep {
+    let sense: Sense = server.medium_failure(failure, IoKind::Reading, Some(at));
     JobStep::Done(Outcome::CheckCondition(sense))
 }

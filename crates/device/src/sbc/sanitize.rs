@@ -33,36 +33,36 @@ const AUSE: u8 = 0x20;
 const OVERWRITE_HEADER_LEN: usize = 4;
 
 /// SANITIZE with BLOCK ERASE: the medium gives all storage back and reads as zeros.
-pub(super) fn block_erase(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    match without_parameters(core, task) {
-        Ok(()) => start(core, task, Kind::Sanitize, Method::Erase),
+pub(super) fn block_erase(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match without_parameters(server, task) {
+        Ok(()) => start(server, task, Kind::Sanitize, Method::Erase),
         Err(sense) => Outcome::CheckCondition(sense),
     }
 }
 
 /// SANITIZE with CRYPTOGRAPHIC ERASE: the medium forgets its key, and gives all storage back if it is thin.
-pub(super) fn crypto_erase(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let deallocates = core.info.is_thin();
-    match without_parameters(core, task) {
-        Ok(()) => start(core, task, Kind::Sanitize, Method::CryptoErase { deallocates }),
+pub(super) fn crypto_erase(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let deallocates = server.info.is_thin();
+    match without_parameters(server, task) {
+        Ok(()) => start(server, task, Kind::Sanitize, Method::CryptoErase { deallocates }),
         Err(sense) => Outcome::CheckCondition(sense),
     }
 }
 
 /// SANITIZE with OVERWRITE.
-pub(super) fn overwrite(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn overwrite(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let len = task.cdb.u16(7);
-    let longest = core.info.block_len() + OVERWRITE_HEADER_LEN;
+    let longest = server.info.block_len() + OVERWRITE_HEADER_LEN;
     if usize::from(len) <= OVERWRITE_HEADER_LEN || usize::from(len) > longest {
         return Outcome::CheckCondition(Sense::invalid_cdb(7, None));
     }
-    match core.write_protection(task.nexus) {
+    match server.write_protection(task.nexus) {
         Some(sense) => Outcome::CheckCondition(sense),
         None => Outcome::FetchParameterList { len: u32::from(len), then: overwrite_with },
     }
 }
 
-fn overwrite_with(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
+fn overwrite_with(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     let [first, _, high, low, pattern @ ..] = list else {
         return Outcome::CheckCondition(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
     };
@@ -76,51 +76,51 @@ fn overwrite_with(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outc
     }
     let len = usize::from(u16::from_be_bytes([*high, *low]));
     match pattern.get(..len) {
-        Some(pattern) if (1..=core.info.block_len()).contains(&len) => {
-            let block = pattern.iter().copied().cycle().take(core.info.block_len()).collect();
+        Some(pattern) if (1..=server.info.block_len()).contains(&len) => {
+            let block = pattern.iter().copied().cycle().take(server.info.block_len()).collect();
             let plan = Method::Overwrite { block, passes, invert: first & 0x80 != 0 };
-            start(core, task, Kind::Sanitize, plan)
+            start(server, task, Kind::Sanitize, plan)
         }
         _ => Outcome::CheckCondition(Sense::invalid_parameter(2, None)),
     }
 }
 
 /// SANITIZE with EXIT FAILURE MODE.
-pub(super) fn exit_failure_mode(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    if let Err(sense) = without_parameters(core, task) {
+pub(super) fn exit_failure_mode(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    if let Err(sense) = without_parameters(server, task) {
         return Outcome::CheckCondition(sense);
     }
-    if !core.sanitizer.may_leave_failure() {
+    if !server.sanitizer.may_leave_failure() {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(4)));
     }
     Outcome::QueueStateChange { list: Vec::new(), then: exit_in_turn }
 }
 
 /// The failure is left only when it is written down that it is over: the next start would close the unit again.
-fn exit_in_turn(core: &mut DeviceServer, _: &TaskInfo, _: &[u8]) -> Outcome {
-    if core.spc.sanitize_journal.is_none() || core.sanitizer.is_running() {
-        core.sanitizer.leave_failure();
+fn exit_in_turn(server: &mut DeviceServer, _: &TaskInfo, _: &[u8]) -> Outcome {
+    if server.spc.sanitize_journal.is_none() || server.sanitizer.is_running() {
+        server.sanitizer.leave_failure();
         return Outcome::Good;
     }
-    let then = |core: &mut DeviceServer, _: &TaskInfo, saved| {
+    let then = |server: &mut DeviceServer, _: &TaskInfo, saved| {
         if saved {
-            core.spc.sanitize_journal = None;
-            core.sanitizer.leave_failure();
+            server.spc.sanitize_journal = None;
+            server.sanitizer.leave_failure();
             Outcome::Good
         } else {
             Outcome::CheckCondition(Sense::new(SenseKey::HARDWARE_ERROR, Asc::INTERNAL_TARGET_FAILURE))
         }
     };
-    Outcome::SaveState { state: core.spc.to_save_without_work(), then: Box::new(then) }
+    Outcome::SaveState { state: server.spc.to_save_without_work(), then: Box::new(then) }
 }
 
 /// FORMAT UNIT: no protection information, no defect lists; all blocks become zeros.
-pub(super) fn format(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    if let Some(sense) = core.write_protection(task.nexus) {
+pub(super) fn format(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    if let Some(sense) = server.write_protection(task.nexus) {
         return Outcome::CheckCondition(sense);
     }
     if task.cdb.u8(1) & FMTDATA == 0 {
-        return start_formatting(core, task, false);
+        return start_formatting(server, task, false);
     }
     // The header alone, short or long (LONGLIST).
     let len = if task.cdb.u8(1) & LONGLIST == 0 { 4 } else { 8 };
@@ -133,7 +133,7 @@ const LONGLIST: u8 = 0x20;
 const FORMAT_OPTIONS_IGNORED: u8 = 0xf0;
 const FORMAT_IMMED: u8 = 0x02;
 
-fn format_with(core: &mut DeviceServer, task: &TaskInfo, header: &[u8]) -> Outcome {
+fn format_with(server: &mut DeviceServer, task: &TaskInfo, header: &[u8]) -> Outcome {
     let (protection, options, rest) = match header {
         [protection, options, rest @ ..] if header.len() == 4 || header.len() == 8 => {
             (protection, options, rest)
@@ -149,13 +149,16 @@ fn format_with(core: &mut DeviceServer, task: &TaskInfo, header: &[u8]) -> Outco
     if rest.iter().any(|byte| *byte != 0) {
         return Outcome::CheckCondition(Sense::invalid_parameter(2, None));
     }
-    start_formatting(core, task, options & FORMAT_IMMED != 0)
+    start_formatting(server, task, options & FORMAT_IMMED != 0)
 }
 
-fn start_formatting(core: &mut DeviceServer, task: &TaskInfo, immediate: bool) -> Outcome {
-    let plan =
-        if supports_block_erase(&core.info) { Method::Erase } else { Method::zeros(core.info.block_len()) };
-    begin(core, task, Kind::Format, plan, immediate, true)
+fn start_formatting(server: &mut DeviceServer, task: &TaskInfo, immediate: bool) -> Outcome {
+    let plan = if supports_block_erase(&server.info) {
+        Method::Erase
+    } else {
+        Method::zeros(server.info.block_len())
+    };
+    begin(server, task, Kind::Format, plan, immediate, true)
 }
 
 /// Whether the unit has BLOCK ERASE.
@@ -163,20 +166,20 @@ pub(super) fn erases_blocks(facts: &UnitInfo) -> bool {
     supports_block_erase(facts)
 }
 
-fn without_parameters(core: &DeviceServer, task: &TaskInfo) -> Result<(), Sense> {
+fn without_parameters(server: &DeviceServer, task: &TaskInfo) -> Result<(), Sense> {
     if task.cdb.u16(7) != 0 {
         return Err(Sense::invalid_cdb(7, None));
     }
-    core.write_protection(task.nexus).map_or(Ok(()), Err)
+    server.write_protection(task.nexus).map_or(Ok(()), Err)
 }
 
-fn start(core: &mut DeviceServer, task: &TaskInfo, kind: Kind, plan: Method) -> Outcome {
+fn start(server: &mut DeviceServer, task: &TaskInfo, kind: Kind, plan: Method) -> Outcome {
     let flags = task.cdb.u8(1);
-    begin(core, task, kind, plan, flags & IMMED != 0, flags & AUSE != 0)
+    begin(server, task, kind, plan, flags & IMMED != 0, flags & AUSE != 0)
 }
 
 fn begin(
-    core: &mut DeviceServer,
+    server: &mut DeviceServer,
     task: &TaskInfo,
     kind: Kind,
     plan: Method,
@@ -184,10 +187,10 @@ fn begin(
     may_leave_failure: bool,
 ) -> Outcome {
     // Another may have begun while the parameter list of this one was on its way.
-    if let Some(sense) = core.sanitizer.progress(core.info.capabilities.len) {
+    if let Some(sense) = server.sanitizer.progress(server.info.capabilities.len) {
         return Outcome::CheckCondition(sense);
     }
-    core.start_sanitizing(kind, plan, may_leave_failure, (task.id, immediate));
+    server.start_sanitizing(kind, plan, may_leave_failure, (task.id, immediate));
     Outcome::Run(Box::new(Waiting))
 }
 
@@ -195,9 +198,9 @@ fn begin(
 struct Waiting;
 
 impl Job for Waiting {
-    fn step(&mut self, core: &mut DeviceServer, _: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, _: &TaskInfo, input: JobInput) -> JobStep {
         match input {
-            JobInput::Woken => JobStep::Done(match core.sanitizer.take_answer() {
+            JobInput::Woken => JobStep::Done(match server.sanitizer.take_answer() {
                 Some(sense) => Outcome::CheckCondition(sense),
                 None => Outcome::Good,
             }),

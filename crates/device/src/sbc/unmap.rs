@@ -24,8 +24,8 @@ pub(super) fn unmap(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     Outcome::FetchParameterList { len: u32::from(task.cdb.u16(7)), then: free }
 }
 
-fn free(core: &mut DeviceServer, _: &TaskInfo, list: &[u8]) -> Outcome {
-    let ranges = match ranges(&core.info, list) {
+fn free(server: &mut DeviceServer, _: &TaskInfo, list: &[u8]) -> Outcome {
+    let ranges = match ranges(&server.info, list) {
         Ok(ranges) => ranges,
         Err(sense) => return Outcome::CheckCondition(sense),
     };

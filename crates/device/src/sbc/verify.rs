@@ -28,19 +28,19 @@ mod byte_check {
 }
 
 /// VERIFY 10, 12, 16 and 32.
-pub(super) fn verify(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let span = match Span::of_transfer(&core.info, &task.cdb) {
+pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let span = match Span::of_transfer(&server.info, &task.cdb) {
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
     let (len, compare) = match byte_check(&task.cdb) {
         byte_check::NONE => (span.len, Compare::Nothing),
-        byte_check::EACH => match check_data_out(core, task, span) {
+        byte_check::EACH => match check_data_out(server, task, span) {
             Ok(len) => (u64::try_from(len).unwrap_or(u64::MAX), Compare::Each),
-            Err(verdict) => return verdict,
+            Err(outcome) => return outcome,
         },
         byte_check::SAME => {
-            let block = u64::from(core.info.block_size().bytes());
+            let block = u64::from(server.info.block_size().bytes());
             task.transferable.set(if span.len == 0 { 0 } else { block });
             if span.len > 0 && u64::from(task.data_out_len) != block {
                 return Outcome::CheckCondition(super::wrong_data_out());
@@ -49,31 +49,31 @@ pub(super) fn verify(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         }
         _ => return Outcome::CheckCondition(invalid_byte_check(&task.cdb)),
     };
-    run(core, span, len, compare, None)
+    run(server, span, len, compare, None)
 }
 
 /// WRITE AND VERIFY 10, 12, 16 and 32: part by part, what was written is made durable and read back.
-pub(super) fn write_and_verify(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn write_and_verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let compare = match byte_check(&task.cdb) {
         byte_check::NONE => Compare::Nothing,
         byte_check::EACH => Compare::Each,
         _ => return Outcome::CheckCondition(invalid_byte_check(&task.cdb)),
     };
-    let span = match Span::of_transfer(&core.info, &task.cdb) {
+    let span = match Span::of_transfer(&server.info, &task.cdb) {
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
-    match check_data_out(core, task, span) {
+    match check_data_out(server, task, span) {
         Ok(len) => {
-            let durability = core.durability(true);
-            run(core, span, u64::try_from(len).unwrap_or(u64::MAX), compare, Some(durability))
+            let durability = server.durability(true);
+            run(server, span, u64::try_from(len).unwrap_or(u64::MAX), compare, Some(durability))
         }
-        Err(verdict) => verdict,
+        Err(outcome) => outcome,
     }
 }
 
 fn run(
-    core: &mut DeviceServer,
+    server: &mut DeviceServer,
     span: Span,
     len: u64,
     compare: Compare,
@@ -82,12 +82,12 @@ fn run(
     if len == 0 {
         return Outcome::Good;
     }
-    core.errors.verified_bytes = core.errors.verified_bytes.saturating_add(len);
+    server.errors.verified_bytes = server.errors.verified_bytes.saturating_add(len);
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     Outcome::Run(Box::new(Verify {
         at: span.at,
         len,
-        part: part_len(core),
+        part: part_len(server),
         compare,
         write,
         done: 0,
@@ -138,41 +138,41 @@ impl Verify {
     }
 
     /// Begins the next part.
-    fn begin(&self, core: &mut DeviceServer, task: &TaskInfo) {
+    fn begin(&self, server: &mut DeviceServer, task: &TaskInfo) {
         let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         match &self.compare {
             Compare::Same(block) if block.is_empty() => {
-                core.fetch_data_out(task, 0, core.info.block_size().bytes());
+                server.fetch_data_out(task, 0, server.info.block_size().bytes());
             }
-            Compare::Nothing | Compare::Same(_) if self.write.is_none() => self.read(core, task),
-            _ => core.fetch_data_out(task, narrow(self.done), narrow(self.step_len())),
+            Compare::Nothing | Compare::Same(_) if self.write.is_none() => self.read(server, task),
+            _ => server.fetch_data_out(task, narrow(self.done), narrow(self.step_len())),
         }
     }
 
-    fn read(&self, core: &mut DeviceServer, task: &TaskInfo) {
-        core.submit(task, tag::READ, OpAction::Read { at: self.here(), len: self.step_len() });
+    fn read(&self, server: &mut DeviceServer, task: &TaskInfo) {
+        server.submit(task, tag::READ, OpAction::Read { at: self.here(), len: self.step_len() });
     }
 
-    fn arrived(&mut self, core: &mut DeviceServer, task: &TaskInfo, data: DataList) {
+    fn arrived(&mut self, server: &mut DeviceServer, task: &TaskInfo, data: DataList) {
         if let Compare::Same(block) = &mut self.compare {
             *block = data;
-            return self.read(core, task);
+            return self.read(server, task);
         }
         match self.write {
             Some(durability) => {
                 self.sent = Some(data.clone());
-                core.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability });
+                server.submit(task, tag::WRITE, OpAction::Write { at: self.here(), data, durability });
             }
             None => {
                 self.sent = Some(data);
-                self.read(core, task);
+                self.read(server, task);
             }
         }
     }
 
     /// Judges what the medium holds.
-    fn found(&mut self, core: &DeviceServer, held: DataList) -> Result<(), Outcome> {
-        let block_len = core.info.block_len();
+    fn found(&mut self, server: &DeviceServer, held: DataList) -> Result<(), Outcome> {
+        let block_len = server.info.block_len();
         let difference = match (&self.compare, &self.sent) {
             (Compare::Each, Some(_))
                 if self.write.is_some() && fault_injection::is_injected(Bug::VerifyNothing) =>
@@ -190,32 +190,32 @@ impl Verify {
             return Err(Outcome::CheckCondition(miscompare(self.done + at)));
         }
         self.done += held.len();
-        core.recycle(held);
+        server.recycle(held);
         if let Some(sent) = self.sent.take() {
-            core.recycle(sent);
+            server.recycle(sent);
         }
         Ok(())
     }
 }
 
 impl Job for Verify {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
-            JobInput::Start => self.begin(core, task),
-            JobInput::DataOut { data, .. } => self.arrived(core, task, data),
-            JobInput::OpCompleted { result: Ok(OpOutput::Done(_)), .. } => self.read(core, task),
+            JobInput::Start => self.begin(server, task),
+            JobInput::DataOut { data, .. } => self.arrived(server, task, data),
+            JobInput::OpCompleted { result: Ok(OpOutput::Done(_)), .. } => self.read(server, task),
             JobInput::OpCompleted { result: Ok(OpOutput::Data(held)), .. } => {
-                if let Err(verdict) = self.found(core, held) {
-                    return JobStep::Done(verdict);
+                if let Err(outcome) = self.found(server, held) {
+                    return JobStep::Done(outcome);
                 }
                 if self.done >= self.len {
                     return JobStep::Done(Outcome::Good);
                 }
-                self.begin(core, task);
+                self.begin(server, task);
             }
             JobInput::OpCompleted { tag, result: Err(failure) } => {
                 let doing = if tag == tag::READ { IoKind::Verifying } else { IoKind::Writing };
-                return JobStep::Done(Outcome::CheckCondition(core.medium_failure(
+                return JobStep::Done(Outcome::CheckCondition(server.medium_failure(
                     failure,
                     doing,
                     Some(self.here()),

@@ -15,17 +15,17 @@ use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::task::TaskInfo;
 
 /// WRITE 6, 10, 12, 16 and 32.
-pub(crate) fn write(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(crate) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let force_unit_access = super::force_unit_access(&task.cdb);
-    let span = match Span::of_transfer(&core.info, &task.cdb) {
+    let span = match Span::of_transfer(&server.info, &task.cdb) {
         Ok(span) => span,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
-    let len = match check_data_out(core, task, span) {
+    let len = match check_data_out(server, task, span) {
         Ok(len) => len,
-        Err(verdict) => return verdict,
+        Err(outcome) => return outcome,
     };
-    let part = part_len(core);
+    let part = part_len(server);
     if len <= part {
         Outcome::Write(Write { at: span.at, len, force_unit_access })
     } else {
@@ -37,19 +37,23 @@ pub(crate) fn write(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 ///
 /// # Errors
 /// What to answer when it sends nothing, or part of a block (FCP-4 §9.4.2 calls for that sense; RFC 7143 is silent).
-pub(super) fn check_data_out(core: &mut DeviceServer, task: &TaskInfo, span: Span) -> Result<usize, Outcome> {
+pub(super) fn check_data_out(
+    server: &mut DeviceServer,
+    task: &TaskInfo,
+    span: Span,
+) -> Result<usize, Outcome> {
     if task.data_in_len > 0 {
         return Err(Outcome::CheckCondition(super::wrong_data_out()));
     }
     task.transferable.set(span.len);
     let sent = span.len.min(u64::from(task.data_out_len));
     let len = usize::try_from(sent).unwrap_or(usize::MAX);
-    if len % core.info.block_len() != 0 {
+    if len % server.info.block_len() != 0 {
         let sense = Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
         return Err(Outcome::CheckCondition(sense));
     }
-    core.stats.writes += 1;
-    core.stats.write_bytes += sent;
+    server.stats.writes += 1;
+    server.stats.write_bytes += sent;
     if len == 0 { Err(Outcome::Good) } else { Ok(len) }
 }
 
@@ -62,26 +66,26 @@ pub(crate) struct Write {
 }
 
 impl Write {
-    pub(crate) fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    pub(crate) fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
-                core.fetch_data_out(task, 0, u32::try_from(self.len).unwrap_or(u32::MAX));
+                server.fetch_data_out(task, 0, u32::try_from(self.len).unwrap_or(u32::MAX));
                 JobStep::Wait
             }
             JobInput::DataOut { data, .. } if data.len() == self.len => {
                 // The write cache may have been disabled while the data was on its way.
-                let durability = core.durability(self.force_unit_access);
-                core.submit(task, 0, OpAction::Write { at: self.at, data, durability });
+                let durability = server.durability(self.force_unit_access);
+                server.submit(task, 0, OpAction::Write { at: self.at, data, durability });
                 if fault_injection::is_injected(Bug::AckBeforeWrite) {
                     return JobStep::Done(Outcome::Good);
                 }
                 JobStep::Wait
             }
             JobInput::OpCompleted { result: Ok(OpOutput::Done(data)), .. } => {
-                core.recycle(data);
+                server.recycle(data);
                 JobStep::Done(Outcome::Good)
             }
-            JobInput::OpCompleted { result: Err(failure), .. } => failed(core, failure, self.at),
+            JobInput::OpCompleted { result: Err(failure), .. } => failed(server, failure, self.at),
             _ => super::unexpected_input(),
         }
     }
@@ -106,11 +110,11 @@ impl LongWrite {
         Self { at: 0, len: 0, part: 0, force_unit_access: false, asked: 0, under_way: 0, flushing: false }
     }
 
-    fn ask(&mut self, core: &mut DeviceServer, task: &TaskInfo) {
+    fn ask(&mut self, server: &mut DeviceServer, task: &TaskInfo) {
         while self.under_way < PARTS_UNDER_WAY && self.asked < self.len {
             let len = self.part.min(self.len - self.asked);
             let narrow = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
-            core.fetch_data_out(task, narrow(self.asked), narrow(len));
+            server.fetch_data_out(task, narrow(self.asked), narrow(len));
             self.asked += len;
             self.under_way += 1;
         }
@@ -118,52 +122,52 @@ impl LongWrite {
 
     /// Writes a part that has arrived. Its tag is its offset, so that a failure knows where. One flush at the end is
     /// worth as much as a durable write of every part.
-    fn put(&self, core: &mut DeviceServer, task: &TaskInfo, offset: u32, data: DataList) {
+    fn put(&self, server: &mut DeviceServer, task: &TaskInfo, offset: u32, data: DataList) {
         let at = self.at.saturating_add(u64::from(offset));
-        core.submit(task, offset, OpAction::Write { at, data, durability: Durability::Cached });
+        server.submit(task, offset, OpAction::Write { at, data, durability: Durability::Cached });
     }
 
-    fn written(&mut self, core: &mut DeviceServer, task: &TaskInfo) -> JobStep {
-        self.ask(core, task);
+    fn written(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+        self.ask(server, task);
         if self.under_way > 0 {
             return JobStep::Wait;
         }
-        if core.durability(self.force_unit_access) == Durability::Cached {
+        if server.durability(self.force_unit_access) == Durability::Cached {
             return JobStep::Done(Outcome::Good);
         }
         self.flushing = true;
-        core.submit(task, 0, OpAction::Flush);
+        server.submit(task, 0, OpAction::Flush);
         JobStep::Wait
     }
 }
 
 impl Job for LongWrite {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
-                self.ask(core, task);
+                self.ask(server, task);
                 JobStep::Wait
             }
             JobInput::DataOut { offset, data } => {
-                self.put(core, task, offset, data);
+                self.put(server, task, offset, data);
                 JobStep::Wait
             }
             JobInput::OpCompleted { result, .. } if self.flushing => JobStep::Done(
-                core.flushed_since(result).map_or_else(Outcome::CheckCondition, |()| Outcome::Good),
+                server.flushed_since(result).map_or_else(Outcome::CheckCondition, |()| Outcome::Good),
             ),
             JobInput::OpCompleted { result: Ok(OpOutput::Done(data)), .. } => {
                 self.under_way -= 1;
-                core.recycle(data);
-                self.written(core, task)
+                server.recycle(data);
+                self.written(server, task)
             }
             JobInput::OpCompleted { tag, result: Err(failure) } => {
-                failed(core, failure, self.at.saturating_add(u64::from(tag)))
+                failed(server, failure, self.at.saturating_add(u64::from(tag)))
             }
             _ => super::unexpected_input(),
         }
     }
 }
 
-fn failed(core: &mut DeviceServer, failure: Failure, at: u64) -> JobStep {
-    JobStep::Done(Outcome::CheckCondition(core.medium_failure(failure, IoKind::Writing, Some(at))))
+fn failed(server: &mut DeviceServer, failure: Failure, at: u64) -> JobStep {
+    JobStep::Done(Outcome::CheckCondition(server.medium_failure(failure, IoKind::Writing, Some(at))))
 }

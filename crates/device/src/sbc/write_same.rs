@@ -25,10 +25,10 @@ struct Flags {
 }
 
 /// WRITE SAME 10, 16 and 32.
-pub(super) fn write_same(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    match prepare(&core.info, &task.cdb) {
+pub(super) fn write_same(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    match prepare(&server.info, &task.cdb) {
         Ok((_, span)) if span.len == 0 => Outcome::Good,
-        Ok((flags, span)) => begin(core, task, flags, span),
+        Ok((flags, span)) => begin(server, task, flags, span),
         Err(sense) => Outcome::CheckCondition(sense),
     }
 }
@@ -57,26 +57,26 @@ fn flags_byte(cdb: &Cdb) -> u16 {
     if cdb.len_by_opcode() == Some(32) { 10 } else { 1 }
 }
 
-fn begin(core: &mut DeviceServer, task: &TaskInfo, flags: Flags, span: Span) -> Outcome {
-    core.stats.writes += 1;
-    core.stats.write_bytes += span.len;
+fn begin(server: &mut DeviceServer, task: &TaskInfo, flags: Flags, span: Span) -> Outcome {
+    server.stats.writes += 1;
+    server.stats.write_bytes += span.len;
     if flags.no_data {
-        return spread(core, flags, span, &[]);
+        return spread(server, flags, span, &[]);
     }
-    let block = core.info.block_size().bytes();
+    let block = server.info.block_size().bytes();
     task.transferable.set(u64::from(block));
     if task.data_out_len != block {
         return Outcome::CheckCondition(super::wrong_data_out());
     }
-    Outcome::Run(Box::new(OneBlock { flags, span, data_out: DataOutCollector::new(core.info.block_len()) }))
+    Outcome::Run(Box::new(OneBlock { flags, span, data_out: DataOutCollector::new(server.info.block_len()) }))
 }
 
 /// Spreads `block`, or zeros if it is empty.
-fn spread(core: &DeviceServer, flags: Flags, span: Span, block: &[u8]) -> Outcome {
+fn spread(server: &DeviceServer, flags: Flags, span: Span, block: &[u8]) -> Outcome {
     let change = if block.iter().all(|byte| *byte == 0) {
         Change::Zero { may_deallocate: flags.unmap }
     } else {
-        BulkChange::fill_of(core, block, span.len)
+        BulkChange::fill_of(server, block, span.len)
     };
     let ranges = VecDeque::from([ByteRange::new(span.at, span.len)]);
     Outcome::Run(Box::new(BulkChange::new(change, ranges)))
@@ -90,20 +90,20 @@ struct OneBlock {
 }
 
 impl Job for OneBlock {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
-                self.data_out.ask(core, task);
+                self.data_out.ask(server, task);
                 JobStep::Wait
             }
             JobInput::DataOut { data, .. } => {
-                if !self.data_out.take(core, task, data) {
+                if !self.data_out.take(server, task, data) {
                     return JobStep::Wait;
                 }
                 let data = self.data_out.take_all();
                 let block = DeviceServer::gather(&data);
-                core.recycle(data);
-                JobStep::Done(spread(core, self.flags, self.span, &block))
+                server.recycle(data);
+                JobStep::Done(spread(server, self.flags, self.span, &block))
             }
             _ => super::unexpected_input(),
         }

@@ -28,7 +28,7 @@ struct Request {
     allocation: u32,
 }
 
-pub(super) fn read(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     let request = match cdb.opcode() {
         opcode::READ_BUFFER_16 => Request {
@@ -48,9 +48,9 @@ pub(super) fn read(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     };
     let allocation = request.allocation;
     match cdb.u8(1) & 0x1f {
-        mode::DATA => data_or(read_data(core, &request), allocation),
+        mode::DATA => data_or(read_data(server, &request), allocation),
         mode::DESCRIPTOR => data(descriptor(request.buffer), allocation),
-        mode::ECHO => data_or(core.spc.data_buffers.read_echo(task.nexus), allocation),
+        mode::ECHO => data_or(server.spc.data_buffers.read_echo(task.nexus), allocation),
         mode::ECHO_DESCRIPTOR => data(echo_descriptor(), allocation),
         _ => Outcome::CheckCondition(Sense::invalid_cdb(1, Some(4))),
     }
@@ -71,22 +71,22 @@ pub(super) fn write(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     }
 }
 
-fn write_list(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
+fn write_list(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     let list = match whole(list, task.cdb.u24(6)) {
         Ok(list) => list,
-        Err(verdict) => return verdict,
+        Err(outcome) => return outcome,
     };
     good_or(match task.cdb.u8(1) & 0x1f {
-        mode::DATA => core.spc.data_buffers.write_data(u64::from(task.cdb.u24(3)), list),
-        _ => core.spc.data_buffers.write_echo(task.nexus, list),
+        mode::DATA => server.spc.data_buffers.write_data(u64::from(task.cdb.u24(3)), list),
+        _ => server.spc.data_buffers.write_echo(task.nexus, list),
     })
 }
 
-fn read_data(core: &DeviceServer, request: &Request) -> Result<Vec<u8>, Sense> {
+fn read_data(server: &DeviceServer, request: &Request) -> Result<Vec<u8>, Sense> {
     if request.buffer != 0 {
         return Err(Sense::invalid_cdb(request.buffer_at, None));
     }
-    core.spc.data_buffers.read_data(request.offset, u64::from(request.allocation), request.offset_at)
+    server.spc.data_buffers.read_data(request.offset, u64::from(request.allocation), request.offset_at)
 }
 
 /// There is one data buffer, number 0, that can be written at any byte; any other has no capacity.

@@ -23,7 +23,7 @@ const EXTENDED_SAMPLES: u64 = 64;
 /// SELF-TEST CODE 100b: abort the test that runs in the background. None ever does when a command arrives.
 const ABORT_BACKGROUND: u8 = 0b100;
 
-pub(super) fn send(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn send(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let flags = task.cdb.u8(1);
     let (code, self_test, len) = (flags >> 5, flags & 0x04 != 0, u32::from(task.cdb.u16(3)));
     if self_test && code != 0 {
@@ -33,7 +33,7 @@ pub(super) fn send(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         if len != 0 {
             return Outcome::CheckCondition(Sense::invalid_cdb(3, None));
         }
-        return start(core, code);
+        return start(server, code);
     }
     match len {
         0 => Outcome::Good,
@@ -61,8 +61,8 @@ fn send_list(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     }
 }
 
-fn start(core: &DeviceServer, code: u8) -> Outcome {
-    if let Some(sense) = core.not_ready() {
+fn start(server: &DeviceServer, code: u8) -> Outcome {
+    if let Some(sense) = server.not_ready() {
         return Outcome::CheckCondition(sense);
     }
     let known = SelfTestCode::from_code(code);
@@ -72,7 +72,7 @@ fn start(core: &DeviceServer, code: u8) -> Outcome {
     }
     let extended = matches!(known, Some(SelfTestCode::BackgroundExtended | SelfTestCode::ForegroundExtended));
     let samples = if extended { EXTENDED_SAMPLES } else { SHORT_SAMPLES };
-    let blocks = core.info.capacity().0;
+    let blocks = server.info.capacity().0;
     Outcome::Run(Box::new(SelfTest { code: known, samples: samples.min(blocks), done: 0 }))
 }
 
@@ -85,17 +85,17 @@ struct SelfTest {
 }
 
 impl Job for SelfTest {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
-            JobInput::Start => self.read_next(core, task),
+            JobInput::Start => self.read_next(server, task),
             JobInput::OpCompleted { result: Ok(OpOutput::Data(bytes)), .. } => {
-                core.recycle(bytes);
+                server.recycle(bytes);
                 self.done += 1;
-                self.read_next(core, task)
+                self.read_next(server, task)
             }
             JobInput::OpCompleted { .. } => {
-                let lba = self.lba(core);
-                self.end(core, self_test::SelfTestResult::Failed { lba })
+                let lba = self.lba(server);
+                self.end(server, self_test::SelfTestResult::Failed { lba })
             }
             _ => JobStep::Wait,
         }
@@ -103,27 +103,27 @@ impl Job for SelfTest {
 }
 
 impl SelfTest {
-    fn read_next(&self, core: &mut DeviceServer, task: &TaskInfo) -> JobStep {
+    fn read_next(&self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         if self.done >= self.samples {
-            return self.end(core, self_test::SelfTestResult::Passed);
+            return self.end(server, self_test::SelfTestResult::Passed);
         }
-        let (block, lba) = (core.info.block_size(), self.lba(core));
+        let (block, lba) = (server.info.block_size(), self.lba(server));
         let len = usize::try_from(block.bytes()).unwrap_or(0);
-        core.submit(task, 0, OpAction::Read { at: lba << block.shift(), len });
+        server.submit(task, 0, OpAction::Read { at: lba << block.shift(), len });
         JobStep::Wait
     }
 
     /// The first sample is the first block, the last one the last.
-    fn lba(&self, core: &DeviceServer) -> u64 {
-        let last = core.info.capacity().0.saturating_sub(1);
+    fn lba(&self, server: &DeviceServer) -> u64 {
+        let last = server.info.capacity().0.saturating_sub(1);
         let step = last / self.samples.saturating_sub(1).max(1);
         if self.done + 1 >= self.samples { last } else { self.done.saturating_mul(step) }
     }
 
-    fn end(&self, core: &mut DeviceServer, outcome: self_test::SelfTestResult) -> JobStep {
+    fn end(&self, server: &mut DeviceServer, outcome: self_test::SelfTestResult) -> JobStep {
         if let Some(code) = self.code {
-            let hours = core.now.since(core.spc.started).as_secs() / 3600;
-            core.spc.self_tests.record(code, outcome, hours);
+            let hours = server.now.since(server.spc.started).as_secs() / 3600;
+            server.spc.self_tests.record(code, outcome, hours);
         }
         let in_background = self.code.is_some_and(SelfTestCode::is_background);
         JobStep::Done(if outcome == self_test::SelfTestResult::Passed || in_background {

@@ -13,10 +13,10 @@ use crate::outcome::Outcome;
 use crate::sbc::limits;
 use crate::task::TaskInfo;
 
-pub(super) fn inquiry(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn inquiry(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let (vital, code, allocation) = (task.cdb.u8(1) & 1 == 1, task.cdb.u8(2), u32::from(task.cdb.u16(3)));
-    let port = core.nexuses.find(task.nexus).map_or(RelativePort(0), |state| state.nexus.target_port);
-    let portrait = portrait(core, port);
+    let port = server.nexuses.find(task.nexus).map_or(RelativePort(0), |state| state.nexus.target_port);
+    let portrait = portrait(server, port);
     let bytes = match (vital, code) {
         (true, code) => portrait.page(code),
         (false, 0) => Some(portrait.standard().to_vec()),
@@ -26,9 +26,9 @@ pub(super) fn inquiry(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         .map_or_else(|| Outcome::CheckCondition(Sense::invalid_cdb(2, None)), |bytes| data(bytes, allocation))
 }
 
-fn portrait(core: &DeviceServer, port: RelativePort) -> InquiryData<'_> {
-    let facts = &core.info;
-    let copies = core.table.rows_of(opcode::THIRD_PARTY_COPY_OUT).any(|row| row.is_enabled(facts));
+fn portrait(server: &DeviceServer, port: RelativePort) -> InquiryData<'_> {
+    let facts = &server.info;
+    let copies = server.table.rows_of(opcode::THIRD_PARTY_COPY_OUT).any(|row| row.is_enabled(facts));
     InquiryData {
         config: &facts.config,
         device_type: DeviceType::DIRECT_ACCESS_BLOCK,
@@ -36,7 +36,7 @@ fn portrait(core: &DeviceServer, port: RelativePort) -> InquiryData<'_> {
         third_party_copy: copies,
         // The page came with SPC-4.
         third_party_copy_page: (copies && facts.config.overrides.level > SpcLevel::Spc3)
-            .then(|| copy_limits::body(core)),
+            .then(|| copy_limits::body(server)),
         volatile_cache: facts.capabilities.volatile_cache,
         limits: limits::limits(facts),
         characteristics: limits::characteristics(facts),

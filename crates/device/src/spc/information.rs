@@ -13,8 +13,8 @@ use crate::outcome::Outcome;
 use crate::task::TaskInfo;
 use crate::timestamp::Timestamp;
 
-pub(super) fn report(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    data_or(core.spc.identifying.report(task.cdb.u8(10) >> 1), task.cdb.u32(6))
+pub(super) fn report(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    data_or(server.spc.identifying.report(task.cdb.u8(10) >> 1), task.cdb.u32(6))
 }
 
 pub(super) fn set(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
@@ -28,31 +28,31 @@ pub(super) fn set(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 fn set_list(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     match whole(list, task.cdb.u32(6)) {
         Ok(list) => Outcome::QueueStateChange { list: Vec::from(list), then: set_in_turn },
-        Err(verdict) => verdict,
+        Err(outcome) => outcome,
     }
 }
 
-fn set_in_turn(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
-    let mut new = core.spc.identifying.clone();
+fn set_in_turn(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
+    let mut new = server.spc.identifying.clone();
     match new.set(task.cdb.u8(10) >> 1, list) {
         Ok(false) => return Outcome::Good,
         Ok(true) => {}
         Err(sense) => return Outcome::CheckCondition(sense),
     }
-    let state = core.spc.to_save_with_information(&new);
-    let then = move |core: &mut DeviceServer, task: &TaskInfo, saved: bool| {
+    let state = server.spc.to_save_with_information(&new);
+    let then = move |server: &mut DeviceServer, task: &TaskInfo, saved: bool| {
         if !saved {
             return not_saved();
         }
-        core.spc.identifying = new;
-        core.nexuses.establish_ua_all(Asc::DEVICE_IDENTIFIER_CHANGED, Some(task.nexus));
+        server.spc.identifying = new;
+        server.nexuses.establish_ua_all(Asc::DEVICE_IDENTIFIER_CHANGED, Some(task.nexus));
         Outcome::Good
     };
     Outcome::SaveState { state, then: Box::new(then) }
 }
 
-pub(super) fn report_timestamp(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    data(core.spc.timestamp.report(core.now).to_vec(), task.cdb.u32(6))
+pub(super) fn report_timestamp(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    data(server.spc.timestamp.report(server.now).to_vec(), task.cdb.u32(6))
 }
 
 pub(super) fn set_timestamp(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
@@ -65,9 +65,9 @@ pub(super) fn set_timestamp(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     }
 }
 
-fn set_timestamp_list(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
-    let Some(timestamp) = Timestamp::set(core.now, list) else { return length_error() };
-    core.spc.timestamp = timestamp;
-    core.nexuses.establish_ua_all(Asc::TIMESTAMP_CHANGED, Some(task.nexus));
+fn set_timestamp_list(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
+    let Some(timestamp) = Timestamp::set(server.now, list) else { return length_error() };
+    server.spc.timestamp = timestamp;
+    server.nexuses.establish_ua_all(Asc::TIMESTAMP_CHANGED, Some(task.nexus));
     Outcome::Good
 }

@@ -47,34 +47,34 @@ pub(super) fn only_allows(cdb: &Cdb) -> bool {
 
 /// Every POWER CONDITION is taken, also those that SBC-4 reserves: all start a stopped unit, there is nothing more to be done
 /// for any of them, and initiators walk through all values.
-pub(super) fn start_stop(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn start_stop(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let flags = task.cdb.u8(4);
     let condition = flags >> 4;
     if condition != 0 {
-        core.spc.removal.stop(false);
+        server.spc.removal.stop(false);
         return if matches!(condition, STANDBY | FORCE_STANDBY) {
-            flushed(core, flags)
+            flushed(server, flags)
         } else {
             Outcome::Good
         };
     }
     match (flags & LOEJ != 0, flags & START != 0) {
-        (false, true) => start(core, task),
-        (false, false) => stop(core, flags),
-        (true, _) if !core.info.config.removable => Outcome::CheckCondition(Sense::invalid_cdb(4, Some(1))),
-        (true, start) => match core.spc.removal.check() {
+        (false, true) => start(server, task),
+        (false, false) => stop(server, flags),
+        (true, _) if !server.info.config.removable => Outcome::CheckCondition(Sense::invalid_cdb(4, Some(1))),
+        (true, start) => match server.spc.removal.check() {
             Err(sense) => Outcome::CheckCondition(sense),
-            Ok(()) if start => load(core, task),
-            Ok(()) if !core.spc.removal.is_present() => Outcome::Good,
+            Ok(()) if start => load(server, task),
+            Ok(()) if !server.spc.removal.is_present() => Outcome::Good,
             Ok(()) => Outcome::Run(Box::new(FlushThen { then: eject })),
         },
     }
 }
 
-pub(super) fn prevent_allow(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn prevent_allow(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match task.cdb.u8(4) & 3 {
         prevent @ (0 | 1) => {
-            core.spc.removal.prevent(task.nexus, prevent == 1);
+            server.spc.removal.prevent(task.nexus, prevent == 1);
             Outcome::Good
         }
         _ => Outcome::CheckCondition(Sense::invalid_cdb(4, Some(1))),
@@ -82,26 +82,26 @@ pub(super) fn prevent_allow(core: &mut DeviceServer, task: &TaskInfo) -> Outcome
 }
 
 /// Starts the unit. A nexus that may only read does not undo what another has done.
-fn start(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let access = core.nexuses.find(task.nexus).map(|state| state.nexus.access);
-    if core.spc.removal.is_stopped() && access != Some(Access::ReadWrite) {
+fn start(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let access = server.nexuses.find(task.nexus).map(|state| state.nexus.access);
+    if server.spc.removal.is_stopped() && access != Some(Access::ReadWrite) {
         return Outcome::CheckCondition(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED));
     }
-    core.spc.removal.stop(false);
+    server.spc.removal.stop(false);
     Outcome::Good
 }
 
 /// Stops the unit: no command that comes from now on uses the medium, and what was acknowledged is made durable.
-fn stop(core: &mut DeviceServer, flags: u8) -> Outcome {
-    if !core.info.config.removable {
-        core.spc.removal.stop(true);
+fn stop(server: &mut DeviceServer, flags: u8) -> Outcome {
+    if !server.info.config.removable {
+        server.spc.removal.stop(true);
     }
-    flushed(core, flags)
+    flushed(server, flags)
 }
 
 /// Writes the caches, unless that is not wanted, and answers then.
-fn flushed(core: &DeviceServer, flags: u8) -> Outcome {
-    if flags & NO_FLUSH != 0 || !core.spc.removal.is_present() {
+fn flushed(server: &DeviceServer, flags: u8) -> Outcome {
+    if flags & NO_FLUSH != 0 || !server.spc.removal.is_present() {
         Outcome::Good
     } else {
         Outcome::Run(Box::new(FlushThen { then: |_, _| Outcome::Good }))
@@ -109,19 +109,19 @@ fn flushed(core: &DeviceServer, flags: u8) -> Outcome {
 }
 
 /// Removal may have been prevented while caches were written.
-fn eject(core: &mut DeviceServer, _: &TaskInfo) -> Outcome {
-    match core.spc.removal.check() {
+fn eject(server: &mut DeviceServer, _: &TaskInfo) -> Outcome {
+    match server.spc.removal.check() {
         Ok(()) => {
-            core.spc.removal.eject();
+            server.spc.removal.eject();
             Outcome::Good
         }
         Err(sense) => Outcome::CheckCondition(sense),
     }
 }
 
-fn load(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    if core.spc.removal.load() {
-        core.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, Some(task.nexus));
+fn load(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    if server.spc.removal.load() {
+        server.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, Some(task.nexus));
     }
     Outcome::Good
 }

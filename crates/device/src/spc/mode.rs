@@ -17,7 +17,7 @@ use crate::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::settings::Settings;
 use crate::task::TaskInfo;
 
-pub(super) fn sense(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     let form = form(task);
     let request = SenseRequest {
@@ -32,9 +32,9 @@ pub(super) fn sense(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         HeaderFormat::Six => u32::from(cdb.u8(4)),
         HeaderFormat::Ten => u32::from(cdb.u16(7)),
     };
-    let medium = medium_facts(core, task);
-    let (defaults, saved) = (core.default_settings(), core.power_on_settings());
-    let lists = ModeValues { current: &core.settings, defaults: &defaults, saved: &saved };
+    let medium = medium_facts(server, task);
+    let (defaults, saved) = (server.default_settings(), server.power_on_settings());
+    let lists = ModeValues { current: &server.settings, defaults: &defaults, saved: &saved };
     data_or(mode::sense(request, lists, medium), allocation)
 }
 
@@ -50,32 +50,32 @@ pub(super) fn select(_: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 fn selected(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     match whole(list, list_len(task)) {
         Ok(list) => Outcome::QueueStateChange { list: Vec::from(list), then: select_in_turn },
-        Err(verdict) => verdict,
+        Err(outcome) => outcome,
     }
 }
 
 /// Judges the list by the settings in force. Those that it asks for replace them when they are saved, if they are to be, and
 /// when nothing that was acknowledged can be lost any more, if the write cache goes.
-fn select_in_turn(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
-    let new = match mode::select(form(task), list, &core.settings, medium_facts(core, task)) {
+fn select_in_turn(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
+    let new = match mode::select(form(task), list, &server.settings, medium_facts(server, task)) {
         Ok(new) => new,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
-    if core.settings.write_cache && !new.write_cache && !core.is_disabling_cache(task.id) {
+    if server.settings.write_cache && !new.write_cache && !server.is_disabling_cache(task.id) {
         return Outcome::Run(Box::new(DisableCache { list: Vec::from(list) }));
     }
     if task.cdb.u8(1) & 0x01 == 0 || list.is_empty() {
-        set(core, task, new);
+        set(server, task, new);
         return Outcome::Good;
     }
-    let state = core.spc.to_save_with_settings(&new);
+    let state = server.spc.to_save_with_settings(&new);
     if fault_injection::is_injected(Bug::SettingsUnsaved) {
-        core.settings = new.clone();
+        server.settings = new.clone();
     }
-    let then = move |core: &mut DeviceServer, task: &TaskInfo, saved| {
+    let then = move |server: &mut DeviceServer, task: &TaskInfo, saved| {
         if saved {
-            core.spc.saved_settings = Some(new.clone());
-            set(core, task, new);
+            server.spc.saved_settings = Some(new.clone());
+            set(server, task, new);
             Outcome::Good
         } else {
             not_saved()
@@ -84,10 +84,10 @@ fn select_in_turn(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outc
     Outcome::SaveState { state, then: Box::new(then) }
 }
 
-fn set(core: &mut DeviceServer, task: &TaskInfo, new: Settings) {
-    if new != core.settings {
-        core.settings = new;
-        core.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, Some(task.nexus));
+fn set(server: &mut DeviceServer, task: &TaskInfo, new: Settings) {
+    if new != server.settings {
+        server.settings = new;
+        server.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, Some(task.nexus));
     }
 }
 
@@ -99,17 +99,17 @@ struct DisableCache {
 }
 
 impl Job for DisableCache {
-    fn step(&mut self, core: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
+    fn step(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
         match input {
             JobInput::Start => {
-                core.disable_cache(task.id);
+                server.disable_cache(task.id);
                 JobStep::Wait
             }
             JobInput::Woken => {
-                core.submit(task, 0, OpAction::Flush);
+                server.submit(task, 0, OpAction::Flush);
                 JobStep::Wait
             }
-            JobInput::OpCompleted { result, .. } => JobStep::Done(match core.flushed(result) {
+            JobInput::OpCompleted { result, .. } => JobStep::Done(match server.flushed(result) {
                 Ok(()) => {
                     Outcome::QueueStateChange { list: core::mem::take(&mut self.list), then: select_in_turn }
                 }
@@ -134,10 +134,10 @@ fn list_len(task: &TaskInfo) -> u32 {
     }
 }
 
-fn medium_facts(core: &DeviceServer, task: &TaskInfo) -> MediumParameters {
-    let blocks = if core.spc.removal.is_present() { core.info.capacity().0 } else { 0 };
+fn medium_facts(server: &DeviceServer, task: &TaskInfo) -> MediumParameters {
+    let blocks = if server.spc.removal.is_present() { server.info.capacity().0 } else { 0 };
     MediumParameters {
-        write_protected: core.write_protection(task.nexus).is_some(),
-        descriptor: BlockDescriptor { blocks, block_len: core.info.block_size().bytes() },
+        write_protected: server.write_protection(task.nexus).is_some(),
+        descriptor: BlockDescriptor { blocks, block_len: server.info.block_size().bytes() },
     }
 }

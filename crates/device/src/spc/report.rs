@@ -18,8 +18,8 @@ use crate::self_test::SelfTestResults;
 use crate::table::Row;
 use crate::task::TaskInfo;
 
-pub(super) fn luns(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let Some(state) = core.nexuses.find_mut(task.nexus) else { return Outcome::Good };
+pub(super) fn luns(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let Some(state) = server.nexuses.find_mut(task.nexus) else { return Outcome::Good };
     match report_luns::answer(&task.cdb, &state.nexus.luns) {
         Ok((bytes, allocation)) => {
             // Whoever reads the list has seen what changed in it (SPC-5 §6.33).
@@ -31,25 +31,25 @@ pub(super) fn luns(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 }
 
 /// REQUEST SENSE: the unit attention that waits, or why the unit is not ready, or that all is well.
-pub(super) fn request_sense(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let waiting = core.nexuses.find_mut(task.nexus).and_then(|state| state.attentions.take());
+pub(super) fn request_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let waiting = server.nexuses.find_mut(task.nexus).and_then(|state| state.attentions.take());
     let nothing = Sense::new(SenseKey::NO_SENSE, Asc::NONE);
-    let sense = waiting.or_else(|| core.not_ready()).unwrap_or(nothing);
+    let sense = waiting.or_else(|| server.not_ready()).unwrap_or(nothing);
     let bytes = SenseBytes::new(&sense, task.cdb.u8(1) & 1 == 1);
     data(Vec::from(bytes.bytes()), u32::from(task.cdb.u8(4)))
 }
 
-pub(super) fn target_port_groups(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn target_port_groups(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match Format::from_code(task.cdb.u8(1) >> 5) {
-        Some(format) => data(alua::groups(&core.info.config.ports, format).encode(), task.cdb.u32(6)),
+        Some(format) => data(alua::groups(&server.info.config.ports, format).encode(), task.cdb.u32(6)),
         None => Outcome::CheckCondition(Sense::invalid_cdb(1, Some(7))),
     }
 }
 
 /// What the nexus that asks can request. There is never an auto contingent allegiance to clear (NACA is refused), so CLEAR
 /// ACA is not offered.
-pub(super) fn supported_task_management(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let newer = core.nexuses.find(task.nexus).is_some_and(|state| state.nexus.rfc_7144_functions);
+pub(super) fn supported_task_management(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let newer = server.nexuses.find(task.nexus).is_some_and(|state| state.nexus.rfc_7144_functions);
     let functions = TaskManagement {
         abort_task: true,
         abort_task_set: true,
@@ -65,10 +65,10 @@ pub(super) fn supported_task_management(core: &mut DeviceServer, task: &TaskInfo
     data(functions.encode(task.cdb.u8(2) & 0x80 != 0), task.cdb.u32(6))
 }
 
-pub(super) fn supported_operation_codes(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn supported_operation_codes(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     let timeouts = cdb.u8(2) & 0x80 != 0;
-    data_or(operation_codes(core, cdb.u8(2) & 7, cdb.u8(3), cdb.u16(4), timeouts), cdb.u32(6))
+    data_or(operation_codes(server, cdb.u8(2) & 7, cdb.u8(3), cdb.u16(4), timeouts), cdb.u32(6))
 }
 
 /// REPORTING OPTIONS (SPC-5 table 276).
@@ -81,18 +81,18 @@ mod options {
 
 /// The opcode and service action come from the initiator and are only ever compared (CVE-2024-42416 was an index).
 fn operation_codes(
-    core: &DeviceServer,
+    server: &DeviceServer,
     option: u8,
     opcode: u8,
     action: u16,
     timeouts: bool,
 ) -> Result<Vec<u8>, Sense> {
-    let enabled = |row: &&'static Row| row.is_enabled(&core.info);
+    let enabled = |row: &&'static Row| row.is_enabled(&server.info);
     if option == options::ALL {
-        let rows = core.table.rows().filter(enabled);
+        let rows = server.table.rows().filter(enabled);
         return Ok(SupportedCommand::encode_all(rows.map(|row| command(row, timeouts))));
     }
-    let rows: Vec<&Row> = core.table.rows_of(opcode).filter(enabled).collect();
+    let rows: Vec<&Row> = server.table.rows_of(opcode).filter(enabled).collect();
     let has_actions = rows.iter().any(|row| row.service_action.is_some());
     let with_action = || rows.iter().find(|row| row.service_action == Some(action)).copied();
     let row = match option {
@@ -126,7 +126,7 @@ const fn timeouts_of(row: &Row) -> Timeouts {
     Timeouts { nominal_s: 0, recommended_s: row.timeout_s }
 }
 
-pub(super) fn log_sense(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn log_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     let request = LogRequest {
         page_control: cdb.u8(2) >> 6,
@@ -134,19 +134,19 @@ pub(super) fn log_sense(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         subpage: cdb.u8(3),
         pointer: cdb.u16(5),
     };
-    let statistics = counted(core).since(core.spc.counted_before);
-    let minutes = core.now.since(core.spc.started).as_secs() / 60;
+    let statistics = counted(server).since(server.spc.counted_before);
+    let minutes = server.now.since(server.spc.started).as_secs() / 60;
     let facts = LogSource {
         statistics,
-        self_tests: &core.spc.self_tests,
-        storage: storage(core),
+        self_tests: &server.spc.self_tests,
+        storage: storage(server),
         powered_on_minutes: u32::try_from(minutes).unwrap_or(u32::MAX),
     };
     data_or(log::sense(request, facts), u32::from(cdb.u16(7)))
 }
 
 /// LOG SELECT: parameters cannot be set, only put back to what they were at the start (PCR).
-pub(super) fn log_select(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+pub(super) fn log_select(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let cdb = &task.cdb;
     if cdb.u16(7) != 0 {
         return Outcome::CheckCondition(Sense::invalid_cdb(7, None));
@@ -157,16 +157,16 @@ pub(super) fn log_select(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if cdb.u8(2) & 0x3f != 0 || cdb.u8(3) != 0 {
         return Outcome::CheckCondition(Sense::invalid_cdb(2, Some(5)));
     }
-    core.spc.counted_before = counted(core);
-    core.spc.self_tests = SelfTestResults::default();
-    core.nexuses.establish_ua_all(Asc::LOG_PARAMETERS_CHANGED, Some(task.nexus));
+    server.spc.counted_before = counted(server);
+    server.spc.self_tests = SelfTestResults::default();
+    server.nexuses.establish_ua_all(Asc::LOG_PARAMETERS_CHANGED, Some(task.nexus));
     Outcome::Good
 }
 
 /// Returns how much storage a thin unit takes: what is begun counts as used, what is not whole not as available.
-fn storage(core: &DeviceServer) -> Option<Storage> {
-    let shift = core.info.block_size().shift() + u32::from(limits::threshold_exponent(&core.info)?);
-    let space = core.medium.space()?;
+fn storage(server: &DeviceServer) -> Option<Storage> {
+    let shift = server.info.block_size().shift() + u32::from(limits::threshold_exponent(&server.info)?);
+    let space = server.medium.space()?;
     let round = (1 << shift) - 1;
     let count = |bytes: u64| u32::try_from(bytes >> shift).unwrap_or(u32::MAX);
     Some(Storage {
@@ -176,16 +176,16 @@ fn storage(core: &DeviceServer) -> Option<Storage> {
     })
 }
 
-fn counted(core: &DeviceServer) -> Statistics {
-    let shift = core.info.block_size().shift();
+fn counted(server: &DeviceServer) -> Statistics {
+    let shift = server.info.block_size().shift();
     Statistics {
-        read_commands: core.stats.reads,
-        write_commands: core.stats.writes,
-        blocks_received: core.stats.write_bytes >> shift,
-        blocks_transmitted: core.stats.read_bytes >> shift,
-        read_bytes: core.stats.read_bytes,
-        written_bytes: core.stats.write_bytes,
-        errors: core.errors,
-        idle_ms: u64::try_from(core.idle_time().as_millis()).unwrap_or(u64::MAX),
+        read_commands: server.stats.reads,
+        write_commands: server.stats.writes,
+        blocks_received: server.stats.write_bytes >> shift,
+        blocks_transmitted: server.stats.read_bytes >> shift,
+        read_bytes: server.stats.read_bytes,
+        written_bytes: server.stats.write_bytes,
+        errors: server.errors,
+        idle_ms: u64::try_from(server.idle_time().as_millis()).unwrap_or(u64::MAX),
     }
 }

@@ -46,23 +46,23 @@ impl DeviceServer {
 const LOST: Sense = Sense::new(SenseKey::DATA_PROTECT, Asc::PERSISTENT_RESERVATION_INFORMATION_LOST);
 
 pub(super) fn reserve(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
-    let then = |core: &mut DeviceServer, task: &TaskInfo, _: &[u8]| {
-        let standing = core.spc.pr_role(task.nexus);
-        Outcome::Status(core.spc.spc2_reservation.reserve(task.nexus, standing, &core.spc.pr))
+    let then = |server: &mut DeviceServer, task: &TaskInfo, _: &[u8]| {
+        let standing = server.spc.pr_role(task.nexus);
+        Outcome::Status(server.spc.spc2_reservation.reserve(task.nexus, standing, &server.spc.pr))
     };
     Outcome::QueueStateChange { list: Vec::new(), then }
 }
 
 pub(super) fn release(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
-    let then = |core: &mut DeviceServer, task: &TaskInfo, _: &[u8]| {
-        let standing = core.spc.pr_role(task.nexus);
-        Outcome::Status(core.spc.spc2_reservation.release(task.nexus, standing, &core.spc.pr))
+    let then = |server: &mut DeviceServer, task: &TaskInfo, _: &[u8]| {
+        let standing = server.spc.pr_role(task.nexus);
+        Outcome::Status(server.spc.spc2_reservation.release(task.nexus, standing, &server.spc.pr))
     };
     Outcome::QueueStateChange { list: Vec::new(), then }
 }
 
-pub(super) fn persistent_reserve_in(core: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let pr = &core.spc.pr;
+pub(super) fn persistent_reserve_in(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    let pr = &server.spc.pr;
     let bytes = match action(task) {
         service_action_in::READ_KEYS => pr.keys().encode(),
         service_action_in::READ_RESERVATION => pr.reservation().encode(),
@@ -87,13 +87,13 @@ pub(super) fn persistent_reserve_out(_: &mut DeviceServer, task: &TaskInfo) -> O
 fn persistent_reserve_out_list(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
     match whole(list, task.cdb.u32(5)) {
         Ok(list) => Outcome::QueueStateChange { list: Vec::from(list), then: persistent_reserve_out_in_turn },
-        Err(verdict) => verdict,
+        Err(outcome) => outcome,
     }
 }
 
 /// Decides on a copy of the registrations, which takes the place of those in force when it is stored.
-fn persistent_reserve_out_in_turn(core: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
-    if core.spc.spc2_reservation.holder().is_some() {
+fn persistent_reserve_out_in_turn(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
+    if server.spc.spc2_reservation.holder().is_some() {
         // A RESERVE came while the list was on its way.
         return Outcome::Status(Status::RESERVATION_CONFLICT);
     }
@@ -101,53 +101,53 @@ fn persistent_reserve_out_in_turn(core: &mut DeviceServer, task: &TaskInfo, list
         Ok(request) => request,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
-    let Some(from) = core.nexuses.find(task.nexus).map(|state| NexusName::of(&state.nexus)) else {
+    let Some(from) = server.nexuses.find(task.nexus).map(|state| NexusName::of(&state.nexus)) else {
         return Outcome::Status(Status::RESERVATION_CONFLICT);
     };
-    let target_ports: Vec<RelativePort> = core.info.config.ports.iter().map(|port| port.relative).collect();
+    let target_ports: Vec<RelativePort> = server.info.config.ports.iter().map(|port| port.relative).collect();
     let initiator_ports: Vec<Rc<[u8]>> =
-        core.nexuses.iter().map(|state| Rc::clone(&state.nexus.initiator_port)).collect();
+        server.nexuses.iter().map(|state| Rc::clone(&state.nexus.initiator_port)).collect();
     let world = KnownPorts { target_ports: &target_ports, initiator_ports: &initiator_ports };
-    let mut new = core.spc.pr.clone();
+    let mut new = server.spc.pr.clone();
     let change = match new.out(&from, request, world) {
         Ok(change) => change,
         Err(PrError::Conflict) => return Outcome::Status(Status::RESERVATION_CONFLICT),
         Err(PrError::Check(sense)) => return Outcome::CheckCondition(sense),
     };
     if !change.save {
-        return changed(core, new, &change);
+        return changed(server, new, &change);
     }
-    let state = core.spc.to_save_with(&new);
+    let state = server.spc.to_save_with(&new);
     if fault_injection::is_injected(Bug::ReserveUnsaved) {
-        core.spc.pr = new.clone();
-        core.refresh_pr_roles();
+        server.spc.pr = new.clone();
+        server.refresh_pr_roles();
     }
-    let then = move |core: &mut DeviceServer, _: &TaskInfo, saved| {
-        if saved { changed(core, new, &change) } else { not_saved() }
+    let then = move |server: &mut DeviceServer, _: &TaskInfo, saved| {
+        if saved { changed(server, new, &change) } else { not_saved() }
     };
     Outcome::SaveState { state, then: Box::new(then) }
 }
 
 /// Puts changed registrations in force and carries out what the change asks of the rest of the unit.
-fn changed(core: &mut DeviceServer, new: PersistentReservations, change: &Effects) -> Outcome {
-    core.spc.pr = new;
-    core.refresh_pr_roles();
+fn changed(server: &mut DeviceServer, new: PersistentReservations, change: &Effects) -> Outcome {
+    server.spc.pr = new;
+    server.refresh_pr_roles();
     for (nexus, asc) in &change.attentions {
-        core.nexuses.establish_ua_at_ports(&nexus.initiator_port, nexus.target_port, *asc);
+        server.nexuses.establish_ua_at_ports(&nexus.initiator_port, nexus.target_port, *asc);
     }
-    abort_tasks(core, &change.abort)
+    abort_tasks(server, &change.abort)
 }
 
 /// Aborts the tasks of preempted nexuses, lifts their prevention of medium removal, and then answers.
-fn abort_tasks(core: &mut DeviceServer, victims: &[NexusName]) -> Outcome {
+fn abort_tasks(server: &mut DeviceServer, victims: &[NexusName]) -> Outcome {
     if victims.is_empty() {
         return Outcome::Good;
     }
     let is_hit = |name: &NexusName| victims.contains(name);
-    let hit = core.nexuses.iter().filter(|state| is_hit(&NexusName::of(&state.nexus)));
+    let hit = server.nexuses.iter().filter(|state| is_hit(&NexusName::of(&state.nexus)));
     let nexuses: Vec<NexusId> = hit.map(|state| state.nexus.id).collect();
     for nexus in &nexuses {
-        core.spc.removal.allow(*nexus);
+        server.spc.removal.allow(*nexus);
     }
     Outcome::AbortOthers { nexuses, then: Box::new(Outcome::Good) }
 }

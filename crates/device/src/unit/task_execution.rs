@@ -121,26 +121,26 @@ impl LogicalUnit {
 
     fn start(&mut self, id: TaskId) {
         let Some(task) = self.tasks.find_mut(id) else { return };
-        let verdict = match self.server.find_handler(&task.info) {
+        let outcome = match self.server.find_handler(&task.info) {
             Ok(handler) => handler(&mut self.server, &task.info),
-            Err(verdict) => verdict,
+            Err(outcome) => outcome,
         };
-        self.apply(id, verdict);
+        self.apply(id, outcome);
     }
 
     /// Carries a verdict out, and those that follow from it at once.
-    fn apply(&mut self, id: TaskId, verdict: Outcome) {
-        let mut next = Some(verdict);
-        while let Some(verdict) = next {
+    fn apply(&mut self, id: TaskId, outcome: Outcome) {
+        let mut next = Some(outcome);
+        while let Some(outcome) = next {
             let Some(task) = self.tasks.find_mut(id) else { return };
             if task.aborted.is_some() {
                 return self.finish_aborted(id);
             }
             if !task.info.is_idle() {
-                task.state = TaskState::Ending(Box::new(verdict));
+                task.state = TaskState::Ending(Box::new(outcome));
                 return;
             }
-            next = match verdict {
+            next = match outcome {
                 Outcome::Good => self.finish(id, Status::GOOD, None),
                 Outcome::Status(status) => self.finish(id, status, None),
                 Outcome::CheckCondition(sense) => self.finish(id, Status::CHECK_CONDITION, Some(sense)),
@@ -149,9 +149,9 @@ impl LogicalUnit {
                     self.abort(task, AbortReport::TaskAborted);
                     self.resume_after_aborts(id, &[task], then)
                 }
-                verdict => {
-                    let LogicalUnit { server: core, tasks, .. } = self;
-                    tasks.find_mut(id).and_then(|task| core.begin(task, verdict))
+                outcome => {
+                    let LogicalUnit { server, tasks, .. } = self;
+                    tasks.find_mut(id).and_then(|task| server.begin(task, outcome))
                 }
             };
         }
@@ -160,8 +160,8 @@ impl LogicalUnit {
     /// Tells the job of a task what happened.
     fn step(&mut self, id: TaskId, input: JobInput) {
         let Some(task) = self.tasks.find_mut(id) else { return };
-        if let Some(verdict) = self.server.step(task, input) {
-            self.apply(id, verdict);
+        if let Some(outcome) = self.server.step(task, input) {
+            self.apply(id, outcome);
         }
     }
 
@@ -185,7 +185,7 @@ impl LogicalUnit {
     fn resume_idle(&mut self, id: TaskId) {
         let Some(task) = self.tasks.find_mut(id).filter(|task| task.info.is_idle()) else { return };
         match core::mem::replace(&mut task.state, TaskState::Draining) {
-            TaskState::Ending(verdict) => self.apply(id, *verdict),
+            TaskState::Ending(outcome) => self.apply(id, *outcome),
             TaskState::Draining => self.finish_aborted(id),
             other => task.state = other,
         }
@@ -202,12 +202,12 @@ impl LogicalUnit {
             }
             (TaskState::Parameters(then), Ok(data)) => {
                 let then = *then;
-                let verdict = match data.parts() {
+                let outcome = match data.parts() {
                     [only] => then(&mut self.server, &task.info, only),
                     _ => then(&mut self.server, &task.info, &DeviceServer::gather(&data)),
                 };
                 self.server.recycle(data);
-                self.apply(id, verdict);
+                self.apply(id, outcome);
             }
             (TaskState::Read(_) | TaskState::Write(_) | TaskState::Job(_), Ok(data)) => {
                 self.step(id, JobInput::DataOut { offset, data });
@@ -391,8 +391,8 @@ impl LogicalUnit {
         {
             let row = self.server.table.find(&self.server.info, &task.info.cdb).ok();
             let conflict = row.and_then(|row| self.server.reservation_conflict(&task.info, row));
-            let verdict = conflict.unwrap_or_else(|| then(&mut self.server, &task.info, &list));
-            self.apply(id, verdict);
+            let outcome = conflict.unwrap_or_else(|| then(&mut self.server, &task.info, &list));
+            self.apply(id, outcome);
         }
     }
 
@@ -406,14 +406,14 @@ impl LogicalUnit {
         let Some(task) = self.tasks.find_mut(id) else { return };
         if let TaskState::Saving(then) = core::mem::replace(&mut task.state, TaskState::Draining) {
             let is_aborted = task.aborted.is_some();
-            let verdict = then(&mut self.server, &task.info, ok);
-            if let Outcome::AbortOthers { nexuses, .. } = &verdict
+            let outcome = then(&mut self.server, &task.info, ok);
+            if let Outcome::AbortOthers { nexuses, .. } = &outcome
                 && is_aborted
                 && !fault_injection::is_injected(Bug::SpareVictims)
             {
                 self.abort_victims(id, nexuses);
             }
-            self.apply(id, verdict);
+            self.apply(id, outcome);
         }
     }
 }
@@ -435,8 +435,8 @@ impl DeviceServer {
             .attention(task, passed, unit_attention::outranks_conflict)
             .or_else(|| found.as_ref().ok().and_then(|row| self.reservation_conflict(task, row)))
             .or_else(|| self.attention(task, passed, |_| true));
-        if let Some(verdict) = obstacle {
-            return Err(verdict);
+        if let Some(outcome) = obstacle {
+            return Err(outcome);
         }
         let row = found.map_err(Outcome::CheckCondition)?;
         self.check_request(task, row, access)?;
@@ -484,8 +484,8 @@ impl DeviceServer {
     }
 
     /// Begins what a verdict asks for, or returns the verdict that follows from it at once.
-    fn begin(&mut self, task: &mut Task, verdict: Outcome) -> Option<Outcome> {
-        match verdict {
+    fn begin(&mut self, task: &mut Task, outcome: Outcome) -> Option<Outcome> {
+        match outcome {
             Outcome::ParameterData { bytes, allocation } => {
                 Some(self.parameter_data(&task.info, &bytes, allocation))
             }
@@ -529,7 +529,7 @@ impl DeviceServer {
         };
         match step {
             JobStep::Wait => None,
-            JobStep::Done(verdict) => Some(verdict),
+            JobStep::Done(outcome) => Some(outcome),
         }
     }
 

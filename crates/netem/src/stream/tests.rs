@@ -126,8 +126,8 @@ fn silence_tells_nobody() {
 #[test]
 fn a_reset_reaches_the_far_end_alone_and_not_through_silence() {
     for silent in [false, true] {
-        let odds = if silent { Probability::ALWAYS } else { Probability::NEVER };
-        let mut link = link(StreamPlan { silence: odds, ..StreamPlan::CLEAN }, 1);
+        let probability = if silent { Probability::ALWAYS } else { Probability::NEVER };
+        let mut link = link(StreamPlan { silence: probability, ..StreamPlan::CLEAN }, 1);
         link.push(Instant(0), StreamDirection::Backward, &pdu(3, 0));
         link.push(Instant(0), StreamDirection::Forward, &pdu(1, 0));
         link.push_reset(Instant(1), StreamDirection::Forward);
